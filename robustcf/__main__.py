@@ -1,0 +1,5 @@
+"""``python -m robustcf`` is ``robustcf``."""
+
+from robustcf.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""The command line: one command, one function. Heavy imports live inside the functions."""

@@ -1,0 +1,111 @@
+"""What every command shares: ``--json``, ``--debug``, and one way to report.
+
+A command returns a :class:`Report` and prints nothing on stdout itself. With ``--json``, stdout
+holds exactly one JSON object; whatever a library prints meanwhile goes to stderr.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome of a command: for programs (a JSON object) and for people (text)."""
+
+    data: Mapping[str, Any]
+    text: str
+
+
+def reports(function: Callable[..., Report | None]) -> Callable[..., None]:
+    """Give a command ``--json`` and ``--debug``, and print the report that it returns."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+    @click.option(
+        "--debug", is_flag=True, expose_value=False, help="Show the traceback of an error."
+    )
+    @functools.wraps(function)
+    def command(*args: Any, as_json: bool, **kwargs: Any) -> None:
+        with redirect_stdout(sys.stderr):
+            report = function(*args, **kwargs)
+        # None: a group that hands over to a subcommand has nothing to say itself.
+        if report is not None:
+            click.echo(to_json(report.data) if as_json else report.text)
+
+    return command
+
+
+def to_json(data: Mapping[str, Any]) -> str:
+    """One JSON object on one line; numpy scalars and arrays, paths and tuples are understood."""
+    return json.dumps(data, default=_plain, allow_nan=False, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):  # numpy scalar or array, torch tensor
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+    """Columns aligned with blanks: those in ``left`` to the left, numbers to the right."""
+    widths = [max(len(row[n]) for row in (header, *rows)) for n in range(len(header))]
+
+    def line(cells: Sequence[str]) -> str:
+        aligned = (
+            cell.ljust(width) if n in left else cell.rjust(width)
+            for n, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return "  ".join(aligned).rstrip()
+
+    return "\n".join(map(line, (header, *rows)))
+
+
+_DATA_OPTIONS: tuple[Callable[[Command], Command], ...] = (
+    click.option("--data-dir", metavar="DIR", help="Look here first, and download to here."),
+    click.option("--no-download", is_flag=True, help="Never fetch a missing file."),
+    click.option("--user-col", metavar="COL", help="Own table: user column (name, or number)."),
+    click.option("--item-col", metavar="COL", help="Own table: item column."),
+    click.option("--rating-col", metavar="COL", help="Own table: rating column."),
+    click.option("--time-col", metavar="COL", help="Own table: time column."),
+    click.option("--min-rating", type=float, help="Keep pairs rated at least this."),
+    click.option("--k-core", type=int, help="Own data: users and items with at least K pairs."),
+    click.option(
+        "--split",
+        type=click.Choice(["random", "leave-one-out"]),
+        help="Own data: how to hold out (default random).",
+    ),
+    click.option("--test-ratio", type=float, help="Own data: share for test (default 0.1)."),
+    click.option("--valid-ratio", type=float, help="Own data: share for valid (default 0.1)."),
+    click.option("--valid-file", metavar="FILE", help="Own data: a file for valid."),
+    click.option("--test-file", metavar="FILE", help="Own data: a file for test."),
+)
+_DATA_NAMES = (
+    *("data_dir", "no_download", "user_col", "item_col", "rating_col", "time_col", "min_rating"),
+    *("k_core", "split", "test_ratio", "valid_ratio", "valid_file", "test_file"),
+)
+
+
+def data_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of ``robustcf.data.load``; the command gets them as one dict, ``data``."""
+
+    @functools.wraps(function)
+    def command(*args: Any, **kwargs: Any) -> Any:
+        data = {name: kwargs.pop(name) for name in _DATA_NAMES}
+        data["download"] = not data.pop("no_download")
+        return function(*args, data=data, **kwargs)
+
+    for option in reversed(_DATA_OPTIONS):
+        command = option(command)
+    return command

@@ -1,0 +1,173 @@
+"""``robustcf datasets``: what there is, what it holds, and fetching it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from robustcf.cli.common import Report, data_options, reports, table
+
+if TYPE_CHECKING:
+    from robustcf.data import Split
+    from robustcf.data.catalog import Manifest
+
+
+@click.group(invoke_without_command=True)
+@click.option("--data-dir", metavar="DIR", help="Look here first.")
+@reports
+@click.pass_context
+def datasets(context: click.Context, data_dir: str | None) -> Report | None:
+    """List the known data sets; see the subcommands for more."""
+    if context.invoked_subcommand is not None:
+        return None
+    from robustcf.data.catalog import manifests
+
+    entries = [_entry(manifest, data_dir) for manifest in manifests().values()]
+    rows = [
+        (
+            entry["name"] + (f" ({', '.join(entry['aliases'])})" if entry["aliases"] else ""),
+            f"{entry['n_users']:,}",
+            f"{entry['n_items']:,}",
+            f"{entry['interactions']:,}",
+            f"{entry['density']:.3%}",
+            "yes" if entry["present"] else "no",
+            entry["where"] or "-",
+        )
+        for entry in entries
+    ]
+    header = ("name", "users", "items", "interactions", "density", "present", "where")
+    text = table(header, rows, left=(0, 5, 6))
+    if not all(entry["present"] for entry in entries):
+        text += "\n\nGet a missing one with: robustcf datasets fetch NAME"
+    return Report({"datasets": entries}, text)
+
+
+@datasets.command()
+@click.argument("name")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random split.")
+@data_options
+@reports
+def info(name: str, seed: int, data: dict[str, Any]) -> Report:
+    """Load NAME (a known set, or a file) and say what it holds."""
+    from robustcf.data import load
+    from robustcf.data.catalog import find
+
+    split = load(name, seed=seed, **data)
+    facts = _facts(split, find(name))
+    return Report(facts, _describe(split, facts))
+
+
+@datasets.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option("--data-dir", metavar="DIR", help="Download to here.")
+@reports
+def fetch(names: tuple[str, ...], data_dir: str | None) -> Report:
+    """Download each of NAMES that is not there yet; what is present and right is left alone."""
+    from robustcf.data.catalog import get
+    from robustcf.data.places import locate, obtain
+
+    wanted = [get(name) for name in names]  # a wrong name is an error before any download
+    fetched: dict[str, list[dict[str, Any]]] = {}
+    for manifest in wanted:
+        files = []
+        for alternatives in manifest.parts.values():
+            present = locate(manifest, alternatives, data_dir) is not None
+            found = obtain(manifest, alternatives, data_dir)
+            files.append(
+                {"file": str(found.path), "sha256": found.sha256, "downloaded": not present}
+            )
+        fetched[manifest.name] = files
+    lines = [
+        f"{name}: {entry['file']} ({'downloaded' if entry['downloaded'] else 'already there'})"
+        for name, files in fetched.items()
+        for entry in files
+    ]
+    lines += [
+        f"{name}: generated, nothing to fetch" for name, files in fetched.items() if not files
+    ]
+    return Report({"fetched": fetched}, "\n".join(lines))
+
+
+def _entry(manifest: Manifest, data_dir: str | None) -> dict[str, Any]:
+    from robustcf.data.places import locate
+
+    found = [locate(manifest, files, data_dir) for files in manifest.parts.values()]
+    present = all(file is not None for file in found)
+    where = str(found[0].path.parent) if present and found and found[0] is not None else None
+    cells = manifest.counts["users"] * manifest.counts["items"]
+    return {
+        "name": manifest.name,
+        "aliases": list(manifest.aliases),
+        "title": manifest.title,
+        "n_users": manifest.counts["users"],
+        "n_items": manifest.counts["items"],
+        "interactions": manifest.n_interactions,
+        "density": manifest.n_interactions / cells,
+        "present": present,
+        "where": where or ("generated" if manifest.layout == "generated" else None),
+        "licence": manifest.licence,
+    }
+
+
+def _facts(split: Split, manifest: Manifest | None) -> dict[str, Any]:
+    import numpy as np
+
+    def spread(degrees: Any) -> dict[str, float]:
+        return {
+            "min": int(degrees.min()),
+            "median": float(np.median(degrees)),
+            "max": int(degrees.max()),
+        }
+
+    facts: dict[str, Any] = {
+        "name": split.name,
+        "n_users": split.n_users,
+        "n_items": split.n_items,
+        "train": len(split.train),
+        "valid": len(split.valid),
+        "test": len(split.test),
+        "density": split.n_interactions / (split.n_users * split.n_items),
+        "valid_source": split.valid_source,
+        "train_items_per_user": spread(split.train.user_degrees),
+        "train_users_per_item": spread(split.train.item_degrees),
+        "labels": {
+            "users": split.user_labels is not None,
+            "items": split.item_labels is not None,
+        },
+        "notes": list(split.notes),
+        "sources": dict(split.sources),
+        "fingerprint": split.fingerprint,
+    }
+    if manifest is not None:
+        facts |= {
+            "title": manifest.title,
+            "homepage": manifest.homepage,
+            "licence": manifest.licence,
+            "citation": manifest.citation,
+        }
+    return facts
+
+
+def _describe(split: Split, facts: dict[str, Any]) -> str:
+    how = {
+        "published": "published in a file of its own",
+        "carved": "drawn from the training pairs",
+        "none": "none",
+    }[split.valid_source]
+    per_user, per_item = facts["train_items_per_user"], facts["train_users_per_item"]
+    lines = [
+        facts.get("title", split.name),
+        "",
+        f"  users         {split.n_users:>12,}   train items each: min {per_user['min']:,}, "
+        f"median {per_user['median']:,.0f}, max {per_user['max']:,}",
+        f"  items         {split.n_items:>12,}   train users each: min {per_item['min']:,}, "
+        f"median {per_item['median']:,.0f}, max {per_item['max']:,}",
+        f"  train         {facts['train']:>12,}",
+        f"  valid         {facts['valid']:>12,}   {how}",
+        f"  test          {facts['test']:>12,}",
+        f"  density       {facts['density']:>12.3%}",
+    ]
+    lines += [f"  note          {note}" for note in split.notes]
+    lines += [f"  {name:<13} {facts[name]}" for name in ("licence", "citation") if facts.get(name)]
+    return "\n".join(lines)

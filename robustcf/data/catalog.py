@@ -1,0 +1,146 @@
+"""The catalogue: what is known of each named data set, read from ``manifests/*.json``.
+
+A manifest lists the parts of a set; a part lists alternatives, any one of which will do (the
+same pairs as text or as JSON, say); an alternative lists the checksums that count as right and
+the URLs it can be had from. The order is the order of preference.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Literal, cast
+
+from robustcf.errors import DataError
+
+Format = Literal["adjacency", "counted-lists", "json-lists", "id-list", "ratings-tsv"]
+Layout = Literal["split", "pairs", "generated"]
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file that can serve as a part of a data set.
+
+    Args:
+        path: its name inside the data set's folder.
+        format: how to read it.
+        checksums: ``sha256:...`` or ``md5:...`` of every byte sequence that counts as right.
+        urls: where it can be downloaded; none for files that are only ever put there by hand.
+        member: for an archive, the name of the file inside.
+    """
+
+    path: str
+    format: Format
+    checksums: tuple[str, ...]
+    urls: tuple[str, ...] = ()
+    member: str | None = None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All that is known of a data set before any of it is read.
+
+    Args:
+        name: the name to load it by.
+        title: one line about it.
+        layout: ``split`` (published train and test files), ``pairs`` (one file, split here),
+            or ``generated``.
+        counts: users, items, and pairs of each part; a loaded set that differs is an error.
+        parts: part name -> alternatives.
+        labels: ``users`` and ``items`` -> alternatives of a list of original ids; optional.
+        homepage: where the data come from.
+        licence: under which terms.
+        citation: what to cite.
+        aliases: other names.
+        least_per_user: users with fewer pairs are left out (unsplit sets only).
+    """
+
+    name: str
+    title: str
+    layout: Layout
+    counts: Mapping[str, int]
+    parts: Mapping[str, tuple[SourceFile, ...]]
+    labels: Mapping[str, tuple[SourceFile, ...]]
+    homepage: str
+    licence: str
+    citation: str
+    aliases: tuple[str, ...] = ()
+    least_per_user: int = 1
+
+    @property
+    def n_interactions(self) -> int:
+        """Pairs in all parts together."""
+        return sum(count for part, count in self.counts.items() if part not in ("users", "items"))
+
+
+@cache
+def manifests() -> Mapping[str, Manifest]:
+    """Every manifest by name, in the order they are best listed."""
+    folder = resources.files("robustcf.data") / "manifests"
+    found = [
+        _parse(json.loads(entry.read_text(encoding="utf-8")))
+        for entry in folder.iterdir()
+        if entry.name.endswith(".json")
+    ]
+    found.sort(key=lambda manifest: (manifest.layout != "generated", manifest.name))
+    return {manifest.name: manifest for manifest in found}
+
+
+def find(name: str) -> Manifest | None:
+    """The manifest of a name or alias (upper and lower case alike), or None."""
+    wanted = name.lower()
+    for manifest in manifests().values():
+        if wanted == manifest.name or wanted in manifest.aliases:
+            return manifest
+    return None
+
+
+def get(name: str) -> Manifest:
+    """Like :func:`find`, but an unknown name is an error that suggests known ones.
+
+    Example:
+        >>> get("citeulike").name
+        'citeulike-t'
+    """
+    manifest = find(name)
+    if manifest is None:
+        raise DataError(unknown_name(name))
+    return manifest
+
+
+def unknown_name(name: str) -> str:
+    """What to tell somebody who asked for a set that is not in the catalogue."""
+    known = sorted({n for m in manifests().values() for n in (m.name, *m.aliases)})
+    close = difflib.get_close_matches(name.lower(), known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"no data set or file is called {name!r}{hint} Known sets: {', '.join(known)}"
+
+
+def _parse(raw: dict[str, Any]) -> Manifest:
+    def alternatives(group: dict[str, Any]) -> dict[str, tuple[SourceFile, ...]]:
+        return {
+            part: tuple(
+                SourceFile(
+                    path=entry["path"],
+                    format=cast(Format, entry["format"]),
+                    checksums=tuple(entry["checksums"]),
+                    urls=tuple(entry["urls"]),
+                    member=entry.get("member"),
+                )
+                for entry in entries
+            )
+            for part, entries in group.items()
+        }
+
+    return Manifest(
+        **{
+            **raw,
+            "parts": alternatives(raw["parts"]),
+            "labels": alternatives(raw["labels"]),
+            "aliases": tuple(raw.get("aliases", ())),
+        }
+    )

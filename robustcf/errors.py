@@ -1,0 +1,22 @@
+"""The exceptions robustcf raises on purpose.
+
+Every message says what was expected, what was got and what to do, on one line: the command
+line prints it as it is. Each class also derives from the built-in exception a caller would
+reach for, so ``except ValueError`` keeps working in code that has never heard of robustcf.
+"""
+
+
+class RobustcfError(Exception):
+    """Base of all errors that robustcf raises deliberately."""
+
+
+class InputError(RobustcfError, ValueError):
+    """An argument is outside what the function is defined for."""
+
+
+class DataError(InputError):
+    """Interactions, a data file or a split break one of their rules."""
+
+
+class DownloadError(RobustcfError, OSError):
+    """A file could not be obtained from any of its sources."""
