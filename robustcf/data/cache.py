@@ -38,7 +38,8 @@ def read(key: str) -> tuple[dict[str, Interactions], tuple[str, ...]] | None:
     """The parts and notes of an entry, or None where there is no usable one."""
     path = _folder() / key
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        # Opened here, not by numpy, which leaves a damaged file open.
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
         meta = json.loads(str(arrays["meta"]))
         labels = {kind: arrays.get(f"{kind}_labels") for kind in ("user", "item")}

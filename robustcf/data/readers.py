@@ -1,7 +1,8 @@
 """Readers of the field's text formats: bytes in, arrays of ids out.
 
-The adjacency reader is vectorised over the bytes of the file (about 20 times faster than a loop
-over lines, see ``scripts/bench_data.py``) and still names the line of anything it refuses.
+The adjacency reader is vectorised over the bytes of the file, several times faster than a loop
+over lines (``scripts/bench_data.py`` measures both), and still names the line of anything it
+refuses.
 """
 
 from __future__ import annotations

@@ -1,0 +1,51 @@
+"""What all tests share: no network but loopback, no touching of the user's own folders."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def real_data_dir() -> Path | None:
+    """The folder with the real data sets, where this machine has one."""
+    for candidate in (os.environ.get("ROBUSTCF_REAL_DATA"), ROOT.parent / "shared" / "data"):
+        if candidate is not None and Path(candidate).is_dir():
+            return Path(candidate)
+    return None
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    folder = real_data_dir()
+    if folder is None:
+        pytest.skip("the real data sets are not here: set ROBUSTCF_REAL_DATA to their folder")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Caches go to a temporary folder; the user's settings do not reach the tests."""
+    monkeypatch.delenv("ROBUSTCF_DATA", raising=False)
+    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(autouse=True)
+def _loopback_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that reaches for the network fails at once instead of hanging."""
+    connect = socket.socket.connect
+
+    def guarded(self: socket.socket, address: Any) -> None:
+        if self.family in (socket.AF_INET, socket.AF_INET6) and address[0] not in (
+            "127.0.0.1",
+            "::1",
+        ):
+            raise OSError(f"tests may not connect to {address[0]}")
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)

@@ -1,0 +1,288 @@
+"""Downloads against a real server with faults: what arrives is right, or nothing arrives."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import multiprocessing
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from robustcf.data import download
+from robustcf.data.download import Policy, fetch
+from robustcf.errors import DownloadError
+from tests.data.faulty_server import Plan, serve
+
+BODY = random.Random(0).randbytes(1 << 18)  # half of it is a whole number of chunks
+QUICK = Policy(attempts=3, backoff=0.0, connect_timeout=2, read_timeout=0.3, lock_timeout=20)
+
+
+def check(path: Path) -> str | None:
+    got = hashlib.sha256(path.read_bytes()).hexdigest()
+    return None if got == hashlib.sha256(BODY).hexdigest() else "wrong checksum"
+
+
+def files_in(folder: Path) -> list[str]:
+    """What a download leaves, but for the lock that guards the folder."""
+    return sorted(p.name for p in folder.iterdir() if p.name != ".fetch.lock")
+
+
+def get(plan: Plan, target: Path, **options) -> Path:
+    return fetch([plan.url], target, check, policy=options.pop("policy", QUICK), **options)
+
+
+@pytest.mark.parametrize(
+    ("steps", "requests"),
+    [
+        (["ok"], 1),
+        (["chunked"], 1),
+        (["500", "500", "ok"], 3),
+        (["drop", "ok"], 2),
+        (["hang", "ok"], 2),
+        (["cut", "ok"], 2),
+        (["cut", "no-range"], 2),
+        (["cut", "bad-range", "ok"], 3),
+        (["cut", "416", "ok"], 3),
+        (["cut", "cut", "ok"], 3),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else None,
+)
+def test_faults_that_pass_are_survived(tmp_path, steps, requests):
+    with serve(Plan(BODY, list(steps))) as plan:
+        target = get(plan, tmp_path / "sub" / "file.bin")
+    assert target.read_bytes() == BODY
+    assert len(plan.seen) == requests
+    assert files_in(target.parent) == ["file.bin"]
+
+
+def test_a_broken_transfer_is_resumed_where_it_broke(tmp_path):
+    with serve(Plan(BODY, ["cut", "ok"])) as plan:
+        get(plan, tmp_path / "file.bin")
+    assert "Range" not in plan.seen[0]
+    assert plan.seen[1]["Range"] == f"bytes={len(BODY) // 2}-"
+    # Lengths and ranges speak of the bytes that are stored only if nothing is compressed.
+    assert {headers["Accept-Encoding"] for headers in plan.seen} == {"identity"}
+    assert plan.seen[0]["User-Agent"].startswith("robustcf/")
+
+
+def test_a_later_process_resumes_too(tmp_path):
+    target = tmp_path / "file.bin"
+    with serve(Plan(BODY, ["cut", "404"])) as plan, pytest.raises(DownloadError):
+        get(plan, target)
+    assert files_in(tmp_path) == [".file.bin.part"]
+    with serve(Plan(BODY)) as plan:
+        get(plan, target)
+    assert plan.seen[0]["Range"] == f"bytes={len(BODY) // 2}-"
+    assert target.read_bytes() == BODY
+
+
+def test_a_part_that_is_complete_needs_no_request(tmp_path):
+    (tmp_path / ".file.bin.part").write_bytes(BODY)
+    with serve(Plan(BODY)) as plan:
+        get(plan, tmp_path / "file.bin")
+    assert plan.seen == []
+    assert files_in(tmp_path) == ["file.bin"]
+
+
+def test_a_spoilt_part_is_thrown_away_and_fetched_anew(tmp_path):
+    (tmp_path / ".file.bin.part").write_bytes(b"rubbish")
+    with serve(Plan(BODY)) as plan:
+        get(plan, tmp_path / "file.bin")
+    assert [headers.get("Range") for headers in plan.seen] == ["bytes=7-", None]
+    assert (tmp_path / "file.bin").read_bytes() == BODY
+
+
+def test_wrong_bytes_are_refused_and_leave_nothing(tmp_path):
+    with (
+        serve(Plan(BODY, ["wrong"])) as plan,
+        pytest.raises(DownloadError, match="file.bin: http://127.*: wrong checksum"),
+    ):
+        get(plan, tmp_path / "file.bin")
+    assert len(plan.seen) == 1, "the same wrong bytes are not asked for twice"
+    assert files_in(tmp_path) == []
+
+
+def test_the_next_mirror_is_tried_and_the_error_names_them_all(tmp_path):
+    with (
+        serve(Plan(BODY, ["404"])) as gone,
+        serve(Plan(BODY, ["wrong"])) as wrong,
+        serve(Plan(BODY, ["500"])) as broken,
+        serve(Plan(BODY)) as good,
+    ):
+        urls = [gone.url, wrong.url, broken.url]
+        with pytest.raises(DownloadError) as failure:
+            fetch(urls, tmp_path / "file.bin", check, policy=QUICK)
+        fetch([*urls, good.url], tmp_path / "file.bin", check, policy=QUICK)
+    message = str(failure.value)
+    assert f"{gone.url}: HTTP 404" in message
+    assert f"{wrong.url}: wrong checksum" in message
+    assert f"{broken.url}: HTTP 500 (3 tries)" in message
+    assert str(tmp_path) in message
+    assert "\n" not in message
+    assert len(gone.seen) == 2, "a file that is not there is not asked for again"
+    assert (tmp_path / "file.bin").read_bytes() == BODY
+
+
+def test_offline_and_hanging_servers_end_in_a_reason(tmp_path):
+    with serve(Plan(BODY)) as plan:
+        dead = plan.url
+    with serve(Plan(BODY, ["hang"])) as hanging, pytest.raises(DownloadError) as failure:
+        fetch([dead, hanging.url], tmp_path / "file.bin", check, policy=QUICK)
+    assert f"{dead}: connection failed" in str(failure.value)
+    assert f"{hanging.url}: no answer within 0.3 s (3 tries)" in str(failure.value)
+    assert files_in(tmp_path) == []
+    with pytest.raises(DownloadError, match="no public source is known"):
+        fetch([], tmp_path / "file.bin", check, policy=QUICK)
+    with pytest.raises(DownloadError, match="nonsense"):
+        fetch(["nonsense://x/y"], tmp_path / "file.bin", check, policy=QUICK)
+
+
+def test_waits_grow_and_respect_what_the_server_asks(tmp_path):
+    waits: list[float] = []
+    patient = Policy(attempts=4, backoff=1.0, longest_wait=5.0)
+    with serve(Plan(BODY, ["500", "500", "503-retry-after", "ok"])) as plan:
+        get(plan, tmp_path / "file.bin", policy=patient, sleep=waits.append)
+    assert waits == [1.0, 2.0, 5.0]  # the server asked for 7 and the longest wait is 5
+
+
+def test_what_is_there_and_right_is_not_downloaded_again(tmp_path):
+    (tmp_path / "file.bin").write_bytes(BODY)
+    with serve(Plan(BODY)) as plan:
+        get(plan, tmp_path / "file.bin")
+    assert plan.seen == []
+
+
+def test_what_is_there_and_wrong_is_kept_aside(tmp_path):
+    (tmp_path / "file.bin").write_bytes(b"somebody's edits")
+    with serve(Plan(BODY)) as plan:
+        get(plan, tmp_path / "file.bin")
+    assert (tmp_path / "file.bin").read_bytes() == BODY
+    assert (tmp_path / "file.bin.wrong-checksum").read_bytes() == b"somebody's edits"
+
+
+class _FullDisk:
+    """A file that takes some bytes and then none."""
+
+    def __init__(self, handle, room: int) -> None:
+        self.handle, self.room = handle, room
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.handle.close()
+
+    def tell(self) -> int:
+        return self.handle.tell()
+
+    def write(self, data: bytes) -> int:
+        self.room -= len(data)
+        if self.room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self.handle.write(data)
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch):
+    real_open = Path.open
+
+    def small_disk(self, mode="r", *args, **kwargs):
+        handle = real_open(self, mode, *args, **kwargs)
+        return (
+            _FullDisk(handle, 100_000)
+            if self.name.endswith(".part") and "r" not in mode
+            else handle
+        )
+
+    monkeypatch.setattr(Path, "open", small_disk)
+    with serve(Plan(BODY)) as plan, pytest.raises(DownloadError) as failure:
+        get(plan, tmp_path / "file.bin")
+    assert "No space left on device" in str(failure.value)
+    assert str(tmp_path) in str(failure.value)
+    assert "--data-dir" in str(failure.value)
+    assert files_in(tmp_path) == []
+    assert len(plan.seen) == 1, "a full disk does not get better by asking again"
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path, monkeypatch):
+    folder = tmp_path / "readonly"
+    folder.mkdir()
+    folder.chmod(0o555)
+    if os.access(folder, os.W_OK):  # root may write anywhere: let the system call say no
+
+        def refuse(*args, **kwargs):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+        monkeypatch.setattr(Path, "mkdir", refuse)
+    with (
+        serve(Plan(BODY)) as plan,
+        pytest.raises(DownloadError, match="Permission denied") as failure,
+    ):
+        get(plan, folder / "sub" / "file.bin")
+    assert "ROBUSTCF_DATA" in str(failure.value)
+    assert list(folder.iterdir()) == []
+    folder.chmod(0o755)
+
+
+def test_a_folder_that_is_a_file_is_said(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(DownloadError, match="cannot write"):
+        fetch(["http://127.0.0.1:1/x"], tmp_path / "file" / "x.bin", check, policy=QUICK)
+
+
+def test_an_interrupt_keeps_the_part_for_the_next_time(tmp_path, monkeypatch):
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with serve(Plan(BODY, ["cut"])) as plan, pytest.raises(KeyboardInterrupt):
+        get(plan, tmp_path / "file.bin", sleep=interrupt)
+    assert files_in(tmp_path) == [".file.bin.part"]
+
+
+def _fetch_in_process(url: str, target: str) -> None:
+    fetch([url], Path(target), check, policy=Policy(lock_timeout=30))
+
+
+def test_two_processes_fetch_once(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    with serve(Plan(BODY, delay=0.3)) as plan:
+        arguments = (plan.url, str(tmp_path / "file.bin"))
+        workers = [context.Process(target=_fetch_in_process, args=arguments) for _ in range(2)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    assert len(plan.seen) == 1
+    assert (tmp_path / "file.bin").read_bytes() == BODY
+
+
+def test_a_lock_that_is_never_released_ends_in_a_reason(tmp_path):
+    from filelock import FileLock
+
+    with FileLock(tmp_path / ".fetch.lock"), pytest.raises(DownloadError, match="another process"):
+        fetch(["http://127.0.0.1:1/x"], tmp_path / "x", check, policy=Policy(lock_timeout=0.05))
+
+
+def test_tls_failures_are_final_for_their_url(tmp_path, monkeypatch):
+    import requests
+
+    calls = []
+
+    def expired(url, **options):
+        calls.append(url)
+        raise requests.exceptions.SSLError("certificate has expired")
+
+    monkeypatch.setattr(requests, "get", expired)
+    with pytest.raises(DownloadError, match="TLS failure .certificate has expired"):
+        fetch(["https://127.0.0.1/x"], tmp_path / "x", check, policy=QUICK)
+    assert len(calls) == 1
+
+
+def test_no_bar_where_there_is_no_terminal(tmp_path, capsys):
+    with serve(Plan(BODY)) as plan:
+        get(plan, tmp_path / "file.bin")
+    assert capsys.readouterr() == ("", "")
+    assert download.__doc__

@@ -1,0 +1,388 @@
+"""Named sets from files made here: search order, checksums, counts, cache, download."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import zipfile
+
+import numpy as np
+import pytest
+
+from robustcf.data import cache, catalog, load
+from robustcf.data.catalog import Manifest, SourceFile
+from robustcf.data.download import Policy
+from robustcf.data.interactions import Interactions
+from robustcf.data.places import data_dirs, locate, obtain
+from robustcf.errors import DataError, DownloadError
+from tests.data.faulty_server import Plan, serve
+
+QUICK = Policy(attempts=2, backoff=0.0, connect_timeout=1, read_timeout=0.5)
+TRAIN = b"0 0 1 2\n1 1 3\n"
+TEST = b"0 3\n1 0\n"
+
+
+def sha256(data: bytes) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def toy_manifest(**changes) -> Manifest:
+    facts = dict(
+        name="toy",
+        title="a toy",
+        layout="split",
+        counts={"users": 2, "items": 4, "train": 5, "test": 2},
+        parts={
+            "train": (SourceFile("train.txt", "adjacency", (sha256(TRAIN),)),),
+            "test": (SourceFile("test.txt", "adjacency", (sha256(TEST),)),),
+        },
+        labels={},
+        homepage="",
+        licence="",
+        citation="",
+        aliases=("plaything",),
+    )
+    return Manifest(**{**facts, **changes})
+
+
+@pytest.fixture
+def register(monkeypatch):
+    """Put a manifest into the catalogue for the time of a test."""
+
+    def add(manifest: Manifest) -> Manifest:
+        known = {**catalog.manifests(), manifest.name: manifest}
+        monkeypatch.setattr(catalog, "manifests", lambda: known)
+        return manifest
+
+    return add
+
+
+@pytest.fixture
+def toy(tmp_path, register):
+    register(toy_manifest())
+    folder = tmp_path / "data" / "toy"
+    folder.mkdir(parents=True)
+    (folder / "train.txt").write_bytes(TRAIN)
+    (folder / "test.txt").write_bytes(TEST)
+    return tmp_path / "data"
+
+
+def test_a_published_split_is_read_and_valid_is_carved(toy):
+    split = load("toy", toy, seed=3)
+    assert split.valid_source == "carved"
+    assert split.train_full == Interactions(
+        np.array([0, 0, 0, 1, 1]), np.array([0, 1, 2, 1, 3]), 2, 4
+    )
+    assert split.valid.user_degrees.tolist() == [1, 1]
+    assert split.sources["train.txt"] == sha256(TRAIN).removeprefix("sha256:")
+    assert load("Plaything", toy, seed=3).fingerprint == split.fingerprint
+    assert {load("toy", toy, seed=s).fingerprint for s in range(8)} != {split.fingerprint}
+
+
+def test_search_order(toy, tmp_path, monkeypatch):
+    given, named, here = tmp_path / "given", tmp_path / "named", tmp_path / "cwd"
+    (here / "datasets").mkdir(parents=True)
+    monkeypatch.setenv("ROBUSTCF_DATA", str(named))
+    monkeypatch.chdir(here)
+    order = data_dirs(given)
+    assert order[:3] == [given, named, here / "datasets"]
+    assert order[-1].name == "datasets"
+    manifest, files = catalog.get("toy"), catalog.get("toy").parts["train"]
+    for folder in (order[-1], here / "datasets", named, given):  # from the last to the first
+        (folder / "toy").mkdir(parents=True)
+        (folder / "toy" / "train.txt").write_bytes(TRAIN)
+        assert locate(manifest, files, given).path.parent == folder / "toy"
+    (given / "toy" / "train.txt").write_bytes(b"0 1\n")
+    assert locate(manifest, files, given).path.parent == named / "toy", "a wrong file is passed by"
+
+
+def test_what_is_missing_is_named_with_the_folder(tmp_path, register):
+    register(toy_manifest())
+    with pytest.raises(DownloadError) as failure:
+        load("toy", tmp_path / "d", download=False)
+    assert "train.txt" in str(failure.value)
+    assert str(tmp_path / "d" / "toy") in str(failure.value)
+    with pytest.raises(DownloadError, match="no public source is known for train.txt; put it in"):
+        load("toy", tmp_path / "d")
+    (tmp_path / "d" / "toy").mkdir(parents=True)
+    (tmp_path / "d" / "toy" / "train.txt").write_bytes(b"0 1\n")
+    with pytest.raises(DownloadError, match="present, but with another checksum.*train.txt"):
+        load("toy", tmp_path / "d", download=False)
+
+
+def test_a_missing_file_is_downloaded_once(tmp_path, register):
+    with serve(Plan(TRAIN)) as train, serve(Plan(TEST)) as test:
+        register(
+            toy_manifest(
+                parts={
+                    "train": (
+                        SourceFile("train.txt", "adjacency", (sha256(TRAIN),), (train.url,)),
+                    ),
+                    "test": (SourceFile("test.txt", "adjacency", (sha256(TEST),), (test.url,)),),
+                }
+            )
+        )
+        for _ in range(2):
+            split = load("toy", tmp_path, policy=QUICK)
+    assert len(split.train_full) == 5
+    assert len(train.seen) == len(test.seen) == 1
+
+
+def test_the_next_alternative_is_used_and_gives_the_same_split(tmp_path, register, toy):
+    lists = json.dumps([[2, 0, 1], [3, 1]]).encode()
+    md5 = "md5:" + hashlib.md5(lists).hexdigest()
+    with serve(Plan(b"", ["404"])) as gone, serve(Plan(lists)) as there:
+        register(
+            toy_manifest(
+                parts={
+                    "train": (
+                        SourceFile("train.txt", "adjacency", (sha256(TRAIN),), (gone.url,)),
+                        SourceFile("train.json", "json-lists", (md5,), (there.url,)),
+                    ),
+                    "test": (SourceFile("test.txt", "adjacency", (sha256(TEST),)),),
+                }
+            )
+        )
+        (tmp_path / "other" / "toy").mkdir(parents=True)
+        (tmp_path / "other" / "toy" / "test.txt").write_bytes(TEST)
+        from_json = load("toy", tmp_path / "other", policy=QUICK)
+        from_text = load("toy", toy, policy=QUICK)
+    assert "train.json" in from_json.sources
+    assert from_json.fingerprint == from_text.fingerprint
+
+
+def test_all_alternatives_failing_names_every_url(tmp_path, register):
+    with serve(Plan(b"", ["404"])) as one, serve(Plan(b"wrong")) as two:
+        files = (
+            SourceFile("a.txt", "adjacency", (sha256(TRAIN),), (one.url,)),
+            SourceFile("b.txt", "adjacency", (sha256(TRAIN),), (two.url,)),
+        )
+        manifest = register(toy_manifest(parts={"train": files}))
+        with pytest.raises(DownloadError) as failure:
+            obtain(manifest, files, tmp_path, policy=QUICK)
+    message = str(failure.value)
+    assert f"{one.url}: HTTP 404" in message
+    assert f"{two.url}: wrong checksum: expected sha256 {sha256(TRAIN)[7:]}, got" in message
+    assert str(tmp_path / "toy") in message
+
+
+def test_an_archive_member_serves_as_a_part(tmp_path, register):
+    path = tmp_path / "toy" / "toy.zip"
+    path.parent.mkdir()
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("toy/all.dat", "3 0 1 2\n2 1 3")
+    file = SourceFile("toy.zip", "counted-lists", (sha256(path.read_bytes()),), (), "toy/all.dat")
+    register(
+        toy_manifest(
+            layout="pairs", parts={"pairs": (file,)}, counts={"users": 2, "items": 4, "pairs": 5}
+        )
+    )
+    assert load("toy", tmp_path).n_interactions == 5
+
+
+def test_counts_that_differ_from_the_manifest_are_an_error(toy, register):
+    register(toy_manifest(counts={"users": 2, "items": 4, "train": 6, "test": 2}))
+    with pytest.raises(DataError, match="toy does not have the counts.*train: expected 6, got 5"):
+        load("toy", toy)
+
+
+def test_users_below_the_least_and_unused_items_are_dropped_and_said(tmp_path, register):
+    data = b"3 0 5 2\n2 1 5\n4 0 2 5 7\n"
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "users.dat").write_bytes(data)
+    register(
+        toy_manifest(
+            layout="pairs",
+            least_per_user=3,
+            parts={"pairs": (SourceFile("users.dat", "counted-lists", (sha256(data),)),)},
+            counts={"users": 2, "items": 4, "pairs": 7},
+        )
+    )
+    split = load("toy", tmp_path)
+    assert split.user_labels.tolist() == [0, 2]
+    assert split.item_labels.tolist() == [0, 2, 5, 7]
+    assert split.notes == (
+        "1 users with fewer than 3 items dropped",
+        "4 of 8 item ids never occur and were dropped; the original ids are kept as labels",
+    )
+
+
+def test_repeats_in_a_file_are_counted(tmp_path, register, toy):
+    data = b"0 0 1 1 2\n1 1 3\n"
+    (toy / "toy" / "train.txt").write_bytes(data)
+    register(
+        toy_manifest(
+            parts={
+                **toy_manifest().parts,
+                "train": (SourceFile("train.txt", "adjacency", (sha256(data),)),),
+            }
+        )
+    )
+    split = load("toy", toy)
+    assert split.notes == ("train.txt: 1 repeated pairs dropped",)
+    assert load("toy", toy).notes == split.notes, "the cache remembers what was said"
+
+
+def test_labels_are_read_where_they_are(toy, register):
+    names = b"org_id remap_id\nx 0\ny 1\n"
+    register(toy_manifest(labels={"users": (SourceFile("u.txt", "id-list", (sha256(names),)),)}))
+    assert load("toy", toy).user_labels is None
+    (toy / "toy" / "u.txt").write_bytes(names)
+    assert load("toy", toy).user_labels.tolist() == ["x", "y"]
+
+
+def test_options_of_own_data_are_refused_for_named_sets(toy):
+    with pytest.raises(DataError, match="fixed protocol; k_core, split cannot be used"):
+        load("toy", toy, k_core=5, split="random")
+
+
+def test_unknown_names_suggest_known_ones():
+    with pytest.raises(DataError, match="did you mean 'yelp2018'"):
+        load("yelp-2018")
+    with pytest.raises(DataError, match="Known sets: citeulike,"):
+        catalog.get("zzz")
+
+
+# --- the cache of parsed sets ---------------------------------------------------------------
+
+
+def count_parses(monkeypatch) -> list[int]:
+    from robustcf.data import loading
+
+    calls: list[int] = []
+    real = loading._parse_named
+    monkeypatch.setattr(loading, "_parse_named", lambda *a: calls.append(1) or real(*a))
+    return calls
+
+
+def test_a_set_is_parsed_once_and_again_when_its_file_changes(toy, monkeypatch, register):
+    calls = count_parses(monkeypatch)
+    first = load("toy", toy)
+    assert load("toy", toy).fingerprint == first.fingerprint
+    assert len(calls) == 1
+    load("toy", toy, cache=False)
+    assert len(calls) == 2
+    changed = b"0 0 1 2\n1 1 2\n"
+    (toy / "toy" / "train.txt").write_bytes(changed)
+    parts = {
+        **toy_manifest().parts,
+        "train": (SourceFile("train.txt", "adjacency", (sha256(changed),)),),
+    }
+    register(toy_manifest(parts=parts))
+    assert load("toy", toy).train_full.items_of(1).tolist() == [1, 2]
+    assert len(calls) == 3
+
+
+def test_own_tables_go_through_the_cache_with_everything_they_carry(tmp_path, monkeypatch):
+    from robustcf.data import loading
+
+    path = tmp_path / "a.csv"
+    path.write_text("user,item,rating,ts\na,x,5,1\na,y,4,2\nb,x,3,3\nb,x,3,3\n")
+    first = load(path)
+    monkeypatch.setattr(loading, "read_table", None)  # a second parse would fail
+    second = load(path)
+    assert second.train == first.train
+    assert second.test == first.test
+    assert second.notes == first.notes == ("a.csv: 1 repeated pairs dropped",)
+    assert second.train.weights is not None
+    monkeypatch.undo()
+    assert len(load(path, min_rating=4).user_labels) == 1, "other options, other entry"
+
+
+def test_a_damaged_entry_is_parsed_anew_and_mended(toy, monkeypatch, tmp_path):
+    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path / "c"))
+    first = load("toy", toy)
+    (entry,) = (tmp_path / "c" / "parsed").iterdir()
+    for damage in (b"", b"rubbish", entry.read_bytes()[:-30]):
+        entry.write_bytes(damage)
+        calls = count_parses(monkeypatch)
+        assert load("toy", toy).fingerprint == first.fingerprint
+        assert load("toy", toy).fingerprint == first.fingerprint
+        assert len(calls) == 1, "parsed anew once, then the mended entry serves"
+
+
+def test_an_entry_holds_no_pickle(toy, monkeypatch, tmp_path):
+    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path / "c"))
+    load("toy", toy)
+    (entry,) = (tmp_path / "c" / "parsed").iterdir()
+    with np.load(entry, allow_pickle=False) as stored:
+        assert all(stored[name].dtype.kind in "iufU" for name in stored.files)
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing_but_time(toy, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path / "file"))
+    assert len(load("toy", toy).train_full) == 5
+    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path / "c"))
+
+    def full_disk(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache.np, "savez", full_disk)
+    assert len(load("toy", toy).train_full) == 5
+    assert list((tmp_path / "c" / "parsed").iterdir()) == []
+
+
+def _write_entry(folder: str, key: str, size: int) -> None:
+    import os
+
+    os.environ["ROBUSTCF_CACHE"] = folder
+    x = Interactions(np.zeros(size, int), np.arange(size), 1, size)
+    for _ in range(20):
+        assert cache.write(key, {"train": x}, ())
+        stored = cache.read(key)
+        assert stored is not None
+        assert len(stored[0]["train"]) == size
+
+
+def test_two_processes_may_write_the_same_entry(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    arguments = (str(tmp_path), "same.npz", 50_000)
+    workers = [context.Process(target=_write_entry, args=arguments) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    assert [path.name for path in (tmp_path / "parsed").iterdir()] == ["same.npz"]
+
+
+# --- the catalogue itself -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list(catalog.manifests()))
+def test_every_manifest_is_complete(name):
+    manifest = catalog.get(name)
+    assert manifest.title
+    assert manifest.licence
+    assert manifest.citation
+    assert {"users", "items"} < set(manifest.counts)
+    for part, alternatives in manifest.parts.items():
+        assert part in manifest.counts
+        assert any(file.urls for file in alternatives), f"{part} can be had from nowhere"
+        urls = [url for file in alternatives for url in file.urls]
+        assert len(urls) >= 2, f"{part} has no second source"
+        assert all(url.startswith(("https://", "http://")) for url in urls)
+    for alternatives in (*manifest.parts.values(), *manifest.labels.values()):
+        for file in alternatives:
+            for checksum in file.checksums:
+                algorithm, _, digest = checksum.partition(":")
+                assert len(bytes.fromhex(digest)) == {"sha256": 32, "md5": 16}[algorithm]
+
+
+def test_all_promised_names_are_known():
+    promised = [
+        "demo",
+        "ml-1m",
+        "yelp2018",
+        "citeulike",
+        "citeulike-a",
+        "citeulike-t",
+        "gowalla",
+        "ml-100k",
+    ]
+    assert [catalog.get(name).name for name in promised] == [
+        *("demo", "ml-1m", "yelp2018", "citeulike-t", "citeulike-a", "citeulike-t"),
+        *("gowalla", "ml-100k"),
+    ]

@@ -1,0 +1,258 @@
+"""The command line as a user and as a program meet it."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from robustcf import __version__
+from robustcf.cli import main as entry
+from robustcf.cli.common import to_json
+from robustcf.cli.main import cli, run
+
+
+def every_command(group: click.Group = cli, path: tuple[str, ...] = ()):
+    yield path
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from every_command(command, (*path, name))
+        else:
+            yield (*path, name)
+
+
+COMMANDS = list(every_command())
+
+
+def call(capsys, *arguments: str) -> tuple[int, str, str]:
+    code = run(arguments)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_help_answers_quickly(path):
+    def cpu_seconds(*command: str) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    # Not a clock on speed but on what is imported: torch or pandas alone would take longer.
+    bare = cpu_seconds(sys.executable, "-c", "pass")
+    assert cpu_seconds(sys.executable, "-m", "robustcf", *path, "--help") < bare + 0.5
+
+
+def test_heavy_packages_are_not_imported_by_help():
+    code = (
+        "import sys; from robustcf.cli.main import run; run(['--help']); "
+        "heavy = {'torch', 'numpy', 'pandas', 'scipy', 'requests'} & set(sys.modules); "
+        "sys.exit(repr(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_takes_json_and_debug_and_explains_itself(path):
+    command: click.Command = cli
+    for name in path:
+        command = command.commands[name]
+    assert command.help
+    if path:
+        options = {name for parameter in command.params for name in parameter.opts}
+        assert {"--json", "--debug"} <= options
+        assert all(p.help for p in command.params if isinstance(p, click.Option))
+
+
+def test_version(capsys):
+    assert call(capsys, "--version") == (0, f"robustcf, version {__version__}\n", "")
+
+
+def test_datasets_lists_every_set(capsys):
+    code, out, _ = call(capsys, "datasets")
+    assert code == 0
+    assert "ml-1m" in out
+    assert "citeulike-t (citeulike)" in out
+    code, out, _ = call(capsys, "datasets", "--json")
+    entries = {entry["name"]: entry for entry in json.loads(out)["datasets"]}
+    assert entries["yelp2018"]["interactions"] == 1_561_406
+    assert entries["demo"]["present"] is True
+    assert entries["demo"]["where"] == "generated"
+
+
+def test_info_as_text_and_json(capsys):
+    code, out, err = call(capsys, "datasets", "info", "demo", "--json")
+    assert (code, err) == (0, "")
+    facts = json.loads(out)
+    assert {k: facts[k] for k in ("name", "n_users", "n_items", "train", "valid", "test")} == {
+        "name": "demo",
+        "n_users": 2000,
+        "n_items": 1500,
+        "train": 80_846,
+        "valid": 9_067,
+        "test": 10_087,
+    }
+    code, out, _ = call(capsys, "datasets", "info", "demo")
+    assert code == 0
+    assert "80,846" in out
+    assert "synthetic" in out
+
+
+def test_info_on_own_file_with_options(capsys, tmp_path):
+    (tmp_path / "my.csv").write_text("who,what,stars\na,x,5\na,y,5\nb,x,1\nb,y,4\n")
+    arguments = ["datasets", "info", str(tmp_path / "my.csv"), "--user-col", "who"]
+    arguments += ["--item-col", "what", "--min-rating", "4", "--json"]
+    code, out, _ = call(capsys, *arguments)
+    assert code == 0
+    facts = json.loads(out)
+    assert (facts["n_users"], facts["train"], facts["test"]) == (2, 2, 1)
+    assert facts["notes"] == ["my.csv: 1 pairs rated below 4 dropped"]
+    assert facts["labels"] == {"users": True, "items": True}
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("ml-1m", dict(n_users=6022, n_items=3043, train=796_244, valid=99_455, test=99_455)),
+        ("yelp2018", dict(n_users=31_668, n_items=38_048, test=324_147)),
+        ("gowalla", dict(n_users=29_858, n_items=40_981, test=217_242)),
+        ("citeulike-a", dict(n_users=5551, n_items=16_980)),
+        ("citeulike-t", dict(n_users=7947, n_items=25_584)),
+        ("ml-100k", dict(n_users=943, n_items=1682)),
+    ],
+)
+def test_info_on_the_real_sets(capsys, real_data, name, expected):
+    code, out, _ = call(capsys, "datasets", "info", name, "--data-dir", str(real_data), "--json")
+    assert code == 0
+    facts = json.loads(out)
+    assert facts["name"] == name
+    assert {key: facts[key] for key in expected} == expected
+    if name == "yelp2018":
+        assert facts["train"] + facts["valid"] == 1_237_259
+
+
+@pytest.mark.realdata
+def test_fetch_leaves_what_is_there_alone(capsys, real_data):
+    code, out, _ = call(
+        capsys, "datasets", "fetch", "ml-1m", "demo", "--data-dir", str(real_data), "--json"
+    )
+    assert code == 0
+    fetched = json.loads(out)["fetched"]
+    assert [entry["downloaded"] for entry in fetched["ml-1m"]] == [False, False, False]
+    assert fetched["demo"] == []
+
+
+def test_failures_are_one_line_and_exit_1(capsys):
+    code, out, err = call(capsys, "datasets", "info", "nothing-like-it")
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert err.startswith("robustcf: no data set or file is called 'nothing-like-it'")
+
+
+def test_failures_with_json_are_an_object_too(capsys):
+    code, out, err = call(capsys, "datasets", "fetch", "nothing", "--json")
+    assert code == 1
+    assert json.loads(out)["error"] in err
+    code, out, _ = call(capsys, "datasets", "fetch", "--json")
+    assert code == 2
+    assert "error" in json.loads(out)
+
+
+def test_debug_shows_the_traceback(capsys):
+    code, _, err = call(capsys, "datasets", "info", "nothing-like-it", "--debug")
+    assert code == 1
+    assert "Traceback" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["nonsense"], ["datasets", "info"], ["datasets", "info", "demo", "--seed", "x"], ["--wrong"]],
+)
+def test_wrong_usage_exits_2_and_points_to_help(capsys, arguments):
+    code, out, err = call(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert "--help" in err
+    assert err.count("\n") == 1
+
+
+def test_surprises_are_one_line_too(capsys, monkeypatch):
+    def broken(*args: object, **kwargs: object) -> None:
+        raise ZeroDivisionError("by surprise")
+
+    monkeypatch.setattr("robustcf.data.load", broken)
+    code, _, err = call(capsys, "datasets", "info", "demo")
+    assert code == 1
+    assert err == "robustcf: internal error, ZeroDivisionError: by surprise (--debug shows where)\n"
+
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("robustcf.data.load", interrupted)
+    assert call(capsys, "datasets", "info", "demo")[0] == 130
+
+    def refused(*args: object, **kwargs: object) -> None:
+        raise click.ClickException("not today")
+
+    monkeypatch.setattr("robustcf.data.load", refused)
+    assert call(capsys, "datasets", "info", "demo") == (1, "", "robustcf: not today\n")
+
+
+def test_whatever_a_library_prints_stays_off_stdout(capsys, monkeypatch):
+    from robustcf.data import load
+
+    def chatty(*args: object, **kwargs: object) -> object:
+        print("by the way")
+        return load("demo")
+
+    monkeypatch.setattr("robustcf.data.load", chatty)
+    code, out, err = call(capsys, "datasets", "info", "demo", "--json")
+    assert code == 0
+    assert json.loads(out)["name"] == "demo"
+    assert "by the way" in err
+
+
+def test_a_reader_that_leaves_early_is_no_error_message():
+    command = f"{sys.executable} -m robustcf datasets | true"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stderr == ""
+
+
+def test_a_read_only_data_dir_is_said(capsys, tmp_path):
+    (tmp_path / "blocked").write_text("a file where a folder should be")
+    code, _, err = call(
+        capsys, "datasets", "fetch", "ml-1m", "--data-dir", str(tmp_path / "blocked")
+    )
+    assert code == 1
+    assert "cannot write" in err
+    assert "--data-dir" in err
+
+
+def test_main_exits_with_the_code(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["robustcf", "nonsense"])
+    with pytest.raises(SystemExit) as stop:
+        entry.main()
+    assert stop.value.code == 2
+
+
+def test_json_understands_arrays_and_paths_and_refuses_nan():
+    import numpy as np
+
+    assert to_json({"a": np.float32(1), "b": np.arange(2), "c": Path("x")}) == (
+        '{"a": 1.0, "b": [0, 1], "c": "x"}'
+    )
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        to_json({"a": float("nan")})
+
+
+def test_the_console_script_is_installed():
+    script = Path(sys.executable).with_name("robustcf")
+    done = subprocess.run([script, "--version"], capture_output=True, text=True, env=os.environ)
+    assert done.stdout.strip() == f"robustcf, version {__version__}"
