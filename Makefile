@@ -37,8 +37,11 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -m "not slow and not realdata" -q $(PYTEST_ARGS)
 
-bench: $(READY)
+$(VENV)/.ready-bench: $(READY)
 	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e '.[bench]'
+	@touch $@
+
+bench: $(VENV)/.ready-bench
 	@for script in scripts/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 clean:

@@ -59,7 +59,7 @@ def stand_in(folder: Path) -> list[Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dataset", default="yelp2018")
+    parser.add_argument("--dataset", default="yelp2018", choices=["yelp2018", "gowalla", "ml-1m"])
     parser.add_argument("--data-dir")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")

@@ -42,10 +42,13 @@ def main() -> None:
 
     from robustcf.cli.main import run
 
-    print("The data sets robustcf knows:\n")
-    run(["datasets"])
-    print("\nThe embedded one:\n")
-    run(["datasets", "info", "demo"])
+    for title, arguments in (
+        ("The data sets robustcf knows:", ["datasets"]),
+        ("The embedded one:", ["datasets", "info", "demo"]),
+    ):
+        print(f"\n{title}\n")
+        if code := run(arguments):
+            raise SystemExit(code)
     path = picture_of_data(options.out)
     print(f"\nLook at {path}: popularity and activity in the demo set.")
     print("Then try your own data: .venv/bin/robustcf datasets info my.csv")

@@ -45,7 +45,8 @@ def imported_rooms(path: Path) -> set[str]:
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
             if node.module == "robustcf":
                 names = [f"robustcf.{alias.name}" for alias in node.names]
             else:
@@ -85,3 +86,5 @@ def test_no_asserts_and_no_pickle_in_the_package():
             assert not isinstance(node, ast.Assert), f"{path}:{node.lineno}: raise an error instead"
             if isinstance(node, ast.Import):
                 assert all(alias.name != "pickle" for alias in node.names), path
+            if isinstance(node, ast.ImportFrom):
+                assert node.module != "pickle", path

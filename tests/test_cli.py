@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import resource
@@ -16,6 +17,7 @@ from robustcf import __version__
 from robustcf.cli import main as entry
 from robustcf.cli.common import to_json
 from robustcf.cli.main import cli, run
+from tests.data.faulty_server import Plan, serve
 
 
 def every_command(group: click.Group = cli, path: tuple[str, ...] = ()):
@@ -113,7 +115,7 @@ def test_info_on_own_file_with_options(capsys, tmp_path):
     assert code == 0
     facts = json.loads(out)
     assert (facts["n_users"], facts["train"], facts["test"]) == (2, 2, 1)
-    assert facts["notes"] == ["my.csv: 1 pairs rated below 4 dropped"]
+    assert facts["notes"][0] == "my.csv: 1 pairs rated below 4 dropped"
     assert facts["labels"] == {"users": True, "items": True}
 
 
@@ -150,6 +152,73 @@ def test_fetch_leaves_what_is_there_alone(capsys, real_data):
     assert fetched["demo"] == []
 
 
+def test_seed_and_ratios_reach_the_split(capsys, tmp_path):
+    prints = []
+    for seed in ("0", "1"):
+        _, out, _ = call(capsys, "datasets", "info", "demo", "--seed", seed, "--json")
+        prints.append(json.loads(out)["fingerprint"])
+    assert len(set(prints)) == 2
+    rows = "".join(f"a,{n}\n" for n in range(10))
+    (tmp_path / "my.csv").write_text(f"user,item\n{rows}")
+    name = str(tmp_path / "my.csv")
+    _, out, _ = call(capsys, "datasets", "info", name, "--test-ratio", "0.35", "--json")
+    assert json.loads(out)["test"] == 4
+
+
+def test_what_is_absent_is_called_absent_and_not_fetched_when_told_so(capsys, tmp_path):
+    _, out, _ = call(capsys, "datasets", "--data-dir", str(tmp_path), "--json")
+    absent = {entry["name"]: entry for entry in json.loads(out)["datasets"]}["ml-1m"]
+    assert (absent["present"], absent["where"]) == (False, None)
+    arguments = ["datasets", "info", "ml-1m", "--data-dir", str(tmp_path), "--no-download"]
+    code, _, err = call(capsys, *arguments)
+    assert code == 1
+    assert "downloading is off" in err
+
+
+def test_fetch_downloads_what_it_can_and_says_what_it_could_not(capsys, tmp_path, monkeypatch):
+    from robustcf.data import catalog
+    from robustcf.data.catalog import Manifest, SourceFile
+
+    body = b"0 1 2\n"
+    digest = "sha256:" + hashlib.sha256(body).hexdigest()
+    with serve(Plan(body)) as good, serve(Plan(body, ["404"])) as gone:
+        facts = dict(title="t", layout="split", counts={}, labels={}, homepage="")
+        facts |= dict(licence="", citation="")
+        parts = {
+            "train": (SourceFile("train.txt", "adjacency", (digest,), (good.url,)),),
+            "test": (SourceFile("test.txt", "adjacency", (digest,), (gone.url,)),),
+        }
+        toys = {
+            "whole": Manifest("whole", parts={"train": parts["train"]}, **facts),
+            "half": Manifest("half", parts=parts, **facts),
+        }
+        monkeypatch.setattr(catalog, "manifests", lambda: toys)
+        folder = ["--data-dir", str(tmp_path)]
+        code, out, _ = call(capsys, "datasets", "fetch", "whole", *folder, "--json")
+        assert code == 0
+        assert json.loads(out)["fetched"]["whole"][0]["downloaded"] is True
+        code, out, _ = call(capsys, "datasets", "fetch", "whole", *folder)
+        assert "already there" in out
+        code, _, err = call(capsys, "datasets", "fetch", "half", "whole", *folder)
+    assert code == 1
+    assert "2 files are there, 1 failed" in err
+    assert f"{gone.url}: HTTP 404" in err
+    assert (tmp_path / "half" / "train.txt").read_bytes() == body
+
+
+def test_options_of_the_group_are_not_swallowed(capsys, tmp_path):
+    assert call(capsys, "datasets", "--json", "info", "demo")[0] == 2
+    code, _, err = call(capsys, "datasets", "--data-dir", str(tmp_path), "info", "demo")
+    assert code == 2
+    assert "behind the subcommand" in err
+
+
+def test_without_arguments_the_help_is_shown(capsys):
+    code, out, err = call(capsys)
+    assert code == 2
+    assert "Commands:\n" in out + err
+
+
 def test_failures_are_one_line_and_exit_1(capsys):
     code, out, err = call(capsys, "datasets", "info", "nothing-like-it")
     assert (code, out) == (1, "")
@@ -174,7 +243,15 @@ def test_debug_shows_the_traceback(capsys):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["nonsense"], ["datasets", "info"], ["datasets", "info", "demo", "--seed", "x"], ["--wrong"]],
+    [
+        ["nonsense"],
+        ["--wrong"],
+        ["datasets", "info"],
+        ["datasets", "info", "demo", "--seed", "x"],
+        ["datasets", "info", "demo", "--seed", "-1"],
+        ["datasets", "info", "x.csv", "--test-ratio", "1.5"],
+        ["datasets", "info", "x.csv", "--k-core", "0"],
+    ],
 )
 def test_wrong_usage_exits_2_and_points_to_help(capsys, arguments):
     code, out, err = call(capsys, *arguments)
@@ -220,9 +297,13 @@ def test_whatever_a_library_prints_stays_off_stdout(capsys, monkeypatch):
 
 
 def test_a_reader_that_leaves_early_is_no_error_message():
-    command = f"{sys.executable} -m robustcf datasets | true"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True)
-    assert done.stderr == ""
+    # A pipe whose reading end is closed before anything is written.
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "robustcf", "datasets", "info", "demo"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_a_read_only_data_dir_is_said(capsys, tmp_path):

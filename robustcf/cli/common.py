@@ -38,9 +38,10 @@ def reports(function: Callable[..., Report | None]) -> Callable[..., None]:
     def command(*args: Any, as_json: bool, **kwargs: Any) -> None:
         with redirect_stdout(sys.stderr):
             report = function(*args, **kwargs)
-        # None: a group that hands over to a subcommand has nothing to say itself.
         if report is not None:
             click.echo(to_json(report.data) if as_json else report.text)
+        elif as_json:  # a group that hands over to a subcommand has nothing to say itself
+            raise click.UsageError("--json belongs behind the subcommand")
 
     return command
 
@@ -72,6 +73,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[i
     return "\n".join(map(line, (header, *rows)))
 
 
+_SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 _DATA_OPTIONS: tuple[Callable[[Command], Command], ...] = (
     click.option("--data-dir", metavar="DIR", help="Look here first, and download to here."),
     click.option("--no-download", is_flag=True, help="Never fetch a missing file."),
@@ -80,14 +82,19 @@ _DATA_OPTIONS: tuple[Callable[[Command], Command], ...] = (
     click.option("--rating-col", metavar="COL", help="Own table: rating column."),
     click.option("--time-col", metavar="COL", help="Own table: time column."),
     click.option("--min-rating", type=float, help="Keep pairs rated at least this."),
-    click.option("--k-core", type=int, help="Own data: users and items with at least K pairs."),
+    click.option(
+        "--k-core",
+        type=click.IntRange(min=1),
+        metavar="K",
+        help="Own data: users and items with at least K pairs.",
+    ),
     click.option(
         "--split",
         type=click.Choice(["random", "leave-one-out"]),
         help="Own data: how to hold out (default random).",
     ),
-    click.option("--test-ratio", type=float, help="Own data: share for test (default 0.1)."),
-    click.option("--valid-ratio", type=float, help="Own data: share for valid (default 0.1)."),
+    click.option("--test-ratio", type=_SHARE, help="Own data: share for test (default 0.1)."),
+    click.option("--valid-ratio", type=_SHARE, help="Own data: share for valid (default 0.1)."),
     click.option("--valid-file", metavar="FILE", help="Own data: a file for valid."),
     click.option("--test-file", metavar="FILE", help="Own data: a file for test."),
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustcf.cli.common import Report, data_options, reports, table
+from robustcf.errors import DownloadError
 
 if TYPE_CHECKING:
     from robustcf.data import Split
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 def datasets(context: click.Context, data_dir: str | None) -> Report | None:
     """List the known data sets; see the subcommands for more."""
     if context.invoked_subcommand is not None:
+        if data_dir is not None:
+            raise click.UsageError("--data-dir belongs behind the subcommand")
         return None
     from robustcf.data.catalog import manifests
 
@@ -45,7 +48,9 @@ def datasets(context: click.Context, data_dir: str | None) -> Report | None:
 
 @datasets.command()
 @click.argument("name")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random split.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the random split."
+)
 @data_options
 @reports
 def info(name: str, seed: int, data: dict[str, Any]) -> Report:
@@ -69,15 +74,24 @@ def fetch(names: tuple[str, ...], data_dir: str | None) -> Report:
 
     wanted = [get(name) for name in names]  # a wrong name is an error before any download
     fetched: dict[str, list[dict[str, Any]]] = {}
+    failures = []
     for manifest in wanted:
-        files = []
+        files = fetched[manifest.name] = []
         for alternatives in manifest.parts.values():
             present = locate(manifest, alternatives, data_dir) is not None
-            found = obtain(manifest, alternatives, data_dir)
+            try:
+                found = obtain(manifest, alternatives, data_dir)
+            except DownloadError as error:  # what can be had is fetched before anything is said
+                failures.append(str(error))
+                continue
             files.append(
                 {"file": str(found.path), "sha256": found.sha256, "downloaded": not present}
             )
-        fetched[manifest.name] = files
+    if failures:
+        there = sum(map(len, fetched.values()))
+        raise DownloadError(
+            f"{there} files are there, {len(failures)} failed: {' | '.join(failures)}"
+        )
     lines = [
         f"{name}: {entry['file']} ({'downloaded' if entry['downloaded'] else 'already there'})"
         for name, files in fetched.items()

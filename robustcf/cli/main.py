@@ -41,6 +41,9 @@ def run(arguments: Sequence[str]) -> int:
         return code if isinstance(code, int) else 0
     except click.exceptions.Abort:
         return _fail(arguments, "interrupted", 130)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()  # the help, as it is laid out
+        return error.exit_code
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "robustcf"
         return _fail(arguments, f"{error.format_message()} (try '{where} --help')", error.exit_code)

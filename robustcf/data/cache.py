@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import tempfile
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,8 @@ import numpy.typing as npt
 from robustcf.data.interactions import Interactions
 from robustcf.data.places import cache_dir
 
-_FORMAT = 1
+_FORMAT = 2
+_MOST_BYTES = 2 << 30  # older entries make room beyond this
 _OPTIONAL = ("timestamps", "weights")
 
 
@@ -56,8 +56,8 @@ def read(key: str) -> tuple[dict[str, Interactions], tuple[str, ...]] | None:
             for part in meta["parts"]
         }
         return parts, tuple(meta["notes"])
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
-        # Absent or damaged: parsing again is always right, so that is what the caller does.
+    except Exception:
+        # Absent, or damaged in one of the many ways a zip can be: parsing again is always right.
         return None
 
 
@@ -84,13 +84,26 @@ def write(key: str, parts: Mapping[str, Interactions], notes: tuple[str, ...]) -
         _folder().mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=_folder(), prefix=".", suffix=".tmp")
         with os.fdopen(handle, "wb") as file:
-            np.savez(file, allow_pickle=False, **stored)
+            np.savez(file, **stored)  # type: ignore[arg-type]
         os.replace(temporary, _folder() / key)
+        _make_room(keep=key)
     except OSError:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
         return False
     return True
+
+
+def _make_room(keep: str) -> None:
+    """Remove the entries written longest ago while the cache is larger than it may be."""
+    entries = [(path.stat(), path) for path in _folder().glob("*.npz")]
+    total = sum(facts.st_size for facts, _ in entries)
+    for facts, path in sorted(entries, key=lambda entry: entry[0].st_mtime):
+        if total <= _MOST_BYTES:
+            break
+        if path.name != keep:
+            path.unlink(missing_ok=True)
+            total -= facts.st_size
 
 
 def _folder() -> Path:

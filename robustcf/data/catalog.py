@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from robustcf.errors import DataError
@@ -116,8 +117,9 @@ def unknown_name(name: str) -> str:
     """What to tell somebody who asked for a set that is not in the catalogue."""
     known = sorted({n for m in manifests().values() for n in (m.name, *m.aliases)})
     close = difflib.get_close_matches(name.lower(), known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"no data set or file is called {name!r}{hint} Known sets: {', '.join(known)}"
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    what = "that is a folder: give a file, or" if Path(name).is_dir() else "give a file, or"
+    return f"no data set or file is called {name!r}{hint}; {what} one of {', '.join(known)}"
 
 
 def _parse(raw: dict[str, Any]) -> Manifest:

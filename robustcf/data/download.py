@@ -151,7 +151,7 @@ def _from_url(
         if resumed and check(part) is None:
             return  # an earlier process was stopped between the last byte and the rename
         try:
-            _stream(url, part, policy, progress)
+            length_known = _stream(url, part, policy, progress)
         except _Transient as failure:
             reason = str(failure)
             if attempt + 1 < policy.attempts:
@@ -162,13 +162,15 @@ def _from_url(
         if problem is None:
             return
         part.unlink()
-        if not resumed:
+        if length_known and not resumed:
             raise _Refused(problem)
-        reason = problem  # the old part may have been the culprit: once more from the start
+        # An old part, or an end that came too early unnoticed, may be the culprit: once more.
+        reason = problem
     raise _Refused(f"{reason} ({policy.attempts} tries)")
 
 
-def _stream(url: str, part: Path, policy: Policy, progress: bool) -> None:
+def _stream(url: str, part: Path, policy: Policy, progress: bool) -> bool:
+    """One request into ``part``; returns whether the server said how long the file is."""
     import requests
 
     have = part.stat().st_size if part.exists() else 0
@@ -180,7 +182,7 @@ def _stream(url: str, part: Path, policy: Policy, progress: bool) -> None:
     try:
         with requests.get(url, headers=headers, timeout=timeout, stream=True) as response:
             have = _accept(response, part, have)
-            _write(response, part, have, progress)
+            return _write(response, part, have, progress)
     except requests.exceptions.SSLError as error:
         raise _Refused(f"TLS failure ({_innermost(error)})") from error
     except requests.exceptions.Timeout as error:
@@ -214,7 +216,7 @@ def _accept(response: requests.Response, part: Path, have: int) -> int:
     return 0
 
 
-def _write(response: requests.Response, part: Path, have: int, progress: bool) -> None:
+def _write(response: requests.Response, part: Path, have: int, progress: bool) -> bool:
     from tqdm import tqdm
 
     announced = response.headers.get("Content-Length", "")
@@ -236,6 +238,7 @@ def _write(response: requests.Response, part: Path, have: int, progress: bool) -
         written = handle.tell()
     if total is not None and written != total:
         raise _Transient(f"the connection closed after {written} of {total} bytes")
+    return total is not None
 
 
 def _innermost(error: BaseException) -> str:

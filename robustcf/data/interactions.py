@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,10 @@ ValidSource = Literal["published", "carved", "none"]
 # Ids are stored as int32: half the memory of int64, and no catalogue comes near 2**31 users.
 _MAX_ID = np.iinfo(np.int32).max
 
+# Label arrays that have been checked and frozen: parts of a split share them, and checking means
+# sorting. Held weakly, so an entry lives exactly as long as its array.
+_checked_labels: WeakValueDictionary[int, Labels] = WeakValueDictionary()
+
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
@@ -40,7 +45,7 @@ class Interactions:
         n_items: number of items.
         user_labels: the original name of each user (length ``n_users``, no repeats), or None.
         item_labels: the original name of each item, or None.
-        timestamps: seconds (int64) of each pair, or None.
+        timestamps: when each pair came about (int64, larger is later, in any unit), or None.
         weights: a finite number for each pair, a rating say, or None.
 
     Raises:
@@ -68,10 +73,9 @@ class Interactions:
     weights: npt.NDArray[np.floating[Any]] | None = None
 
     def __post_init__(self) -> None:
-        if self.n_users < 0 or self.n_items < 0:
-            raise DataError(
-                f"n_users and n_items must not be negative, got {self.n_users} and {self.n_items}"
-            )
+        for name, count in (("n_users", self.n_users), ("n_items", self.n_items)):
+            if not isinstance(count, int | np.integer) or not 0 <= count <= _MAX_ID + 1:
+                raise DataError(f"{name} must be an integer from 0 to 2147483648, got {count!r}")
         users = _ids("user", self.users, self.n_users)
         items = _ids("item", self.items, self.n_items)
         if users.shape != items.shape:
@@ -175,6 +179,10 @@ class Interactions:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Through the constructor, so that a copy or an unpickled one is frozen as well.
+        return Interactions, tuple(getattr(self, entry.name) for entry in fields(self))
+
     def __repr__(self) -> str:
         return f"Interactions({len(self):,} pairs, {self.n_users:,} users x {self.n_items:,} items)"
 
@@ -225,6 +233,7 @@ class Interactions:
             (np.ones(len(self), dtype=np.float32), self.items, self.indptr),
             shape=(self.n_users, self.n_items),
         )
+        matrix.data.flags.writeable = False
         matrix.has_sorted_indices = True
         matrix.has_canonical_format = True
         return matrix
@@ -352,6 +361,10 @@ class Split:
             digest.update(part.items.astype("<i4", copy=False).tobytes())
         return digest.hexdigest()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return Split, tuple({**values, "sources": dict(self.sources)}.values())
+
     def __repr__(self) -> str:
         return (
             f"Split({self.name!r}, {self.n_users:,} users x {self.n_items:,} items, "
@@ -408,13 +421,21 @@ def _column(
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         where = int(np.flatnonzero(~np.isfinite(array))[0])
         raise DataError(f"{name} must be finite, got {array[where]} at position {where}")
+    if dtype is np.int64 and array.dtype.kind == "f" and np.any(array != np.floor(array)):
+        raise DataError(f"{name} must be whole numbers, got fractions; scale them first")
+    largest = float(np.abs(array.astype(np.float64)).max()) if length else 0.0
+    limit = 2.0**63 if dtype is np.int64 else float(np.finfo(np.float32).max)
+    if largest > limit or (largest == limit and array.dtype.kind != "i"):
+        raise DataError(f"{name} must fit into {np.dtype(dtype)}, got a magnitude of {largest:g}")
     return np.array(array, dtype=dtype)
 
 
 def _labels(kind: str, values: Labels | None, count: int) -> Labels | None:
-    if values is None:
-        return None
+    if values is None or _checked_labels.get(id(values)) is values:
+        return values
     array = np.array(values)
+    if array.dtype.kind == "O" and all(isinstance(label, str) for label in array.flat):
+        array = array.astype(str)
     if array.dtype.kind not in "iuU" or array.ndim != 1:
         raise DataError(
             f"{kind} labels must be a one-dimensional array of integers or strings, got shape "
@@ -426,6 +447,8 @@ def _labels(kind: str, values: Labels | None, count: int) -> Labels | None:
     repeated = np.flatnonzero(ordered[1:] == ordered[:-1])
     if len(repeated):
         raise DataError(f"{kind} labels must differ, got {ordered[repeated[0]]!r} more than once")
+    array.flags.writeable = False
+    _checked_labels[id(array)] = array
     return array
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,15 @@ from robustcf.data.interactions import Interactions, Split
 from robustcf.data.places import LocatedFile, locate, obtain, sha256_of
 from robustcf.data.readers import RawPairs
 from robustcf.data.splits import Strategy
-from robustcf.data.tables import Columns, Table, kind_of, read_ratings, read_table, to_interactions
+from robustcf.data.tables import (
+    Columns,
+    Table,
+    kind_of,
+    of_ids,
+    read_ratings,
+    read_table,
+    to_interactions,
+)
 from robustcf.errors import DataError
 
 Parts = dict[str, Interactions]
@@ -121,7 +130,7 @@ def load(
     if test_file is not None:
         files["test"] = Path(test_file).expanduser()
     return _load_own(
-        files, columns, min_rating, k_core, seed, split or "random", test_ratio, valid_ratio, cache
+        files, columns, min_rating, k_core, seed, split, test_ratio, valid_ratio, cache
     )
 
 
@@ -164,8 +173,10 @@ def _load_named(
     def parse() -> tuple[Parts, tuple[str, ...]]:
         return _parse_named(manifest, files, labels, min_rating)
 
-    options = {"min_rating": min_rating}
+    options = {"min_rating": min_rating, "least_per_user": manifest.least_per_user}
     parts, notes = _through_cache(manifest.name, sources, options, parse, cache)
+    if min_rating is None:  # a threshold changes the counts, by design
+        _check_counts(manifest, parts)
     if manifest.layout == "pairs":
         return splits.split_pairs(manifest.name, parts["pairs"], seed, notes=notes, sources=sources)
     if "valid" in parts:
@@ -192,10 +203,7 @@ def _parse_named(
     if manifest.name == "ml-100k":
         file = files["pairs"]
         table = read_ratings(_bytes_of(file), str(file.path))
-        _check_counts(manifest, {"pairs": len(table.users)})
         (pairs,), notes = to_interactions([table], min_rating)
-        if min_rating is None:
-            _check_counts(manifest, {"users": pairs.n_users, "items": pairs.n_items})
         return {"pairs": pairs}, tuple(notes)
 
     raw = {
@@ -209,9 +217,6 @@ def _parse_named(
             files["pairs"].path.name, raw["pairs"], n_users, n_items, notes, own_ids=True
         )
         pairs = _drop_unused(manifest, pairs, notes)
-        _check_counts(
-            manifest, {"users": pairs.n_users, "items": pairs.n_items, "pairs": len(pairs)}
-        )
         return {"pairs": pairs}, tuple(notes)
 
     names = {
@@ -229,8 +234,6 @@ def _parse_named(
         )
         for part, pairs in raw.items()
     }
-    counts = {part: len(pairs) for part, pairs in parts.items()}
-    _check_counts(manifest, {"users": n_users, "items": n_items, **counts})
     return parts, tuple(notes)
 
 
@@ -268,7 +271,10 @@ def _drop_unused(manifest: Manifest, pairs: Interactions, notes: list[str]) -> I
     return used
 
 
-def _check_counts(manifest: Manifest, got: Mapping[str, int]) -> None:
+def _check_counts(manifest: Manifest, parts: Parts) -> None:
+    first = next(iter(parts.values()))
+    got = {"users": first.n_users, "items": first.n_items}
+    got |= {part: len(pairs) for part, pairs in parts.items()}
     wrong = [
         f"{what}: expected {manifest.counts[what]:,}, got {count:,}"
         for what, count in got.items()
@@ -295,7 +301,7 @@ def _load_own(
     min_rating: float | None,
     k_core: int | None,
     seed: int,
-    strategy: Strategy,
+    strategy: Strategy | None,
     test_ratio: float | None,
     valid_ratio: float | None,
     cache: bool,
@@ -303,21 +309,33 @@ def _load_own(
     given_test = "test" in files
     if "valid" in files and not given_test:
         raise DataError("valid_file needs test_file beside it: a file for valid alone is no split")
-    if k_core is not None and given_test:
-        raise DataError("k_core cannot be combined with given files: filter before you split")
+    refused = {"k_core": k_core, "split": strategy, "test_ratio": test_ratio}
+    if "valid" in files:
+        refused["valid_ratio"] = valid_ratio
+    given = [option for option, value in refused.items() if value is not None]
+    if given_test and given:
+        raise DataError(
+            f"{', '.join(given)} cannot be combined with given files: the files are the split"
+        )
     for part, path in files.items():
         if not path.is_file():
             raise DataError(f"{path}: no such file (given for {part})")
     name = files["train"].name
-    sources = {path.name: sha256_of(path) for path in files.values()}
-    options = {"columns": repr(columns), "min_rating": min_rating, "parts": list(files)}
+    checksums = {part: sha256_of(path) for part, path in files.items()}
+    names = [path.name for path in files.values()]
+    # Files of one name in several folders must not pass for one.
+    sources = {
+        path.name if names.count(path.name) == 1 else f"{part}/{path.name}": checksums[part]
+        for part, path in files.items()
+    }
+    options = {"columns": repr(columns), "min_rating": min_rating}
 
     def parse() -> tuple[Parts, tuple[str, ...]]:
         tables = [_own_table(path, columns) for path in files.values()]
         sets, notes = to_interactions(tables, min_rating)
         return dict(zip(files, sets, strict=True)), tuple(notes)
 
-    parts, notes = _through_cache(str(files["train"]), sources, options, parse, cache)
+    parts, notes = _through_cache(str(files["train"]), checksums, options, parse, cache)
     if not given_test:
         pairs = parts["train"]
         if k_core is not None:
@@ -327,15 +345,26 @@ def _load_own(
         ratios = {"test_ratio": test_ratio, "valid_ratio": valid_ratio}
         chosen = {key: value for key, value in ratios.items() if value is not None}
         return splits.split_pairs(
-            name, pairs, seed, strategy=strategy, notes=notes, sources=sources, **chosen
+            name, pairs, seed, strategy=strategy or "random", notes=notes, sources=sources, **chosen
         )
     if "valid" in parts:
+        notes = (*notes, *_about_cold(parts))
         return Split(
             name, parts["train"], parts["valid"], parts["test"],
             valid_source="published", notes=notes, sources=sources,
         )  # fmt: skip
-    train, valid = splits.carve_valid(parts["train"], seed, valid_ratio or 0.1)
+    notes = (*notes, *_about_cold(parts))
+    ratio = 0.1 if valid_ratio is None else valid_ratio
+    train, valid = splits.carve_valid(parts["train"], seed, ratio)
     return Split(name, train, valid, parts["test"], notes=notes, sources=sources)
+
+
+def _about_cold(parts: Parts) -> tuple[str, ...]:
+    users = int((parts["train"].user_degrees == 0).sum())
+    items = int((parts["train"].item_degrees == 0).sum())
+    if not users and not items:
+        return ()
+    return (f"{users:,} users and {items:,} items are not in train, only in the other files",)
 
 
 def _own_table(path: Path, columns: Columns) -> Table:
@@ -346,12 +375,12 @@ def _own_table(path: Path, columns: Columns) -> Table:
 
         try:
             data = gzip.decompress(path.read_bytes())
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{path}: not a readable gzip file ({error})") from error
     else:
         data = path.read_bytes()
     pairs = readers.read_adjacency(data, str(path))
-    return Table(str(path), pairs.users, pairs.items, None, None)
+    return of_ids(str(path), pairs.users, pairs.items)
 
 
 def _through_cache(

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from robustcf.errors import DataError
 
 _NEWLINE, _SPACE, _TAB, _RETURN, _ZERO = 10, 32, 9, 13, 48
-_LONGEST_ID = 10  # decimal digits of the largest int32
+_LONGEST_ID = 18  # as many decimal digits as always fit into an int64
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -157,6 +157,8 @@ def _numbers_by_line(data: bytes, source: str) -> _Lines:
     is_digit = (text - np.uint8(_ZERO)) < 10
     is_newline = text == _NEWLINE
     fine = is_digit | is_newline | (text == _SPACE) | (text == _TAB) | (text == _RETURN)
+    # A carriage return alone once ended lines; read as a blank it would merge users in silence.
+    fine[:-1] &= (text[:-1] != _RETURN) | is_newline[1:]
     if not fine.all():
         raise _bad_token(data, int(np.flatnonzero(~fine)[0]), source)
 
@@ -167,7 +169,7 @@ def _numbers_by_line(data: bytes, source: str) -> _Lines:
     for place in range(min(int(lengths.max()), _LONGEST_ID)):
         here = np.flatnonzero(lengths > place)
         values[here] = values[here] * 10 + (text[starts[here] + place] - _ZERO)
-    too_big = np.flatnonzero((lengths > _LONGEST_ID) | (values >= np.iinfo(np.int32).max))
+    too_big = np.flatnonzero(lengths > _LONGEST_ID)
     if len(too_big):
         raise _bad_token(data, int(starts[too_big[0]]), source)
 
@@ -182,13 +184,17 @@ def _numbers_by_line(data: bytes, source: str) -> _Lines:
 
 def _bad_token(data: bytes, position: int, source: str) -> DataError:
     line = data.count(b"\n", 0, position) + 1
+    if data[position] == _RETURN:
+        return DataError(
+            f"{source}, line {line}: a carriage return without a line feed; convert the file to "
+            "LF or CRLF line ends"
+        )
     begin = max(data.rfind(mark, 0, position) for mark in (b"\n", b" ", b"\t")) + 1
     token = data[begin : begin + 40].split(maxsplit=1)[0].decode("utf-8", "replace")
-    number = token.lstrip("-").isdigit()
-    problem = "negative id" if number and token.startswith("-") else "not an integer"
-    if number and not token.startswith("-"):
-        problem = "id too large"
+    problem = "not an integer"
+    if token.lstrip("-").isdigit():
+        problem = "negative id" if token.startswith("-") else "id too large"
     return DataError(
-        f"{source}, line {line}: {problem} {token!r}; expected integers from 0 to 2147483646, "
-        "separated by blanks"
+        f"{source}, line {line}: {problem} {token!r}; expected integers of at least 0 with at "
+        f"most {_LONGEST_ID} digits, separated by blanks"
     )

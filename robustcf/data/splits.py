@@ -106,20 +106,38 @@ def split_pairs(
         raise DataError(f"split must be one of {', '.join(STRATEGIES)}, got {strategy!r}")
     test_rng, valid_rng = stream(seed, "split", "test"), stream(seed, "split", "valid")
     by_ratio = strategy == "random"
+    notes = notes if by_ratio else (*notes, *_about_times(pairs))
     in_test = hold_out(pairs, test_ratio, test_rng) if by_ratio else hold_out_last(pairs, test_rng)
     rest = pairs.take(~in_test)
     in_valid = (
         hold_out(rest, valid_ratio, valid_rng) if by_ratio else hold_out_last(rest, valid_rng)
     )
+    for part, mask in (("test", in_test), ("valid", in_valid)):
+        if not mask.any():
+            notes = (*notes, f"{part} is empty: no user has enough pairs to give one away")
     return Split(
         name,
         train=rest.take(~in_valid),
         valid=rest.take(in_valid),
         test=pairs.take(in_test),
-        valid_source="carved",
+        valid_source="carved" if in_valid.any() else "none",
         notes=notes,
         sources=sources or {},
     )
+
+
+def _about_times(pairs: Interactions) -> tuple[str, ...]:
+    """What must be said where "the latest" is not what the data tell."""
+    if pairs.timestamps is None:
+        return ("leave-one-out without timestamps: the pairs held out are drawn at random",)
+    latest = np.full(pairs.n_users, np.iinfo(np.int64).min)
+    np.maximum.at(latest, pairs.users, pairs.timestamps)
+    at_latest = np.bincount(
+        pairs.users[pairs.timestamps == latest[pairs.users]], minlength=pairs.n_users
+    )
+    if tied := int((at_latest > 1).sum()):
+        return (f"leave-one-out: {tied:,} users have several latest pairs; one is drawn at random",)
+    return ()
 
 
 def k_core(pairs: Interactions, k: int) -> Interactions:

@@ -31,7 +31,7 @@ def demo(seed: int = 0) -> Split:
         seed: of the split (10 % of each user's items to test, then 10 % to valid). The
             interactions themselves never change.
 
-    Cost: about half a second the first time, then only that of the split.
+    Cost: about a second the first time, then only that of the split.
 
     Example:
         >>> demo()

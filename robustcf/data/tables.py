@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 import io
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,26 +31,29 @@ SEPARATORS: dict[str, str | None] = {
     ".parquet": None,
 }
 
+# Compared without case, blanks and punctuation: "User-ID" is "userid".
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "user": (
-        *("user", "user_id", "userid", "uid", "user_idx", "customer", "customer_id", "customerid"),
-        *("visitor", "visitorid", "visitor_id", "session", "session_id", "member_id"),
-        *("reviewerid", "reviewer_id"),
+        *("user", "userid", "uid", "useridx", "customer", "customerid", "visitor", "visitorid"),
+        *("session", "sessionid", "memberid", "reviewerid"),
     ),
     "item": (
-        *("item", "item_id", "itemid", "iid", "item_idx", "movie", "movie_id", "movieid"),
-        *("product", "product_id", "productid", "asin", "business_id", "track", "track_id"),
-        *("song_id", "artist", "artist_id", "artistid", "book", "book_id", "article"),
-        *("article_id", "anime_id", "game_id", "sku"),
+        *("item", "itemid", "iid", "itemidx", "movie", "movieid", "product", "productid"),
+        *("asin", "parentasin", "businessid", "track", "trackid", "songid", "artist", "artistid"),
+        *("book", "bookid", "isbn", "article", "articleid", "animeid", "gameid", "sku"),
     ),
-    "rating": ("rating", "ratings", "score", "stars", "overall"),
+    "rating": ("rating", "ratings", "bookrating", "score", "stars", "overall"),
     "time": (
-        *("timestamp", "time", "ts", "date", "datetime", "unixreviewtime", "unix_time"),
-        *("event_time", "created_at"),
+        *("timestamp", "time", "ts", "date", "datetime", "unixreviewtime", "unixtime"),
+        *("eventtime", "createdat"),
     ),
 }
+# Where the columns of a file without a header are, unless told otherwise.
+_BY_POSITION = {"user": 0, "item": 1}
+_MOVIELENS = {"user": 0, "item": 1, "rating": 2, "time": 3}
 
 _MISSING = ["", "nan", "NaN"]
+_LONGEST_LABEL = 1000
 
 
 @dataclass(frozen=True)
@@ -66,10 +72,15 @@ class Columns:
     @property
     def by_position(self) -> bool:
         """Whether columns are named by number."""
-        given = [
-            name for name in (self.user, self.item, self.rating, self.time) if name is not None
-        ]
+        given = [c for c in (self.user, self.item, self.rating, self.time) if c is not None]
         return bool(given) and all(name.isdecimal() for name in given)
+
+
+class Coded(NamedTuple):
+    """A label column: for each row a position in a list of distinct labels."""
+
+    codes: npt.NDArray[np.intp]
+    labels: Labels  # int64, or text (fixed-width)
 
 
 @dataclass(frozen=True)
@@ -77,10 +88,11 @@ class Table:
     """Rows of one file, in its order, with labels not yet turned into ids."""
 
     source: str
-    users: npt.NDArray[Any]
-    items: npt.NDArray[Any]
-    ratings: npt.NDArray[np.float64] | None
-    times: npt.NDArray[np.int64] | None
+    users: Coded
+    items: Coded
+    ratings: npt.NDArray[np.float64] | None = None
+    times: npt.NDArray[np.int64] | None = None
+    notes: tuple[str, ...] = ()
 
 
 def kind_of(path: Path) -> str:
@@ -95,7 +107,8 @@ def read_table(path: Path, columns: Columns) -> Table:
     """Read the user, item, rating and time columns of a file.
 
     Labels are read as text and become integers only where that loses nothing: ``007`` and ``7``
-    stay two labels.
+    stay two labels. Rating and time are optional: where they were not asked for and do not hold
+    what they should, they are left out and a note says so.
 
     Raises:
         DataError: unreadable or empty file, a column that is not there, a row without an id.
@@ -107,12 +120,8 @@ def read_table(path: Path, columns: Columns) -> Table:
             f"{', '.join(SEPARATORS)}, each with .gz or without"
         )
     with _readable(path, kind):
-        header = _header(path, kind, columns)
-        found = {
-            role: _column_name(path, header, role, getattr(columns, role)) for role in USUAL_NAMES
-        }
-        frame = _rows(path, kind, header, found)
-    return _table(str(path), frame, found)
+        frame, found = (_parquet if SEPARATORS[kind] is None else _text)(path, kind, columns)
+    return _table(str(path), frame, found, columns)
 
 
 def read_ratings(data: bytes, source: str) -> Table:
@@ -120,27 +129,24 @@ def read_ratings(data: bytes, source: str) -> Table:
 
     Example:
         >>> table = read_ratings(b"196\t242\t3\t881250949\n", "u.data")
-        >>> table.users.tolist(), table.items.tolist(), table.ratings.tolist()
+        >>> table.users.labels.tolist(), table.items.labels.tolist(), table.ratings.tolist()
         ([196], [242], [3.0])
     """
     import pandas as pd
 
     with _readable(source, "ratings"):
         frame = pd.read_csv(io.BytesIO(data), sep="\t", header=None, names=list(USUAL_NAMES))
-    return _table(source, frame, {role: role for role in USUAL_NAMES})
+    return _table(source, frame, {role: role for role in USUAL_NAMES}, Columns(rating="rating"))
 
 
-def _table(source: str, frame: pd.DataFrame, found: Mapping[str, Any]) -> Table:
-    if frame.empty:
-        raise DataError(f"{source}: the file has no rows; expected one interaction a row")
-    rating, time = found["rating"], found["time"]
-    return Table(
-        source,
-        _labels(source, frame[found["user"]], "user"),
-        _labels(source, frame[found["item"]], "item"),
-        None if rating is None else _numbers(source, frame[rating]),
-        None if time is None else _times(source, frame[time]),
-    )
+def of_ids(source: str, users: npt.NDArray[np.int64], items: npt.NDArray[np.int64]) -> Table:
+    """A table whose labels are the ids of an adjacency file."""
+
+    def coded(ids: npt.NDArray[np.int64]) -> Coded:
+        labels, codes = np.unique(ids, return_inverse=True)
+        return Coded(codes, labels)
+
+    return Table(source, coded(users), coded(items))
 
 
 def to_interactions(
@@ -149,23 +155,17 @@ def to_interactions(
     """Number the labels of all tables together, drop repeats, apply the rating threshold.
 
     Ids follow the order of the labels (numbers by value, text by code point), so they do not
-    depend on the order of rows. Of repeated pairs the latest row counts, and its rating is the
-    one held against ``min_rating``.
+    depend on the order of rows. Of the rows that repeat a pair one counts: the latest, or the
+    first in the file where times are absent or tie. Its rating is the one held against
+    ``min_rating``.
 
     Returns:
         One :class:`Interactions` a table, sharing ids and labels, and notes on what was dropped.
     """
-    notes: list[str] = []
-    kept = []
-    for table in tables:
-        if min_rating is not None and table.ratings is None:
-            raise DataError(
-                f"{table.source}: min_rating = {min_rating:g} needs a rating column and none was "
-                "found; name it with rating_col (--rating-col)"
-            )
-        kept.append(_rows_to_keep(table, min_rating, notes))
-    user_labels, users = _number([t.users[k] for t, k in zip(tables, kept, strict=True)])
-    item_labels, items = _number([t.items[k] for t, k in zip(tables, kept, strict=True)])
+    notes = [note for table in tables for note in table.notes]
+    kept = [_rows_to_keep(table, min_rating, notes) for table in tables]
+    user_labels, users = _number([t.users for t in tables], kept)
+    item_labels, items = _number([t.items for t in tables], kept)
     sets = [
         Interactions(
             users[n],
@@ -183,11 +183,7 @@ def to_interactions(
 
 
 def _rows_to_keep(table: Table, min_rating: float | None, notes: list[str]) -> npt.NDArray[np.intp]:
-    import pandas as pd
-
-    users = pd.factorize(table.users)[0].astype(np.int64)
-    items, distinct_items = pd.factorize(table.items)
-    pairs = users * max(len(distinct_items), 1) + items
+    pairs = table.users.codes.astype(np.int64) * len(table.items.labels) + table.items.codes
     rows = np.arange(len(pairs))
     # ~t is -t - 1: the latest row of a pair first, the first row where times tie or are absent.
     order = np.lexsort((rows, pairs) if table.times is None else (rows, ~table.times, pairs))
@@ -197,34 +193,43 @@ def _rows_to_keep(table: Table, min_rating: float | None, notes: list[str]) -> n
     name = Path(table.source).name
     if len(kept) < len(pairs):
         notes.append(f"{name}: {len(pairs) - len(kept):,} repeated pairs dropped")
-    if min_rating is not None and table.ratings is not None:
-        enough = table.ratings[kept] >= min_rating
-        if not enough.any():
-            raise DataError(
-                f"{table.source}: no rating reaches min_rating = {min_rating:g}; the highest is "
-                f"{table.ratings.max():g}"
-            )
+    if min_rating is None:
+        return kept
+    if table.ratings is None:
+        raise DataError(
+            f"{table.source}: min_rating = {min_rating:g} needs a rating column and none was "
+            "found; name it with rating_col (--rating-col)"
+        )
+    enough = table.ratings[kept] >= min_rating
+    if not enough.any():
+        raise DataError(
+            f"{table.source}: no rating reaches min_rating = {min_rating:g}; the highest is "
+            f"{table.ratings.max():g}"
+        )
+    if not enough.all():
         notes.append(f"{name}: {(~enough).sum():,} pairs rated below {min_rating:g} dropped")
-        kept = kept[enough]
-    return kept
+    return kept[enough]
 
 
-def _number(groups: list[npt.NDArray[Any]]) -> tuple[Labels, list[npt.NDArray[np.intp]]]:
-    """Labels in order, and each group's labels as positions in that order."""
-    import pandas as pd
+def _number(
+    columns: list[Coded], kept: list[npt.NDArray[np.intp]]
+) -> tuple[Labels, list[npt.NDArray[np.intp]]]:
+    """The labels that are used, in order, and each column's rows as positions in that order."""
+    codes = [column.codes[rows] for column, rows in zip(columns, kept, strict=True)]
+    used = [np.unique(code) for code in codes]
+    names = [column.labels[use] for column, use in zip(columns, used, strict=True)]
+    if len({name.dtype.kind for name in names}) > 1:
+        names = [name.astype(str) for name in names]  # numbers here, text there: text is both
+    labels, position = np.unique(np.concatenate(names), return_inverse=True)
+    ids = []
+    start = 0
+    for code, use in zip(codes, used, strict=True):
+        ids.append(position[start + np.searchsorted(use, code)])
+        start += len(use)
+    return labels, ids
 
-    kinds = {group.dtype.kind for group in groups}
-    if len(kinds) > 1:  # integers in one file, text in another: text is what both can be
-        groups = [group.astype(str) for group in groups]
-    codes, distinct = pd.factorize(np.concatenate(groups))
-    order = np.argsort(distinct, kind="stable")
-    position = np.empty(len(order), dtype=np.intp)
-    position[order] = np.arange(len(order))
-    bounds = np.cumsum([len(group) for group in groups])[:-1]
-    labels = distinct[order]
-    if labels.dtype.kind == "O":
-        labels = labels.astype(str)
-    return labels, np.split(position[codes], bounds)
+
+# --- reading --------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -245,58 +250,99 @@ def _readable(source: Path | str, kind: str) -> Iterator[None]:
         raise DataError(f"{source}: not a readable {kind} file ({reason})") from error
 
 
-def _header(path: Path, kind: str, columns: Columns) -> list[Any]:
-    """The file's column names; 0, 1, 2, ... where there is no header line."""
-    import pandas as pd
+def _parquet(path: Path, kind: str, columns: Columns) -> tuple[pd.DataFrame, dict[str, Any]]:
+    import pyarrow.parquet
 
-    separator = SEPARATORS[kind]
-    if separator is None:
-        import pyarrow.parquet
-
-        return list(pyarrow.parquet.read_schema(path).names)
-    first = pd.read_csv(
-        path, sep=separator, engine="python", header=None, nrows=1, dtype=str, keep_default_na=False
-    )
-    # Lines of .dat files (MovieLens) never are headers.
-    if columns.by_position or kind == ".dat":
-        return list(range(first.shape[1]))
-    return [str(name) for name in first.iloc[0]]
-
-
-def _rows(path: Path, kind: str, header: list[Any], found: Mapping[str, Any]) -> pd.DataFrame:
-    import pandas as pd
-
+    source: Any = path
+    if path.suffix.lower() == ".gz":
+        source = io.BytesIO(gzip.decompress(path.read_bytes()))
+    header = list(pyarrow.parquet.read_schema(source).names)
+    found = _find_columns(path, header, columns)
     wanted = [name for name in found.values() if name is not None]
-    separator = SEPARATORS[kind]
-    if separator is None:
-        return pd.read_parquet(path, columns=wanted)
-    return pd.read_csv(
+    if not isinstance(source, Path):
+        source.seek(0)
+    # Without pandas' own metadata, which would turn a column back into the index it once was.
+    table = pyarrow.parquet.read_table(source, columns=wanted)
+    return table.to_pandas(ignore_metadata=True), found
+
+
+def _text(path: Path, kind: str, columns: Columns) -> tuple[pd.DataFrame, dict[str, Any]]:
+    import pandas as pd
+
+    separator = _separator(path, kind)
+    options: dict[str, Any] = {
+        "sep": separator,
+        "engine": "python" if len(separator) > 1 else "c",
+        "keep_default_na": False,
+        "skipinitialspace": kind == ".csv",
+        # RecBole and MovieLens never quote: there a quote is a character like any other.
+        "quoting": csv.QUOTE_MINIMAL if kind in (".csv", ".tsv") else csv.QUOTE_NONE,
+    }
+    first = pd.read_csv(path, header=None, nrows=1, dtype=str, **options).iloc[0]
+    cells = [str(cell) for cell in first]
+    headerless = columns.by_position or kind == ".dat"  # .dat files (MovieLens) have no header
+    if headerless:
+        _refuse_header(path, cells, columns)
+    header: list[Any] = list(range(len(cells))) if headerless else cells
+    found = _find_columns(path, header, columns)
+    frame = pd.read_csv(
         path,
-        sep=separator,
-        engine="python" if len(separator) > 1 else "c",
-        header=None if header and isinstance(header[0], int) else 0,
-        usecols=wanted,
+        header=None if headerless else 0,
+        usecols=[name for name in found.values() if name is not None],
         # Ids as text, so that no label is changed by being taken for a number.
         dtype={found["user"]: str, found["item"]: str},
-        keep_default_na=False,
         na_values=_MISSING,
+        **options,
     )
+    return frame, found
+
+
+def _separator(path: Path, kind: str) -> str:
+    """The usual separator of the format, or the one that the first line plainly uses instead."""
+    usual = SEPARATORS[kind] or ","
+    opener = gzip.open if path.suffix.lower() == ".gz" else open
+    with opener(path, "rb") as handle:
+        line = handle.readline(1 << 16)
+    if usual.encode() in line or len(usual) > 1:
+        return usual
+    counts = {other: line.count(other.encode()) for other in (",", ";", "\t", "|")}
+    best = max(counts, key=lambda other: counts[other])
+    return best if counts[best] else usual
+
+
+def _plain(name: object) -> str:
+    """A column name without case, punctuation and RecBole's type (``user_id:token``)."""
+    return re.sub(r"[^a-z0-9]", "", str(name).partition(":")[0].lower())
+
+
+def _refuse_header(path: Path, cells: list[str], columns: Columns) -> None:
+    usual = {name for names in USUAL_NAMES.values() for name in names}
+    given = {columns.user, columns.item} - {None}
+    if any(_plain(cell) in usual for cell in cells) or (given <= set(cells) - {""} and given):
+        raise DataError(
+            f"{path}: columns were given by number, which is for files without a header line, but "
+            f"the first line looks like one ({_listed(cells)}): give the names instead"
+        )
+
+
+def _find_columns(path: Path, header: list[Any], columns: Columns) -> dict[str, Any]:
+    return {role: _column_name(path, header, role, getattr(columns, role)) for role in USUAL_NAMES}
 
 
 def _column_name(path: Path, header: list[Any], role: str, given: str | None) -> Any:
     """The file's own name (or position) of the column that plays a role, or None."""
     if header and isinstance(header[0], int):
-        position = int(given) if given is not None else {"user": 0, "item": 1}.get(role)
+        usual = _MOVIELENS if kind_of(path) == ".dat" and len(header) >= 4 else _BY_POSITION
+        position = int(given) if given is not None else usual.get(role)
         if position is not None and position >= len(header):
             raise DataError(
                 f"{path}: column {position} was asked for as the {role}, but the file has "
                 f"{len(header)} columns (counted from 0)"
             )
         return position
-    # RecBole writes types into the header ("user_id:token"): the name is what stands before.
-    plain = {str(name).partition(":")[0].strip().lower(): name for name in reversed(header)}
+    plain = {_plain(name): name for name in reversed(header)}
     if given is not None:
-        exact = given if given in header else plain.get(given.lower())
+        exact = given if given in header else plain.get(_plain(given))
         if exact is None:
             raise DataError(
                 f"{path}: has no column {given!r} for the {role}; its columns are {_listed(header)}"
@@ -318,58 +364,130 @@ def _listed(header: list[Any]) -> str:
     return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
 
 
-def _labels(source: str, column: pd.Series[Any], role: str) -> npt.NDArray[Any]:
-    """A label column as int64 where that loses nothing, else as text (object array of str)."""
+# --- columns --------------------------------------------------------------------------------
+
+
+def _table(source: str, frame: pd.DataFrame, found: Mapping[str, Any], columns: Columns) -> Table:
+    if frame.empty:
+        raise DataError(f"{source}: the file has no rows; expected one interaction a row")
+    notes: list[str] = []
+    optional: dict[str, npt.NDArray[Any] | None] = {"rating": None, "time": None}
+    for role, read in (("rating", _numbers), ("time", _times)):
+        if found[role] is not None:
+            try:
+                optional[role] = read(source, frame[found[role]])
+            except DataError as error:
+                if getattr(columns, role) is not None:
+                    raise
+                notes.append(f"the {role} column was left out: {error}")
+    return Table(
+        source,
+        _labels(source, frame[found["user"]], "user"),
+        _labels(source, frame[found["item"]], "item"),
+        optional["rating"],
+        optional["time"],
+        tuple(notes),
+    )
+
+
+def _labels(source: str, column: pd.Series[Any], role: str) -> Coded:
+    """A label column: distinct labels as int64 where that loses nothing, else as text."""
     import pandas as pd
 
-    if column.isna().any():
-        row = int(np.flatnonzero(column.isna().to_numpy())[0])
+    missing = column.isna().to_numpy()
+    if missing.any():
         raise DataError(
-            f"{source}: {int(column.isna().sum())} rows have no {role} id, the first is data row "
-            f"{row + 1}; fill them in or remove the rows"
+            f"{source}: {int(missing.sum())} rows have no {role} id, the first is data row "
+            f"{int(np.flatnonzero(missing)[0]) + 1}; fill them in or remove the rows"
         )
-    if pd.api.types.is_integer_dtype(column.dtype):
-        return column.to_numpy(dtype=np.int64)
-    if pd.api.types.is_float_dtype(column.dtype) and (column % 1 == 0).all():
-        return column.to_numpy(dtype=np.int64)
-    codes, distinct = pd.factorize(column.astype(str))
-    names = np.asarray(distinct, dtype=object)
+    codes, distinct = pd.factorize(column)
+    labels = _int_labels(distinct)
+    if labels is None:
+        texts = [_as_text(label) for label in distinct]
+        for label in texts:
+            if len(label) > _LONGEST_LABEL or not label.isprintable():
+                raise DataError(
+                    f"{source}: the {role} label {label[:40]!r}... is longer than "
+                    f"{_LONGEST_LABEL} characters or holds control characters such as a line "
+                    "break; is a quote left open, or is it another column?"
+                )
+        # Text that differed before (b"a" and "a", say) must not be two labels after.
+        labels, same = np.unique(np.array(texts), return_inverse=True)
+        codes = same[codes]
+    return Coded(codes, labels)
+
+
+def _int_labels(distinct: Any) -> npt.NDArray[np.int64] | None:
+    """Distinct labels as int64, or None where any of them would be changed by it."""
+    values = np.asarray(distinct)
+    if values.dtype.kind in "iu":
+        fits = values.dtype.kind == "i" or values.size == 0 or values.max() <= 2**63 - 1
+        return values.astype(np.int64) if fits else None
+    if values.dtype.kind == "f":
+        whole = bool((np.abs(values) < 2**53).all()) and bool((values % 1 == 0).all())
+        return values.astype(np.int64) if whole else None
     try:
-        numbers = np.array([int(name) for name in names], dtype=np.int64)
+        numbers = [int(value) for value in values if isinstance(value, str)]
+        array = np.array(numbers, dtype=np.int64)
     except (ValueError, OverflowError):
-        return names[codes]
-    if all(str(number) == name for number, name in zip(numbers, names, strict=True)):
-        return numbers[codes]
-    return names[codes]
+        return None
+    if len(array) != len(values) or any(map(str.__ne__, map(str, numbers), values)):
+        return None
+    return array
+
+
+def _as_text(label: Any) -> str:
+    if not isinstance(label, bytes):
+        return str(label)
+    try:
+        text = label.decode()
+    except UnicodeDecodeError:
+        return label.hex()
+    return text if text.isprintable() else label.hex()  # a binary id, a UUID say
 
 
 def _numbers(source: str, column: pd.Series[Any]) -> npt.NDArray[np.float64]:
     import pandas as pd
 
-    values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
+    values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
     if not np.isfinite(values).all():
-        row = int(np.flatnonzero(~np.isfinite(values))[0])
-        raise DataError(
-            f"{source}: column {column.name!r} must hold numbers, got {column.iloc[row]!r} in data "
-            f"row {row + 1}"
-        )
+        raise _bad_cell(source, column, ~np.isfinite(values), "numbers", "give each row a number")
     return values
 
 
 def _times(source: str, column: pd.Series[Any]) -> npt.NDArray[np.int64]:
-    """Numbers as they are (rounded down), dates as seconds since 1970."""
+    """Whole numbers as they are, fractions and ISO dates in microseconds: order is what counts."""
     import pandas as pd
 
+    no_number = np.ones(len(column), dtype=bool)
     if not pd.api.types.is_datetime64_any_dtype(column.dtype):
-        numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
-        if np.isfinite(numbers).all():
-            return np.floor(numbers).astype(np.int64)  # type: ignore[no-any-return]
-    dates = pd.to_datetime(column, errors="coerce", utc=True, format="mixed")
-    if dates.isna().any():
-        row = int(np.flatnonzero(dates.isna().to_numpy())[0])
-        raise DataError(
-            f"{source}: column {column.name!r} must hold times, got {column.iloc[row]!r} in data "
-            f"row {row + 1}; use seconds, or dates such as 2024-05-01 12:30"
-        )
-    seconds = dates.dt.tz_localize(None).to_numpy(dtype="datetime64[s]")
-    return np.asarray(seconds).astype(np.int64)
+        numbers = pd.to_numeric(column, errors="coerce")
+        if pd.api.types.is_integer_dtype(numbers.dtype) and not numbers.isna().any():
+            return numbers.to_numpy(dtype=np.int64)
+        values = numbers.to_numpy(dtype=np.float64, na_value=np.nan)
+        if np.isfinite(values).all():
+            micro = values if (values % 1 == 0).all() else np.round(values * 1e6)
+            if np.abs(micro).max() < 2**63:
+                return np.asarray(micro).astype(np.int64)
+        no_number = ~np.isfinite(values)
+    # ISO only: 01/02/2024 is two days, depending on who reads it.
+    dates = pd.to_datetime(column, errors="coerce", utc=True, format="ISO8601")
+    no_date = dates.isna().to_numpy()
+    if no_date.any():
+        neither = no_date & no_number
+        what = "use numbers, or ISO dates such as 2024-05-01 12:30"
+        raise _bad_cell(source, column, neither if neither.any() else no_date, "times", what)
+    naive = dates.dt.tz_localize(None).to_numpy(dtype="datetime64[us]")
+    return np.asarray(naive).astype(np.int64)
+
+
+def _bad_cell(
+    source: str, column: pd.Series[Any], bad: npt.NDArray[np.bool_], what: str, advice: str
+) -> DataError:
+    row = int(np.flatnonzero(bad)[0])
+    cell = column.iloc[row]
+    shown = "an empty cell" if cell != cell or cell is None else repr(str(cell))
+    return DataError(
+        f"{source}: column {str(column.name)!r} must hold {what}, got {shown} in data row "
+        f"{row + 1}; {advice}"
+    )

@@ -17,7 +17,7 @@ class Plan:
     ``ok`` (ranges honoured), ``no-range`` (ranges ignored), ``500``, ``503-retry-after``,
     ``404``, ``hang``, ``cut`` (announces all, sends half, closes), ``wrong`` (other bytes),
     ``bad-range`` (answers another range than asked for), ``416``, ``drop`` (closes at once),
-    ``chunked`` (no length announced).
+    ``chunked`` (no length announced), ``early-end`` (no length announced, half the bytes).
     """
 
     body: bytes
@@ -55,11 +55,11 @@ class _Handler(BaseHTTPRequestHandler):
         if step == "503-retry-after":
             self._head(503, 0, **{"Retry-After": "7"})
             return
-        if step == "chunked":
+        if step in ("chunked", "early-end"):
             self.send_response(200)
             self.send_header("Connection", "close")
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(body if step == "chunked" else body[: len(body) // 2])
             return
         if step == "wrong":
             body = bytes(reversed(body))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import pickle
 
 import numpy as np
 import pytest
@@ -48,7 +50,15 @@ def test_nothing_can_be_written_to():
     x = Interactions(mine, np.array([0, 1]), 2, 2, user_labels=np.array(["a", "b"]))
     mine[0] = 1  # the caller's array is the caller's: no effect
     assert x.users.tolist() == [0, 1]
-    for array in (x.users, x.items, x.user_labels, x.user_degrees, x.indptr, x.csr().indices):
+    for array in (
+        x.users,
+        x.items,
+        x.user_labels,
+        x.user_degrees,
+        x.indptr,
+        x.csr().indices,
+        x.csr().data,
+    ):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
     with pytest.raises(AttributeError):
@@ -84,7 +94,12 @@ def test_from_pairs_keeps_the_latest_repeat_and_counts():
         (dict(users=[0], items=[0], user_labels=np.array(["a"])), "length n_users = 3, got 1"),
         (dict(users=[0], items=[0], user_labels=np.array(["a", "b", "a"])), "'a'.* more than once"),
         (dict(users=[0], items=[0], user_labels=np.array([0.5, 1, 2])), "integers or strings"),
-        (dict(users=[], items=[], n_users=-1), "must not be negative"),
+        (dict(users=[], items=[], n_users=-1), "n_users must be an integer from 0.*got -1"),
+        (dict(users=[], items=[], n_items=1.5), "n_items must be an integer"),
+        (dict(users=[], items=[], n_users=None), "n_users must be an integer.*got None"),
+        (dict(users=[0], items=[0], timestamps=np.array([0.5])), "whole numbers, got fractions"),
+        (dict(users=[0], items=[0], timestamps=np.array([2**63], np.uint64)), "fit into int64"),
+        (dict(users=[0], items=[0], weights=np.array([1e300])), "fit into float32"),
     ],
 )
 def test_bad_input_is_refused(arguments, message):
@@ -114,6 +129,12 @@ def test_equality_is_of_content():
     assert pairs([0], [1]) != "pairs"
     with pytest.raises(TypeError):
         hash(pairs([0], [1]))
+
+
+def test_labels_may_be_an_object_array_of_text_and_are_checked_once():
+    x = pairs([0], [0], user_labels=np.array(["a", "b", "c"], dtype=object))
+    assert x.user_labels.dtype.kind == "U"
+    assert x.take(np.array([0])).user_labels is x.user_labels, "shared, not copied and re-sorted"
 
 
 def split(**parts) -> Split:
@@ -173,6 +194,17 @@ def test_fingerprint_is_the_documented_digest_and_tells_splits_apart():
     assert one.fingerprint != split(valid=pairs([], [])).fingerprint
     moved = split(train=pairs([0, 1, 0], [0, 1, 1]), valid=pairs([], []))
     assert moved.fingerprint != one.fingerprint
+
+
+def test_copies_and_pickles_are_equal_and_frozen():
+    labelled = dict(user_labels=np.array(["a", "b", "c"]), item_labels=np.arange(4))
+    one = Split("toy", *(pairs([0], [n], **labelled) for n in range(3)), sources={"a": "b"})
+    for twin in (copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
+        assert twin.fingerprint == one.fingerprint
+        assert twin.train == one.train
+        assert twin.sources == {"a": "b"}
+        with pytest.raises(ValueError, match="read-only"):
+            twin.train.users[0] = 1
 
 
 def test_notes_and_sources_are_frozen():

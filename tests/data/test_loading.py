@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
+import os
 import zipfile
 
 import numpy as np
@@ -16,6 +17,7 @@ from robustcf.data.download import Policy
 from robustcf.data.interactions import Interactions
 from robustcf.data.places import data_dirs, locate, obtain
 from robustcf.errors import DataError, DownloadError
+from tests.conftest import ROOT
 from tests.data.faulty_server import Plan, serve
 
 QUICK = Policy(attempts=2, backoff=0.0, connect_timeout=1, read_timeout=0.5)
@@ -86,6 +88,7 @@ def test_search_order(toy, tmp_path, monkeypatch):
     monkeypatch.setenv("ROBUSTCF_DATA", str(named))
     monkeypatch.chdir(here)
     order = data_dirs(given)
+    assert ROOT / "datasets" in order, "the checkout's own folder"
     assert order[:3] == [given, named, here / "datasets"]
     assert order[-1].name == "datasets"
     manifest, files = catalog.get("toy"), catalog.get("toy").parts["train"]
@@ -185,6 +188,12 @@ def test_counts_that_differ_from_the_manifest_are_an_error(toy, register):
     register(toy_manifest(counts={"users": 2, "items": 4, "train": 6, "test": 2}))
     with pytest.raises(DataError, match="toy does not have the counts.*train: expected 6, got 5"):
         load("toy", toy)
+    register(toy_manifest())
+    load("toy", toy)
+    for what in ("users", "items", "test"):
+        register(toy_manifest(counts={**toy_manifest().counts, what: 9}))
+        with pytest.raises(DataError, match=f"{what}: expected 9"):  # from the cache as well
+            load("toy", toy)
 
 
 def test_users_below_the_least_and_unused_items_are_dropped_and_said(tmp_path, register):
@@ -237,10 +246,12 @@ def test_options_of_own_data_are_refused_for_named_sets(toy):
         load("toy", toy, k_core=5, split="random")
 
 
-def test_unknown_names_suggest_known_ones():
+def test_unknown_names_suggest_known_ones(tmp_path):
+    with pytest.raises(DataError, match="that is a folder"):
+        load(tmp_path)
     with pytest.raises(DataError, match="did you mean 'yelp2018'"):
         load("yelp-2018")
-    with pytest.raises(DataError, match="Known sets: citeulike,"):
+    with pytest.raises(DataError, match="give a file, or one of citeulike,"):
         catalog.get("zzz")
 
 
@@ -284,10 +295,55 @@ def test_own_tables_go_through_the_cache_with_everything_they_carry(tmp_path, mo
     second = load(path)
     assert second.train == first.train
     assert second.test == first.test
-    assert second.notes == first.notes == ("a.csv: 1 repeated pairs dropped",)
+    assert second.notes == first.notes
+    assert first.notes[0] == "a.csv: 1 repeated pairs dropped"
     assert second.train.weights is not None
     monkeypatch.undo()
     assert len(load(path, min_rating=4).user_labels) == 1, "other options, other entry"
+
+
+def test_the_cache_tells_files_of_one_name_and_their_roles_apart(tmp_path):
+    for folder, text in (("one", "user,item\na,1\na,2\n"), ("two", "user,item\na,3\n")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.csv").write_text(text)
+    train, test = tmp_path / "one" / "x.csv", tmp_path / "two" / "x.csv"
+    split = load(train, test_file=test)
+    assert set(split.sources) == {"train/x.csv", "test/x.csv"}
+    train.write_text("user,item\na,1\na,2\nb,1\nb,2\n")
+    assert load(train, test_file=test).n_users == 2, "the edit is seen"
+    assert load(train).n_interactions == 4
+
+
+def test_the_cache_tells_columns_apart(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("user,item,other\na,1,7\na,2,8\n")
+    assert load(path).item_labels.tolist() == [1, 2]
+    assert load(path, item_col="other").item_labels.tolist() == [7, 8]
+
+
+def test_old_entries_make_room(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path))
+    x = Interactions(np.zeros(1000, int), np.arange(1000), 1, 1000)
+    monkeypatch.setattr(cache, "_MOST_BYTES", 20_000)
+    for n in range(5):
+        assert cache.write(f"{n}.npz", {"train": x}, ())
+        os.utime(tmp_path / "parsed" / f"{n}.npz", (n, n))
+    left = sorted(path.name for path in (tmp_path / "parsed").iterdir())
+    assert left == ["3.npz", "4.npz"]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_flipped_byte_never_crashes_a_load(toy, monkeypatch, tmp_path, seed):
+    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path / "c"))
+    first = load("toy", toy)
+    (entry,) = (tmp_path / "c" / "parsed").iterdir()
+    whole = entry.read_bytes()
+    rng = np.random.default_rng(seed)
+    for _ in range(150):
+        broken = bytearray(whole)
+        broken[rng.integers(len(broken))] ^= 1 << int(rng.integers(8))
+        entry.write_bytes(bytes(broken))
+        assert load("toy", toy).fingerprint == first.fingerprint
 
 
 def test_a_damaged_entry_is_parsed_anew_and_mended(toy, monkeypatch, tmp_path):

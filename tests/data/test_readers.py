@@ -17,7 +17,7 @@ from robustcf.data.readers import (
 )
 from robustcf.errors import DataError
 
-ids = st.integers(0, 2**31 - 2)
+ids = st.integers(0, 10**18 - 1)
 lists = st.lists(st.tuples(ids, st.lists(ids, min_size=1, max_size=6)), min_size=1, max_size=8)
 
 
@@ -65,8 +65,9 @@ def test_a_byte_order_mark_is_passed_over():
         (b"0 1\n1 -2\n", r"toy.txt, line 2: negative id '-2'"),
         (b"0 1\n\n2 3\n", r"toy.txt, line 2: the line is blank"),
         (b"0 1\n1\n2 3\n", r"toy.txt, line 2: user 1 has no items"),
-        (b"0 1\n1 4294967296\n", r"toy.txt, line 2: id too large '4294967296'"),
-        (b"0 1\n1 2147483647\n", r"toy.txt, line 2: id too large"),
+        (b"0 1\n1 1234567890123456789\n", r"line 2: id too large '1234567890123456789'"),
+        (b"0 1\r1 2\r", r"toy.txt, line 1: a carriage return without a line feed"),
+        (b"0 1\r\n1 2\r3 4\r\n", r"toy.txt, line 2: a carriage return without"),
         (b"0 1\n1 99999999999999999999\n", r"toy.txt, line 2: id too large"),
         (b"user,item\n1,2\n", r"toy.txt, line 1: not an integer 'user,item'"),
         ("0 1\n1 é\n".encode(), r"toy.txt, line 2: not an integer 'é'"),
@@ -131,6 +132,6 @@ def test_id_lists_refuse(data, message):
 
 
 def test_values_are_exact_at_the_limits():
-    raw = read_adjacency(b"2147483646 0 2147483646\n", "x")
-    assert raw.items.tolist() == [0, 2**31 - 2]
+    raw = read_adjacency(b"2147483646 0 999999999999999999\n", "x")
+    assert raw.items.tolist() == [0, 10**18 - 1]
     assert raw.users.dtype == np.int64

@@ -89,6 +89,21 @@ def test_leave_one_out_takes_the_latest_then_the_one_before():
     assert as_set(cut.train) == {(0, 1), (1, 0)}
 
 
+def test_leave_one_out_says_where_time_does_not_decide():
+    users, items = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
+    untimed = Interactions(users, items, 2, 2)
+    assert "drawn at random" in split_pairs("x", untimed, 0, strategy="leave-one-out").notes[0]
+    tied = Interactions(users, items, 2, 2, timestamps=np.array([5, 5, 1, 2]))
+    assert (
+        "1 users have several latest"
+        in split_pairs("x", tied, 0, strategy="leave-one-out").notes[0]
+    )
+    clear = Interactions(users, items, 2, 2, timestamps=np.array([5, 6, 1, 2]))
+    cut = split_pairs("x", clear, 0, strategy="leave-one-out")
+    assert cut.notes == ("valid is empty: no user has enough pairs to give one away",)
+    assert cut.valid_source == "none"
+
+
 def test_leave_one_out_breaks_ties_at_random_but_repeatably():
     x = Interactions(np.zeros(6, int), np.arange(6), 1, 6)
     chosen = {
