@@ -1,0 +1,62 @@
+"""Norms of matrices that nobody can write down, from their products alone.
+
+||A||_{2->inf} is the largest Euclidean norm of a row, ||A||_{1->2} that of a column. `two_to_inf`
+and `one_to_two` estimate them for anything that can be multiplied with vectors, with the row that
+attains the value, a true lower bound, an upper bound that holds with a stated probability, and the
+number of products it took. `certify` goes on until both bounds meet.
+
+Example:
+    >>> import numpy as np
+    >>> from robustcf.estimators import LowRank, two_to_inf
+    >>> rng = np.random.default_rng(0)
+    >>> users, items = rng.normal(size=(5000, 16)), rng.normal(size=(3000, 16))
+    >>> answer = two_to_inf(LowRank(users, items))
+    >>> answer.method, answer.certified
+    ('exact', True)
+"""
+
+from robustcf.estimators import bounds
+from robustcf.estimators.adaptive_power import adaptive_power
+from robustcf.estimators.api import METHODS, one_to_two, two_to_inf
+from robustcf.estimators.certify import certify
+from robustcf.estimators.estimate import NormEstimate
+from robustcf.estimators.exact import exact
+from robustcf.estimators.hutchinson import hutchinson_diagonal
+from robustcf.estimators.hutchpp import hutchpp_diagonal
+from robustcf.estimators.jacobian import Jacobian
+from robustcf.estimators.lowrank import LowRank
+from robustcf.estimators.operators import FunctionOperator, Operator, as_operator
+from robustcf.estimators.rademacher_averaging import rademacher_averaging
+from robustcf.estimators.rsvd import rsvd_sketch
+from robustcf.estimators.save import sketch_and_verify
+from robustcf.estimators.sketch import sketch
+from robustcf.estimators.twinest import twinest
+from robustcf.estimators.twinest_pp import twinest_pp
+from robustcf.estimators.xnysdiag import xnysdiag
+from robustcf.estimators.xrownorm import xrownorm
+
+__all__ = [
+    "METHODS",
+    "FunctionOperator",
+    "Jacobian",
+    "LowRank",
+    "NormEstimate",
+    "Operator",
+    "adaptive_power",
+    "as_operator",
+    "bounds",
+    "certify",
+    "exact",
+    "hutchinson_diagonal",
+    "hutchpp_diagonal",
+    "one_to_two",
+    "rademacher_averaging",
+    "rsvd_sketch",
+    "sketch",
+    "sketch_and_verify",
+    "twinest",
+    "twinest_pp",
+    "two_to_inf",
+    "xnysdiag",
+    "xrownorm",
+]

@@ -1,0 +1,212 @@
+"""What every method returns, and the steps they all share: check, verify, conclude."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustcf.errors import InputError
+from robustcf.estimators.counting import Counted
+from robustcf.estimators.numerics import blocks, row_norms
+from robustcf.estimators.operators import MatrixLike
+from robustcf.estimators.probes import Seed, as_generator
+
+
+@dataclasses.dataclass(frozen=True)
+class NormEstimate:
+    """An estimate of a norm, the row that attains it, and what it cost.
+
+    Attributes:
+        value: the norm of row ``row``, exact up to rounding when ``witness`` is True. A float for
+            numpy and scipy matrices, a float64 scalar tensor (differentiable) for torch ones.
+        row: the row (for `one_to_two`: the column) found; None if there is none.
+        lower: a true lower bound of the norm, always.
+        upper: an upper bound that holds with probability at least 1 - delta (inf: none known).
+        products: how many vectors were multiplied by A.
+        rproducts: how many by its conjugate transpose.
+        certified: True when ``lower`` and ``upper`` meet, so that the value is the norm itself
+            with probability at least 1 - delta.
+        method: the name of the method.
+        witness: False only where the value is not the norm of the row: for
+            `rademacher_averaging` and `adaptive_power` without verification.
+    """
+
+    value: Any
+    row: int | None
+    lower: float
+    upper: float
+    products: int
+    rproducts: int
+    certified: bool
+    method: str
+    witness: bool = True
+
+    def __float__(self) -> float:
+        """The value as a plain number."""
+        return float(self.value.detach() if isinstance(self.value, Tensor) else self.value)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers, ready for JSON; an unknown upper bound is None."""
+        return {
+            "value": float(self),
+            "row": self.row,
+            "lower": self.lower,
+            "upper": self.upper if math.isfinite(self.upper) else None,
+            "products": self.products,
+            "rproducts": self.rproducts,
+            "certified": self.certified,
+            "method": self.method,
+        }
+
+
+def check_integer(name: str, value: object, least: int) -> int:
+    """``value`` as an int, or an error that says what was expected."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise InputError(f"{name} must be an integer, got {value!r}: pass {least} or more")
+    if value < least:
+        raise InputError(f"{name} must be at least {least}, got {value}: raise it")
+    return int(value)
+
+
+def check_probability(name: str, value: object) -> float:
+    """``value`` as a float strictly between 0 and 1, or an error."""
+    number = float(value) if isinstance(value, numbers.Real) else math.nan
+    if isinstance(value, bool) or not 0 < number < 1:
+        raise InputError(f"{name} must lie strictly between 0 and 1, got {value!r}: try 0.05")
+    return number
+
+
+def default_verify(budget: object, most: int) -> int:
+    """``most`` rows, but no more than a quarter of the budget, and at least one."""
+    return max(1, min(most, budget // 4)) if isinstance(budget, int) else 1
+
+
+class Run:
+    """One estimation: the counted operator, the randomness, and the rows verified so far.
+
+    Everything but the reading of rows happens without gradients; rows are read with them, so that
+    the value differentiates as the norm of the row that was chosen.
+    """
+
+    def __init__(
+        self,
+        A: MatrixLike,
+        budget: int | None,
+        *,
+        method: str,
+        generator: Seed,
+        delta: float,
+        verify: int = 1,
+        least_verify: int = 1,
+        samples_cost: int = 0,
+    ) -> None:
+        """Check the arguments; the least budget is ``samples_cost`` + rows to verify."""
+        self.method = method
+        self.delta = check_probability("delta", delta)
+        self.generator = as_generator(generator)
+        self.op = Counted(A)
+        d, n = self.op.shape
+        self.trivial = d == 0 or n == 0
+        self.verify = min(check_integer("verify", verify, least_verify), d)
+        if budget is not None:
+            least = samples_cost + self.verify
+            checked = check_integer("budget", budget, 0)
+            if checked < least and not self.trivial:
+                raise InputError(
+                    f"{method} needs a budget of at least {least} products "
+                    f"({samples_cost} to rank, {self.verify} to verify), got {budget}: raise it"
+                )
+            self.op.budget = checked
+        self.grad = torch.is_grad_enabled()
+        self.best: Tensor | None = None
+        self.best_vector = torch.zeros(n, dtype=self.op.dtype, device=self.op.device)
+        self.best_row: int | None = None
+        self.verified = torch.zeros(d, dtype=torch.bool, device=self.op.device)
+        self.norms = torch.zeros(d, dtype=torch.float64, device=self.op.device)
+
+    @property
+    def lower(self) -> float:
+        """The best norm verified so far."""
+        return 0.0 if self.best is None else float(self.best.detach())
+
+    def read(self, index: Tensor) -> None:
+        """Verify the rows in ``index``: read them, keep their norms and the best one."""
+        # A block of rows is k x n: keep it to some 100 MB of float64 whatever k is.
+        step = max(1, 2**23 // max(1, self.op.shape[1]))
+        for part in blocks(index, step):
+            with torch.set_grad_enabled(self.grad):
+                rows = self.op.rows(part)
+                norms = row_norms(rows)
+            self.verified[part] = True
+            self.norms[part] = norms.detach()
+            parts = zip(part.tolist(), norms.tolist(), range(len(part)), strict=True)
+            for row, norm, place in parts:
+                if self.best_row is None or (norm, -row) > (self.lower, -self.best_row):
+                    with torch.set_grad_enabled(self.grad):
+                        self.best, self.best_row = norms[place], row
+                    self.best_vector = rows[place].detach()
+
+    def read_best(self, scores: Tensor, number: int) -> None:
+        """Verify the ``number`` best-scored rows that are not verified yet."""
+        self.read(self.leaders(scores, number))
+
+    def leaders(self, scores: Tensor, number: int) -> Tensor:
+        """The best-scored unverified rows, best first, ties by lowest index."""
+        open_scores = scores.masked_fill(self.verified, -math.inf)
+        number = min(number, int((~self.verified).sum()))
+        return torch.sort(open_scores, descending=True, stable=True).indices[:number]
+
+    def conclude(
+        self,
+        bounds: Tensor | float,
+        *,
+        value: Tensor | float | None = None,
+        row: int | None = None,
+        lower: float | None = None,
+    ) -> NormEstimate:
+        """Assemble the answer.
+
+        Args:
+            bounds: an upper bound of the norm for every row (verified ones are overruled), such
+                that the maximal row's holds with probability 1 - delta; or one number.
+            value: the value, where it is not the best verified norm.
+            row: the row, likewise.
+            lower: a lower bound that needs no verified row.
+        """
+        witness = value is None
+        true_lower = max(self.lower, lower or 0.0)
+        if bool(self.verified.all()):
+            upper = true_lower
+        elif isinstance(bounds, Tensor):
+            upper = max(true_lower, float(bounds[~self.verified].max()))
+        else:
+            upper = max(true_lower, bounds)
+        if value is None:
+            value = self.best if self.best is not None else 0.0
+            row = self.best_row
+        if self.op.numpy:
+            value = float(value)
+        elif not isinstance(value, Tensor):
+            value = torch.tensor(value, dtype=torch.float64, device=self.op.device)
+        return NormEstimate(
+            value=value,
+            row=row,
+            lower=true_lower,
+            upper=upper,
+            products=self.op.products,
+            rproducts=self.op.rproducts,
+            certified=witness and upper <= true_lower,
+            method=self.method,
+            witness=witness,
+        )
+
+    def conclude_trivial(self) -> NormEstimate:
+        """A matrix without entries has norm 0, attained by its first row if it has one."""
+        self.verified[:] = True
+        answer = self.conclude(0.0)
+        return dataclasses.replace(answer, row=0 if self.op.shape[0] else None)

@@ -1,0 +1,238 @@
+"""How `sketch_and_verify` decides what to do next: by playing out each option on its own sketch.
+
+After a first sketch Y = A G the unknown is which continuation ranks the rows best: more sketching,
+Hutchinson's samples, or deflating r directions first; and how many rows to verify in the end. All
+of them are simulated. Truths are drawn around the sketched norms; each option's noise is drawn by
+reweighting the columns of Y (after deflation: of what deflation would leave of Y), so that rows
+which point the same way share their noise, as they do in earnest; the option with the least mean
+shortfall wins. This costs no products.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+from torch import Tensor
+
+from robustcf.estimators.numerics import blocks
+
+_DRAWS = 48
+_POOL = 256
+_FOLDS = 8
+# Shortfalls are averaged over noise as predicted, twice and four times that: predictions are
+# made on the data they are tested on, so they flatter.
+_INFLATIONS = (1.0, 2.0, 4.0)
+# Among options with equal shortfall (often none at all) the less noisy one is preferred.
+_NOISE_PRICE = 0.003
+# No more than this share of the first sketch may be taken for directions: beyond it the sketch
+# cannot tell structure from noise.
+_RANK_SHARE = 0.6
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """One way to spend what is left.
+
+    Attributes:
+        kind: "sketch", "hutchinson" or "deflate".
+        rank: directions to deflate.
+        samples: further sketch columns, or sign vectors.
+        verify: rows to read at the end, at least.
+    """
+
+    kind: str
+    rank: int
+    samples: int
+    verify: int
+
+
+@dataclasses.dataclass
+class FirstLook:
+    """What the first sketch shows.
+
+    Attributes:
+        Y: A G / scale, d x s.
+        squares: mean over columns of |Y|^2, float64: estimates of the squared row norms.
+        gram: Y^H Y, s x s, in double precision.
+        values: eigenvalues of Y^H Y, descending.
+        vectors: their eigenvectors, s x s.
+        folds: a cache for `residual`.
+    """
+
+    Y: Tensor
+    squares: Tensor
+    gram: Tensor
+    values: Tensor
+    vectors: Tensor
+    folds: list[tuple[Tensor, Tensor, Tensor, Tensor]] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def of(cls, Y: Tensor, squares: Tensor) -> FirstLook:
+        """Decompose the small Gram matrix, in double precision."""
+        gram = torch.zeros(Y.shape[1], Y.shape[1], dtype=_wide(Y), device=Y.device)
+        for block in blocks(Y, 65536):
+            wide = block.to(gram.dtype)
+            gram += wide.mH @ wide
+        values, vectors = torch.linalg.eigh(gram)
+        return cls(Y, squares, gram, values.flip(0).clamp_min(0), vectors.flip(1))
+
+    @property
+    def rank(self) -> int:
+        """The numerical rank of Y."""
+        floor = float(self.values[0]) * torch.finfo(self.Y.dtype).eps * 100
+        return int((self.values > floor).sum())
+
+    @property
+    def most_directions(self) -> int:
+        """How many leading directions of Y may be trusted."""
+        if self.rank < self.Y.shape[1]:
+            return self.rank  # Y has caught all of A: nothing is left to mistake for structure
+        return int(_RANK_SHARE * self.Y.shape[1])
+
+    def directions(self, r: int) -> Tensor:
+        """Orthonormal leading left singular vectors of Y, d x r."""
+        V = self.vectors[:, :r].to(self.Y.dtype)
+        Q: Tensor = torch.linalg.qr(self.Y @ V).Q
+        return Q
+
+    def residual(self, pool: Tensor, r: int) -> Tensor:
+        """A sketch of what deflating r directions would leave of the rows in ``pool``.
+
+        Cross-validated: each group of columns is projected off the leading left directions of
+        the others, so that directions which merely fit their own columns are not rewarded.
+        """
+        Y = self.Y[pool].to(self.gram.dtype)
+        if r == 0:
+            return Y
+        rest = torch.empty_like(Y)
+        for out, kept, values, vectors in self._folds():
+            V = vectors[:, -r:] / values[-r:].sqrt().to(vectors.dtype)
+            rest[:, out] = Y[:, out] - (Y[:, kept] @ V) @ (V.mH @ self.gram[kept][:, out])
+        return rest
+
+    def _folds(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Per group of columns: those left out, those kept, and the Gram matrix of these."""
+        if not self.folds:
+            s = self.Y.shape[1]
+            floor = float(self.values[0]) * torch.finfo(self.Y.dtype).eps
+            for out in torch.arange(s, device=self.Y.device).chunk(min(s, _FOLDS)):
+                kept = torch.ones(s, dtype=torch.bool, device=self.Y.device)
+                kept[out] = False
+                values, vectors = torch.linalg.eigh(self.gram[kept][:, kept])
+                self.folds.append((out, kept, values.clamp_min(max(floor, 1e-300)), vectors))
+        return self.folds
+
+    def correlation(self, row: int) -> float:
+        """An estimate of rho = ||A A_i^H||^2 / ||A_i||^4 from the sketch alone, debiased."""
+        s = self.Y.shape[1]
+        size = float(self.squares[row])
+        if size <= 0:
+            return math.inf
+        inner = (self.Y @ self.Y[row].conj()).abs().to(torch.float64) / s
+        return float((inner**2).sum()) / size**2 - float(self.squares.sum()) / (size * s)
+
+
+def _wide(Y: Tensor) -> torch.dtype:
+    return torch.complex128 if Y.is_complex() else torch.float64
+
+
+def options(look: FirstLook, left: int, rho: float | None) -> list[Plan]:
+    """The plans to compare: each continuation, with few to many rows verified at the end."""
+    plans = []
+    most = look.most_directions
+    ranks = sorted(
+        {r for r in (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, most) if r <= most}
+    )
+    for share in (0.1, 0.2, 0.35, 0.5, 0.75, 1.0):
+        verify = max(1, min(left, round(share * left)))
+        spare = left - verify
+        plans.append(Plan("sketch", 0, spare, verify))
+        if rho is not None and spare >= 2:
+            plans.append(Plan("hutchinson", 0, spare // 2, left - 2 * (spare // 2)))
+        plans += [Plan("deflate", r, spare - 2 * r, verify) for r in ranks if 2 * r <= spare]
+    return sorted(set(plans), key=dataclasses.astuple)
+
+
+def choose(
+    look: FirstLook,
+    plans: list[Plan],
+    pool: Tensor,
+    best: float,
+    rho: float | None,
+    generator: torch.Generator,
+) -> Plan:
+    """The plan with the least predicted shortfall.
+
+    Args:
+        look: the first sketch.
+        plans: what to choose from.
+        pool: unverified rows to play out, best first.
+        best: the best squared norm verified so far, on the scale of ``look``.
+        rho: Hutchinson's relative variance plus one at the best row, where it is known.
+        generator: the source of the draws.
+    """
+    pool = pool[:_POOL]
+    s = look.Y.shape[1]
+    Y = look.Y[pool].to(_wide(look.Y))
+    seen = look.squares[pool].clamp_min(1e-300)
+    middle, posterior = _shrink(look, seen)
+    unit = max(best, float(middle.max()))  # so that single precision has the range
+
+    def draw(*shape: int) -> Tensor:
+        normal = torch.randn(*shape, generator=generator, device=generator.device)
+        return normal.to(device=Y.device, dtype=torch.float64)
+
+    def single(X: Tensor) -> Tensor:
+        return X.to(torch.float32)  # ample for a simulation, and twice as fast
+
+    # Truths: the sketch may have been unlucky, so reweight its columns and divide.
+    weights = -torch.log(torch.special.ndtr(draw(_DRAWS, s)).clamp_min(1e-12))
+    luck = (weights / weights.mean(dim=1, keepdim=True)) @ (Y.abs() ** 2).mT / (s * seen)
+    truth = single(middle * luck.clamp_min(0.05) ** -posterior / unit)
+    best = best / unit
+    ceiling = truth.amax(dim=1).clamp_min(best)
+    column_draws, row_draws = draw(_DRAWS, s), single(draw(_DRAWS, len(pool)))
+    middle, seen = middle / unit, seen / unit
+    size = single(middle)
+
+    noises: dict[int, Tensor] = {}
+
+    def noise(plan: Plan) -> Tensor:
+        if plan.kind == "hutchinson" and rho is not None:
+            precision = s / 2 + plan.samples / max(rho - 1, 1e-9)
+            drawn: Tensor = row_draws * size * precision**-0.5
+            return drawn
+        if plan.rank not in noises:
+            rest = look.residual(pool, plan.rank).abs() ** 2 / unit
+            centred = rest - rest.mean(dim=1, keepdim=True)
+            noises[plan.rank] = single(column_draws @ centred.mT / s**0.5 * (middle / seen))
+        thinned: Tensor = noises[plan.rank] / (s + plan.samples) ** 0.5
+        return thinned
+
+    def shortfall(plan: Plan) -> float:
+        error = noise(plan)
+        cost = _NOISE_PRICE * float((error / size).pow(2).mean().sqrt())
+        for inflation in _INFLATIONS:
+            ranked = (truth + inflation * error).topk(min(plan.verify, len(pool)), dim=1).indices
+            found = truth.gather(1, ranked).amax(dim=1).clamp_min(best)
+            cost += float((1 - (found / ceiling).sqrt()).mean()) / len(_INFLATIONS)
+        return cost
+
+    return min(plans, key=lambda plan: (shortfall(plan), -plan.verify))
+
+
+def _shrink(look: FirstLook, seen: Tensor) -> tuple[Tensor, float]:
+    """Sketched squares pulled towards the bulk, and the exponent that tempers their spread.
+
+    The best of many noisy scores is too good: with log scores of variance v + tau^2, tau^2 the
+    sketch's own, a Gaussian model puts the truth a share v / (v + tau^2) of the way out.
+    """
+    s = look.Y.shape[1] * (2 if look.Y.is_complex() else 1)
+    logs = look.squares.clamp_min(1e-300).log()
+    tau2 = 2 / s
+    spread = float(logs.var()) - tau2 if len(logs) > 2 else 1.0
+    share = max(spread, 1e-4) / (max(spread, 1e-4) + tau2)
+    centre = float(logs.mean())
+    return (centre + share * (seen.log() - centre)).exp(), share**0.5

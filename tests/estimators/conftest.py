@@ -1,0 +1,23 @@
+"""Matrices and oracles for the estimator tests: numpy only, no code under test."""
+
+from __future__ import annotations
+
+import numpy as np
+
+SEEDS = (0, 1, 2)
+
+
+def row_norms(A: np.ndarray) -> np.ndarray:
+    """Exact row norms, by numpy."""
+    wide = np.asarray(A, dtype=np.result_type(A, np.float64))
+    scale = np.abs(wide).max(initial=0.0) or 1.0
+    return np.linalg.norm(wide / scale, axis=1) * scale
+
+
+def decaying(d: int, n: int, seed: int, power: float = 0.7) -> np.ndarray:
+    """Correlated rows, like a Jacobian's: singular values k^-power, log-normal row sizes."""
+    rng = np.random.default_rng(seed)
+    k = min(d, n)
+    left = np.linalg.qr(rng.normal(size=(d, k)))[0] * np.exp(0.5 * rng.normal(size=(d, 1)))
+    right = np.linalg.qr(rng.normal(size=(n, k)))[0]
+    return (left * np.arange(1, k + 1) ** -power) @ right.T
