@@ -46,6 +46,39 @@ def reports(function: Callable[..., Report | None]) -> Callable[..., None]:
     return command
 
 
+class ListCommand(click.Command):
+    """A command whose repeatable options take many values at once: ``--epsilons 0 0.1 0.2``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Spell ``--name a b c`` as ``--name a --name b --name c`` before click reads it."""
+        lists = {
+            spelling
+            for parameter in self.params
+            if isinstance(parameter, click.Option) and parameter.multiple
+            for spelling in parameter.opts
+        }
+        spelled: list[str] = []
+        current = ""
+        for word in args:
+            if word.startswith("-") and not _is_number(word):
+                current = word if word in lists else ""
+                if not current:
+                    spelled.append(word)
+            elif current:
+                spelled += [current, word]
+            else:
+                spelled.append(word)
+        return super().parse_args(ctx, spelled)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
 def to_json(data: Mapping[str, Any]) -> str:
     """One JSON object on one line; numpy scalars and arrays, paths and tuples are understood."""
     return json.dumps(data, default=_plain, allow_nan=False, ensure_ascii=False)

@@ -14,8 +14,12 @@ from collections.abc import Sequence
 import click
 
 from robustcf import __version__
+from robustcf.cli.attack import attack
 from robustcf.cli.common import to_json
 from robustcf.cli.datasets import datasets
+from robustcf.cli.evaluate import evaluate
+from robustcf.cli.recommend import recommend
+from robustcf.cli.train import train
 from robustcf.errors import RobustcfError
 
 
@@ -25,7 +29,8 @@ def cli() -> None:
     """Robust collaborative filtering: measure, prove and improve how rankings hold under attack."""
 
 
-cli.add_command(datasets)
+for command in (datasets, train, evaluate, recommend, attack):
+    cli.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,0 +1,37 @@
+"""Attacks on embeddings: how much worse can a ranking get within a budget?
+
+Example:
+    >>> import torch
+    >>> from robustcf.attacks import FGM, RowBudget, Softmax
+    >>> from robustcf.data import checkerboard
+    >>> from robustcf.factors import Factors
+    >>> train = checkerboard().train
+    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
+    <torch...>
+    >>> factors = Factors(torch.randn(20, 4), torch.randn(30, 4))
+    >>> attacked = FGM(Softmax(train), RowBudget()).perturb(factors, 0.5)
+    >>> round(attacked.realised["users"], 4), round(attacked.realised["items"], 4)
+    (0.5, 0.5)
+"""
+
+from robustcf.attacks.base import Attack, Perturbed
+from robustcf.attacks.budgets import BUDGETS, Budget, FrobeniusBudget, RowBudget, SpectralBudget
+from robustcf.attacks.gradient import FGM, PGD
+from robustcf.attacks.noise import RandomNoise
+from robustcf.attacks.objectives import Objective, ObjectiveGradient, Softmax
+
+__all__ = [
+    "BUDGETS",
+    "FGM",
+    "PGD",
+    "Attack",
+    "Budget",
+    "FrobeniusBudget",
+    "Objective",
+    "ObjectiveGradient",
+    "Perturbed",
+    "RandomNoise",
+    "RowBudget",
+    "Softmax",
+    "SpectralBudget",
+]

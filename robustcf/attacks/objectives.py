@@ -1,0 +1,105 @@
+"""What an attack makes worse: a function of the two factors, with its full gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from robustcf.data.interactions import Interactions
+from robustcf.errors import InputError
+
+_BLOCK_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class ObjectiveGradient:
+    """Value and gradient of an objective at a point.
+
+    Args:
+        users: of U's shape.
+        items: of V's shape.
+        value: the objective.
+    """
+
+    users: Tensor
+    items: Tensor
+    value: float
+
+
+class Objective(Protocol):
+    """A loss of two tensors; an attack goes uphill on it."""
+
+    name: str
+
+    def gradient(self, U: Tensor, V: Tensor) -> ObjectiveGradient:
+        """Value and full gradient at (U, V): over all the data, no sampling noise."""
+
+
+class Softmax:
+    """Full softmax over the catalogue against a user's own items: aware of the ranking.
+
+    The objective is, summed over the users who have items::
+
+        log sum over all items j of exp(s_uj)  -  mean over own items i of s_ui
+
+    It grows exactly when own items lose ground against the rest, whereas a cross-entropy also
+    grows when all scores rise together, which changes no ranking.
+
+    Args:
+        positives: the pairs whose items should be pushed down: the training pairs, or, for an
+            oracle that bounds any attack of this kind from above, the test pairs.
+
+    Cost of a gradient: three products of users x items x dim; memory of one block of scores.
+
+    Example:
+        >>> import numpy as np
+        >>> pairs = Interactions(np.array([0]), np.array([1]), 1, 2)
+        >>> round(Softmax(pairs).gradient(torch.zeros(1, 1), torch.ones(2, 1)).value, 4)
+        0.6931
+    """
+
+    name = "softmax"
+
+    def __init__(self, positives: Interactions) -> None:
+        """Keep the pairs; users without any do not count."""
+        if len(positives) == 0:
+            raise InputError("softmax needs pairs to attack, got none: give it training pairs")
+        self.positives = positives
+
+    def gradient(self, U: Tensor, V: Tensor) -> ObjectiveGradient:
+        """Value and full gradient at (U, V)."""
+        pairs = self.positives
+        if (len(U), len(V)) != (pairs.n_users, pairs.n_items):
+            raise InputError(
+                f"factors are for {len(U)} users x {len(V)} items, the pairs for "
+                f"{pairs.n_users} x {pairs.n_items}: they belong to different data"
+            )
+        size = max(1, _BLOCK_BYTES // max(1, len(V) * V.element_size()))
+        to_users, to_items = torch.zeros_like(U), torch.zeros_like(V)
+        total = 0.0
+        for start in range(0, len(U), size):
+            stop = min(start + size, len(U))
+            begin, end = int(pairs.indptr[start]), int(pairs.indptr[stop])
+            degrees = _tensor(pairs.user_degrees[start:stop], U.device)
+            counts = (degrees > 0).to(U.dtype)
+            own_rows = _tensor(pairs.users[begin:end], U.device) - start
+            own_items = _tensor(pairs.items[begin:end], U.device)
+            share = 1.0 / degrees.clamp_min(1).to(U.dtype)
+
+            block = U[start:stop]
+            scores = block @ V.T
+            own = (scores[own_rows, own_items] * share[own_rows]).sum()
+            total += float((torch.logsumexp(scores, dim=1) * counts).sum() - own)
+            chances = torch.softmax(scores, dim=1).mul_(counts[:, None])
+            chances[own_rows, own_items] -= share[own_rows]
+            to_users[start:stop] = chances @ V
+            to_items.addmm_(chances.T, block)
+        return ObjectiveGradient(to_users, to_items, total)
+
+
+def _tensor(array: npt.NDArray[Any], device: torch.device) -> Tensor:
+    return torch.tensor(array, dtype=torch.int64, device=device)

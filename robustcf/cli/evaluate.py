@@ -1,0 +1,31 @@
+"""``robustcf evaluate``: metrics of a run, with their protocol."""
+
+from __future__ import annotations
+
+import click
+
+from robustcf.cli.common import Report, reports
+
+
+@click.command()
+@click.argument("run")
+@click.argument("more_ks", nargs=-1, type=int, metavar="")
+@click.option("--k", "ks", type=int, multiple=True, metavar="K...", help="Cutoffs (10 20).")
+@click.option(
+    "--part", type=click.Choice(["test", "valid"]), default="test", show_default=True,
+    help="The held-out pairs to compare with.",
+)  # fmt: skip
+@click.option("--data-dir", metavar="DIR", help="Look here first for the data of the run.")
+@reports
+def evaluate(
+    run: str, ks: tuple[int, ...], more_ks: tuple[int, ...], part: str, data_dir: str | None
+) -> Report:
+    """Evaluate the factors of RUN: full ranking, the protocol of its data set."""
+    from robustcf.runs import RunDir
+
+    if more_ks and not ks:
+        raise click.UsageError(f"unexpected argument {more_ks[0]}; cutoffs follow --k")
+    opened = RunDir(run)
+    opened.factors()  # a run without them is an error before any data are read
+    report = opened.evaluate(opened.split(data_dir), (*ks, *more_ks) or (10, 20), part=part)
+    return Report({"run": run, part: report.as_dict()}, str(report))

@@ -1,0 +1,87 @@
+"""``robustcf recommend``: labels in, labels out."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from robustcf.cli.common import Report, reports
+
+if TYPE_CHECKING:
+    from robustcf.data.interactions import Labels
+
+
+@click.command()
+@click.argument("run")
+@click.argument("more", nargs=-1, metavar="")
+@click.option("--user", "users", multiple=True, metavar="LABEL...", help="Users of the run.")
+@click.option(
+    "--items", multiple=True, metavar="LABEL...", help="Instead: the items of a new user."
+)
+@click.option("-k", "k", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option("--data-dir", metavar="DIR", help="Look here first for the data of the run.")
+@reports
+def recommend(
+    run: str,
+    users: tuple[str, ...],
+    items: tuple[str, ...],
+    more: tuple[str, ...],
+    k: int,
+    data_dir: str | None,
+) -> Report:
+    """Recommend items to users of RUN, or to a new user who has some items.
+
+    Items that a user has in train or valid are left out. A new user is folded in: the best
+    embedding for their items, those of the items held fixed.
+    """
+    if bool(users) == bool(items):
+        raise click.UsageError("give either --user or --items")
+    from robustcf.runs import RunDir
+
+    opened = RunDir(run)
+    opened.factors()
+    split = opened.split(data_dir)
+    from robustcf.recommending import fold_in, recommend_to
+
+    if users:
+        ids = [_id("user", label, split.user_labels, split.n_users) for label in (*users, *more)]
+        found = recommend_to(opened.factors(), split.train_full, ids, k)
+    else:
+        ids = [_id("item", label, split.item_labels, split.n_items) for label in (*items, *more)]
+        found = [fold_in(opened, split, ids, k)]
+    names = [*users, *more] if users else ["new user"]
+    lists: list[dict[str, Any]] = [
+        {
+            "user": name if users else None,
+            "items": [_label(split.item_labels, item) for item in chosen],
+            "scores": scores,
+        }
+        for name, (chosen, scores) in zip(names, found, strict=True)
+    ]
+    text = "\n".join(
+        f"{name}: " + ", ".join(str(item) for item in entry["items"])
+        for name, entry in zip(names, lists, strict=True)
+    )
+    return Report({"run": run, "k": k, "recommendations": lists}, text)
+
+
+def _id(kind: str, label: str, labels: Labels | None, count: int) -> int:
+    """The id behind a label; without labels the ids themselves are the labels."""
+    from robustcf.errors import InputError
+
+    if labels is None:
+        if label.isdecimal() and int(label) < count:
+            return int(label)
+        raise InputError(f"no {kind} {label!r} in this run: its {kind}s are 0 to {count - 1}")
+    names: list[str] = labels.astype(str).tolist()
+    if label in names:
+        return names.index(label)
+    close = difflib.get_close_matches(label, names, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    raise InputError(f"no {kind} {label!r} in this run{hint}")
+
+
+def _label(labels: Labels | None, index: int) -> Any:
+    return index if labels is None else labels[index].item()

@@ -1,0 +1,189 @@
+"""``robustcf train``: a data set in, a run directory out."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from robustcf.cli.common import Report, data_options, reports
+
+if TYPE_CHECKING:
+    from robustcf.config import TrainConfig
+
+# What the published procedure goes with, where the preset speaks of whole rows.
+_PAIRS = {"lr": 1e-3, "user_lr": None, "schedule": "constant"}
+
+
+@click.command()
+@click.option("--dataset", metavar="NAME|FILE", help="A known set, or a file of your own.")
+@click.option(
+    "--model",
+    type=click.Choice(["ultragcn", "bpr-mf"]),
+    default="ultragcn",
+    show_default=True,
+    help="What to train.",
+)
+@click.option(
+    "--reg",
+    type=click.Choice(["none", "weight_decay", "two_to_inf", "max_norm"]),
+    default="weight_decay",
+    show_default=True,
+    help="The regularizer.",
+)
+@click.option("--reg-weight", type=float, help="Its weight, for every 1,024 training pairs.")
+@click.option("--estimator", metavar="E", help="How two_to_inf finds its row (default exact).")
+@click.option("--reg-top", type=int, help="Rows that two_to_inf averages over.")
+@click.option("--reg-side", type=click.Choice(["users", "items"]), help="Rows of UV^T or VU^T.")
+@click.option("--reg-every", type=int, help="Steps between actions of two_to_inf.")
+@click.option("--dim", type=int, help="Columns of the factors.")
+@click.option("--epochs", type=int, help="Passes over the training pairs, at most.")
+@click.option("--lr", type=float, help="Learning rate of the items; the users' follows it.")
+@click.option("--user-lr", type=float, help="Learning rate of the users.")
+@click.option("--batching", type=click.Choice(["rows", "pairs"]), help="What a step is.")
+@click.option("--init", type=click.Choice(["spectral", "normal"]), help="Where to start.")
+@click.option(
+    "--refit",
+    type=click.Choice(["auto", "yes", "no"]),
+    help="Train again on train and valid (auto: where valid was carved out of train).",
+)
+@click.option(
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any other training setting."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of training.")
+@click.option("--split-seed", type=int, default=0, show_default=True, help="Of a drawn split.")
+@click.option("--threads", type=int, help="CPU threads (default: all cores).")
+@click.option("--device", default="cpu", show_default=True, help="Where the tensors live.")
+@click.option("--out", metavar="DIR", help="The run directory (default: a new one in runs/).")
+@click.option("--resume", metavar="RUN", help="Go on with a run that was killed or interrupted.")
+@data_options
+@reports
+def train(
+    dataset: str | None,
+    model: str,
+    reg: str,
+    settings: tuple[str, ...],
+    seed: int,
+    split_seed: int,
+    threads: int | None,
+    device: str,
+    out: str | None,
+    resume: str | None,
+    data: dict[str, Any],
+    **given: Any,
+) -> Report:
+    """Train a recommender and evaluate it on the test pairs.
+
+    Settings come from the preset of the data set, model and regularizer. Its number of passes
+    was chosen on valid; once you change a setting, the number is chosen again.
+    """
+    if resume is not None and dataset is None:
+        return _resume(resume, data["data_dir"])
+    if dataset is None or resume is not None:
+        raise click.UsageError("give either --dataset or --resume")
+    from robustcf.config import RunConfig
+    from robustcf.data import load
+    from robustcf.data.catalog import find
+    from robustcf.presets import preset
+    from robustcf.runs import RunDir
+    from robustcf.runtime import device_of, set_threads
+
+    manifest = find(dataset)
+    name = manifest.name if manifest is not None else Path(dataset).name
+    chosen = preset(name, model, reg)
+    changes = {key: value for key, value in given.items() if value is not None}
+    changes |= _parse(settings)
+    config = _configure(chosen.config, changes, seed)
+    device_of(device)
+    options = {key: value for key, value in data.items() if value is not None}
+    options["seed"] = split_seed
+    if manifest is None and os.path.exists(os.path.expanduser(dataset)):
+        dataset = os.path.abspath(os.path.expanduser(dataset))
+    for key in ("data_dir", "valid_file", "test_file"):
+        if key in options:
+            options[key] = os.path.abspath(os.path.expanduser(options[key]))
+    # Every core, unless told otherwise: torch counts hyper-threads out.
+    set_threads(threads)
+    split = load(dataset, **options)
+    run_config = RunConfig(dataset, options, config, chosen.name, set_threads(threads), device)
+    folder = Path(out) if out else _free(f"{Path(name).stem}-{model}-{reg}-seed{seed}")
+    run = RunDir.create(folder, run_config, split)
+    run.execute(split, progress=sys.stderr.isatty())
+    return _report(run)
+
+
+def _resume(folder: str, data_dir: str | None) -> Report:
+    from robustcf.runs import RunDir
+    from robustcf.runtime import set_threads
+
+    run = RunDir(folder)
+    if not run.complete:
+        set_threads(run.config.threads)
+        run.execute(run.split(data_dir), progress=sys.stderr.isatty())
+    return _report(run)
+
+
+def _report(run: Any) -> Report:
+    result = run.metrics()
+    return Report(result, _text(result, run))
+
+
+def _text(result: dict[str, Any], run: Any) -> str:
+    lines = []
+    for part in ("test", "valid"):
+        values = result[part]
+        if values is None:
+            continue
+        protocol = values["protocol"]
+        masked = " and ".join(protocol["masked"])
+        shown = ("ndcg@10", "recall@20", "ndcg@20", "mrr@10", "coverage@10")
+        lines.append(f"{part:6}" + "  ".join(f"{name} {values[name]:.4f}" for name in shown))
+        lines.append(
+            f"      ({protocol['dataset']}: full ranking, {masked} masked, "
+            f"{protocol['n_users']:,} users)"
+        )
+    lines.append(
+        f"{result['epochs']} passes in {result['train_seconds']:.1f} s, learnt from "
+        f"{result['learnt_from']}; norm of the scores (two-to-infinity) {result['two_to_inf']:.2f}"
+    )
+    if result["interrupted"]:
+        lines.append(f"interrupted; go on with: robustcf train --resume {run.path}")
+    lines.append(f"run: {run.path}")
+    return "\n".join(lines)
+
+
+def _configure(base: TrainConfig, changes: dict[str, Any], seed: int) -> TrainConfig:
+    if not changes:
+        return base.replace(seed=seed)
+    if changes.get("batching", base.batching) == "pairs" and base.batching != "pairs":
+        base = base.replace(**_PAIRS)
+    if "lr" in changes and "user_lr" not in changes and base.user_lr is not None:
+        changes["user_lr"] = base.user_lr * changes["lr"] / base.lr
+    # A changed setting, other than how to refit, makes the preset's number of passes a guess.
+    tuned = base.epochs_chosen and set(changes) <= {"refit", "epochs_chosen"}
+    return base.replace(**{"epochs_chosen": tuned, **changes, "seed": seed})
+
+
+def _parse(settings: tuple[str, ...]) -> dict[str, Any]:
+    values = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise click.UsageError(f"--set needs KEY=VALUE, got {setting!r}")
+        try:
+            values[key.replace("-", "_")] = json.loads(text)
+        except json.JSONDecodeError:
+            values[key.replace("-", "_")] = text
+    return values
+
+
+def _free(name: str) -> Path:
+    folder, number = Path("runs") / name, 1
+    while folder.exists():
+        number += 1
+        folder = Path("runs") / f"{name}-{number}"
+    return folder

@@ -1,0 +1,109 @@
+"""Factors: the pair (U, V) that models produce and everything else reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from robustcf.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """User and item embeddings; the score of user u and item i is ``users[u] @ items[i]``.
+
+    Args:
+        users: U, n_users x dim, a floating-point tensor.
+        items: V, n_items x dim, of the same dtype and on the same device.
+
+    Raises:
+        InputError: the tensors are not two matrices that fit each other.
+
+    Cost: none, the tensors are kept as they are.
+
+    Example:
+        >>> factors = Factors(torch.ones(2, 3), torch.ones(4, 3))
+        >>> factors.n_users, factors.n_items, factors.dim
+        (2, 4, 3)
+        >>> U, V = factors
+        >>> (U @ V.T).shape
+        torch.Size([2, 4])
+    """
+
+    users: Tensor
+    items: Tensor
+
+    def __post_init__(self) -> None:
+        for name, value in (("users", self.users), ("items", self.items)):
+            if not isinstance(value, Tensor):
+                raise InputError(
+                    f"{name} must be a torch tensor, got {type(value).__name__}: "
+                    "wrap it in torch.as_tensor"
+                )
+            if value.ndim != 2 or not value.is_floating_point():
+                raise InputError(
+                    f"{name} must be a floating-point matrix, got {value.dtype} of shape "
+                    f"{tuple(value.shape)}"
+                )
+        if self.users.shape[1] != self.items.shape[1]:
+            raise InputError(
+                "users and items must have the same number of columns, got "
+                f"{self.users.shape[1]} and {self.items.shape[1]}"
+            )
+        if self.users.dtype != self.items.dtype or self.users.device != self.items.device:
+            raise InputError(
+                "users and items must share dtype and device, got "
+                f"{self.users.dtype} on {self.users.device} and "
+                f"{self.items.dtype} on {self.items.device}"
+            )
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield self.users
+        yield self.items
+
+    @property
+    def n_users(self) -> int:
+        """Rows of U."""
+        return int(self.users.shape[0])
+
+    @property
+    def n_items(self) -> int:
+        """Rows of V."""
+        return int(self.items.shape[0])
+
+    @property
+    def dim(self) -> int:
+        """Columns of both."""
+        return int(self.users.shape[1])
+
+    def __repr__(self) -> str:
+        return (
+            f"Factors({self.n_users:,} users x {self.n_items:,} items, dim {self.dim}, "
+            f"{str(self.users.dtype).removeprefix('torch.')})"
+        )
+
+    def check_finite(self) -> None:
+        """Raise an InputError that names the first row with a NaN or an infinity.
+
+        Example:
+            >>> Factors(torch.tensor([[1.0], [float("nan")]]), torch.ones(1, 1)).check_finite()
+            Traceback (most recent call last):
+            robustcf.errors.InputError: users must be finite, got nan in row 1 (1 such rows): the
+            training that made them diverged
+        """
+        for name, value in (("users", self.users), ("items", self.items)):
+            # A sum is not finite exactly when a summand is not, short of overflow: cheap to ask.
+            if bool(torch.isfinite(value.sum(dtype=torch.float64))):
+                continue
+            bad = (~torch.isfinite(value)).any(dim=1)
+            if not bool(bad.any()):
+                continue
+            row = int(torch.nonzero(bad)[0, 0])
+            entry = value[row][~torch.isfinite(value[row])][0].item()
+            raise InputError(
+                f"{name} must be finite, got {entry} in row {row} ({int(bad.sum())} such rows): "
+                "the training that made them diverged"
+            )

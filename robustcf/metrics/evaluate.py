@@ -1,0 +1,254 @@
+"""Full-ranking evaluation of factors on a split, with its protocol beside the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from robustcf.data import catalog
+from robustcf.data.interactions import Interactions, Split
+from robustcf.errors import InputError
+from robustcf.factors import Factors
+from robustcf.metrics import ranking
+from robustcf.metrics.topk import TopItems, top_items
+
+Part = Literal["valid", "test"]
+PARTS: tuple[str, ...] = ("train", "valid", "test")
+
+_PER_USER = {
+    "ndcg": ranking.ndcg,
+    "recall": ranking.recall,
+    "mrr": ranking.reciprocal_rank,
+    "precision": ranking.precision,
+    "hit_rate": ranking.hit_rate,
+    "map": ranking.average_precision,
+}
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a number was made: without it, two numbers cannot be compared.
+
+    Args:
+        dataset: name of the split.
+        part: the pairs that count as relevant.
+        masked: the parts whose pairs may not be recommended.
+        n_users: users evaluated: those with at least one relevant pair.
+        n_users_left_out: users without one.
+        n_items: size of the catalogue; every item that is not masked is ranked.
+    """
+
+    dataset: str
+    part: str
+    masked: tuple[str, ...]
+    n_users: int
+    n_users_left_out: int
+    n_items: int
+
+    def __str__(self) -> str:
+        masked = " and ".join(self.masked) or "nothing"
+        left_out = f" ({self.n_users_left_out:,} without are left out)"
+        return (
+            f"{self.dataset}, {self.part}: all {self.n_items:,} items ranked, pairs of {masked} "
+            f"masked, mean over the {self.n_users:,} users with a {self.part} item"
+            f"{left_out if self.n_users_left_out else ''}, ties to the lower item id"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "dataset": self.dataset,
+            "part": self.part,
+            "masked": list(self.masked),
+            "ranking": "full",
+            "ties": "lower item id first",
+            "n_users": self.n_users,
+            "n_users_left_out": self.n_users_left_out,
+            "n_items": self.n_items,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class MetricReport:
+    """Metrics of one evaluation: means, the value of every user, and the protocol.
+
+    Args:
+        values: ``"ndcg@10"`` and the like -> mean over users (coverage: of the whole).
+        per_user: the same names without coverage -> one value for each of ``users``.
+        users: ids of the users evaluated, ascending.
+        protocol: what was ranked, masked and averaged.
+
+    Example:
+        >>> import torch
+        >>> from robustcf.data import load
+        >>> split = load("demo")
+        >>> nothing_learnt = Factors(torch.zeros(2000, 1), torch.zeros(1500, 1))
+        >>> report = evaluate(nothing_learnt, split, ks=(10,))
+        >>> report["recall@10"] < 0.05
+        True
+        >>> len(report.per_user["ndcg@10"]) == report.protocol.n_users
+        True
+    """
+
+    values: Mapping[str, float]
+    per_user: Mapping[str, npt.NDArray[np.float64]]
+    users: npt.NDArray[np.int64]
+    protocol: Protocol
+
+    def __getitem__(self, name: str) -> float:
+        if name not in self.values:
+            raise InputError(f"no metric {name!r} here; there are {', '.join(self.values)}")
+        return self.values[name]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The means, then the protocol under ``"protocol"``."""
+        return {**self.values, "protocol": self.protocol.as_dict()}
+
+    def __str__(self) -> str:
+        names = dict.fromkeys(name.split("@")[0] for name in self.values)
+        ks = dict.fromkeys(int(name.split("@")[1]) for name in self.values)
+        width = max(len(name) for name in names)
+        lines = [" " * width + "".join(f"{f'@{k}':>9}" for k in ks)]
+        lines += [
+            name.ljust(width) + "".join(f"{self.values[f'{name}@{k}']:9.4f}" for k in ks)
+            for name in names
+        ]
+        return "\n".join((*lines, str(self.protocol)))
+
+
+def default_mask(split: Split, part: Part) -> tuple[str, ...]:
+    """The parts that are masked when evaluating on ``part``, so that numbers compare.
+
+    On valid: train. On test: what the published training file holds. That is train alone where
+    a catalogued set publishes its validation pairs apart (they stay candidates, as in every
+    published figure on it), and train with valid elsewhere: there valid was carved out of that
+    file. On your own data it is train and valid.
+
+    Example:
+        >>> from robustcf.data import load
+        >>> default_mask(load("demo"), "valid"), default_mask(load("demo"), "test")
+        (('train',), ('train', 'valid'))
+    """
+    if part == "valid":
+        return ("train",)
+    apart = split.valid_source == "published" and catalog.find(split.name) is not None
+    return ("train",) if apart or len(split.valid) == 0 else ("train", "valid")
+
+
+def evaluate(
+    factors: Factors,
+    split: Split,
+    ks: Sequence[int] = (10, 20),
+    *,
+    part: Part = "test",
+    mask: Sequence[str] | None = None,
+    block_users: int | None = None,
+) -> MetricReport:
+    """Rank the whole catalogue for every user and compare with the held-out pairs.
+
+    Population: users with at least one pair in ``part``; the others are left out and counted.
+    Denominators are those of :mod:`robustcf.metrics.ranking`. Ties go to the lower item id.
+    The result is the same, to the bit, for every block size and number of threads.
+
+    Args:
+        factors: embeddings with the ids of the split.
+        split: the data.
+        ks: cutoffs.
+        part: ``test``, or ``valid`` to choose by.
+        mask: parts whose pairs are not candidates; None takes :func:`default_mask`. Masking
+            more than that makes numbers that published ones do not compare with.
+        block_users: users scored at a time; None keeps a block near 16 MB.
+
+    Returns:
+        Means, per-user values and the protocol.
+
+    Raises:
+        InputError: factors of other sizes than the split, or not finite; no user to evaluate.
+
+    Cost: one product of users x items x dim; memory of one block.
+
+    Example:
+        >>> import torch
+        >>> from robustcf.data import load
+        >>> factors = Factors(torch.zeros(2000, 1), torch.zeros(1500, 1))
+        >>> print(evaluate(factors, load("demo")).protocol)
+        demo, test: all 1,500 items ranked, pairs of train and valid masked, mean over the
+        2,000 users with a test item, ties to the lower item id
+    """
+    cutoffs = _cutoffs(ks)
+    if part not in ("valid", "test"):
+        raise InputError(f"part must be 'valid' or 'test', got {part!r}")
+    if (factors.n_users, factors.n_items) != (split.n_users, split.n_items):
+        raise InputError(
+            f"factors are for {factors.n_users} users x {factors.n_items} items, {split.name} "
+            f"has {split.n_users} x {split.n_items}: they belong to different data"
+        )
+    masked = default_mask(split, part) if mask is None else tuple(mask)
+    relevant: Interactions = getattr(split, part)
+    users = np.flatnonzero(relevant.user_degrees).astype(np.int64)
+    if len(users) == 0:
+        raise InputError(f"{split.name} has no {part} pairs: there is nothing to evaluate on")
+    top = top_items(
+        factors, users, max(cutoffs), _seen(split, part, masked), block_users=block_users
+    )
+    hits = hits_of(top, relevant, users)
+    counts = relevant.user_degrees[users]
+    per_user = {
+        f"{name}@{k}": function(hits, counts, k)
+        for name, function in _PER_USER.items()
+        for k in cutoffs
+    }
+    values = {name: float(value.mean()) for name, value in per_user.items()}
+    values |= {f"coverage@{k}": ranking.coverage(top, split.n_items, k) for k in cutoffs}
+    protocol = Protocol(
+        split.name, part, masked, len(users), split.n_users - len(users), split.n_items
+    )
+    return MetricReport(values, per_user, users, protocol)
+
+
+def hits_of(
+    top: TopItems, relevant: Interactions, users: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Which of the ranked items are relevant; the padding -1 never is.
+
+    Example:
+        >>> pairs = Interactions.from_pairs([0, 1], [2, 0], 2, 3)[0]
+        >>> hits_of(np.array([[2, 0], [1, -1]]), pairs, np.array([0, 1])).tolist()
+        [[True, False], [False, False]]
+    """
+    if len(relevant) == 0:
+        return np.zeros(top.shape, dtype=bool)
+    stride = relevant.n_items + 1  # a place below every item, for the padding
+    keys = relevant.users.astype(np.int64) * stride + relevant.items + 1
+    wanted = users[:, None] * stride + top + 1
+    places = np.minimum(np.searchsorted(keys, wanted.ravel()), len(keys) - 1)
+    found: npt.NDArray[np.bool_] = (keys[places] == wanted.ravel()).reshape(top.shape)
+    return found
+
+
+def _cutoffs(ks: Sequence[int]) -> tuple[int, ...]:
+    if not ks:
+        raise InputError("ks must name at least one cutoff, got none")
+    for k in ks:
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+            raise InputError(f"every cutoff must be an integer of at least 1, got {k!r}")
+    return tuple(sorted({int(k) for k in ks}))
+
+
+def _seen(split: Split, part: str, masked: tuple[str, ...]) -> Interactions | None:
+    unknown = [name for name in masked if name not in PARTS]
+    if unknown or len(set(masked)) != len(masked):
+        raise InputError(f"mask must name parts out of {', '.join(PARTS)}, got {list(masked)}")
+    if part in masked:
+        raise InputError(f"{part} cannot be masked when evaluating on {part}")
+    if set(masked) == {"train", "valid"}:
+        return split.train_full
+    seen: Interactions | None = None
+    for name in masked:
+        pairs: Interactions = getattr(split, name)
+        seen = pairs if seen is None else seen.union(pairs)
+    return seen

@@ -1,0 +1,249 @@
+"""The k best items of each user, exactly, whatever the blocks, the threads and the BLAS.
+
+Items are ranked by their scores in float64, ties to the lower id. Most of it is done without
+float64: scores are computed in bulk, in the factors' own precision, and a ranking whose gaps all
+exceed the error bound of that is the right one already. Where a gap is smaller, the candidates
+are scored again in float64, in a fixed order of additions; where even the last candidate is in
+doubt, the whole catalogue is. So the result is one function of the factors: no block size,
+number of threads or machine shows in it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from robustcf.data.interactions import Interactions
+from robustcf.errors import InputError
+from robustcf.factors import Factors
+
+# Bulk scores of one block: large enough for a fast matrix product, small enough for the cache.
+BLOCK_BYTES = 16 * 2**20
+# Candidates beyond k; more make the float64 ranking of whole rows rarer.
+_SPARE = 8
+
+TopItems = npt.NDArray[np.int64]
+
+
+def top_items(
+    factors: Factors,
+    users: npt.ArrayLike,
+    k: int,
+    seen: Interactions | None = None,
+    *,
+    block_users: int | None = None,
+) -> TopItems:
+    """The k best items of each user, best first, those already seen left out.
+
+    Ranked by the float64 value of ``U[u] @ V[i]``, equal scores by lower item id. The result
+    does not depend on ``block_users``, threads or hardware.
+
+    Args:
+        factors: embeddings; half precision is widened to float32 first.
+        users: ids of the users, one row of the result each.
+        k: how many items.
+        seen: pairs that may not be recommended, or None; same ids as the factors.
+        block_users: users scored at a time; None keeps a block near 16 MB.
+
+    Returns:
+        len(users) x k item ids; -1 where a user has fewer than k items left.
+
+    Cost: one product of users x items x dim, memory of one block (at least one row of scores).
+
+    Example:
+        >>> factors = Factors(torch.eye(2), torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]]))
+        >>> top_items(factors, [0, 1], k=2).tolist()
+        [[1, 0], [2, 0]]
+    """
+    ids = _user_ids(users, factors.n_users)
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise InputError(f"k must be an integer of at least 1, got {k!r}")
+    if seen is not None and (seen.n_users, seen.n_items) != (factors.n_users, factors.n_items):
+        raise InputError(
+            f"factors are for {factors.n_users} users x {factors.n_items} items, seen for "
+            f"{seen.n_users} x {seen.n_items}: they belong to different data"
+        )
+    if block_users is not None and block_users < 1:
+        raise InputError(f"block_users must be at least 1, got {block_users}")
+    factors.check_finite()
+    top = np.full((len(ids), k), -1, dtype=np.int64)
+    if factors.n_items == 0 or len(ids) == 0:
+        return top
+    with torch.no_grad():
+        ranker = _Ranker(factors, min(int(k), factors.n_items))
+        size = block_users or max(1, BLOCK_BYTES // (ranker.width * ranker.V.element_size()))
+        for start in range(0, len(ids), size):
+            block = ids[start : start + size]
+            top[start : start + size, : ranker.k] = ranker.rank(block, seen)
+    return top
+
+
+def _user_ids(users: npt.ArrayLike, n_users: int) -> npt.NDArray[np.int64]:
+    ids = np.asarray(users)
+    if ids.size == 0:
+        return np.empty(0, dtype=np.int64)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise InputError(f"users must be a list of integer ids, got {ids.dtype}, shape {ids.shape}")
+    if ids.min() < 0 or ids.max() >= n_users:
+        raise InputError(
+            f"user ids must be in [0, {n_users}), got {ids.min()} to {ids.max()}: "
+            "these users are not in the factors"
+        )
+    return ids.astype(np.int64)
+
+
+class _Ranker:
+    """What stays the same over the blocks: padded items, norms, and a buffer for the scores."""
+
+    def __init__(self, factors: Factors, k: int) -> None:
+        U, V = factors
+        wide = U.dtype in (torch.float32, torch.float64)
+        self.U, self.V = (U, V) if wide else (U.float(), V.float())
+        self.k, self.n_items = k, factors.n_items
+        self.candidates = min(self.n_items, k + _SPARE)
+        # n / g groups are looked through, then the members of the best: least work at the root.
+        self.group = 2 ** max(0, round(math.log2(self.n_items / self.candidates) / 2))
+        spare_items = -self.n_items % self.group
+        self.width = self.n_items + spare_items
+        if spare_items:
+            self.V = torch.cat((self.V, self.V.new_zeros(spare_items, factors.dim)))
+        # |fl(u.v) - u.v| is at most this times ||u|| ||v||, in whatever order it was added.
+        self.error = (factors.dim + 2) * torch.finfo(self.V.dtype).eps / 2
+        self.norms = torch.linalg.vector_norm(self.V, dim=1)
+        self.largest = self.norms.max()
+        self.buffer = self.V.new_empty(0)
+
+    def rank(self, users: npt.NDArray[np.int64], seen: Interactions | None) -> TopItems:
+        device = self.V.device
+        Ub = self.U[torch.from_numpy(users).to(device)]
+        scores = self._bulk_scores(Ub)
+        left = np.full(len(users), self.n_items)
+        if seen is not None:
+            rows, items = rows_of(seen, users)
+            flat = torch.from_numpy(rows * self.width + items).to(device)
+            scores.view(-1)[flat] = -torch.inf
+            left = left - seen.user_degrees[users]
+        rough, items_t = self._candidates(scores)
+        top = items_t[:, : self.k].cpu().numpy()
+
+        reach = self.error * torch.linalg.vector_norm(Ub, dim=1)[:, None]
+        near = torch.nonzero(~self._apart(rough, items_t, reach))[:, 0]
+        if len(near):
+            top[near.cpu().numpy()] = self._rank_again(
+                users, Ub, near, rough[near], items_t[near], reach[near, 0].double(), seen
+            )
+        top[np.arange(self.k) >= left[:, None]] = -1
+        return np.asarray(top, dtype=np.int64)
+
+    def _apart(self, rough: Tensor, items: Tensor, reach: Tensor) -> Tensor:
+        """Whether the bulk scores alone tell each of the first k from the next, for certain."""
+        errors = reach * self.norms[items]
+        high, low = rough - errors, rough + errors
+        if self.candidates < self.n_items:
+            # What is no candidate scores at most the last one, with the largest error there is.
+            low[:, -1] = rough[:, -1] + reach[:, 0] * self.largest
+        last = min(self.k, rough.shape[1] - 1)
+        clear = (high[:, :last] > low[:, 1 : last + 1]) | (rough[:, 1 : last + 1] == -torch.inf)
+        return clear.all(dim=1)
+
+    def _rank_again(
+        self,
+        users: npt.NDArray[np.int64],
+        Ub: Tensor,
+        near: Tensor,
+        rough: Tensor,
+        items: Tensor,
+        reach: Tensor,
+        seen: Interactions | None,
+    ) -> TopItems:
+        """Candidates by their float64 scores; where even these leave doubt, all items."""
+        exact = dot64(Ub[near][:, None, :], self.V[items])
+        exact = torch.where(rough == -torch.inf, -torch.inf, exact)
+        top = _by_score_then_id(exact, items)[:, : self.k].cpu().numpy()
+        if self.candidates < self.n_items:
+            kept = exact.sort(dim=1, descending=True).values[:, self.k - 1]
+            # Everything left out scored at most the last candidate, up to the error of the bulk.
+            bound = rough[:, -1].double() + reach * self.largest
+            unsure = ~(kept > bound) & (rough[:, -1] > -torch.inf)
+            for place in torch.nonzero(unsure)[:, 0].tolist():
+                row = int(near[place])
+                top[place] = self._rank_whole(int(users[row]), Ub[row], seen)
+        return np.asarray(top, dtype=np.int64)
+
+    def _bulk_scores(self, Ub: Tensor) -> Tensor:
+        size = len(Ub) * self.width
+        if self.buffer.numel() < size:
+            self.buffer = self.V.new_empty(size)
+        scores = self.buffer[:size].view(len(Ub), self.width)
+        torch.mm(Ub, self.V.T, out=scores)
+        scores[:, self.n_items :] = -torch.inf
+        return scores
+
+    def _candidates(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The best scores of each row, descending, and their items.
+
+        The best c of a row lie in its c groups with the largest maxima. Group number n holds
+        items n, n + G, n + 2G, ...: its maximum then runs along contiguous rows.
+        """
+        if self.group == 1:
+            rough, items = scores.topk(self.candidates, dim=1)
+            return rough, items
+        groups = self.width // self.group
+        best = scores.view(-1, self.group, groups).amax(dim=1)
+        chosen = best.topk(min(self.candidates, groups), dim=1, sorted=False).indices
+        step = torch.arange(0, self.width, groups, device=scores.device)
+        members = (chosen[:, :, None] + step).flatten(1)
+        rough, place = scores.gather(1, members).topk(self.candidates, dim=1)
+        # Padding is never a candidate while items are left; where none is, any id will do.
+        return rough, members.gather(1, place).clamp_(max=self.n_items - 1)
+
+    def _rank_whole(self, user: int, u: Tensor, seen: Interactions | None) -> TopItems:
+        scores = dot64(u[None, :], self.V[: self.n_items])
+        if seen is not None:
+            scores[torch.tensor(seen.items_of(user), dtype=torch.int64)] = -torch.inf
+        order = torch.sort(scores, descending=True, stable=True).indices
+        return np.asarray(order[: self.k].cpu().numpy(), dtype=np.int64)
+
+
+def rows_of(
+    pairs: Interactions, users: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """The pairs of some users as (position in ``users``, item), user by user.
+
+    Example:
+        >>> pairs = Interactions.from_pairs([0, 1, 1], [2, 0, 1], 2, 3)[0]
+        >>> [part.tolist() for part in rows_of(pairs, np.array([1, 0]))]
+        [[0, 0, 1], [0, 1, 2]]
+    """
+    begin, counts = pairs.indptr[users], pairs.user_degrees[users]
+    rows = np.repeat(np.arange(len(users)), counts)
+    ends = np.cumsum(counts)
+    within = np.arange(len(rows)) - np.repeat(ends - counts, counts)
+    return rows, pairs.items[np.repeat(begin, counts) + within]
+
+
+def dot64(left: Tensor, right: Tensor) -> Tensor:
+    """Inner products over the last dimension in float64, added in one fixed order (a tree).
+
+    Library sums may add in an order that depends on the shape; element-wise additions cannot.
+    """
+    terms = left.double() * right.double()
+    while terms.shape[-1] > 1:
+        half = terms.shape[-1] // 2
+        odd = terms[..., 2 * half :]
+        terms = terms[..., :half] + terms[..., half : 2 * half]
+        if odd.shape[-1]:
+            terms = torch.cat((terms[..., :-1], terms[..., -1:] + odd), dim=-1)
+    return terms[..., 0] if terms.shape[-1] else terms.sum(dim=-1)
+
+
+def _by_score_then_id(scores: Tensor, items: Tensor) -> Tensor:
+    """Sort each row's items by descending score, equal scores by ascending id."""
+    items, by_id = items.sort(dim=1)
+    order = scores.gather(1, by_id).sort(dim=1, descending=True, stable=True).indices
+    return items.gather(1, order)

@@ -1,0 +1,167 @@
+"""BPR-MF: a factorization that learns to put a user's items above the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding, softplus
+
+from robustcf.data.interactions import Interactions
+from robustcf.errors import InputError
+from robustcf.losses import SparseRows, add_sparse_product, bpr, sparse_scores
+from robustcf.models.base import Batch, Gradient, Model, check_integer
+
+# Comparisons (positives x drawn items) held at a time.
+_COMPARISONS = 4 * 2**20
+
+
+class BPRMF(Model):
+    """Matrix factorization with Bayesian personalized ranking.
+
+    For a training pair (u, i) the loss is the mean of softplus(s_uj - s_ui) over negatives j,
+    uniform over the items that u does not have. ``batching="pairs"`` draws ``negatives`` of them
+    for each pair; ``"rows"`` draws ``sampled_items`` once for a block of users, leaves out of
+    them, user by user, the user's own items, and weighs the rest so that the expected gradient
+    is the same.
+
+    Args:
+        train: the pairs to learn from.
+        dim: columns of U and V.
+        negatives: negatives drawn for each pair (``pairs`` only).
+        sampled_items: items drawn for a block (``rows`` only), at most all of them.
+        **options: those of :class:`robustcf.models.base.Model`.
+
+    Cost of a pass: ``rows``: pairs x sampled_items comparisons and a product of users x
+    sampled_items x dim; ``pairs``: pairs x negatives x dim.
+
+    Example:
+        >>> from robustcf.data import checkerboard
+        >>> BPRMF(checkerboard().train, dim=4).factors().dim
+        4
+    """
+
+    name = "bpr-mf"
+
+    def __init__(
+        self,
+        train: Interactions,
+        dim: int = 64,
+        *,
+        negatives: int = 1,
+        sampled_items: int = 256,
+        **options: Any,
+    ) -> None:
+        """Check the sizes and find where each user's other items lie."""
+        check_integer("negatives", negatives, 1)
+        check_integer("sampled_items", sampled_items, 1)
+        super().__init__(train, dim, **options)
+        self.negatives, self.sampled_items = negatives, sampled_items
+        within = np.arange(len(train)) - np.repeat(train.indptr[:-1], train.user_degrees)
+        # The r-th item a user does not have is r plus the number of own items i with
+        # i - (own items before i) <= r: one sorted list of keys answers it for all users.
+        self._gaps = train.users.astype(np.int64) * (train.n_items + 1) + (train.items - within)
+
+    def _check_complement(self, users: npt.NDArray[Any]) -> None:
+        full = self.train.user_degrees[users] >= self.train.n_items
+        if full.any():
+            user = int(users[int(full.argmax())])
+            raise InputError(
+                f"user {user} has all {self.train.n_items} items: there is no negative to compare "
+                "with; drop such users"
+            )
+
+    def _negatives(
+        self, rng: np.random.Generator, users: npt.NDArray[Any]
+    ) -> npt.NDArray[np.int64]:
+        self._check_complement(users)
+        others = self.train.n_items - self.train.user_degrees[users]
+        draw = (rng.random((len(users), self.negatives)) * others[:, None]).astype(np.int64)
+        keys = users.astype(np.int64)[:, None] * (self.train.n_items + 1) + draw
+        before = np.searchsorted(self._gaps, keys.ravel(), side="right").reshape(keys.shape)
+        items: npt.NDArray[np.int64] = draw + before - self.train.indptr[users][:, None]
+        return items
+
+    def _shared_negatives(self, rng: np.random.Generator) -> Tensor | None:
+        size = min(self.sampled_items, self.train.n_items)
+        drawn = rng.choice(self.train.n_items, size=size, replace=False)
+        return self._tensor(np.sort(drawn), torch.int64)
+
+    def pairs_loss(self, batch: Batch, U: Tensor, V: Tensor) -> Tensor:
+        """The loss of a batch of pairs and their sampled negatives, differentiable."""
+        if batch.items is None or batch.negatives is None:
+            raise InputError(
+                "pairs_loss needs a batch of pairs with negatives, got a block of rows"
+            )
+        u = embedding(batch.users, U)
+        positive = (u * embedding(batch.items, V)).sum(dim=1)
+        negative = torch.bmm(embedding(batch.negatives, V), u[:, :, None])[:, :, 0]
+        return bpr(positive, negative)
+
+    def gradient(self, batch: Batch, U: Tensor, V: Tensor, *, value: bool = False) -> Gradient:
+        """The gradient of the batch's share of the objective at (U, V)."""
+        if batch.items is not None:
+            return self.pairs_gradient(batch, U, V)
+        drawn = batch.negatives
+        if drawn is None:
+            raise InputError("BPR-MF compares with drawn items, got a block without negatives")
+        users = batch.users.cpu().numpy()
+        self._check_complement(users)
+        R = self.train.csr()[users]
+        rows = self._tensor(np.repeat(np.arange(len(users)), np.diff(R.indptr)), torch.int64)
+        columns = self._tensor(R.indices, torch.int64)
+        ones = SparseRows(rows, columns, U.new_ones(len(rows)))
+        block, some = U[batch.users], V[drawn]
+        own = sparse_scores(block, V, ones)
+        scores = block @ some.T
+        # The weight of a drawn item for a user: 0 for the user's own, the others weigh as if
+        # drawn from the user's complement, 1 / (m * (n - degree) / n) each.
+        n, degrees = self.train.n_items, self.train.user_degrees[users]
+        weight = self._tensor(n / ((n - degrees) * float(len(drawn))), self.dtype)
+        mine = self._tensor(R[:, drawn.cpu().numpy()].toarray() > 0, torch.bool)
+        scores.masked_fill_(mine, -torch.inf)
+
+        own_gradient = torch.empty_like(own)
+        drawn_gradient = torch.zeros_like(scores)
+        total = 0.0
+        for part in _chunks(np.diff(R.indptr), max(1, _COMPARISONS // len(drawn))):
+            pairs = slice(int(R.indptr[part.start]), int(R.indptr[part.stop]))
+            local = rows[pairs] - part.start
+            gap = scores[part][local] - own[pairs, None]
+            if value:
+                total += float(weight[part][local] @ softplus(gap).sum(dim=1))
+            gap.sigmoid_()
+            own_gradient[pairs] = gap.sum(dim=1) * weight[part][local]
+            lengths = self._tensor(np.diff(R.indptr[part.start : part.stop + 1]), torch.int64)
+            summed = torch.segment_reduce(gap, "sum", lengths=lengths, axis=0)
+            drawn_gradient[part] = summed * weight[part, None]
+        users_gradient = drawn_gradient @ some
+        items = torch.zeros_like(V)
+        items.index_add_(0, drawn, drawn_gradient.T @ block)
+        entries = SparseRows(rows, columns, own_gradient)
+        add_sparse_product(users_gradient, entries, V, scale=-1.0)
+        add_sparse_product(items, entries, block, scale=-1.0, transposed=True)
+        return Gradient(users_gradient, batch.users, items, total if value else None)
+
+    def _user_loss(self, items: npt.NDArray[np.int64], V: Tensor) -> Callable[[Tensor], Tensor]:
+        if len(items) >= self.train.n_items:
+            raise InputError("fold-in needs an item that the new user does not have")
+        other = np.setdiff1d(np.arange(self.train.n_items), items)
+        mine, others = V[self._tensor(items, torch.int64)], V[self._tensor(other, torch.int64)]
+        return lambda u: bpr(mine @ u, (others @ u).expand(len(mine), -1))
+
+
+def _chunks(sizes: npt.NDArray[Any], limit: int) -> list[slice]:
+    """Cut a list of sizes into runs that add up to at most ``limit`` (one alone may exceed it)."""
+    ends = np.cumsum(sizes)
+    cuts, start = [], 0
+    while start < len(sizes):
+        before = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + limit, side="right")))
+        cuts.append(slice(start, stop))
+        start = stop
+    return cuts

@@ -1,0 +1,106 @@
+"""Adam on a pair of factors, where a step may concern some rows only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from robustcf.errors import InputError
+
+SCHEDULES = ("linear", "cosine", "constant")
+
+
+def schedule(name: str, progress: float) -> float:
+    """The factor of the learning rate after a share ``progress`` of the planned steps.
+
+    ``linear`` and ``cosine`` fall from 1 to 0, ``constant`` stays 1.
+
+    Example:
+        >>> schedule("linear", 0.25), round(schedule("cosine", 0.5), 3), schedule("constant", 0.9)
+        (0.75, 0.5, 1.0)
+    """
+    if name == "linear":
+        return max(0.0, 1.0 - progress)
+    if name == "cosine":
+        return 0.5 * (1.0 + float(torch.cos(torch.tensor(min(1.0, progress) * torch.pi))))
+    if name == "constant":
+        return 1.0
+    raise InputError(f"schedule must be one of {', '.join(SCHEDULES)}, got {name!r}")
+
+
+class Adam:
+    """Adam with bias correction; rows that a step leaves out keep their moments as they are.
+
+    A row counts its own steps. In a pass over blocks of users every user is visited once, so
+    for them this is plain Adam at one step a pass; items take a step with every block.
+
+    Args:
+        parameter: updated in place.
+        beta1: decay of the mean of gradients.
+        beta2: decay of the mean of squares.
+        eps: added to the root.
+
+    Cost: memory of two more tensors like the parameter; a step reads and writes its rows.
+
+    Example:
+        >>> weights = torch.zeros(2, 1)
+        >>> Adam(weights).step(torch.ones(1, 1), lr=0.1, rows=torch.tensor([1]))
+        >>> weights.round(decimals=4).flatten().tolist()
+        [0.0, -0.10000000149011612]
+    """
+
+    def __init__(
+        self, parameter: Tensor, *, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8
+    ) -> None:
+        """Start with moments of 0."""
+        for name, value in (("beta1", beta1), ("beta2", beta2)):
+            if not 0.0 <= value < 1.0:
+                raise InputError(f"{name} must be in [0, 1), got {value}")
+        self.parameter = parameter
+        self.beta1, self.beta2, self.eps = beta1, beta2, eps
+        self.mean = torch.zeros_like(parameter)
+        self.square = torch.zeros_like(parameter)
+        self.steps = torch.zeros(len(parameter), dtype=torch.int64, device=parameter.device)
+
+    def step(self, gradient: Tensor, lr: float, rows: Tensor | None = None) -> None:
+        """One step for all rows, or for these rows (each at most once)."""
+        if rows is None:
+            self.steps += 1
+            self._update(self.parameter, self.mean, self.square, gradient, lr, self.steps)
+            return
+        parameter, mean, square = self.parameter[rows], self.mean[rows], self.square[rows]
+        steps = self.steps[rows] + 1
+        self._update(parameter, mean, square, gradient, lr, steps)
+        self.parameter[rows], self.mean[rows], self.square[rows] = parameter, mean, square
+        self.steps[rows] = steps
+
+    def _update(
+        self, parameter: Tensor, mean: Tensor, square: Tensor, g: Tensor, lr: float, steps: Tensor
+    ) -> None:
+        mean.lerp_(g, 1.0 - self.beta1)
+        square.mul_(self.beta2).addcmul_(g, g, value=1.0 - self.beta2)
+        first, last = int(steps[0]), int(steps[-1])
+        if first == last and bool((steps == first).all()):
+            correction1, correction2 = 1.0 - self.beta1**first, 1.0 - self.beta2**first
+            root = (square / correction2).sqrt_().add_(self.eps)
+            parameter.addcdiv_(mean, root, value=-lr / correction1)
+            return
+        count = steps.to(parameter.dtype)[:, None]
+        root = (square / (1.0 - self.beta2**count)).sqrt_().add_(self.eps)
+        parameter.addcdiv_(mean / (1.0 - self.beta1**count), root, value=-lr)
+
+    def state(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors to save."""
+        return {
+            f"{prefix}.mean": self.mean,
+            f"{prefix}.square": self.square,
+            f"{prefix}.steps": self.steps,
+        }
+
+    def load(self, prefix: str, tensors: Mapping[str, Tensor]) -> None:
+        """Take saved tensors back."""
+        self.mean.copy_(tensors[f"{prefix}.mean"])
+        self.square.copy_(tensors[f"{prefix}.square"])
+        self.steps.copy_(tensors[f"{prefix}.steps"])

@@ -1,0 +1,336 @@
+"""Penalties on a pair of factors: ``reg(U, V)`` is a scalar that any training loop can add.
+
+Needs torch and :mod:`robustcf.estimators`, nothing else of robustcf.
+
+Example:
+    >>> import torch
+    >>> reg = TwoToInf()
+    >>> U, V = torch.ones(3, 2, requires_grad=True), torch.ones(4, 2)
+    >>> reg(U, V).backward()
+    >>> U.grad.shape
+    torch.Size([3, 2])
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from robustcf.errors import InputError
+from robustcf.estimators.lowrank import LowRank
+
+Estimator = Callable[..., Any]
+Side = Literal["users", "items"]
+
+#: Estimators by name, each a function of its own module in :mod:`robustcf.estimators`.
+ESTIMATORS = (
+    *("exact", "twinest", "twinest_pp", "save", "sketch", "xrownorm", "xnysdiag"),
+    *("rademacher_averaging", "adaptive_power"),
+)
+
+
+class Regularizer(nn.Module):
+    """A penalty ``reg(U, V)``, with an in-place way to its gradient for large factors.
+
+    Subclasses define ``forward``, which is all that a plain training loop needs. A loop that
+    updates some rows of U at a time calls :meth:`add_gradient` instead.
+    """
+
+    name = ""
+
+    def add_gradient(
+        self,
+        U: Tensor,
+        V: Tensor,
+        rows: Tensor | None,
+        user_gradient: Tensor,
+        item_gradient: Tensor,
+        *,
+        weight: float = 1.0,
+        row_scale: float = 1.0,
+    ) -> float:
+        """Add ``weight`` times the gradient: of V to one tensor, of some rows of U to another.
+
+        Args:
+            U: all of U.
+            V: all of V.
+            rows: the rows that ``user_gradient`` holds, ascending; None for all.
+            user_gradient: changed in place.
+            item_gradient: changed in place.
+            weight: of the penalty.
+            row_scale: extra factor for the rows of U: a row that is visited in one of n steps
+                takes n times its share then, so that all steps together do what they should.
+
+        Returns:
+            The penalty, without the weight.
+        """
+        return add_gradient(
+            self,
+            U,
+            V,
+            rows,
+            user_gradient,
+            item_gradient,
+            weight=weight,
+            row_scale=row_scale,
+        )
+
+
+def add_gradient(
+    reg: nn.Module,
+    U: Tensor,
+    V: Tensor,
+    rows: Tensor | None,
+    user_gradient: Tensor,
+    item_gradient: Tensor,
+    *,
+    weight: float = 1.0,
+    row_scale: float = 1.0,
+) -> float:
+    """:meth:`Regularizer.add_gradient` for any module of two tensors, by autograd.
+
+    Cost: that of the module, forward and backward, and a gradient of U's size.
+    """
+    with torch.enable_grad():
+        u, v = U.detach().requires_grad_(), V.detach().requires_grad_()
+        value: Tensor = reg(u, v)
+        gradients: tuple[Tensor | None, ...] = (None, None)
+        if value.requires_grad:
+            gradients = torch.autograd.grad(value, (u, v), allow_unused=True)
+    to_u, to_v = gradients
+    if to_u is not None:
+        user_gradient.add_(to_u if rows is None else to_u[rows], alpha=weight * row_scale)
+    if to_v is not None:
+        item_gradient.add_(to_v, alpha=weight)
+    return float(value.detach())
+
+
+class NoPenalty(Regularizer):
+    """The penalty 0.
+
+    Example:
+        >>> float(NoPenalty()(torch.ones(2, 1), torch.ones(2, 1)))
+        0.0
+    """
+
+    name = "none"
+
+    def forward(self, U: Tensor, V: Tensor) -> Tensor:
+        """Zero, on the device and in the dtype of U."""
+        return U.new_zeros(())
+
+
+class WeightDecay(Regularizer):
+    """||U||_F^2 + ||V||_F^2.
+
+    (The official UltraGCN code has half of it: its weight 1e-4 is 5e-5 here.)
+
+    Cost: one pass over the factors.
+
+    Example:
+        >>> float(WeightDecay()(torch.ones(2, 1), torch.ones(3, 1)))
+        5.0
+    """
+
+    name = "weight_decay"
+
+    def forward(self, U: Tensor, V: Tensor) -> Tensor:
+        """The penalty."""
+        return U.square().sum() + V.square().sum()
+
+    def add_gradient(
+        self,
+        U: Tensor,
+        V: Tensor,
+        rows: Tensor | None,
+        user_gradient: Tensor,
+        item_gradient: Tensor,
+        *,
+        weight: float = 1.0,
+        row_scale: float = 1.0,
+    ) -> float:
+        """See :meth:`Regularizer.add_gradient`; in closed form, and for the rows alone.
+
+        The value returned counts the rows only, scaled: all of U would have to be read for more.
+        """
+        u = U if rows is None else U[rows]
+        user_gradient.add_(u, alpha=2.0 * weight * row_scale)
+        item_gradient.add_(V, alpha=2.0 * weight)
+        return float(row_scale * u.square().sum() + V.square().sum())
+
+
+class MaxNorm(Regularizer):
+    """||U||_{2->inf}^2 + ||V||_{2->inf}^2: the squared norms of the longest row of each factor.
+
+    Ties go to the lowest row.
+
+    Cost: one pass over the factors; the gradient touches one row of each.
+
+    Example:
+        >>> float(MaxNorm()(torch.tensor([[3.0, 4.0], [1.0, 0.0]]), torch.ones(1, 2)))
+        27.0
+    """
+
+    name = "max_norm"
+
+    def forward(self, U: Tensor, V: Tensor) -> Tensor:
+        """The penalty."""
+        return self._row(U).square().sum() + self._row(V).square().sum()
+
+    @staticmethod
+    def _row(matrix: Tensor) -> Tensor:
+        if len(matrix) == 0:
+            return matrix.new_zeros(0)
+        with torch.no_grad():
+            row = int(matrix.square().sum(dim=1).argmax())
+        return matrix[row]
+
+
+class TwoToInf(Regularizer):
+    """||U V^T||_{2->inf}^2, the largest squared row norm of the scores: max_u sum_i s_ui^2.
+
+    The row is found without gradients, then its squared norm is taken with them, so a row that
+    an estimator gets wrong gives the gradient of that row: a subgradient up to the difference.
+
+    Args:
+        estimator: how to find the row: a name out of :data:`ESTIMATORS` or any function of
+            :mod:`robustcf.estimators`. ``exact`` needs no products with the scores for factors:
+            ||(U V^T)_u||^2 = u^T (V^T V) u. ``twinest`` is the paper's.
+        budget: products the estimator may use (ignored by ``exact``); 33 are 16 TwINEst
+            samples and the reading of one row.
+        top: mean of the squared norms of this many largest rows instead of the largest one;
+            more than 1 needs ``exact``.
+        side: ``users``: rows of U V^T; ``items``: rows of V U^T, the one-to-two norm of the
+            scores.
+        every: act in every n-th call only, with n times the value, so that the mean over calls
+            stays (in training mode; ``eval()`` acts always).
+        seed: of the estimator; call number n draws from a stream of its own.
+
+    Cost: ``exact``: (n_users + n_items) * dim^2 to find the rows, then top * n_items * dim.
+
+    Example:
+        >>> reg = TwoToInf()
+        >>> float(reg(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]])))
+        100.0
+    """
+
+    name = "two_to_inf"
+    calls: Tensor
+
+    def __init__(
+        self,
+        estimator: str | Estimator = "exact",
+        *,
+        budget: int = 33,
+        top: int = 1,
+        side: Side = "users",
+        every: int = 1,
+        seed: int = 0,
+    ) -> None:
+        """Check the options and find the estimator."""
+        super().__init__()
+        for option, value in (("budget", budget), ("top", top), ("every", every)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{option} must be an integer of at least 1, got {value!r}")
+        if side not in ("users", "items"):
+            raise InputError(f"side must be 'users' or 'items', got {side!r}")
+        self.estimator_name, self._estimate = _resolve(estimator)
+        if top > 1 and self.estimator_name != "exact":
+            raise InputError(
+                f"top = {top} rows need estimator='exact', got {self.estimator_name!r}: "
+                "an estimator returns one row"
+            )
+        self.budget, self.top, self.side, self.every, self.seed = budget, top, side, every, seed
+        # A buffer, so that state_dict() carries it: a resumed run draws what it would have drawn.
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, U: Tensor, V: Tensor) -> Tensor:
+        """The penalty (0 in the calls that ``every`` skips)."""
+        factor = self._count()
+        if factor == 0 or 0 in U.shape or 0 in V.shape:
+            return U.new_zeros(())
+        left, right = (U, V) if self.side == "users" else (V, U)
+        rows = self.select(left, right)
+        return factor * (right @ left[rows].T).square().sum() / len(rows)
+
+    def select(self, left: Tensor, right: Tensor) -> Tensor:
+        """The rows of left @ right.T that the penalty is about, largest first."""
+        with torch.no_grad():
+            matrix = LowRank(left.detach(), right.detach())
+            if self.estimator_name == "exact":
+                scores = matrix.quick_scores()
+                if scores is None:
+                    scores = matrix.row_norms()
+                if self.top == 1:
+                    return scores.argmax().reshape(1)
+                return scores.topk(min(self.top, len(scores))).indices
+            seed = (self.seed * 1_000_003 + int(self.calls)) % 2**63
+            found = self._estimate(matrix, self.budget, generator=seed)
+            if found.row is None:
+                raise InputError(f"estimator {self.estimator_name!r} returned no row: use another")
+            return torch.tensor([found.row], device=left.device)
+
+    def _count(self) -> float:
+        """The factor of this call, which is counted in training mode."""
+        if not self.training:
+            return 1.0
+        acts = int(self.calls) % self.every == 0
+        self.calls += 1
+        return float(self.every) if acts else 0.0
+
+    def add_gradient(
+        self,
+        U: Tensor,
+        V: Tensor,
+        rows: Tensor | None,
+        user_gradient: Tensor,
+        item_gradient: Tensor,
+        *,
+        weight: float = 1.0,
+        row_scale: float = 1.0,
+    ) -> float:
+        """See :meth:`Regularizer.add_gradient`; in closed form, no gradient of U's size."""
+        factor = self._count()
+        if factor == 0 or 0 in U.shape or 0 in V.shape:
+            return 0.0
+        if self.side == "users":
+            chosen = self.select(U, V)
+            some = U[chosen]
+            product = V @ some.T
+            scale = 2.0 * weight * factor / len(chosen)
+            item_gradient.addmm_(product, some, alpha=scale)
+            if rows is None:
+                place, kept = chosen, torch.ones_like(chosen, dtype=torch.bool)
+            else:
+                place = torch.searchsorted(rows, chosen).clamp_(max=len(rows) - 1)
+                kept = rows[place] == chosen
+            if bool(kept.any()):
+                to_rows = product.T[kept] @ V
+                user_gradient.index_add_(0, place[kept], to_rows, alpha=scale * row_scale)
+        else:
+            chosen = self.select(V, U)
+            some = V[chosen]
+            product = U @ some.T
+            scale = 2.0 * weight * factor / len(chosen)
+            mine = product if rows is None else product[rows]
+            user_gradient.addmm_(mine, some, alpha=scale * row_scale)
+            item_gradient.index_add_(0, chosen, product.T @ U, alpha=scale)
+        return float(factor * product.square().sum() / len(chosen))
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows."""
+        return f"estimator={self.estimator_name}, top={self.top}, side={self.side}"
+
+
+def _resolve(estimator: str | Estimator) -> tuple[str, Estimator]:
+    if callable(estimator):
+        return getattr(estimator, "__name__", "custom"), estimator
+    if estimator not in ESTIMATORS:
+        raise InputError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}")
+    module = importlib.import_module(f"robustcf.estimators.{estimator}")
+    function: Estimator = getattr(module, estimator)
+    return estimator, function

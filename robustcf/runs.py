@@ -1,0 +1,311 @@
+"""RunDir: what a run writes, how it is opened again, and how it goes on after a kill.
+
+Every file is written beside its place, flushed to disk and then renamed into it: a reader, or a
+kill at any moment, finds the whole file or none. ``metrics.json`` comes last, so a run that has
+it is complete. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_safetensors
+from torch import Tensor
+
+from robustcf.config import RunConfig
+from robustcf.data import Split, load
+from robustcf.errors import DataError, InputError
+from robustcf.factors import Factors
+from robustcf.metrics.evaluate import MetricReport, default_mask, evaluate
+from robustcf.runtime import device_of, environment, set_threads
+from robustcf.training import Trained, train, two_to_inf
+
+CONFIG, ENVIRONMENT, DATA = "config.json", "environment.json", "data.json"
+FACTORS, METRICS, PER_USER, HISTORY = (
+    "factors.safetensors",
+    "metrics.json",
+    "per_user.parquet",
+    "history.csv",
+)
+CHECKPOINT = "checkpoint.{}.safetensors"
+_FORMAT = "robustcf run 1"
+
+
+class RunDir:
+    """A run directory: configuration first, results last.
+
+    Args:
+        path: the directory; it must hold the configuration of a run.
+
+    Raises:
+        InputError: there is no run at this path.
+
+    Example:
+        >>> import tempfile
+        >>> from robustcf.config import TrainConfig
+        >>> config = RunConfig("demo", train=TrainConfig(dim=4, epochs=1))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run = RunDir.create(Path(folder) / "first", config, load("demo"))
+        ...     run.complete
+        False
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open a run; reads its configuration only."""
+        self.path = Path(path)
+        if not (self.path / CONFIG).is_file():
+            raise InputError(
+                f"{self.path} is no run directory (no {CONFIG} in it): "
+                "give the directory that 'robustcf train' wrote"
+            )
+        try:
+            self.config = RunConfig.from_json((self.path / CONFIG).read_text(encoding="utf-8"))
+        except InputError as error:
+            raise InputError(f"{self.path / CONFIG}: {error}") from error
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], config: RunConfig, split: Split) -> RunDir:
+        """Make a run directory with configuration, versions and data checksums in it.
+
+        Args:
+            path: must not exist yet, or be an empty directory.
+            config: what the run will do.
+            split: the data it will use; their checksums are written down.
+        """
+        target = Path(path)
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise InputError(
+                f"{target} exists already: choose another --out, or go on with it by --resume"
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # A directory appears with its first files in it, or not at all.
+        fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        try:
+            _write(fresh / CONFIG, config.to_json().encode())
+            _write(fresh / ENVIRONMENT, _json({**environment(), "seed": config.train.seed}))
+            _write(fresh / DATA, _json(_data_facts(split)))
+            fresh.chmod(0o755)
+            os.replace(fresh, target)
+        except BaseException:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
+        return cls(target)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run has its result, and that of all its passes."""
+        return (self.path / METRICS).is_file() and not self.metrics()["interrupted"]
+
+    def split(self, data_dir: str | None = None) -> Split:
+        """The data of the run, loaded again and checked to be the very same.
+
+        Args:
+            data_dir: where to look first, instead of where the run found them.
+        """
+        data = dict(self.config.data)
+        if data_dir is not None:
+            data["data_dir"] = data_dir
+        split = load(self.config.dataset, **data)
+        self.check(split)
+        return split
+
+    def check(self, split: Split) -> None:
+        """Raise unless these are the data the run was made from."""
+        expected = json.loads((self.path / DATA).read_text(encoding="utf-8"))["fingerprint"]
+        if split.fingerprint != expected:
+            raise DataError(
+                f"{self.path} was made from other data: its {split.name} has fingerprint "
+                f"{expected[:12]}, this one {split.fingerprint[:12]}; restore the files it read"
+            )
+
+    def factors(self) -> Factors:
+        """The trained embeddings; the data are not needed for this."""
+        path = self.path / FACTORS
+        if not path.is_file():
+            raise InputError(
+                f"{self.path} has no {FACTORS} yet: finish it with "
+                f"'robustcf train --resume {self.path}'"
+            )
+        tensors, _ = read_tensors(path)
+        return Factors(tensors["users"], tensors["items"])
+
+    def metrics(self) -> dict[str, Any]:
+        """The result, as ``metrics.json`` has it."""
+        if not (self.path / METRICS).is_file():
+            raise InputError(
+                f"{self.path} has no result yet: finish it with "
+                f"'robustcf train --resume {self.path}'"
+            )
+        found: dict[str, Any] = json.loads((self.path / METRICS).read_text(encoding="utf-8"))
+        return found
+
+    def execute(self, split: Split, *, progress: bool = False, every: float = 10.0) -> Trained:
+        """Train as the configuration says, from where an earlier attempt stopped, and write.
+
+        Args:
+            split: the run's data.
+            progress: whether to show a bar.
+            every: seconds between checkpoints; 0 keeps one after every pass.
+        """
+        self.check(split)
+        set_threads(self.config.threads)
+        trained = train(
+            split,
+            self.config.train,
+            device=device_of(self.config.device),
+            checkpoint=_Checkpoint(self.path, every),
+            progress=progress,
+        )
+        self.write(trained)
+        return trained
+
+    def write(self, trained: Trained) -> None:
+        """Write factors, history, per-user values and, last, the metrics."""
+        split, factors = trained.split, trained.factors
+        test = trained.evaluate() if len(split.test) else None
+        facts = {
+            "format": _FORMAT,
+            "dataset": split.name,
+            "fingerprint": split.fingerprint,
+            "learnt_from": trained.learnt_from,
+        }
+        tensors = {"users": factors.users.cpu(), "items": factors.items.cpu()}
+        write_tensors(self.path / FACTORS, tensors, facts)
+        _write(self.path / HISTORY, _csv(trained.history))
+        if test is not None:
+            _write(self.path / PER_USER, _parquet(test, split))
+        result = {
+            "run": str(self.path),
+            "dataset": split.name,
+            "model": trained.config.model,
+            "reg": trained.config.reg,
+            "test": None if test is None else test.as_dict(),
+            "valid": None if trained.valid is None else trained.valid.as_dict(),
+            "epochs": trained.epochs,
+            "train_seconds": round(trained.train_seconds, 3),
+            "two_to_inf": two_to_inf(factors),
+            "learnt_from": trained.learnt_from,
+            "interrupted": trained.interrupted,
+            "preset": self.config.preset,
+        }
+        _write(self.path / METRICS, _json(result))
+        if not trained.interrupted:
+            for left in self.path.glob(CHECKPOINT.format("*")):
+                left.unlink()
+
+    def evaluate(
+        self, split: Split, ks: tuple[int, ...] = (10, 20), *, part: str = "test"
+    ) -> MetricReport:
+        """Metrics of the run's factors by the protocol of its set."""
+        factors = self.factors()
+        learnt = self.metrics()["learnt_from"]
+        if part == "valid" and learnt != "train":
+            raise InputError(f"{self.path} learnt from valid: it can be evaluated on test only")
+        mask = default_mask(split, part)  # type: ignore[arg-type]
+        if part == "test" and learnt != "train":
+            mask = ("train", "valid")
+        return evaluate(factors, split, ks, part=part, mask=mask)  # type: ignore[arg-type]
+
+
+class _Checkpoint:
+    """The state of each stage in a file of its own; a finished stage is kept for the next one."""
+
+    def __init__(self, folder: Path, every: float) -> None:
+        self.folder, self.every = folder, every
+        self.last = time.monotonic()
+
+    def load(self, stage: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        path = self.folder / CHECKPOINT.format(stage)
+        if not path.is_file():
+            return None
+        tensors, facts = read_tensors(path)
+        state: dict[str, Any] = json.loads(facts["state"])
+        return tensors, state
+
+    def save(
+        self, stage: str, tensors: dict[str, Tensor], facts: dict[str, Any], *, final: bool
+    ) -> None:
+        if not final and time.monotonic() - self.last < self.every:
+            return
+        copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        path = self.folder / CHECKPOINT.format(stage)
+        write_tensors(path, copies, {"state": json.dumps(facts)})
+        self.last = time.monotonic()
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, str]) -> None:
+    """Write tensors and a few strings as one safetensors file, all or nothing."""
+    _write(path, to_safetensors(tensors, metadata=facts))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read what :func:`write_tensors` wrote."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} is no readable safetensors file ({error})") from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Beside its place, to the disk, then by renaming."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _json(values: dict[str, Any]) -> bytes:
+    return (json.dumps(values, indent=2, allow_nan=False) + "\n").encode()
+
+
+def _data_facts(split: Split) -> dict[str, Any]:
+    return {
+        "name": split.name,
+        "fingerprint": split.fingerprint,
+        "sources": dict(split.sources),
+        "valid_source": split.valid_source,
+        "n_users": split.n_users,
+        "n_items": split.n_items,
+        "pairs": {
+            "train": len(split.train), "valid": len(split.valid), "test": len(split.test),
+        },
+        "notes": list(split.notes),
+    }  # fmt: skip
+
+
+def _csv(history: list[dict[str, Any]]) -> bytes:
+    text = io.StringIO(newline="")
+    if history:
+        writer = csv.DictWriter(text, list(history[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(history)
+    return text.getvalue().encode()
+
+
+def _parquet(report: MetricReport, split: Split) -> bytes:
+    import pandas as pd
+
+    columns: dict[str, Any] = {"user": report.users}
+    if split.user_labels is not None:
+        columns["label"] = split.user_labels[report.users]
+    columns |= dict(report.per_user)
+    buffer = io.BytesIO()
+    pd.DataFrame(columns).to_parquet(buffer, index=False)
+    return buffer.getvalue()

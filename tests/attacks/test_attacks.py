@@ -1,0 +1,223 @@
+"""Attacks: they keep their budget, they do harm, and they are what they say."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robustcf.attacks import BUDGETS, FGM, PGD, Attack, RandomNoise, Softmax
+from robustcf.attacks.base import BudgetError
+from robustcf.attacks.objectives import ObjectiveGradient
+from robustcf.data import Interactions, checkerboard
+from robustcf.errors import InputError
+from robustcf.factors import Factors
+from robustcf.models import BPRMF, UltraGCN
+from robustcf.robustness import PassObjective
+
+BOARD = checkerboard()
+
+
+def random_factors(seed: int, n_users=20, n_items=30, dim=4, dtype=torch.float64) -> Factors:
+    g = torch.Generator().manual_seed(seed)
+    return Factors(
+        torch.randn(n_users, dim, generator=g, dtype=dtype),
+        torch.randn(n_items, dim, generator=g, dtype=dtype),
+    )
+
+
+def naive_softmax(U: torch.Tensor, V: torch.Tensor, pairs: Interactions) -> torch.Tensor:
+    total = U.new_zeros(())
+    for user in range(len(U)):
+        own = pairs.items_of(user).tolist()
+        if own:
+            scores = V @ U[user]
+            total = total + scores.exp().sum().log() - scores[own].mean()
+    return total
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("block", [1, 700, 2**24])
+def test_softmax_is_its_definition_with_autograds_gradient(seed, block, monkeypatch):
+    monkeypatch.setattr("robustcf.attacks.objectives._BLOCK_BYTES", block)
+    rng = np.random.default_rng(seed)
+    dense = rng.random((9, 7)) < 0.3
+    dense[0] = False  # a user without items does not count
+    dense[1, 0] = True
+    pairs = Interactions(*np.nonzero(dense), 9, 7)
+    U, V = (part.requires_grad_() for part in random_factors(seed, 9, 7, 3))
+    value = naive_softmax(U, V, pairs)
+    value.backward()
+    got = Softmax(pairs).gradient(U.detach(), V.detach())
+    assert got.value == pytest.approx(value.item())
+    torch.testing.assert_close(got.users, U.grad)
+    torch.testing.assert_close(got.items, V.grad)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_pass_objective_is_the_full_cross_entropy(seed):
+    factors = random_factors(seed)
+    U, V = (part.clone().requires_grad_() for part in factors)
+    train = BOARD.train
+    degrees_u = torch.tensor(train.user_degrees, dtype=torch.float64)
+    degrees_i = torch.tensor(train.item_degrees, dtype=torch.float64)
+    beta_u, beta_i = (degrees_u + 1).sqrt() / degrees_u, 1 / (degrees_i + 1).sqrt()
+    R = torch.tensor(train.csr().toarray(), dtype=torch.float64)
+    weight = 1e-7 + beta_u[:, None] * beta_i
+    scores, soft = U @ V.T, torch.nn.functional.softplus
+    # The definition, with all items at once: positives, and deg(u) times the mean negative.
+    value = (R * weight * soft(-scores)).sum()
+    value = value + (degrees_u[:, None] * 200 / 30 * weight * soft(scores)).sum()
+    value.backward()
+    model = UltraGCN(train, item_weight=0.0, start=factors, dtype=torch.float64, block_users=7)
+    got = PassObjective(model, "bce").gradient(factors.users, factors.items)
+    assert got.value == pytest.approx(value.item())
+    torch.testing.assert_close(got.users, U.grad)
+    torch.testing.assert_close(got.items, V.grad)
+
+
+def test_pass_objective_takes_pairs_too():
+    factors = random_factors(0, dtype=torch.float32)
+    model = BPRMF(BOARD.train, start=factors, batching="pairs", batch_size=64)
+    objective = PassObjective(model, "bpr")
+    first, second = (objective.gradient(factors.users, factors.items) for _ in range(2))
+    assert first.value == second.value > 0, "what is drawn is drawn once"
+    assert first.users.shape == factors.users.shape
+
+
+ATTACKS = {
+    "fgm": lambda **o: FGM(Softmax(BOARD.train), **o),
+    "pgd": lambda **o: PGD(Softmax(BOARD.train), steps=3, restarts=2, **o),
+    "random": lambda **o: RandomNoise(**o),
+}
+
+
+@pytest.mark.parametrize(("attack", "budget"), list(itertools.product(ATTACKS, BUDGETS)))
+@given(seed=st.integers(0, 1000), epsilon=st.floats(1e-3, 3.0), relative=st.booleans())
+@settings(max_examples=6, deadline=None)
+def test_no_attack_exceeds_its_budget(attack, budget, seed, epsilon, relative):
+    factors = random_factors(seed)
+    norm = BUDGETS[budget]()
+    got = ATTACKS[attack](budget=norm, relative=relative).perturb(factors, epsilon)
+    for name, before, after in (
+        ("users", factors.users, got.factors.users),
+        ("items", factors.items, got.factors.items),
+    ):
+        room = epsilon * (norm.unit(before) if relative else 1.0)
+        assert got.allowed[name] == pytest.approx(room)
+        spent = norm.measure(after - before)
+        assert spent == pytest.approx(got.realised[name])
+        assert spent <= room * (1 + 1e-6)
+        assert spent >= room * 0.5, "the budget is used"
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_no_budget_means_the_very_same_factors(attack):
+    factors = random_factors(0)
+    got = ATTACKS[attack]().perturb(factors, 0.0)
+    assert got.factors is factors
+    assert got.realised == {"users": 0.0, "items": 0.0}
+
+
+@pytest.mark.parametrize("side", ["users", "items"])
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_one_side_leaves_the_other_alone(attack, side):
+    factors = random_factors(1)
+    got = ATTACKS[attack](side=side).perturb(factors, 0.3)
+    other = {"users": "items", "items": "users"}[side]
+    assert getattr(got.factors, other) is getattr(factors, other)
+    assert not torch.equal(getattr(got.factors, side), getattr(factors, side))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_fgm_is_the_papers_step(seed):
+    factors = random_factors(seed)
+    U, V = (part.clone().requires_grad_() for part in factors)
+    naive_softmax(U, V, BOARD.train).backward()
+    got = ATTACKS["fgm"]().perturb(factors, 0.25).factors
+    expected = factors.users + 0.25 * U.grad / U.grad.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(got.users, expected)
+    whole = ATTACKS["fgm"](budget=BUDGETS["frobenius"]()).perturb(factors, 0.25).factors
+    torch.testing.assert_close(whole.items, factors.items + 0.25 * V.grad / V.grad.norm())
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("epsilon", [0.05, 0.3, 1.0])
+def test_pgd_is_at_least_as_strong_as_fgm_and_both_beat_chance(seed, epsilon):
+    factors, objective = random_factors(seed), Softmax(BOARD.train)
+
+    def damage(attack: Attack) -> float:
+        after = attack.perturb(factors, epsilon).factors
+        return objective.gradient(after.users, after.items).value
+
+    fgm, pgd = damage(FGM(objective)), damage(PGD(objective, steps=6, restarts=2))
+    chance = max(damage(RandomNoise(seed=n)) for n in range(5))
+    assert pgd >= fgm * (1 - 1e-9)
+    assert fgm > chance
+
+
+def test_random_directions_are_the_same_for_every_epsilon_and_differ_by_seed():
+    factors = random_factors(3)
+    one, two = (RandomNoise(seed=5).perturb(factors, e).factors.users for e in (0.1, 0.2))
+    torch.testing.assert_close((two - factors.users), 2 * (one - factors.users))
+    other = RandomNoise(seed=6).perturb(factors, 0.1).factors.users
+    assert not torch.equal(one, other)
+
+
+def test_relative_sizes_follow_the_factors():
+    factors = random_factors(2)
+    scaled = Factors(3.0 * factors.users, 3.0 * factors.items)
+    small = RandomNoise(relative=True).perturb(factors, 0.2).factors
+    large = RandomNoise(relative=True).perturb(scaled, 0.2).factors
+    torch.testing.assert_close(large.users, 3.0 * small.users)
+    torch.testing.assert_close(large.items, 3.0 * small.items)
+
+
+class Flat:
+    name = "flat"
+
+    def gradient(self, U, V):
+        return ObjectiveGradient(torch.zeros_like(U), torch.zeros_like(V), 0.0)
+
+
+@pytest.mark.parametrize("make", [FGM, PGD])
+def test_a_gradient_of_nothing_is_said_and_does_nothing(make):
+    factors = random_factors(0)
+    with pytest.warns(RuntimeWarning, match="the gradient of flat is zero everywhere"):
+        got = make(Flat()).perturb(factors, 0.5)
+    assert torch.equal(got.factors.users, factors.users)
+    assert got.realised == {"users": 0.0, "items": 0.0}
+
+
+def test_an_attack_that_cheats_is_found_out(monkeypatch):
+    noise = RandomNoise()
+    monkeypatch.setattr(noise.budget, "project", lambda delta, epsilon: 2 * delta)
+    with pytest.raises(BudgetError, match="random spent .* of 0.1 on the users: a bug"):
+        noise.perturb(random_factors(0), 0.1)
+
+
+def test_bad_input():
+    factors = random_factors(0)
+    for epsilon in (-0.1, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="epsilon must be a finite number of at least 0"):
+            RandomNoise().perturb(factors, epsilon)
+    spoilt = Factors(factors.users.clone(), factors.items)
+    spoilt.users[3, 0] = float("nan")
+    with pytest.raises(InputError, match="users must be finite, got nan in row 3"):
+        RandomNoise().perturb(spoilt, 0.1)
+    with pytest.raises(InputError, match="side must be one of both, users, items"):
+        RandomNoise(side="neither")
+    with pytest.raises(InputError, match="steps must be an integer of at least 1, got 0"):
+        PGD(Flat(), steps=0)
+    with pytest.raises(InputError, match="restarts must be"):
+        PGD(Flat(), restarts=True)
+    with pytest.raises(InputError, match="step_size must be positive"):
+        PGD(Flat(), step_size=0.0)
+    with pytest.raises(InputError, match="needs pairs to attack"):
+        Softmax(Interactions(np.array([], int), np.array([], int), 2, 2))
+    with pytest.raises(InputError, match="belong to different data"):
+        Softmax(BOARD.train).gradient(torch.zeros(3, 2), torch.zeros(30, 2))

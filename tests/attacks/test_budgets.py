@@ -1,0 +1,86 @@
+"""Measures and projections against numpy, and the laws every budget obeys."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robustcf.attacks import BUDGETS
+
+
+def naive_measure(name: str, delta: np.ndarray) -> float:
+    if name == "row":
+        return max((float(np.sqrt((row**2).sum())) for row in delta), default=0.0)
+    if name == "frobenius":
+        return float(np.sqrt((delta**2).sum()))
+    return float(np.linalg.svd(delta, compute_uv=False).max(initial=0.0))
+
+
+def naive_project(name: str, delta: np.ndarray, epsilon: float) -> np.ndarray:
+    if name == "row":
+        return np.stack(
+            [r if np.linalg.norm(r) <= epsilon else r * epsilon / np.linalg.norm(r) for r in delta]
+        )
+    if name == "frobenius":
+        size = np.linalg.norm(delta)
+        return delta if size <= epsilon else delta * epsilon / size
+    u, s, vt = np.linalg.svd(delta, full_matrices=False)
+    return u @ np.diag(np.minimum(s, epsilon)) @ vt
+
+
+matrices = st.tuples(st.integers(1, 9), st.integers(1, 5), st.integers(0, 10**6)).map(
+    lambda shape: np.random.default_rng(shape[2]).normal(size=shape[:2])
+)
+
+
+@pytest.mark.parametrize("name", list(BUDGETS))
+@given(delta=matrices, epsilon=st.floats(0.01, 5.0))
+@settings(max_examples=150, deadline=None)
+def test_measure_and_projection_are_numpys(name, delta, epsilon):
+    budget = BUDGETS[name]()
+    tensor = torch.tensor(delta)
+    assert budget.measure(tensor) == pytest.approx(naive_measure(name, delta), rel=1e-7)
+    projected = budget.project(tensor, epsilon)
+    np.testing.assert_allclose(projected, naive_project(name, delta, epsilon), rtol=1e-6, atol=1e-9)
+    assert budget.measure(projected) <= epsilon * (1 + 1e-9)
+    again = budget.project(projected, epsilon)
+    np.testing.assert_allclose(again, projected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", list(BUDGETS))
+@given(delta=matrices, epsilon=st.floats(0.01, 5.0))
+@settings(max_examples=100, deadline=None)
+def test_scaling_reaches_the_edge_and_keeps_the_direction(name, delta, epsilon):
+    budget = BUDGETS[name]()
+    scaled = budget.scale(torch.tensor(delta), epsilon)
+    assert budget.measure(scaled) == pytest.approx(epsilon, rel=1e-6)
+    rows = scaled.numpy() if name == "row" else scaled.numpy().reshape(1, -1)
+    given_rows = delta if name == "row" else delta.reshape(1, -1)
+    cosines = (rows * given_rows).sum(1) / (
+        np.linalg.norm(rows, axis=1) * np.linalg.norm(given_rows, axis=1)
+    )
+    np.testing.assert_allclose(cosines, 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", list(BUDGETS))
+def test_nothing_stays_nothing(name):
+    budget = BUDGETS[name]()
+    zero = torch.zeros(4, 3)
+    assert budget.measure(zero) == 0.0
+    assert not budget.scale(zero, 1.0).any()
+    assert not budget.project(zero, 1.0).any()
+    some = torch.zeros(2, 2)
+    some[0, 0] = 3.0
+    assert not budget.scale(some, 1.0)[1].any(), "a zero row stays zero"
+
+
+def test_units_are_the_documented_sizes():
+    factor = torch.tensor([[3.0, 4.0], [0.0, 1.0], [0.0, 2.0]])
+    assert BUDGETS["row"]().unit(factor) == 2.0
+    assert BUDGETS["frobenius"]().unit(factor) == pytest.approx(30**0.5)
+    assert BUDGETS["spectral"]().unit(factor) == pytest.approx(
+        np.linalg.norm(factor.numpy(), 2), rel=1e-6
+    )

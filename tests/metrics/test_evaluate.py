@@ -1,0 +1,219 @@
+"""Full-ranking evaluation: exact top lists, the protocol, and independence of blocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robustcf.data import Interactions, Split, load
+from robustcf.errors import InputError
+from robustcf.factors import Factors
+from robustcf.metrics import evaluate, top_items
+from robustcf.metrics.evaluate import default_mask
+
+
+def slow_top(factors: Factors, users: list[int], k: int, seen: Interactions | None) -> np.ndarray:
+    """One user at a time, float64, sorted by Python."""
+    U, V = factors.users.double().numpy(), factors.items.double().numpy()
+    top = np.full((len(users), k), -1)
+    for row, u in enumerate(users):
+        gone = set() if seen is None else set(seen.items_of(u).tolist())
+        left = [i for i in range(len(V)) if i not in gone]
+        ranked = sorted(left, key=lambda i: (-float(U[u] @ V[i]), i))[:k]
+        top[row, : len(ranked)] = ranked
+    return top
+
+
+def random_split(rng: np.random.Generator, n_users: int, n_items: int) -> Split:
+    """Every cell falls into train, valid, test or none."""
+    cells = rng.choice(4, size=(n_users, n_items), p=[0.2, 0.1, 0.2, 0.5])
+    cells[0, 0] = 0
+    parts = [Interactions(*np.nonzero(cells == part), n_users, n_items) for part in range(3)]
+    return Split("random", *parts)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_top_items_are_those_of_a_plain_sort(seed: int, dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(seed)
+    split = random_split(rng, 30, 25)
+    factors = Factors(
+        torch.tensor(rng.standard_normal((30, 5)), dtype=dtype),
+        torch.tensor(rng.standard_normal((25, 5)), dtype=dtype),
+    )
+    users = rng.permutation(30)[:20].tolist()
+    for k in (1, 7, 25, 40):
+        got = top_items(factors, users, k, split.train)
+        assert np.array_equal(got, slow_top(factors, users, k, split.train))
+
+
+@given(st.integers(0, 10_000), st.integers(1, 12), st.integers(1, 40))
+@settings(max_examples=60, deadline=None)
+def test_ties_go_to_the_lower_id(seed: int, k: int, n_items: int) -> None:
+    rng = np.random.default_rng(seed)
+    # Few distinct small integers: masses of exact ties, exact arithmetic.
+    factors = Factors(
+        torch.tensor(rng.integers(-1, 2, (6, 2)), dtype=torch.float32),
+        torch.tensor(rng.integers(-1, 2, (n_items, 2)), dtype=torch.float32),
+    )
+    seen = Interactions(*np.nonzero(rng.random((6, n_items)) < 0.3), 6, n_items)
+    got = top_items(factors, range(6), k, seen)
+    assert np.array_equal(got, slow_top(factors, list(range(6)), k, seen))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_groups_of_a_large_catalogue(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n_items = 5_003  # not a multiple of the group size
+    V = rng.standard_normal((n_items, 3)).astype(np.float32)
+    V[rng.integers(0, n_items, 2000)] = V[7]  # ties across groups
+    factors = Factors(
+        torch.tensor(rng.standard_normal((8, 3)), dtype=torch.float32), torch.tensor(V)
+    )
+    chosen = rng.random((8, n_items)) < np.linspace(0.0, 1.0, 8)[:, None]  # the last has seen all
+    seen = Interactions(*np.nonzero(chosen), 8, n_items)
+    got = top_items(factors, range(8), 10, seen)
+    assert np.array_equal(got, slow_top(factors, list(range(8)), 10, seen))
+    assert (got[-1] == -1).all()
+
+
+def test_near_ties_are_ranked_exactly() -> None:
+    # All scores agree to about float32's last digit: bulk scores alone cannot rank them.
+    rng = np.random.default_rng(0)
+    V = np.ones((3000, 4), dtype=np.float32)
+    V[:, 0] += rng.integers(0, 4, 3000) * np.float32(2**-23)
+    factors = Factors(torch.tensor([[1.0, 1e3, -1e3, 1.0]]), torch.tensor(V))
+    assert np.array_equal(top_items(factors, [0], 12), slow_top(factors, [0], 12, None))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_same_bits_for_every_block_size_and_thread_count(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    split = load("demo", seed=seed)
+    factors = Factors(
+        torch.tensor(rng.standard_normal((2000, 17)), dtype=torch.float32),
+        torch.tensor(rng.standard_normal((1500, 17)), dtype=torch.float32),
+    )
+    reference = evaluate(factors, split)
+    threads = torch.get_num_threads()
+    try:
+        for block, count in ((61, 2), (999, 1), (5000, 2)):
+            torch.set_num_threads(count)
+            again = evaluate(factors, split, block_users=block)
+            assert again.values == reference.values
+            for name, values in reference.per_user.items():
+                assert np.array_equal(values, again.per_user[name])
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_ranked_as_its_float32_value(dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(0)
+    half = Factors(
+        torch.tensor(rng.standard_normal((4, 3))).to(dtype),
+        torch.tensor(rng.standard_normal((50, 3))).to(dtype),
+    )
+    wide = Factors(half.users.float(), half.items.float())
+    assert np.array_equal(top_items(half, range(4), 5), top_items(wide, range(4), 5))
+
+
+def test_one_item_and_more_ranks_than_items() -> None:
+    factors = Factors(torch.ones(2, 1), torch.ones(1, 1))
+    assert top_items(factors, [0, 1], 3).tolist() == [[0, -1, -1], [0, -1, -1]]
+    assert top_items(Factors(torch.ones(2, 1), torch.ones(0, 1)), [0], 2).tolist() == [[-1, -1]]
+    assert top_items(factors, [], 3).shape == (0, 3)
+
+
+def test_protocol_counts_users_and_names_masks() -> None:
+    train = Interactions.from_pairs([0, 1, 2], [0, 1, 2], 3, 4)[0]
+    valid = Interactions.from_pairs([0], [1], 3, 4)[0]
+    test = Interactions.from_pairs([0, 1], [2, 3], 3, 4)[0]
+    split = Split("own.csv", train, valid, test)
+    report = evaluate(Factors(torch.ones(3, 1), torch.ones(4, 1)), split, ks=(1, 2))
+    assert report.protocol.n_users == 2
+    assert report.protocol.n_users_left_out == 1
+    assert report.protocol.masked == ("train", "valid")
+    assert report.users.tolist() == [0, 1]
+    # User 0: items 0 and 1 masked, 2 comes first. User 1: item 1 masked, then 0, 2, 3 tie.
+    assert report.per_user["recall@1"].tolist() == [1.0, 0.0]
+    assert report["coverage@1"] == 0.5
+    assert "1 without are left out" in str(report.protocol)
+    assert report.as_dict()["protocol"]["masked"] == ["train", "valid"]
+    assert "recall" in str(report)
+    assert "pairs of train and valid masked" in str(report)
+    on_valid = evaluate(Factors(torch.ones(3, 1), torch.ones(4, 1)), split, part="valid")
+    assert on_valid.protocol.masked == ("train",)
+
+
+def test_mask_is_an_option() -> None:
+    split = random_split(np.random.default_rng(0), 20, 15)
+    factors = Factors(torch.ones(20, 1), torch.ones(15, 1))
+    nothing = evaluate(factors, split, mask=())
+    assert nothing.protocol.masked == ()
+    assert "pairs of nothing masked" in str(nothing.protocol)
+    less = evaluate(factors, split, mask=("train",))
+    more = evaluate(factors, split, mask=("train", "valid"))
+    assert less["recall@10"] <= more["recall@10"]
+    rest = evaluate(factors, split, part="valid", mask=("train", "test"))
+    assert rest.protocol.masked == ("train", "test")
+
+
+def test_default_mask_is_what_the_published_training_file_holds() -> None:
+    train, valid, test = (Interactions.from_pairs([0], [n], 1, 3)[0] for n in range(3))
+    published = Split("ml-1m", train, valid, test, valid_source="published")
+    assert default_mask(published, "test") == ("train",)
+    carved = Split("yelp2018", train, valid, test, valid_source="carved")
+    assert default_mask(carved, "test") == ("train", "valid")
+    own = Split("mine.csv", train, valid, test, valid_source="published")
+    assert default_mask(own, "test") == ("train", "valid")
+    without = Split("mine.csv", train, valid.take(np.array([False])), test, valid_source="none")
+    assert default_mask(without, "test") == ("train",)
+
+
+@pytest.mark.realdata
+def test_default_mask_of_the_real_sets(real_data: Path) -> None:
+    for name, masked in (("ml-1m", ("train",)), ("yelp2018", ("train", "valid"))):
+        assert default_mask(load(name, data_dir=real_data, download=False), "test") == masked
+
+
+def test_bad_input() -> None:
+    split = random_split(np.random.default_rng(0), 6, 5)
+    good = Factors(torch.ones(6, 2), torch.ones(5, 2))
+    nan = Factors(torch.full((6, 2), torch.nan), torch.ones(5, 2))
+    inf = Factors(torch.ones(6, 2), torch.full((5, 2), torch.inf))
+    one = Interactions.from_pairs([0], [0], 1, 1)[0]
+    none = one.take(np.array([False]))
+    cases = [
+        (lambda: evaluate(good, split, ks=()), "at least one cutoff"),
+        (lambda: evaluate(good, split, ks=(0,)), "every cutoff"),
+        (lambda: evaluate(good, split, ks=(True,)), "every cutoff"),
+        (lambda: evaluate(good, split, part="train"), "part must be"),  # type: ignore[arg-type]
+        (lambda: evaluate(good, split, mask=("test",)), "cannot be masked"),
+        (lambda: evaluate(good, split, mask=("tset",)), "mask must name parts"),
+        (lambda: evaluate(good, split, mask=("train", "train")), "mask must name parts"),
+        (lambda: evaluate(Factors(torch.ones(2, 2), good.items), split), "different data"),
+        (lambda: evaluate(nan, split), "users must be finite, got nan in row 0"),
+        (lambda: evaluate(inf, split), "items must be finite, got inf in row 0"),
+        (
+            lambda: evaluate(
+                Factors(torch.ones(1, 1), torch.ones(1, 1)), Split("x", one, none, none)
+            ),
+            "nothing to evaluate",
+        ),
+        (lambda: top_items(good, [6], 1), r"must be in \[0, 6\)"),
+        (lambda: top_items(good, [-1], 1), "not in the factors"),
+        (lambda: top_items(good, [0.5], 1), "integer ids"),
+        (lambda: top_items(good, [0], 0), "k must be"),
+        (lambda: top_items(good, [0], 1, one), "different data"),
+        (lambda: top_items(good, [0], 1, block_users=0), "block_users"),
+        (lambda: evaluate(good, split)["auc@3"], "no metric 'auc@3'"),
+    ]
+    for call, message in cases:
+        with pytest.raises(InputError, match=message):
+            call()

@@ -1,0 +1,138 @@
+"""Metrics against trec_eval, user by user, and against answers known by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import pytrec_eval
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robustcf.errors import InputError
+from robustcf.metrics import ranking
+
+KS = (1, 2, 3, 5, 10, 20)
+
+
+def trec(top: np.ndarray, relevant: list[set[int]], k: int) -> dict[str, np.ndarray]:
+    """The same numbers from trec_eval; ranks are turned into falling scores."""
+    qrels = {str(u): {str(i): 1 for i in items} for u, items in enumerate(relevant)}
+    runs = {
+        str(u): {str(i): float(len(row) - rank) for rank, i in enumerate(row) if i >= 0}
+        for u, row in enumerate(top)
+    }
+    # An empty list is no run at all for trec_eval: a document nobody wants stands in for it.
+    runs = {u: run or {"nothing": 1.0} for u, run in runs.items()}
+    measures = {f"ndcg_cut.{k}", f"recall.{k}", f"P.{k}", f"map_cut.{k}", f"success.{k}"}
+    found = pytrec_eval.RelevanceEvaluator(qrels, measures).evaluate(runs)
+    # trec_eval has no cutoff for the reciprocal rank: cut the run instead.
+    cut = {u: dict(sorted(run.items(), key=lambda e: -e[1])[:k]) for u, run in runs.items()}
+    ranks = pytrec_eval.RelevanceEvaluator(qrels, {"recip_rank"}).evaluate(cut)
+    users = [str(u) for u in range(len(relevant))]
+    names = {
+        "ndcg": f"ndcg_cut_{k}",
+        "recall": f"recall_{k}",
+        "precision": f"P_{k}",
+        "average_precision": f"map_cut_{k}",
+        "hit_rate": f"success_{k}",
+    }
+    values = {ours: np.array([found[u][theirs] for u in users]) for ours, theirs in names.items()}
+    values["reciprocal_rank"] = np.array([ranks[u]["recip_rank"] for u in users])
+    return values
+
+
+def check(top: np.ndarray, relevant: list[set[int]], ks: tuple[int, ...] = KS) -> None:
+    hits = np.array([[i in items for i in row] for row, items in zip(top, relevant, strict=True)])
+    hits = hits.reshape(top.shape)
+    counts = np.array([len(items) for items in relevant])
+    for k in ks:
+        for name, expected in trec(top, relevant, k).items():
+            got = getattr(ranking, name)(hits, counts, k)
+            np.testing.assert_allclose(got, expected, atol=1e-12, err_msg=f"{name}@{k}")
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_agrees_with_trec_eval_on_random_lists(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n_users, n_items = 60, 40
+    top = np.array([rng.permutation(n_items)[:20] for _ in range(n_users)])
+    relevant = [
+        set(rng.choice(n_items, size=rng.integers(1, n_items), replace=False).tolist())
+        for _ in range(n_users)
+    ]
+    check(top, relevant)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_agrees_with_trec_eval_on_any_list(data: st.DataObject) -> None:
+    n_items = data.draw(st.integers(1, 8))
+    length = data.draw(st.integers(1, 10))
+    rows, relevant = [], []
+    for _ in range(data.draw(st.integers(1, 4))):
+        order = data.draw(st.permutations(range(n_items)))[: data.draw(st.integers(0, length))]
+        rows.append(list(order)[:length] + [-1] * (length - len(order[:length])))
+        relevant.append(data.draw(st.sets(st.integers(0, n_items - 1), min_size=1)))
+    check(np.array(rows), relevant, ks=(1, 2, length, length + 3))
+
+
+def test_paper_definitions_by_hand() -> None:
+    hits = np.array([[False, True, True, False]])
+    relevant = np.array([3])
+    dcg = 1 / np.log2(3) + 1 / np.log2(4)
+    ideal = 1 + 1 / np.log2(3) + 1 / np.log2(4)
+    assert ranking.ndcg(hits, relevant, 4)[0] == pytest.approx(dcg / ideal)
+    assert ranking.ndcg(hits, relevant, 2)[0] == pytest.approx(
+        (1 / np.log2(3)) / (1 + 1 / np.log2(3))
+    )
+    assert ranking.reciprocal_rank(hits, relevant, 4)[0] == 0.5
+    assert ranking.reciprocal_rank(hits, relevant, 1)[0] == 0.0
+
+
+def test_coverage_counts_distinct_items_of_all_lists() -> None:
+    top = np.array([[0, 1, -1], [1, 2, -1]])
+    assert ranking.coverage(top, 10, 2) == 0.3
+    assert ranking.coverage(top, 10, 1) == 0.2
+    assert ranking.coverage(top, 10, 50) == 0.3
+    assert ranking.coverage(np.full((3, 2), -1), 10, 2) == 0.0
+    assert ranking.coverage(np.empty((0, 0), dtype=int), 0, 2) == 0.0
+
+
+def test_no_users_and_no_ranks() -> None:
+    none = np.zeros((0, 5), dtype=bool)
+    for name in ("ndcg", "recall", "precision", "hit_rate", "average_precision"):
+        assert getattr(ranking, name)(none, np.zeros(0, dtype=int), 3).shape == (0,)
+    empty = np.zeros((2, 0), dtype=bool)
+    for name in ("ndcg", "recall", "reciprocal_rank", "precision", "average_precision"):
+        assert getattr(ranking, name)(empty, np.array([1, 2]), 3).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("hits", "relevant", "k", "message"),
+    [
+        (np.zeros((1, 2), bool), np.array([1]), 0, "k must be an integer of at least 1, got 0"),
+        (np.zeros((1, 2), bool), np.array([1]), True, "k must be an integer"),
+        (np.zeros((1, 2), bool), np.array([1]), 1.5, "k must be an integer"),
+        (np.zeros(2, bool), np.array([1]), 1, "hits must be a boolean array"),
+        (np.zeros((1, 2)), np.array([1]), 1, "hits must be a boolean array"),
+        (np.zeros((1, 2), bool), np.array([1, 1]), 1, "one count a user"),
+        (np.zeros((1, 2), bool), np.array([0]), 1, "leave such users out"),
+    ],
+)
+def test_bad_input(hits: np.ndarray, relevant: np.ndarray, k: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ranking.ndcg(hits, relevant, k)
+
+
+@pytest.mark.parametrize(
+    ("top", "k", "message"),
+    [
+        (np.array([[0, 9]]), 1, "below n_items = 3"),
+        (np.array([[0, -2]]), 1, "below n_items = 3"),
+        (np.array([0, 1]), 1, "users x ranks"),
+        (np.array([[0, 1]]), 0, "at least 1"),
+    ],
+)
+def test_bad_coverage(top: np.ndarray, k: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ranking.coverage(top, 3, k)

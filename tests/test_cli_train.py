@@ -1,0 +1,262 @@
+"""``train``, ``evaluate`` and ``recommend`` from the command line, JSON included."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from robustcf.cli.evaluate import evaluate
+from robustcf.cli.recommend import recommend
+from robustcf.cli.train import train
+from robustcf.data import load
+from robustcf.errors import RobustcfError
+from robustcf.runs import RunDir
+
+FAST = ["--dim", "6", "--epochs", "3", "--set", "block_users=20", "--set", "negative_weight=20"]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Users u0, u1, ... with two tastes: even items, odd items."""
+    rng = np.random.default_rng(0)
+    lines = ["user,item"]
+    for user in range(90):
+        chances = np.where(np.arange(60) % 2 == user % 2, 0.6, 0.03)
+        lines += [f"u{user},i{item}" for item in np.flatnonzero(rng.random(60) < chances)]
+    path = tmp_path_factory.mktemp("data") / "mine.csv"
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(table: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    out = str(tmp_path_factory.mktemp("runs") / "first")
+    command(train, "--dataset", str(table), "--out", out, *FAST)
+    return out
+
+
+def command(function: click.Command, *arguments: str) -> Any:
+    """The JSON a command prints; its exceptions come through."""
+    result = CliRunner().invoke(
+        function, [*arguments, "--json"], catch_exceptions=False, standalone_mode=False
+    )
+    if result.exception is not None:
+        raise result.exception
+    return json.loads(result.stdout)
+
+
+def test_train_reports_what_was_promised(table: Path, tmp_path: Path) -> None:
+    result = command(train, "--dataset", str(table), "--out", str(tmp_path / "run"), *FAST)
+    assert result["run"] == str(tmp_path / "run")
+    for name in ("ndcg@10", "recall@20", "ndcg@20", "mrr@10", "coverage@10"):
+        assert 0 <= result["test"][name] <= 1
+        assert 0 <= result["valid"][name] <= 1
+    assert result["test"]["protocol"]["masked"] == ["train", "valid"]
+    assert 1 <= result["epochs"] <= 3
+    assert result["train_seconds"] > 0
+    assert result["two_to_inf"] > 0
+
+
+@pytest.mark.parametrize("model", ["ultragcn", "bpr-mf"])
+@pytest.mark.parametrize("reg", ["none", "weight_decay", "two_to_inf", "max_norm"])
+def test_every_model_with_every_regularizer(
+    table: Path, tmp_path: Path, model: str, reg: str
+) -> None:
+    out = str(tmp_path / "run")
+    options = ["--model", model, "--reg", reg, "--reg-weight", "1e-4", "--estimator", "twinest"]
+    command(train, "--dataset", str(table), "--out", out, *options, *FAST)
+    config = RunDir(out).config.train
+    assert (config.model, config.reg, config.reg_weight) == (model, reg, 1e-4)
+    assert not config.epochs_chosen
+
+
+def test_text_names_the_protocol(table: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "run")
+    result = CliRunner().invoke(train, ["--dataset", str(table), "--out", out, *FAST])
+    assert result.exit_code == 0
+    assert "full ranking, train and valid masked" in result.stdout
+    assert "learnt from train and valid" in result.stdout
+    assert result.stdout.strip().endswith(f"run: {out}")
+
+
+def test_default_place_is_new_every_time(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = [command(train, "--dataset", str(table), *FAST)["run"] for _ in range(2)]
+    assert runs == [
+        "runs/mine-ultragcn-weight_decay-seed0",
+        "runs/mine-ultragcn-weight_decay-seed0-2",
+    ]
+
+
+def test_preset_is_kept_until_something_changes(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command(train, "--dataset", "demo", "--out", str(out), "--threads", "1", "--seed", "3")
+    config = RunDir(out).config
+    assert config.preset == "demo.ultragcn.weight_decay"
+    assert config.train.epochs_chosen
+    assert config.train.seed == 3
+    assert config.threads == 1
+
+
+def test_options_reach_the_configuration(table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    options = [
+        *("--lr", "0.014", "--init", "normal", "--refit", "no", "--reg", "two_to_inf"),
+        *("--reg-top", "4", "--reg-side", "items", "--reg-every", "2"),
+        *("--set", "schedule=cosine", "--set", "patience=0", "--split-seed", "4"),
+    ]
+    command(train, "--dataset", str(table), "--out", str(out), *options, *FAST)
+    config = RunDir(out).config
+    assert config.train.lr == 0.014
+    assert config.train.user_lr == pytest.approx(0.06)  # keeps its ratio to lr
+    assert (config.train.init, config.train.refit, config.train.schedule) == (
+        "normal",
+        "no",
+        "cosine",
+    )
+    assert (config.train.reg_top, config.train.reg_side, config.train.reg_every) == (4, "items", 2)
+    assert config.data["seed"] == 4
+    assert RunDir(out).split().fingerprint == load(table, seed=4).fingerprint
+
+
+def test_pairs_come_with_the_published_step(table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    options = ["--batching", "pairs", "--set", "batch_size=64", "--set", "negatives=3"]
+    command(train, "--dataset", str(table), "--out", str(out), *options, *FAST)
+    config = RunDir(out).config.train
+    assert (config.batching, config.lr, config.user_lr) == ("pairs", 1e-3, None)
+
+
+def test_resume(run: str, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = command(train, "--resume", run)  # complete: the result is simply told again
+    assert done == RunDir(run).metrics()
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    out = str(tmp_path / "again")
+    monkeypatch.setattr("robustcf.runs.train", interrupted)
+    with pytest.raises((click.exceptions.Abort, KeyboardInterrupt)):
+        command(train, "--dataset", str(table), "--out", out, *FAST)
+    monkeypatch.undo()
+    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path / "cache"))
+    resumed = command(train, "--resume", out)
+    assert resumed["test"] == done["test"]
+
+
+def test_interrupted_text_says_how_to_go_on(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from robustcf import training
+
+    original, calls = training.evaluate, []
+
+    def interrupting(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(training, "evaluate", interrupting)
+    out = str(tmp_path / "run")
+    result = CliRunner().invoke(train, ["--dataset", str(table), "--out", out, *FAST])
+    assert f"interrupted; go on with: robustcf train --resume {out}" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either --dataset or --resume"),
+        (["--dataset", "demo", "--resume", "x"], "give either --dataset or --resume"),
+        (["--dataset", "demo", "--set", "dim"], "needs KEY=VALUE"),
+        (["--dataset", "demo", "--set", "dmi=3"], "did you mean 'dim'"),
+        (["--dataset", "demo", "--dim", "0"], "dim must be an integer of at least 1"),
+        (["--dataset", "demo", "--device", "warp"], "device 'warp' cannot be used here"),
+        (["--dataset", "demo", "--threads", "0"], "threads must be an integer of at least 1"),
+        (["--dataset", "nothing"], "no data set or file is called 'nothing'"),
+        (["--resume", "nowhere"], "is no run directory"),
+    ],
+)
+def test_train_refuses(arguments: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises((RobustcfError, click.UsageError), match=message):
+        command(train, *arguments)
+
+
+def test_evaluate(run: str) -> None:
+    stored = RunDir(run).metrics()["test"]
+    assert command(evaluate, run)["test"] == stored
+    more = command(evaluate, run, "--k", "1", "5")["test"]
+    assert {"ndcg@1", "ndcg@5"} <= set(more)
+    assert "ndcg@10" not in more
+    text = CliRunner().invoke(evaluate, [run, "--k", "3", "--k", "10"]).stdout
+    assert "pairs of train and valid masked" in text
+
+
+def test_evaluate_refuses(run: str, table: Path, tmp_path: Path) -> None:
+    for arguments, message in (
+        ([run, "--part", "valid"], "learnt from valid"),
+        ([run, "7"], "cutoffs follow --k"),
+        ([run, "--k", "0"], "every cutoff must be an integer of at least 1"),
+        ([str(tmp_path)], "is no run directory"),
+    ):
+        with pytest.raises((RobustcfError, click.UsageError), match=message):
+            command(evaluate, *arguments)
+
+
+def test_recommend_to_known_users(run: str, table: Path) -> None:
+    result = command(recommend, run, "--user", "u3", "u8", "-k", "5")
+    split = load(table)
+    assert [entry["user"] for entry in result["recommendations"]] == ["u3", "u8"]
+    for entry in result["recommendations"]:
+        user = split.user_labels.tolist().index(entry["user"])
+        own = set(split.item_labels[split.train_full.items_of(user)].tolist())
+        assert len(entry["items"]) == 5
+        assert not own & set(entry["items"])
+        assert entry["scores"] == sorted(entry["scores"], reverse=True)
+    repeated = command(recommend, run, "--user", "u3", "--user", "u8", "-k", "5")
+    assert repeated == result
+    text = CliRunner().invoke(recommend, [run, "--user", "u3", "-k", "2"]).stdout
+    assert text.startswith("u3: i")
+
+
+@pytest.mark.parametrize("model", ["ultragcn", "bpr-mf"])
+@pytest.mark.parametrize("reg", ["weight_decay", "none"])
+def test_recommend_folds_a_new_user_in(table: Path, tmp_path: Path, model: str, reg: str) -> None:
+    out = str(tmp_path / "run")
+    options = ["--model", model, "--reg", reg, *FAST, "--epochs", "12"]
+    command(train, "--dataset", str(table), "--out", out, *options)
+    own = [f"i{n}" for n in range(0, 24, 2)]
+    (entry,) = command(recommend, out, "--items", *own, "-k", "10")["recommendations"]
+    assert entry["user"] is None
+    assert not set(own) & set(entry["items"])
+    even = sum(int(item[1:]) % 2 == 0 for item in entry["items"])
+    assert even >= 8  # somebody with even items wants even items
+
+
+def test_recommend_without_labels(tmp_path: Path) -> None:
+    out = str(tmp_path / "run")
+    command(train, "--dataset", "demo", "--out", out, "--dim", "4", "--epochs", "1")
+    (entry,) = command(recommend, out, "--user", "7", "-k", "3")["recommendations"]
+    assert all(isinstance(item, int) for item in entry["items"])
+    with pytest.raises(RobustcfError, match="no user '2000' in this run: its users are 0 to 1999"):
+        command(recommend, out, "--user", "2000")
+
+
+def test_recommend_refuses(run: str) -> None:
+    for arguments, message in (
+        ([run], "give either --user or --items"),
+        ([run, "--user", "u1", "--items", "i1"], "give either --user or --items"),
+        ([run, "--user", "u333"], "no user 'u333' in this run; did you mean 'u33'"),
+        ([run, "--items", "?"], r"no item '\?' in this run$"),
+        ([run, "--user", "u1", "-k", "0"], "not in the range x>=1"),
+    ):
+        with pytest.raises((RobustcfError, click.UsageError), match=message):
+            command(recommend, *arguments)

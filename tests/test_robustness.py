@@ -1,0 +1,152 @@
+"""Curves, their pictures, and the command that makes them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from robustcf.attacks import FGM, RandomNoise, RowBudget, Softmax
+from robustcf.attacks.budgets import FrobeniusBudget
+from robustcf.cli.main import run
+from robustcf.data import checkerboard
+from robustcf.errors import InputError
+from robustcf.factors import Factors
+from robustcf.metrics.evaluate import evaluate
+from robustcf.plots import plot_curves
+from robustcf.robustness import robustness_curve
+
+BOARD = checkerboard()
+PARITY = torch.eye(2)[torch.arange(30) % 2]
+RIGHT = Factors(PARITY[:20].clone(), PARITY.clone())
+PNG = b"\x89PNG"
+
+
+def test_a_curve_starts_at_the_clean_result_to_the_bit_and_falls():
+    # Nearly right: where all items of a parity are alike, they move alike and stay in order.
+    noise = torch.randn(50, 2, generator=torch.Generator().manual_seed(0))
+    nearly = Factors(RIGHT.users + 0.2 * noise[:20], RIGHT.items + 0.2 * noise[20:])
+    clean = evaluate(nearly, BOARD)
+    curve = robustness_curve(nearly, BOARD, FGM(Softmax(BOARD.train)), [0, 0.2, 3.0])
+    for name, value in clean.values.items():
+        assert curve[name][0] == value
+    for name, values in clean.per_user.items():
+        np.testing.assert_array_equal(curve.per_user[name][0], values)
+        assert curve.per_user[name].shape == (3, clean.protocol.n_users)
+        np.testing.assert_allclose(curve.per_user[name].mean(axis=1), curve[name])
+    assert curve["ndcg@10"][2] < curve["ndcg@10"][0]
+    assert curve.realised[0] == {"users": 0.0, "items": 0.0}
+    assert curve.realised[2]["users"] == pytest.approx(3.0)
+
+
+def test_a_curve_as_json():
+    curve = robustness_curve(RIGHT, BOARD, RandomNoise(relative=True), [0, 0.5], ks=(5,))
+    data = json.loads(json.dumps(curve.as_dict()))
+    assert data["epsilons"] == [0.0, 0.5]
+    assert data["relative"] is True
+    assert data["objective"] is None
+    assert len(data["ndcg@5"]) == len(data["coverage@5"]) == 2
+    assert data["protocol"]["masked"] == ["train", "valid"]
+
+
+@pytest.mark.parametrize(
+    ("epsilons", "message"),
+    [
+        ([], "at least one attack size"),
+        ([0.0, -0.1], "finite and not negative, got -0.1"),
+        ([0.0, float("nan")], "finite and not negative, got nan"),
+        ([0.0, float("inf")], "finite and not negative"),
+        ([0.2, 0.1], "ascending and differ, got 0.2, 0.1: sort them"),
+        ([0.1, 0.1], "ascending and differ"),
+    ],
+)
+def test_bad_epsilons_are_refused(epsilons, message):
+    with pytest.raises(InputError, match=message):
+        robustness_curve(RIGHT, BOARD, RandomNoise(), epsilons)
+
+
+def test_other_factors_than_the_splits_and_unknown_metrics():
+    with pytest.raises(InputError, match="belong to different data"):
+        robustness_curve(Factors(PARITY, PARITY), BOARD, RandomNoise(), [0])
+    curve = robustness_curve(RIGHT, BOARD, RandomNoise(), [0])
+    with pytest.raises(InputError, match="no metric 'ndcg@99' here; there are ndcg@10"):
+        curve["ndcg@99"]
+
+
+def test_pictures_are_written_and_mixed_axes_refused(tmp_path):
+    row, control = (
+        robustness_curve(RIGHT, BOARD, attack, [0, 0.5])
+        for attack in (FGM(Softmax(BOARD.train)), RandomNoise(RowBudget()))
+    )
+    path = plot_curves({"a": row}, tmp_path / "new" / "a.png", controls={"a": control}, title="t")
+    assert path.read_bytes().startswith(PNG)
+    assert b"<svg" in plot_curves({"a": row}, tmp_path / "a.svg").read_bytes()
+    other = robustness_curve(RIGHT, BOARD, RandomNoise(FrobeniusBudget()), [0, 0.5])
+    with pytest.raises(InputError, match="do not share an axis"):
+        plot_curves({"a": row, "b": other}, tmp_path / "b.png")
+    with pytest.raises(InputError, match="at least one curve"):
+        plot_curves({}, tmp_path / "c.png")
+
+
+def test_the_axis_names_the_budget():
+    one = robustness_curve(RIGHT, BOARD, RandomNoise(), [0])
+    assert one.axis == "attack size epsilon, row budget, absolute"
+    two = robustness_curve(RIGHT, BOARD, RandomNoise(relative=True, side="items"), [0])
+    assert two.axis == "attack size, row budget on items, in median row norms of the factors"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "demo"
+    arguments = ["train", "--dataset", "demo", "--dim", "8", "--epochs", "2", "--out", str(folder)]
+    assert run([*arguments, "--threads", "1"]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("objective", ["bce", "bpr", "softmax"])
+def test_the_command_attacks_a_run(trained, capsys, objective):
+    capsys.readouterr()
+    arguments = ["attack", str(trained), "--objective", objective, "--epsilons", "0", "0.3", "0.9"]
+    assert run([*arguments, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["epsilons"] == [0.0, 0.3, 0.9]
+    clean = json.loads((trained / "metrics.json").read_text())["test"]
+    assert data["ndcg@10"][0] == clean["ndcg@10"]
+    assert data["protocol"] == clean["protocol"]
+    assert data["ndcg@10"][2] < data["ndcg@10"][0]
+    assert json.loads((trained / "attacks" / f"fgm-{objective}-row.json").read_text())
+    assert (trained / "attacks" / f"fgm-{objective}-row.png").read_bytes().startswith(PNG)
+    assert not list((trained / "attacks").glob("*.tmp"))
+
+
+def test_the_command_knows_pgd_noise_sides_and_sizes(trained, capsys):
+    arguments = [
+        "attack",
+        str(trained),
+        "--attack",
+        "pgd",
+        "--steps",
+        "2",
+        "--objective",
+        "softmax",
+    ]
+    arguments += ["--budget", "frobenius", "--relative", "--side", "items", "--epsilons", "0.1"]
+    assert run([*arguments, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["attack"], data["budget"], data["side"]) == ("pgd", "frobenius", "items")
+    assert run(["attack", str(trained), "--attack", "random", "--seed", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "1.6" in out
+    assert "random, row" in out
+
+
+def test_the_command_refuses_what_it_cannot_do(trained, capsys, tmp_path):
+    assert run(["attack", str(trained), "--epsilons", "0.5", "0.1"]) == 1
+    assert "ascending" in capsys.readouterr().err
+    assert run(["attack", str(trained), "--epsilons", "-1"]) == 1
+    assert "not negative" in capsys.readouterr().err
+    assert run(["attack", str(tmp_path)]) == 1
+    assert "no run directory" in capsys.readouterr().err
+    assert run(["attack", str(trained), "--epsilons", "many"]) == 2
