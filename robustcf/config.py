@@ -42,6 +42,8 @@ class TrainConfig:
         reg_top: rows whose mean squared norm ``two_to_inf`` takes.
         reg_side: ``users`` or ``items``.
         reg_every: steps between actions of ``two_to_inf``.
+        reg_refresh: actions between its looks at all rows (``exact``); the largest of the rows
+            that led last time is taken in between.
         dim: columns of the factors.
         epochs: passes over the training pairs, at most.
         epochs_chosen: whether ``epochs`` was already chosen on valid (a preset's was): then
@@ -89,6 +91,7 @@ class TrainConfig:
     reg_top: int = 1
     reg_side: str = "users"
     reg_every: int = 1
+    reg_refresh: int = 8
     dim: int = 64
     epochs: int = 30
     epochs_chosen: bool = False

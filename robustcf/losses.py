@@ -210,12 +210,13 @@ def bce_sampled(
 
 def sparse_scores(users: Tensor, items: Tensor, entries: SparseRows) -> Tensor:
     """The scores of the entries only, some at a time."""
-    step = max(1, BLOCK_BYTES // max(1, users.shape[1] * users.element_size()))
-    parts = [
-        (users[entries.rows[n : n + step]] * items[entries.columns[n : n + step]]).sum(dim=1)
-        for n in range(0, len(entries.rows), step)
-    ]
-    return torch.cat(parts) if parts else users.new_zeros(0)
+    step = max(1, 2**20 // max(1, users.shape[1] * users.element_size()))
+    scores = users.new_empty(len(entries.rows))
+    for n in range(0, len(scores), step):
+        left = users.index_select(0, entries.rows[n : n + step])
+        left.mul_(items.index_select(0, entries.columns[n : n + step]))
+        torch.sum(left, dim=1, out=scores[n : n + step])
+    return scores
 
 
 def add_sparse_product(

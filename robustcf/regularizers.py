@@ -13,7 +13,6 @@ Example:
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -21,16 +20,16 @@ import torch
 from torch import Tensor, nn
 
 from robustcf.errors import InputError
+from robustcf.estimators.api import METHODS
 from robustcf.estimators.lowrank import LowRank
 
 Estimator = Callable[..., Any]
 Side = Literal["users", "items"]
 
-#: Estimators by name, each a function of its own module in :mod:`robustcf.estimators`.
-ESTIMATORS = (
-    *("exact", "twinest", "twinest_pp", "save", "sketch", "xrownorm", "xnysdiag"),
-    *("rademacher_averaging", "adaptive_power"),
-)
+_POOL = 32
+
+#: Names that :class:`TwoToInf` knows: all methods of :mod:`robustcf.estimators`.
+ESTIMATORS = tuple(METHODS)
 
 
 class Regularizer(nn.Module):
@@ -208,6 +207,10 @@ class TwoToInf(Regularizer):
             scores.
         every: act in every n-th call only, with n times the value, so that the mean over calls
             stays (in training mode; ``eval()`` acts always).
+        refresh: ``exact`` in training mode: look at all rows in every n-th call only; in between
+            the largest of the 32 (or 4 * top) rows that led then is taken, by their norms now.
+            Rows move little in a few steps, and a full look costs as much as a step on a small
+            catalogue. 1 looks every time.
         seed: of the estimator; call number n draws from a stream of its own.
 
     Cost: ``exact``: (n_users + n_items) * dim^2 to find the rows, then top * n_items * dim.
@@ -220,6 +223,7 @@ class TwoToInf(Regularizer):
 
     name = "two_to_inf"
     calls: Tensor
+    leaders: Tensor
 
     def __init__(
         self,
@@ -229,11 +233,13 @@ class TwoToInf(Regularizer):
         top: int = 1,
         side: Side = "users",
         every: int = 1,
+        refresh: int = 1,
         seed: int = 0,
     ) -> None:
         """Check the options and find the estimator."""
         super().__init__()
-        for option, value in (("budget", budget), ("top", top), ("every", every)):
+        counts = {"budget": budget, "top": top, "every": every, "refresh": refresh}
+        for option, value in counts.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{option} must be an integer of at least 1, got {value!r}")
         if side not in ("users", "items"):
@@ -245,8 +251,10 @@ class TwoToInf(Regularizer):
                 "an estimator returns one row"
             )
         self.budget, self.top, self.side, self.every, self.seed = budget, top, side, every, seed
-        # A buffer, so that state_dict() carries it: a resumed run draws what it would have drawn.
+        self.refresh = refresh
+        # Buffers, so that state_dict() carries them: a resumed run goes on as it would have.
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("leaders", torch.zeros(0, dtype=torch.int64))
 
     def forward(self, U: Tensor, V: Tensor) -> Tensor:
         """The penalty (0 in the calls that ``every`` skips)."""
@@ -262,17 +270,30 @@ class TwoToInf(Regularizer):
         with torch.no_grad():
             matrix = LowRank(left.detach(), right.detach())
             if self.estimator_name == "exact":
-                scores = matrix.quick_scores()
-                if scores is None:
-                    scores = matrix.row_norms()
-                if self.top == 1:
-                    return scores.argmax().reshape(1)
-                return scores.topk(min(self.top, len(scores))).indices
+                return self._largest(matrix)
             seed = (self.seed * 1_000_003 + int(self.calls)) % 2**63
             found = self._estimate(matrix, self.budget, generator=seed)
             if found.row is None:
                 raise InputError(f"estimator {self.estimator_name!r} returned no row: use another")
             return torch.tensor([found.row], device=left.device)
+
+    def _largest(self, matrix: LowRank) -> Tensor:
+        pooled = self.training and self.refresh > 1
+        acted = (int(self.calls) - 1) // self.every  # in training mode this call is counted
+        if pooled and acted % self.refresh and len(self.leaders):
+            # Few rows: their entries are cheaper than the Gram matrix of the other factor.
+            norms = matrix.rows(self.leaders).square().sum(dim=1)
+            return self.leaders[norms.topk(min(self.top, len(norms))).indices]
+        scores = matrix.quick_scores()
+        if scores is None:
+            scores = matrix.row_norms()
+        if pooled:
+            pool = min(len(scores), max(_POOL, 4 * self.top))
+            self.leaders = scores.topk(pool).indices
+            return self.leaders[: self.top]
+        if self.top == 1:
+            return scores.argmax().reshape(1)
+        return scores.topk(min(self.top, len(scores))).indices
 
     def _count(self) -> float:
         """The factor of this call, which is counted in training mode."""
@@ -329,8 +350,6 @@ class TwoToInf(Regularizer):
 def _resolve(estimator: str | Estimator) -> tuple[str, Estimator]:
     if callable(estimator):
         return getattr(estimator, "__name__", "custom"), estimator
-    if estimator not in ESTIMATORS:
-        raise InputError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}")
-    module = importlib.import_module(f"robustcf.estimators.{estimator}")
-    function: Estimator = getattr(module, estimator)
-    return estimator, function
+    if estimator not in METHODS:
+        raise InputError(f"estimator must be one of {', '.join(METHODS)}, got {estimator!r}")
+    return estimator, METHODS[estimator]

@@ -162,8 +162,8 @@ def fit(
         V.copy_(tensors["items"])
         users.load("adam.users", tensors)
         items.load("adam.items", tensors)
-        if isinstance(penalty, TwoToInf):
-            penalty.calls.copy_(tensors["reg.calls"])
+        for name in penalty.state_dict():
+            setattr(penalty, name, tensors[f"reg.{name}"])
         history, looks_since = facts["history"], facts["looks_since"]
         if facts["best"] is not None:
             value, epoch = facts["best"]
@@ -279,8 +279,7 @@ def _state(
     looks_since: int,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors = {"users": U, "items": V, **users.state("adam.users"), **items.state("adam.items")}
-    if isinstance(penalty, TwoToInf):
-        tensors["reg.calls"] = penalty.calls
+    tensors |= {f"reg.{name}": value for name, value in penalty.state_dict().items()}
     if best is not None:
         tensors |= {"best.users": best[2].users, "best.items": best[2].items}
     facts = {
@@ -398,6 +397,7 @@ def build_regularizer(config: TrainConfig) -> Regularizer:
             top=config.reg_top,
             side=config.reg_side,  # type: ignore[arg-type]
             every=config.reg_every,
+            refresh=config.reg_refresh,
             seed=config.seed,
         )
     return {"none": NoPenalty, "weight_decay": WeightDecay, "max_norm": MaxNorm}[config.reg]()

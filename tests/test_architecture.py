@@ -25,13 +25,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"errors", "randomness", "data", "factors", "losses"},
     "metrics": {"errors", "data", "factors"},
     "attacks": {"errors", "randomness", "data", "factors", "losses"},
+    "optim": {"errors"},
+    "presets": {"errors", "config"},
     "training": {
         *("errors", "randomness", "runtime", "config", "data", "factors", "losses", "models"),
-        *("metrics", "regularizers", "estimators"),
+        *("metrics", "regularizers", "estimators", "optim", "presets"),
     },
+    "robustness": {"errors", "data", "factors", "metrics", "models", "attacks"},
     "vision": {"errors", "randomness", "runtime", "estimators"},
 }
-TOP = {"runs", "plots", "robustness", "cli", "__main__", "presets"}
+TOP = {"runs", "plots", "recommending", "cli", "__main__"}
 
 
 def room_of(path: Path) -> str:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -43,6 +44,7 @@ def every_kind() -> list[Any]:
         TwoToInf(side="items"),
         TwoToInf(side="items", top=3),
         TwoToInf("twinest", budget=9),
+        TwoToInf(refresh=4),
     ]
 
 
@@ -124,6 +126,26 @@ def test_every_keeps_the_mean() -> None:
     assert not bool(out[0].any())
 
 
+@pytest.mark.parametrize("top", [1, 3])
+def test_refresh_takes_leaders_in_between(top: int) -> None:
+    U, V = (part.detach() for part in factors(0, 500, 50))
+    reg, exact = TwoToInf(refresh=3, top=top), TwoToInf(top=top)
+    assert float(reg(U, V)) == pytest.approx(float(exact(U, V)))
+    assert len(reg.leaders) == 32
+    # Leaders change places: seen at once.
+    second = int(reg.leaders[5])
+    U[second] *= 3
+    assert float(reg(U, V)) == pytest.approx(float(exact(U, V)))
+    # A row from outside overtakes: seen at the next look at all rows.
+    outside = int(np.setdiff1d(np.arange(500), reg.leaders.numpy())[0])
+    U[outside] = 4 * U[second]
+    assert float(reg(U, V)) < float(exact(U, V))
+    assert float(reg(U, V)) == pytest.approx(float(exact(U, V)))
+    reg.eval()
+    U[outside] = 0
+    assert float(reg(U, V)) == pytest.approx(float(exact(U, V)))
+
+
 def test_empty_factors_cost_nothing() -> None:
     for reg in every_kind():
         assert float(reg(torch.zeros(0, 2), torch.zeros(3, 2))) == 0.0
@@ -134,7 +156,7 @@ def test_empty_factors_cost_nothing() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"estimator": "guess"}, "estimator must be one of exact, twinest"),
+        ({"estimator": "guess"}, "estimator must be one of exact, save"),
         ({"top": 0}, "top must be an integer of at least 1, got 0"),
         ({"every": 1.5}, "every must be an integer"),
         ({"budget": True}, "budget must be an integer"),

@@ -18,6 +18,7 @@ from robustcf.cli.attack import attack
 from robustcf.cli.common import to_json
 from robustcf.cli.datasets import datasets
 from robustcf.cli.evaluate import evaluate
+from robustcf.cli.norm import norm
 from robustcf.cli.recommend import recommend
 from robustcf.cli.train import train
 from robustcf.errors import RobustcfError
@@ -29,7 +30,7 @@ def cli() -> None:
     """Robust collaborative filtering: measure, prove and improve how rankings hold under attack."""
 
 
-for command in (datasets, train, evaluate, recommend, attack):
+for command in (datasets, train, evaluate, recommend, attack, norm):
     cli.add_command(command)
 
 

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
 @click.option(
     "--items", multiple=True, metavar="LABEL...", help="Instead: the items of a new user."
 )
-@click.option("-k", "k", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option(
+    "-k",
+    "k",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Items a user.",
+)
 @click.option("--data-dir", metavar="DIR", help="Look here first for the data of the run.")
 @reports
 def recommend(

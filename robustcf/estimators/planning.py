@@ -21,9 +21,9 @@ from robustcf.estimators.numerics import blocks
 _DRAWS = 48
 _POOL = 256
 _FOLDS = 8
-# Shortfalls are averaged over noise as predicted, twice and four times that: predictions are
-# made on the data they are tested on, so they flatter.
-_INFLATIONS = (1.0, 2.0, 4.0)
+# Shortfalls are averaged over the noise as predicted and twice that: the prediction is itself an
+# estimate from few columns.
+_INFLATIONS = (1.0, 2.0)
 # Among options with equal shortfall (often none at all) the less noisy one is preferred.
 _NOISE_PRICE = 0.003
 # No more than this share of the first sketch may be taken for directions: beyond it the sketch

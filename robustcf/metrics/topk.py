@@ -149,7 +149,8 @@ class _Ranker:
             low[:, -1] = rough[:, -1] + reach[:, 0] * self.largest
         last = min(self.k, rough.shape[1] - 1)
         clear = (high[:, :last] > low[:, 1 : last + 1]) | (rough[:, 1 : last + 1] == -torch.inf)
-        return clear.all(dim=1)
+        whole: Tensor = clear.all(dim=1)
+        return whole
 
     def _rank_again(
         self,

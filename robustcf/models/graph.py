@@ -80,14 +80,14 @@ def item_graph(train: Interactions, neighbours: int = 10) -> csr_matrix:
         limit = (ends[start - 1] if start else 0.0) + _BLOCK_PAIRS
         stop = max(start + 1, int(np.searchsorted(ends, limit)))
         block = (transposed[start:stop] @ R).tocsr()
-        row = start + np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
-        value = block.data.astype(np.float64) * out[row] * into[block.indices]
-        order = np.lexsort((block.indices, -value, row))
-        rank = np.arange(len(order)) - np.repeat(block.indptr[:-1], np.diff(block.indptr))
-        kept = order[rank < neighbours]
-        rows.append(row[kept])
-        columns.append(block.indices[kept])
-        values.append(value[kept])
+        lengths = np.diff(block.indptr)
+        value = block.data * np.repeat(out[start:stop], lengths) * into[block.indices]
+        for row in range(stop - start):
+            entries = slice(block.indptr[row], block.indptr[row + 1])
+            kept = _largest(value[entries], block.indices[entries], neighbours)
+            rows.append(np.full(len(kept), start + row))
+            columns.append(block.indices[entries][kept])
+            values.append(value[entries][kept])
         start = stop
     graph = csr_matrix(
         (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))),
@@ -95,3 +95,14 @@ def item_graph(train: Interactions, neighbours: int = 10) -> csr_matrix:
     )
     graph.sort_indices()
     return graph
+
+
+def _largest(values: Vector, columns: npt.NDArray[Any], count: int) -> npt.NDArray[np.intp]:
+    """Where the ``count`` largest values are, ties to the lower column; no full sort."""
+    if len(values) <= count:
+        return np.arange(len(values))
+    limit = np.partition(values, len(values) - count)[len(values) - count]
+    above = np.flatnonzero(values > limit)
+    level = np.flatnonzero(values == limit)
+    level = level[np.argsort(columns[level])]
+    return np.concatenate((above, level[: count - len(above)]))

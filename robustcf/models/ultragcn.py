@@ -21,9 +21,9 @@ from robustcf.models.graph import item_beta, item_graph, user_beta
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-# Sparse weights are kept while they take less than this many entries (12 bytes each); beyond
+# Sparse weights are kept while they take less than this many entries (20 bytes each); beyond
 # it every block makes its own again, so that memory does not grow with the interactions.
-_KEEP_ENTRIES = 20_000_000
+_KEEP_ENTRIES = 12_000_000
 
 
 class UltraGCN(Model):
@@ -101,6 +101,8 @@ class UltraGCN(Model):
         self.item_beta = item_beta(train.item_degrees)
         self._kept: dict[int, tuple[SparseRows, NegativeWeights]] = {}
         self._kept_entries = 0
+        # One tensor for all blocks: it is as long as the catalogue.
+        self._column = self._tensor(self.item_beta if w4 else 0 * self.item_beta, self.dtype)
         popularity = (train.item_degrees + 1.0) / (len(train) + train.n_items)
         # Half uniform, half by popularity: popular items have the larger gradients, and no
         # item's inverse probability exceeds twice the catalogue.
@@ -131,15 +133,14 @@ class UltraGCN(Model):
         """The weights of softplus(s) of some users, over all items."""
         scale = self.train.user_degrees[users] * self.negative_weight / self.train.n_items
         if self.w4 == 0:
-            column, shift = np.zeros(self.train.n_items), np.full(len(users), self.w3)
+            shift = np.full(len(users), self.w3)
         else:
-            column = self.item_beta
             # Users without pairs have scale 0 and no beta: any finite shift will do.
             beta = np.where(scale > 0, self.user_beta[users], 1.0)
             scale, shift = scale * self.w4 * beta, self.w3 / (self.w4 * beta)
         return NegativeWeights(
             self._tensor(scale, self.dtype),
-            self._tensor(column, self.dtype),
+            self._column,
             self._tensor(shift, self.dtype) if self.w3 else None,
         )
 

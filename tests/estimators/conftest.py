@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
+import pytest
+import torch
 
 SEEDS = (0, 1, 2)
 
@@ -21,3 +25,12 @@ def decaying(d: int, n: int, seed: int, power: float = 0.7) -> np.ndarray:
     left = np.linalg.qr(rng.normal(size=(d, k)))[0] * np.exp(0.5 * rng.normal(size=(d, 1)))
     right = np.linalg.qr(rng.normal(size=(n, k)))[0]
     return (left * np.arange(1, k + 1) ** -power) @ right.T
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Small matrices gain nothing from threads, and on a busy machine lose much."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

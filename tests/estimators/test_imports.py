@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-HEAVY = ("pandas", "matplotlib", "scipy", "pyarrow", "requests", "tqdm", "safetensors")
+HEAVY = ("pandas", "matplotlib", "scipy", "pyarrow", "requests", "safetensors")
 
 
 def _modules(statement: str) -> set[str]:

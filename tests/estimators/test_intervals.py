@@ -113,7 +113,7 @@ def test_certify_with_few_products_is_honest(budget: int) -> None:
             continue
         assert not answer.certified
         assert answer.products + answer.rproducts <= budget
-        assert answer.lower <= row_norms(A).max() <= answer.upper
+        assert answer.lower <= row_norms(A).max() * (1 + 1e-12) <= answer.upper
 
 
 def test_certify_zero_and_empty() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -39,7 +40,8 @@ class _Recorder:
             self.given.append(X)
             return torch.from_numpy(X).to(dtype)
 
-        monkeypatch.setattr(f"robustcf.estimators.{module}.rademacher", draw)
+        # The package's attribute of that name is the function, not the module.
+        monkeypatch.setattr(sys.modules[f"robustcf.estimators.{module}"], "rademacher", draw)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -126,7 +128,7 @@ def test_hutchinson_mean_and_variance() -> None:
     """Unbiased, variance sum_{j != i} B_ij^2 / m: within 4.5 standard errors for 12 entries."""
     rng = np.random.default_rng(0)
     B = rng.normal(size=(12, 12))
-    m, count = 3, 8000
+    m, count = 3, 4000
     values = _trials(lambda g: hutchinson_diagonal(B, m, generator=g), count)
     variance = bounds.hutchinson_variance(B).numpy() / m
     naive = np.array([sum(B[i, j] ** 2 for j in range(12) if j != i) for i in range(12)]) / m
@@ -144,7 +146,7 @@ def test_hutchpp_is_unbiased(p: float) -> None:
     factor = rng.normal(size=(12, 12))
     # p = 1/2 leaves the rest out: exact where B S spans everything, so take rank one there.
     B = factor @ factor.T if p < 0.5 else np.outer(factor[0], factor[0])
-    count = 6000
+    count = 2000
     values = _trials(lambda g: hutchpp_diagonal(B, 10, p=p, generator=g), count)
     standard_error = values.std(axis=0) / math.sqrt(count) + 1e-12 * np.abs(B).max()
     assert (np.abs(values.mean(axis=0) - np.diag(B)) < 4.5 * standard_error).all()
@@ -178,7 +180,7 @@ def test_concentration_lemma() -> None:
     rng = np.random.default_rng(4)
     A = rng.normal(size=(15, 40))
     B = A @ A.T
-    delta, m, count = 0.1, 20, 2000
+    delta, m, count = 0.1, 20, 1000
     epsilon = bounds.diagonal_deviation(m, delta, 15, bounds.offdiagonal_norm(A))
     values = _trials(lambda g: hutchinson_diagonal(B, m, generator=g), count)
     failures = (np.abs(values - np.diag(B)).max(axis=1) >= epsilon).mean()
@@ -190,7 +192,7 @@ def test_adaptive_power_fails_on_the_example(budget: int) -> None:
     """diag(2, 1): stuck at 1 with probability (2 / pi) atan(1 / 2), whatever the budget."""
     A = torch.diag(torch.tensor([2.0, 1.0], dtype=torch.float64))
     generator = torch.Generator().manual_seed(0)
-    count = 4000
+    count = 600 if budget > 5 else 2500
     values = [float(adaptive_power(A, budget, generator=generator)) for _ in range(count)]
     stuck = np.isclose(values, 1.0)
     assert (stuck | np.isclose(values, 2.0)).all()

@@ -1,0 +1,153 @@
+"""Choose presets on VALID, by random search; the test pairs are never looked at.
+
+    python scripts/tune_presets.py --dataset ml-1m --model ultragcn --reg two_to_inf --trials 12
+
+Each trial trains on train alone and is judged by NDCG@10 on valid after its last pass (the
+learning rate has then fallen to 0, so the number of passes is a setting like the others). The
+best one is written to robustcf/presets/, with the command, the trials and its metrics on valid.
+The preset that is there already is trial 0, so that searching again never makes it worse.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robustcf.config import TrainConfig
+from robustcf.data import Split, load
+from robustcf.metrics import MetricReport, evaluate
+from robustcf.presets import preset
+from robustcf.randomness import stream
+from robustcf.runtime import set_threads
+from robustcf.training import TrainingError, train
+
+FOLDER = Path(__file__).resolve().parent.parent / "robustcf" / "presets"
+
+# Factors that a setting of the best trial so far is multiplied by.
+MOVES: dict[str, tuple[float, ...]] = {
+    "reg_weight": (0.3, 0.5, 0.7, 1.4, 2.0, 3.0),
+    "lr": (0.5, 0.7, 1.4, 2.0),
+    "user_lr": (0.5, 0.7, 1.4, 2.0),
+    "negative_weight": (0.5, 0.7, 1.4, 2.0),
+    "item_weight": (0.1, 3.0, 10.0),
+    "epochs": (0.7, 0.8, 1.25, 1.5),
+}
+SHOWN = ("ndcg@10", "recall@20", "ndcg@20")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dataset", required=True)
+    parser.add_argument("--model", default="ultragcn")
+    parser.add_argument("--reg", default="weight_decay")
+    parser.add_argument("--trials", type=int, default=10)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--most-epochs", type=int, default=60)
+    parser.add_argument("--data-dir")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--seed", type=int, default=0, help="of the search")
+    parser.add_argument("--start", default="{}", help="JSON: settings of trial 0")
+    parser.add_argument("--keys", nargs="*", help="the settings to vary")
+    parser.add_argument("--dry", action="store_true", help="do not write")
+    options = parser.parse_args()
+    set_threads(options.threads)
+    split = load(options.dataset, data_dir=options.data_dir, download=False)
+    base = preset(split.name, options.model, options.reg).config
+    base = base.replace(**json.loads(options.start), epochs_chosen=True)
+    found = search(split, base, options)
+    if not options.dry:
+        write(split, options, *found)
+
+
+def search(
+    split: Split, base: TrainConfig, options: argparse.Namespace
+) -> tuple[TrainConfig, MetricReport, list[dict[str, Any]]]:
+    rng = stream(options.seed, "tune", split.name, options.model, options.reg)
+    keys = options.keys or [key for key in MOVES if _applies(key, base)]
+    best, best_report = base, trial(split, base)
+    trials = [describe(base, best_report, keys)]
+    began = time.monotonic()
+    print(json.dumps(trials[0]), flush=True)
+    while len(trials) < options.trials and time.monotonic() - began < 60 * options.minutes:
+        config = moved(best, keys, rng, options.most_epochs)
+        try:
+            report = trial(split, config)
+        except TrainingError as error:
+            print(error, file=sys.stderr)
+            continue
+        trials.append(describe(config, report, keys))
+        better = report["ndcg@10"] > best_report["ndcg@10"]
+        print(json.dumps(trials[-1]), "*" if better else "", flush=True)
+        if better:
+            best, best_report = config, report
+    return best, best_report, trials
+
+
+def _applies(key: str, config: TrainConfig) -> bool:
+    if key in ("negative_weight", "item_weight"):
+        return config.model == "ultragcn"
+    return key != "reg_weight" or config.reg != "none"
+
+
+def moved(
+    config: TrainConfig, keys: list[str], rng: np.random.Generator, most_epochs: int
+) -> TrainConfig:
+    """One, two or three settings changed."""
+    count = min(len(keys), int(rng.integers(1, 4)))
+    changes: dict[str, Any] = {}
+    for key in rng.choice(keys, size=count, replace=False).tolist():
+        value = getattr(config, key) * float(rng.choice(MOVES[key]))
+        changes[key] = (
+            min(most_epochs, max(1, round(value))) if key == "epochs" else float(f"{value:.2g}")
+        )
+    return config.replace(**changes)
+
+
+def trial(split: Split, config: TrainConfig) -> MetricReport:
+    trained = train(split, config.replace(refit="no"))
+    return evaluate(trained.factors, split, part="valid")
+
+
+def describe(config: TrainConfig, report: MetricReport, keys: list[str]) -> dict[str, Any]:
+    settings = {key: getattr(config, key) for key in keys}
+    return settings | {f"valid {name}": round(report[name], 4) for name in SHOWN}
+
+
+def write(
+    split: Split,
+    options: argparse.Namespace,
+    config: TrainConfig,
+    report: MetricReport,
+    trials: list[dict[str, Any]],
+) -> None:
+    defaults = TrainConfig(model=options.model, reg=options.reg).as_dict()
+    settings = {
+        key: value
+        for key, value in config.as_dict().items()
+        if value != defaults[key] or key in ("dim", "epochs", "lr", "user_lr", "reg_weight")
+    }
+    arguments = [a for n, a in enumerate(sys.argv[1:]) if "--data-dir" not in sys.argv[n : n + 2]]
+    content = {
+        "config": settings | {"epochs_chosen": True},
+        "found": {
+            "how": "random search, NDCG@10 on valid after training on train alone",
+            "command": f"python scripts/tune_presets.py {shlex.join(arguments)}",
+            "valid": {name: round(report[name], 4) for name in SHOWN},
+            "protocol": str(report.protocol),
+            "trials": trials,
+        },
+    }
+    path = FOLDER / f"{split.name}.{options.model}.{options.reg}.json"
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
