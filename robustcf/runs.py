@@ -25,7 +25,7 @@ from robustcf.config import RunConfig
 from robustcf.data import Split, load
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
-from robustcf.metrics.evaluate import MetricReport, default_mask, evaluate
+from robustcf.metrics.evaluate import MetricReport, Part, default_mask, evaluate
 from robustcf.runtime import device_of, environment, set_threads
 from robustcf.training import Trained, train, two_to_inf
 
@@ -203,17 +203,20 @@ class RunDir:
                 left.unlink()
 
     def evaluate(
-        self, split: Split, ks: tuple[int, ...] = (10, 20), *, part: str = "test"
+        self,
+        split: Split,
+        ks: tuple[int, ...] = (10, 20),
+        *,
+        part: Part = "test",
+        mask: tuple[str, ...] | None = None,
     ) -> MetricReport:
-        """Metrics of the run's factors by the protocol of its set."""
-        factors = self.factors()
-        learnt = self.metrics()["learnt_from"]
+        """Metrics of the run's factors: by the protocol of its set, or with other pairs masked."""
+        factors, learnt = self.factors(), self.metrics()["learnt_from"]
         if part == "valid" and learnt != "train":
             raise InputError(f"{self.path} learnt from valid: it can be evaluated on test only")
-        mask = default_mask(split, part)  # type: ignore[arg-type]
-        if part == "test" and learnt != "train":
-            mask = ("train", "valid")
-        return evaluate(factors, split, ks, part=part, mask=mask)  # type: ignore[arg-type]
+        if mask is None:
+            mask = default_mask(split, part) if learnt == "train" else ("train", "valid")
+        return evaluate(factors, split, ks, part=part, mask=mask)
 
 
 class _Checkpoint:

@@ -196,6 +196,8 @@ def test_evaluate(run: str) -> None:
     more = command(evaluate, run, "--k", "1", "5")["test"]
     assert {"ndcg@1", "ndcg@5"} <= set(more)
     assert "ndcg@10" not in more
+    other = command(evaluate, run, "--mask", "train")["test"]
+    assert other["protocol"]["masked"] == ["train"]
     text = CliRunner().invoke(evaluate, [run, "--k", "3", "--k", "10"]).stdout
     assert "pairs of train and valid masked" in text
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import click
 
 from robustcf.cli.common import Report, reports
@@ -15,10 +17,21 @@ from robustcf.cli.common import Report, reports
     "--part", type=click.Choice(["test", "valid"]), default="test", show_default=True,
     help="The held-out pairs to compare with.",
 )  # fmt: skip
+@click.option(
+    "--mask",
+    type=click.Choice(["train", "valid", "test"]),
+    multiple=True,
+    help="Parts that are no candidates, instead of the protocol's: not for published numbers.",
+)
 @click.option("--data-dir", metavar="DIR", help="Look here first for the data of the run.")
 @reports
 def evaluate(
-    run: str, ks: tuple[int, ...], more_ks: tuple[int, ...], part: str, data_dir: str | None
+    run: str,
+    ks: tuple[int, ...],
+    more_ks: tuple[int, ...],
+    part: Literal["test", "valid"],
+    mask: tuple[str, ...],
+    data_dir: str | None,
 ) -> Report:
     """Evaluate the factors of RUN: full ranking, the protocol of its data set."""
     from robustcf.runs import RunDir
@@ -27,5 +40,6 @@ def evaluate(
         raise click.UsageError(f"unexpected argument {more_ks[0]}; cutoffs follow --k")
     opened = RunDir(run)
     opened.factors()  # a run without them is an error before any data are read
-    report = opened.evaluate(opened.split(data_dir), (*ks, *more_ks) or (10, 20), part=part)
+    cutoffs = (*ks, *more_ks) or (10, 20)
+    report = opened.evaluate(opened.split(data_dir), cutoffs, part=part, mask=mask or None)
     return Report({"run": run, part: report.as_dict()}, str(report))

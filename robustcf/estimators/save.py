@@ -16,7 +16,7 @@ from robustcf.estimators.probes import Seed, gaussian, rademacher
 from robustcf.estimators.sketch import chi2_bounds
 from robustcf.estimators.twinest import gram_bounds
 
-# Chosen on the tuning half of the suite in scripts/bench_estimators.py.
+# Chosen by trial on the first half of the suite in scripts/bench_estimators.py.
 _LOOK_SHARE = 0.4
 # Above this the rows are too correlated for Hutchinson, and finding out exactly costs a product.
 _CORRELATION_GATE = 4.0
@@ -104,13 +104,13 @@ def _plan(run: Run, look: FirstLook, scale: float) -> tuple[Plan, float | None]:
     """Choose a plan; where Hutchinson has a chance, one product settles its variance first."""
     op, rho = run.op, None
     row = run.best_row or 0
+    pool = run.leaders(look.squares, len(look.squares))
     if op.left > run.verify + 4 and look.correlation(row) < _CORRELATION_GATE:
         norm = run.norms[row]
         unit = run.best_vector / torch.where(norm > 0, norm, torch.ones_like(norm))
         image = row_norms(op.matmat(unit.conj().reshape(-1, 1).to(op.dtype)).mT)[0]
         rho = float((image / norm) ** 2) if float(norm) > 0 else None
     plans = [p for p in options(look, op.left, rho) if p.verify >= run.verify]
-    pool = run.leaders(look.squares, len(look.squares))
     best = (run.lower / scale) ** 2
     fallback = Plan("sketch", 0, op.left - run.verify, run.verify)
     return choose(look, plans or [fallback], pool, best, rho, run.generator), rho

@@ -38,13 +38,13 @@ class Batch:
         users: rows: the users of the block, each once; pairs: the user of each pair.
         items: pairs: the positive item of each pair; rows: None.
         negatives: sampled items: pairs x number (pairs), or one shared list (rows), or None.
-        number: rows: which block of the partition this is.
+        number: rows: which block of the model's partition this is; -1: none of them.
     """
 
     users: Tensor
     items: Tensor | None = None
     negatives: Tensor | None = None
-    number: int = 0
+    number: int = -1
 
 
 @dataclass(frozen=True, eq=False)

@@ -100,7 +100,7 @@ class UltraGCN(Model):
         self.user_beta = user_beta(train.user_degrees)
         self.item_beta = item_beta(train.item_degrees)
         self._kept: dict[int, tuple[SparseRows, NegativeWeights]] = {}
-        self._kept_entries = 0
+        self._looked = False
         # One tensor for all blocks: it is as long as the catalogue.
         self._column = self._tensor(self.item_beta if w4 else 0 * self.item_beta, self.dtype)
         popularity = (train.item_degrees + 1.0) / (len(train) + train.n_items)
@@ -146,23 +146,32 @@ class UltraGCN(Model):
 
     def row_weights(self, batch: Batch) -> tuple[SparseRows, NegativeWeights]:
         """All weights of a block of users, from memory where it is kept."""
+        if not self._looked:
+            # All at once, before the first step: small tensors that stay, made in between large
+            # ones that come and go, would leave the heap full of holes.
+            self._keep()
         if batch.number in self._kept:
             return self._kept[batch.number]
-        users = batch.users.cpu().numpy()
+        return self._make_weights(batch.users.cpu().numpy())
+
+    def _keep(self) -> None:
+        entries, self._looked = 0, True
+        for number, users in enumerate(self._blocks):
+            weights = self._make_weights(users)
+            entries += len(weights[0].rows)
+            if entries > _KEEP_ENTRIES:
+                return
+            self._kept[number] = weights
+
+    def _make_weights(self, users: npt.NDArray[np.int64]) -> tuple[SparseRows, NegativeWeights]:
         Q = self.positive_weights(users)
         rows = np.repeat(np.arange(len(users)), np.diff(Q.indptr))
-        weights = (
-            SparseRows(
-                self._tensor(rows, torch.int64),
-                self._tensor(Q.indices, torch.int64),
-                self._tensor(Q.data, self.dtype),
-            ),
-            self.negative_weights(users),
+        positives = SparseRows(
+            self._tensor(rows, torch.int64),
+            self._tensor(Q.indices, torch.int64),
+            self._tensor(Q.data, self.dtype),
         )
-        if self._kept_entries + Q.nnz <= _KEEP_ENTRIES:
-            self._kept[batch.number] = weights
-            self._kept_entries += Q.nnz
-        return weights
+        return positives, self.negative_weights(users)
 
     def gradient(self, batch: Batch, U: Tensor, V: Tensor, *, value: bool = False) -> Gradient:
         """The gradient of the batch's share of the objective at (U, V)."""

@@ -15,6 +15,7 @@ from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics import evaluate, top_items
 from robustcf.metrics.evaluate import default_mask
+from tests.metrics.test_ranking import trec
 
 
 def slow_top(factors: Factors, users: list[int], k: int, seen: Interactions | None) -> np.ndarray:
@@ -89,6 +90,33 @@ def test_near_ties_are_ranked_exactly() -> None:
     V[:, 0] += rng.integers(0, 4, 3000) * np.float32(2**-23)
     factors = Factors(torch.tensor([[1.0, 1e3, -1e3, 1.0]]), torch.tensor(V))
     assert np.array_equal(top_items(factors, [0], 12), slow_top(factors, [0], 12, None))
+
+
+@given(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 12))
+@settings(max_examples=40, deadline=None)
+def test_every_user_agrees_with_trec_eval(seed: int, n_users: int, n_items: int) -> None:
+    """Ties in masses, users with few items left, cutoffs beyond the catalogue, one item."""
+    rng = np.random.default_rng(seed)
+    cells = rng.choice(4, size=(n_users, n_items), p=[0.4, 0.1, 0.3, 0.2])
+    cells[0, 0] = 0
+    parts = [Interactions(*np.nonzero(cells == n), n_users, n_items) for n in range(3)]
+    if len(parts[2]) == 0:
+        return
+    split = Split("random", *parts)
+    factors = Factors(
+        torch.tensor(rng.integers(-1, 2, (n_users, 2)), dtype=torch.float32),
+        torch.tensor(rng.integers(-1, 2, (n_items, 2)), dtype=torch.float32),
+    )
+    report = evaluate(factors, split, ks=(1, 3, 15))
+    users = report.users.tolist()
+    top = slow_top(factors, users, 15, split.train_full)
+    relevant = [set(split.test.items_of(u).tolist()) for u in users]
+    names = {"ndcg": "ndcg", "recall": "recall", "precision": "precision", "hit_rate": "hit_rate",
+             "average_precision": "map", "reciprocal_rank": "mrr"}  # fmt: skip
+    for k in (1, 3, 15):
+        for theirs, expected in trec(top, relevant, k).items():
+            got = report.per_user[f"{names[theirs]}@{k}"]
+            np.testing.assert_allclose(got, expected, atol=1e-12, err_msg=f"{theirs}@{k}")
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
