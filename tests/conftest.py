@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+
+# Tests are small: a second thread costs more than it brings, and stalls on a busy machine.
+torch.set_num_threads(1)
 
 ROOT = Path(__file__).resolve().parent.parent
 

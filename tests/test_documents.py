@@ -38,7 +38,9 @@ def shell_commands() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("words", shell_commands(), ids=" ".join)
-def test_commands_in_the_readme_parse(words):
+def test_commands_in_the_readme_parse(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "matrix.npz").touch()
     command: click.Command = cli
     arguments = words[1:]
     path = ["robustcf"]

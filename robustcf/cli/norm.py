@@ -21,7 +21,13 @@ METHODS = (
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--method", type=click.Choice(METHODS), default="auto", show_default=True)
+@click.option(
+    "--method",
+    type=click.Choice(METHODS),
+    default="auto",
+    show_default=True,
+    help="How to estimate; auto is exact where that is cheaper, else save.",
+)
 @click.option(
     "--budget",
     type=int,
