@@ -138,7 +138,7 @@ def draw_supplement(path: Path, spectra: dict[str, Any], shares: dict[str, Any])
 
 
 def main() -> None:
-    parser = common.parser(__doc__.splitlines()[0], 20)
+    parser = common.parser(__doc__.splitlines()[0], 10)
     parser.add_argument("--size", type=int, default=5000, help="side of the Gaussian matrices")
     parser.add_argument("--budgets", type=int, nargs="+", default=[100, 200, 400, 800, 1600])
     parser.add_argument(
