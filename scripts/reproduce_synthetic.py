@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.ticker import NullFormatter
 from torch.utils.flop_counter import FlopCounterMode
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -96,6 +97,7 @@ def draw(path: Path, results: dict[str, Any]) -> None:
             }
             common.draw_curves(axis, lines, 1e-5 if key == "error" else 0.0)
             axis.set_xscale("log")
+            axis.xaxis.set_minor_formatter(NullFormatter())
             axis.set_xlabel("GFLOPs" if x_key else "products with A and its transpose")
             if key == "error":
                 axis.set_yscale("log")
