@@ -44,7 +44,7 @@ def fold_in(run: RunDir, split: Split, items: Sequence[int], k: int = 10) -> Ran
     The ridge is the weight that training had on the squared norm of a user's row.
     """
     config, factors = run.config.train, run.factors()
-    learnt = split.train if run.metrics()["learnt_from"] == "train" else split.train_full
+    learnt = run.learnt_pairs(split)
     model = build_model(config, learnt, start=factors)
     ridge = config.reg_weight * len(learnt) / 1024 if config.reg == "weight_decay" else _RIDGE
     row = model.fold_in(sorted(set(items)), ridge=ridge)

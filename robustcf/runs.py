@@ -22,7 +22,7 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from robustcf.config import RunConfig
-from robustcf.data import Split, load
+from robustcf.data import Interactions, Split, load
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import MetricReport, Part, default_mask, evaluate
@@ -147,6 +147,10 @@ class RunDir:
             )
         found: dict[str, Any] = json.loads((self.path / METRICS).read_text(encoding="utf-8"))
         return found
+
+    def learnt_pairs(self, split: Split) -> Interactions:
+        """The pairs that the factors were learnt from: train, or train and valid after a refit."""
+        return split.train if self.metrics()["learnt_from"] == "train" else split.train_full
 
     def execute(self, split: Split, *, progress: bool = False, every: float = 10.0) -> Trained:
         """Train as the configuration says, from where an earlier attempt stopped, and write.

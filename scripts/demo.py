@@ -36,9 +36,8 @@ def curves_of(folder: Path) -> tuple[RobustnessCurve, RobustnessCurve]:
     """The attacked curve of a run and its random control."""
     trained = RunDir(folder)
     split, factors, result = trained.split(), trained.factors(), trained.metrics()
-    seen = split.train if result["learnt_from"] == "train" else split.train_full
     mask = result["test"]["protocol"]["masked"]
-    attack = FGM(objective_of("bce", trained, factors, seen))
+    attack = FGM(objective_of("bce", trained, factors, trained.learnt_pairs(split)))
     return (
         robustness_curve(factors, split, attack, EPSILONS, mask=mask),
         robustness_curve(factors, split, RandomNoise(), EPSILONS, mask=mask),

@@ -205,7 +205,7 @@ def test_evaluate(run: str) -> None:
 def test_evaluate_refuses(run: str, table: Path, tmp_path: Path) -> None:
     for arguments, message in (
         ([run, "--part", "valid"], "learnt from valid"),
-        ([run, "7"], "cutoffs follow --k"),
+        ([run, "7"], "unexpected extra argument"),
         ([run, "--k", "0"], "every cutoff must be an integer of at least 1"),
         ([str(tmp_path)], "is no run directory"),
     ):

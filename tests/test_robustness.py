@@ -150,3 +150,5 @@ def test_the_command_refuses_what_it_cannot_do(trained, capsys, tmp_path):
     assert run(["attack", str(tmp_path)]) == 1
     assert "no run directory" in capsys.readouterr().err
     assert run(["attack", str(trained), "--epsilons", "many"]) == 2
+    assert run(["attack", str(trained), "--epsilons"]) == 2, "no sizes are not the default sizes"
+    assert run(["attack", str(trained), "--epsilons", "--relative"]) == 2

@@ -6,9 +6,8 @@ Example:
     >>> from robustcf.data import checkerboard
     >>> from robustcf.factors import Factors
     >>> train = checkerboard().train
-    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
-    <torch...>
-    >>> factors = Factors(torch.randn(20, 4), torch.randn(30, 4))
+    >>> g = torch.Generator().manual_seed(0)
+    >>> factors = Factors(torch.randn(20, 4, generator=g), torch.randn(30, 4, generator=g))
     >>> attacked = FGM(Softmax(train), RowBudget()).perturb(factors, 0.5)
     >>> round(attacked.realised["users"], 4), round(attacked.realised["items"], 4)
     (0.5, 0.5)

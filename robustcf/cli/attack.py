@@ -87,7 +87,7 @@ def attack(
     trained = RunDir(run)
     factors, result = trained.factors(), trained.metrics()
     split = trained.split(data_dir)
-    seen = split.train if result["learnt_from"] == "train" else split.train_full
+    seen = trained.learnt_pairs(split)
     options: dict[str, Any] = {"budget": BUDGETS[budget](), "relative": relative, "side": side}
     control: Attack = RandomNoise(seed=seed, **options)
     chosen = control

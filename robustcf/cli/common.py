@@ -61,10 +61,9 @@ class ListCommand(click.Command):
         current = ""
         for word in args:
             if word.startswith("-") and not _is_number(word):
+                spelled.append(word)
                 current = word if word in lists else ""
-                if not current:
-                    spelled.append(word)
-            elif current:
+            elif current and spelled[-1] != current:
                 spelled += [current, word]
             else:
                 spelled.append(word)

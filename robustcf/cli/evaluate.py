@@ -6,12 +6,11 @@ from typing import Literal
 
 import click
 
-from robustcf.cli.common import Report, reports
+from robustcf.cli.common import ListCommand, Report, reports
 
 
-@click.command()
+@click.command(cls=ListCommand)
 @click.argument("run")
-@click.argument("more_ks", nargs=-1, type=int, metavar="")
 @click.option("--k", "ks", type=int, multiple=True, metavar="K...", help="Cutoffs (10 20).")
 @click.option(
     "--part", type=click.Choice(["test", "valid"]), default="test", show_default=True,
@@ -28,7 +27,6 @@ from robustcf.cli.common import Report, reports
 def evaluate(
     run: str,
     ks: tuple[int, ...],
-    more_ks: tuple[int, ...],
     part: Literal["test", "valid"],
     mask: tuple[str, ...],
     data_dir: str | None,
@@ -36,10 +34,8 @@ def evaluate(
     """Evaluate the factors of RUN: full ranking, the protocol of its data set."""
     from robustcf.runs import RunDir
 
-    if more_ks and not ks:
-        raise click.UsageError(f"unexpected argument {more_ks[0]}; cutoffs follow --k")
     opened = RunDir(run)
     opened.factors()  # a run without them is an error before any data are read
-    cutoffs = (*ks, *more_ks) or (10, 20)
+    cutoffs = ks or (10, 20)
     report = opened.evaluate(opened.split(data_dir), cutoffs, part=part, mask=mask or None)
     return Report({"run": run, part: report.as_dict()}, str(report))

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import Report, reports
+from robustcf.cli.common import ListCommand, Report, reports
 
 if TYPE_CHECKING:
     from robustcf.data.interactions import Labels
 
 
-@click.command()
+@click.command(cls=ListCommand)
 @click.argument("run")
-@click.argument("more", nargs=-1, metavar="")
 @click.option("--user", "users", multiple=True, metavar="LABEL...", help="Users of the run.")
 @click.option(
     "--items", multiple=True, metavar="LABEL...", help="Instead: the items of a new user."
@@ -34,7 +33,6 @@ def recommend(
     run: str,
     users: tuple[str, ...],
     items: tuple[str, ...],
-    more: tuple[str, ...],
     k: int,
     data_dir: str | None,
 ) -> Report:
@@ -53,12 +51,12 @@ def recommend(
     from robustcf.recommending import fold_in, recommend_to
 
     if users:
-        ids = [_id("user", label, split.user_labels, split.n_users) for label in (*users, *more)]
+        ids = [_id("user", label, split.user_labels, split.n_users) for label in users]
         found = recommend_to(opened.factors(), split.train_full, ids, k)
     else:
-        ids = [_id("item", label, split.item_labels, split.n_items) for label in (*items, *more)]
+        ids = [_id("item", label, split.item_labels, split.n_items) for label in items]
         found = [fold_in(opened, split, ids, k)]
-    names = [*users, *more] if users else ["new user"]
+    names = list(users) if users else ["new user"]
     lists: list[dict[str, Any]] = [
         {
             "user": name if users else None,

@@ -144,16 +144,7 @@ class Interactions:
             )
         times = _column("timestamps", timestamps, np.int64, len(user_ids))
         values = _column("weights", weights, np.float32, len(user_ids))
-        keys = user_ids.astype(np.int64) * max(n_items, 1) + item_ids
-        if times is None:
-            order = np.argsort(keys, kind="stable")
-        else:
-            # Latest first within a pair; ~t is -t - 1 and cannot overflow as -t can.
-            order = np.lexsort((np.arange(len(keys)), ~times, keys))
-        keys = keys[order]
-        first = np.ones(len(keys), dtype=bool)
-        first[1:] = keys[1:] != keys[:-1]
-        kept = order[first]
+        kept = one_of_each(user_ids.astype(np.int64) * max(n_items, 1) + item_ids, times)
         built = cls(
             user_ids[kept],
             item_ids[kept],
@@ -164,7 +155,7 @@ class Interactions:
             timestamps=None if times is None else times[kept],
             weights=None if values is None else values[kept],
         )
-        return built, len(order) - len(kept)
+        return built, len(user_ids) - len(kept)
 
     def __len__(self) -> int:
         return len(self.users)
@@ -370,6 +361,20 @@ class Split:
             f"Split({self.name!r}, {self.n_users:,} users x {self.n_items:,} items, "
             f"train {len(self.train):,}, valid {len(self.valid):,}, test {len(self.test):,})"
         )
+
+
+def one_of_each(
+    keys: npt.NDArray[np.int64], times: npt.NDArray[np.int64] | None
+) -> npt.NDArray[np.intp]:
+    """Where each distinct key is kept: its latest place, or the first where times tie or lack."""
+    if times is None:
+        order = np.argsort(keys, kind="stable")
+    else:
+        # ~t is -t - 1: descending in time without the overflow of -t.
+        order = np.lexsort((np.arange(len(keys)), ~times, keys))
+    first = np.ones(len(keys), dtype=bool)
+    first[1:] = keys[order[1:]] != keys[order[:-1]]
+    return order[first]
 
 
 def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from robustcf.data.interactions import Interactions, Labels
+from robustcf.data.interactions import Interactions, Labels, one_of_each
 from robustcf.errors import DataError
 
 if TYPE_CHECKING:
@@ -184,12 +184,7 @@ def to_interactions(
 
 def _rows_to_keep(table: Table, min_rating: float | None, notes: list[str]) -> npt.NDArray[np.intp]:
     pairs = table.users.codes.astype(np.int64) * len(table.items.labels) + table.items.codes
-    rows = np.arange(len(pairs))
-    # ~t is -t - 1: the latest row of a pair first, the first row where times tie or are absent.
-    order = np.lexsort((rows, pairs) if table.times is None else (rows, ~table.times, pairs))
-    first = np.ones(len(order), dtype=bool)
-    first[1:] = pairs[order[1:]] != pairs[order[:-1]]
-    kept = np.sort(order[first])
+    kept = np.sort(one_of_each(pairs, table.times))
     name = Path(table.source).name
     if len(kept) < len(pairs):
         notes.append(f"{name}: {len(pairs) - len(kept):,} repeated pairs dropped")
