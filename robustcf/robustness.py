@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +16,17 @@ import torch
 from torch import Tensor
 
 from robustcf.attacks.base import Attack
-from robustcf.attacks.objectives import ObjectiveGradient
-from robustcf.data.interactions import Split
+from robustcf.attacks.objectives import Objective, ObjectiveGradient, Softmax
+from robustcf.config import TrainConfig
+from robustcf.data.interactions import Interactions, Split
 from robustcf.errors import InputError
 from robustcf.factors import Factors
+from robustcf.files import read_arrays, write_arrays, write_json
 from robustcf.metrics.evaluate import Protocol, evaluate
-from robustcf.models.base import Model
+from robustcf.models import BPRMF, Model, UltraGCN
+
+OBJECTIVES = ("bce", "bpr", "softmax")
+_FORMAT = "robustcf curve 1"
 
 
 class PassObjective:
@@ -53,6 +60,35 @@ class PassObjective:
             items += part.items
             total += part.value or 0.0
         return ObjectiveGradient(users, items, total)
+
+
+def objective_for(
+    name: str, config: TrainConfig, factors: Factors, positives: Interactions
+) -> Objective:
+    """The objective of a name for factors that a configuration trained.
+
+    Args:
+        name: ``bce``, the cross-entropy of UltraGCN with the configuration's weights, without
+            its item-item term, which is a constraint of training; ``bpr``; or ``softmax``.
+        config: what the factors were trained with.
+        factors: they give the shapes.
+        positives: the pairs that are to lose: those the factors were learnt from.
+
+    Example:
+        >>> from robustcf.data import checkerboard
+        >>> factors = Factors(torch.zeros(20, 2), torch.zeros(30, 2))
+        >>> objective_for("softmax", TrainConfig(), factors, checkerboard().train).name
+        'softmax'
+    """
+    if name == "softmax":
+        return Softmax(positives)
+    if name == "bpr":
+        return PassObjective(BPRMF(positives, start=factors), name)
+    if name == "bce":
+        weights = {key: getattr(config, key) for key in ("negative_weight", "w1", "w2", "w3", "w4")}
+        model = UltraGCN(positives, item_weight=0.0, start=factors, **weights)
+        return PassObjective(model, name)
+    raise InputError(f"objective must be one of {', '.join(OBJECTIVES)}, got {name!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +152,66 @@ class RobustnessCurve:
             "realised": list(self.realised),
             "protocol": self.protocol.as_dict(),
         }
+
+    def save(self, path: str | Path) -> Path:
+        """Write the curve as JSON, and the values of single users beside it as ``.npz``.
+
+        Both files are written whole or not at all, the values of the users first: a JSON file
+        that is there has them.
+
+        Args:
+            path: of the JSON file; its folder is made.
+
+        Returns:
+            The path.
+        """
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # float32 is exact to 1e-7 and halves the file; a mean of these is never reported.
+        values = {name: array.astype(np.float32) for name, array in self.per_user.items()}
+        write_arrays(target.with_suffix(".npz"), {"users": self.users, **values})
+        write_json(target, {"format": _FORMAT, "metrics": list(self.values), **self.as_dict()})
+        return target
+
+    @classmethod
+    def load(cls, path: str | Path) -> RobustnessCurve:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            InputError: there is no such curve, or its values of single users are missing.
+        """
+        source = Path(path)
+        try:
+            found = json.loads(source.read_text(encoding="utf-8"))
+            if not isinstance(found, dict) or found.get("format") != _FORMAT:
+                raise InputError(f"{source} is no robustness curve (format {_FORMAT!r} expected)")
+            arrays = read_arrays(source.with_suffix(".npz"))
+            protocol = found["protocol"]
+            return cls(
+                attack=found["attack"],
+                objective=found["objective"],
+                budget=found["budget"],
+                relative=found["relative"],
+                side=found["side"],
+                epsilons=tuple(found["epsilons"]),
+                values={name: np.array(found[name]) for name in found["metrics"]},
+                users=arrays.pop("users"),
+                per_user={name: array.astype(np.float64) for name, array in arrays.items()},
+                realised=tuple(found["realised"]),
+                protocol=Protocol(
+                    dataset=protocol["dataset"],
+                    part=protocol["part"],
+                    masked=tuple(protocol["masked"]),
+                    n_users=protocol["n_users"],
+                    n_users_left_out=protocol["n_users_left_out"],
+                    n_items=protocol["n_items"],
+                ),
+            )
+        except (OSError, ValueError, KeyError) as error:
+            raise InputError(
+                f"{source} is no readable robustness curve ({error}): make it again with "
+                "'robustcf attack'"
+            ) from error
 
 
 def robustness_curve(

@@ -17,14 +17,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from robustcf.config import RunConfig
 from robustcf.data import Interactions, Split, load
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
+from robustcf.files import read_tensors, write_bytes, write_json, write_tensors
 from robustcf.metrics.evaluate import MetricReport, Part, default_mask, evaluate
 from robustcf.runtime import device_of, environment, set_threads
 from robustcf.training import Trained, train, two_to_inf
@@ -90,9 +89,9 @@ class RunDir:
         # A directory appears with its first files in it, or not at all.
         fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         try:
-            _write(fresh / CONFIG, config.to_json().encode())
-            _write(fresh / ENVIRONMENT, _json({**environment(), "seed": config.train.seed}))
-            _write(fresh / DATA, _json(_data_facts(split)))
+            write_bytes(fresh / CONFIG, config.to_json().encode())
+            write_json(fresh / ENVIRONMENT, {**environment(), "seed": config.train.seed})
+            write_json(fresh / DATA, _data_facts(split))
             fresh.chmod(0o755)
             os.replace(fresh, target)
         except BaseException:
@@ -184,9 +183,9 @@ class RunDir:
         }
         tensors = {"users": factors.users.cpu(), "items": factors.items.cpu()}
         write_tensors(self.path / FACTORS, tensors, facts)
-        _write(self.path / HISTORY, _csv(trained.history))
+        write_bytes(self.path / HISTORY, _csv(trained.history))
         if test is not None:
-            _write(self.path / PER_USER, _parquet(test, split))
+            write_bytes(self.path / PER_USER, _parquet(test, split))
         result = {
             "run": str(self.path),
             "dataset": split.name,
@@ -201,7 +200,7 @@ class RunDir:
             "interrupted": trained.interrupted,
             "preset": self.config.preset,
         }
-        _write(self.path / METRICS, _json(result))
+        write_json(self.path / METRICS, result)
         if not trained.interrupted:
             for left in self.path.glob(CHECKPOINT.format("*")):
                 left.unlink()
@@ -247,39 +246,6 @@ class _Checkpoint:
         path = self.folder / CHECKPOINT.format(stage)
         write_tensors(path, copies, {"state": json.dumps(facts)})
         self.last = time.monotonic()
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, str]) -> None:
-    """Write tensors and a few strings as one safetensors file, all or nothing."""
-    _write(path, to_safetensors(tensors, metadata=facts))
-
-
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read what :func:`write_tensors` wrote."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is no readable safetensors file ({error})") from error
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Beside its place, to the disk, then by renaming."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _json(values: dict[str, Any]) -> bytes:
-    return (json.dumps(values, indent=2, allow_nan=False) + "\n").encode()
 
 
 def _data_facts(split: Split) -> dict[str, Any]:

@@ -15,10 +15,9 @@ import shutil
 from pathlib import Path
 
 from robustcf.attacks import FGM, RandomNoise
-from robustcf.cli.attack import objective_of
 from robustcf.cli.main import run
 from robustcf.plots import plot_curves
-from robustcf.robustness import RobustnessCurve, robustness_curve
+from robustcf.robustness import RobustnessCurve, objective_for, robustness_curve
 from robustcf.runs import RunDir
 
 REGULARIZERS = ("weight_decay", "two_to_inf")
@@ -37,7 +36,7 @@ def curves_of(folder: Path) -> tuple[RobustnessCurve, RobustnessCurve]:
     trained = RunDir(folder)
     split, factors, result = trained.split(), trained.factors(), trained.metrics()
     mask = result["test"]["protocol"]["masked"]
-    attack = FGM(objective_of("bce", trained, factors, trained.learnt_pairs(split)))
+    attack = FGM(objective_for("bce", trained.config.train, factors, trained.learnt_pairs(split)))
     return (
         robustness_curve(factors, split, attack, EPSILONS, mask=mask),
         robustness_curve(factors, split, RandomNoise(), EPSILONS, mask=mask),

@@ -18,6 +18,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "data": {"errors", "randomness"},
     "estimators": {"errors"},
     "factors": {"errors"},
+    "files": {"errors"},
     "losses": {"errors"},
     "config": {"errors"},
     "runtime": {"errors", "randomness"},
@@ -31,7 +32,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("errors", "randomness", "runtime", "config", "data", "factors", "losses", "models"),
         *("metrics", "regularizers", "estimators", "optim", "presets"),
     },
-    "robustness": {"errors", "data", "factors", "metrics", "models", "attacks"},
+    "robustness": {
+        *("errors", "files", "config", "data", "factors", "metrics", "models", "attacks"),
+    },
     "vision": {"errors", "randomness", "runtime", "estimators"},
 }
 TOP = {"runs", "plots", "recommending", "cli", "__main__"}

@@ -11,12 +11,13 @@ import torch
 from robustcf.attacks import FGM, RandomNoise, RowBudget, Softmax
 from robustcf.attacks.budgets import FrobeniusBudget
 from robustcf.cli.main import run
+from robustcf.config import TrainConfig
 from robustcf.data import checkerboard
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import evaluate
 from robustcf.plots import plot_curves
-from robustcf.robustness import robustness_curve
+from robustcf.robustness import RobustnessCurve, objective_for, robustness_curve
 
 BOARD = checkerboard()
 PARITY = torch.eye(2)[torch.arange(30) % 2]
@@ -152,3 +153,37 @@ def test_the_command_refuses_what_it_cannot_do(trained, capsys, tmp_path):
     assert run(["attack", str(trained), "--epsilons", "many"]) == 2
     assert run(["attack", str(trained), "--epsilons"]) == 2, "no sizes are not the default sizes"
     assert run(["attack", str(trained), "--epsilons", "--relative"]) == 2
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_saved_curve_comes_back(tmp_path, seed):
+    attack = RandomNoise(relative=True, side="users", seed=seed)
+    curve = robustness_curve(RIGHT, BOARD, attack, [0, 0.5, 2], ks=(5,))
+    again = RobustnessCurve.load(curve.save(tmp_path / "new" / "curve.json"))
+    assert again.as_dict() == curve.as_dict()
+    assert again.axis == curve.axis
+    np.testing.assert_array_equal(again.users, curve.users)
+    assert set(again.per_user) == set(curve.per_user)
+    for name, values in curve.per_user.items():
+        np.testing.assert_allclose(again.per_user[name], values, atol=1e-7)
+
+
+def test_what_is_no_saved_curve_is_refused(tmp_path):
+    path = robustness_curve(RIGHT, BOARD, RandomNoise(), [0]).save(tmp_path / "curve.json")
+    with pytest.raises(InputError, match="no readable robustness curve"):
+        RobustnessCurve.load(tmp_path / "other.json")
+    (tmp_path / "list.json").write_text("[1]")
+    with pytest.raises(InputError, match="no robustness curve"):
+        RobustnessCurve.load(tmp_path / "list.json")
+    whole = path.with_suffix(".npz").read_bytes()
+    path.with_suffix(".npz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="make it again"):
+        RobustnessCurve.load(path)
+    path.with_suffix(".npz").unlink()
+    with pytest.raises(InputError, match="make it again"):
+        RobustnessCurve.load(path)
+
+
+def test_an_unknown_objective_is_refused():
+    with pytest.raises(InputError, match="one of bce, bpr, softmax, got 'mse'"):
+        objective_for("mse", TrainConfig(), RIGHT, BOARD.train)

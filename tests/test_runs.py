@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from robustcf import runs
+from robustcf import files, runs
 from robustcf.config import RunConfig, TrainConfig
 from robustcf.data import Split, load
 from robustcf.errors import DataError, InputError
@@ -113,6 +114,11 @@ class Killed(BaseException):
     """Stands for SIGKILL where a subprocess would be slow: nothing may clean up after it."""
 
 
+def _replace_writer(monkeypatch: pytest.MonkeyPatch, writer: Callable[[Path, bytes], None]) -> None:
+    for module in (files, runs):
+        monkeypatch.setattr(module, "write_bytes", writer)
+
+
 @pytest.mark.parametrize("reg", ["weight_decay", "two_to_inf"])
 @pytest.mark.parametrize("when", [1, 3, 5, 7, 8])
 def test_resumed_run_ends_as_an_undisturbed_one(
@@ -124,7 +130,7 @@ def test_resumed_run_ends_as_an_undisturbed_one(
     whole = RunDir.create(tmp_path / "whole", config, split)
     whole.execute(split, every=0.0)
     broken = RunDir.create(tmp_path / "broken", config, split)
-    write, calls = runs._write, []
+    write, calls = files.write_bytes, []
 
     def dying(path: Path, content: bytes) -> None:
         calls.append(path)
@@ -134,10 +140,10 @@ def test_resumed_run_ends_as_an_undisturbed_one(
             raise Killed
         write(path, content)
 
-    monkeypatch.setattr(runs, "_write", dying)
+    _replace_writer(monkeypatch, dying)
     with pytest.raises(Killed):
         broken.execute(split, every=0.0)
-    monkeypatch.setattr(runs, "_write", write)
+    _replace_writer(monkeypatch, write)
     assert not broken.complete
     again = RunDir(broken.path)
     again.execute(split, every=0.0)
@@ -252,7 +258,7 @@ def test_failed_creation_leaves_nothing(
     def full(path: Path, content: bytes) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(runs, "_write", full)
+    _replace_writer(monkeypatch, full)
     with pytest.raises(OSError, match="no space"):
         RunDir.create(tmp_path / "run", RunConfig(table), split)
     assert not list(tmp_path.iterdir())
@@ -260,14 +266,14 @@ def test_failed_creation_leaves_nothing(
 
 def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
-    runs._write(path, b"old")
+    files.write_bytes(path, b"old")
 
     def fail(descriptor: int) -> None:
         raise OSError("input/output error")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="input/output"):
-        runs._write(path, b"new")
+        files.write_bytes(path, b"new")
     assert path.read_bytes() == b"old"
     assert len(list(tmp_path.iterdir())) == 1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,10 +9,7 @@ import click
 from robustcf.cli.common import ListCommand, Report, reports, table
 
 if TYPE_CHECKING:
-    from robustcf.attacks import Attack, Objective
-    from robustcf.data import Interactions
-    from robustcf.factors import Factors
-    from robustcf.runs import RunDir
+    from robustcf.attacks import Attack
 
 _DEFAULT_EPSILONS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
 _SHOWN = ("ndcg@10", "mrr@10", "coverage@10", "recall@20")
@@ -80,7 +76,7 @@ def attack(
     """
     from robustcf.attacks import BUDGETS, FGM, PGD, RandomNoise
     from robustcf.plots import plot_curves
-    from robustcf.robustness import check_epsilons, robustness_curve
+    from robustcf.robustness import check_epsilons, objective_for, robustness_curve
     from robustcf.runs import RunDir
 
     sizes = check_epsilons(epsilons or _DEFAULT_EPSILONS)
@@ -92,7 +88,7 @@ def attack(
     control: Attack = RandomNoise(seed=seed, **options)
     chosen = control
     if kind != "random":
-        aim = objective_of(objective, trained, factors, seen)
+        aim = objective_for(objective, trained.config.train, factors, seen)
         chosen = FGM(aim, **options) if kind == "fgm" else PGD(aim, steps=steps, **options)
     mask = result["test"]["protocol"]["masked"] if result["test"] else None
     curve = robustness_curve(factors, split, chosen, sizes, mask=mask)
@@ -120,10 +116,10 @@ def attack(
         **curve.as_dict(),
         "random": {m: beside[m].tolist() for m in _SHOWN},
     }
-    target = folder / f"{name}.json"
-    temporary = target.with_suffix(".tmp")
-    temporary.write_text(json.dumps(data, indent=1), encoding="utf-8")
-    temporary.replace(target)
+    target = curve.save(folder / f"{name}.json")
+    if kind != "random":
+        control_name = "-".join(["random", budget, *(["relative"] if relative else [])])
+        beside.save(folder / f"{control_name}.json")
     data |= {"file": str(target), "picture": str(picture)}
     rows = [
         (f"{size:g}", *(f"{curve[m][n]:.4f}" for m in _SHOWN), f"{beside['ndcg@10'][n]:.4f}")
@@ -132,19 +128,3 @@ def attack(
     text = table(("epsilon", *_SHOWN, "random ndcg@10"), rows, left=())
     text += f"\n{name.replace('-', ', ')}; {curve.protocol}\npicture: {picture}"
     return Report(data, text)
-
-
-def objective_of(name: str, run: RunDir, factors: Factors, seen: Interactions) -> Objective:
-    """The objective of a name for a run, over the pairs that the run learnt from."""
-    from robustcf.attacks import Softmax
-    from robustcf.models import BPRMF, UltraGCN
-    from robustcf.robustness import PassObjective
-
-    if name == "softmax":
-        return Softmax(seen)
-    if name == "bpr":
-        return PassObjective(BPRMF(seen, start=factors), name)
-    config = run.config.train
-    weights = {key: getattr(config, key) for key in ("negative_weight", "w1", "w2", "w3", "w4")}
-    # The item-item term is a constraint of training, not part of the cross-entropy.
-    return PassObjective(UltraGCN(seen, item_weight=0.0, start=factors, **weights), name)
