@@ -19,7 +19,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "model": MODELS,
     "reg": REGULARIZERS,
     "batching": ("rows", "pairs"),
-    "init": ("spectral", "normal"),
+    "init": ("spectral", "smooth", "normal"),
     "schedule": ("linear", "cosine", "constant"),
     "refit": REFITS,
     "reg_side": ("users", "items"),
@@ -45,7 +45,7 @@ class TrainConfig:
         reg_refresh: actions between its looks at all rows (``exact``); the largest of the rows
             that led last time is taken in between.
         dim: columns of the factors.
-        epochs: passes over the training pairs, at most.
+        epochs: passes over the training pairs, at most; 0 leaves the start as it is.
         epochs_chosen: whether ``epochs`` was already chosen on valid (a preset's was): then
             nothing is chosen any more, and valid may be learnt from.
         lr: learning rate of the items.
@@ -59,7 +59,7 @@ class TrainConfig:
         batch_size: pairs a step (pairs).
         sampled_items: rows: items drawn for a step instead of all; None for the model's own
             default (UltraGCN: all).
-        init: ``spectral`` or ``normal``.
+        init: ``spectral``, ``smooth`` or ``normal``.
         init_std: of ``normal``.
         negatives: pairs: negatives a positive; None for the model's own default.
         negative_weight: UltraGCN's weight of the mean over negatives.
@@ -129,7 +129,7 @@ class TrainConfig:
             value = getattr(self, entry.name)
             kind = str(entry.type)
             if kind.startswith("int") and not (value is None and "None" in kind):
-                least = 0 if entry.name in ("patience", "seed") else 1
+                least = 0 if entry.name in ("epochs", "patience", "seed") else 1
                 if isinstance(value, bool) or not isinstance(value, int) or value < least:
                     raise InputError(
                         f"{entry.name} must be an integer of at least {least}, got {value!r}"

@@ -58,7 +58,7 @@ class Stop:
     """When a fit ends, and whether the best pass is chosen by the looks at valid.
 
     Args:
-        epochs: passes at most.
+        epochs: passes at most; with 0 the model stays as it starts.
         look: the value to maximize, for factors; None: nothing is chosen.
         every: passes between looks.
         patience: looks without improvement before stopping; 0 never.
@@ -142,8 +142,10 @@ def fit(
         >>> fit(model, Stop(epochs=3), reg=WeightDecay(), reg_weight=1e-5).epochs
         3
     """
-    if stop.epochs < 1 or stop.every < 1:
-        raise InputError(f"epochs and every must be at least 1, got {stop.epochs}, {stop.every}")
+    if stop.epochs < 0 or stop.every < 1:
+        raise InputError(
+            f"epochs must be at least 0 and every at least 1, got {stop.epochs}, {stop.every}"
+        )
     schedule(lr_schedule, 0.0)
     penalty: nn.Module = NoPenalty() if reg is None else reg
     U, V = model.users, model.items
@@ -478,7 +480,7 @@ def train(
                 fitted.interrupted,
             )  # fmt: skip
     model = build_model(config, split.train_full, device=device)
-    stop = Stop(max(1, epochs), planned=config.epochs)
+    stop = Stop(epochs, planned=config.epochs)
     fitted = fit(model, stop, reg=build_regularizer(config), stage="refit", **common)
     history = history + fitted.history
     return Trained(

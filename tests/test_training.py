@@ -357,6 +357,21 @@ def test_presets_are_complete_and_say_how_they_were_found() -> None:
             assert preset("something else", model, reg).name == f"default.{model}.{reg}"
 
 
+@pytest.mark.parametrize("model", ["ultragcn", "bpr-mf"])
+@pytest.mark.parametrize("init", ["spectral", "smooth"])
+def test_no_passes_leave_the_start_as_it_is(model: str, init: str) -> None:
+    split = load("demo")
+    config = SMALL.replace(model=model, init=init, epochs=0)
+    trained = train(split, config)
+    assert trained.epochs == 0
+    assert trained.history == []
+    start = build_model(config, trained.seen).factors()
+    assert torch.equal(trained.factors.users, start.users)
+    assert torch.equal(trained.factors.items, start.items)
+    with pytest.raises(InputError, match="epochs must be at least 0 and every at least 1, got -1"):
+        fit(build_model(config, split.train), Stop(-1))
+
+
 def test_preset_refuses() -> None:
     with pytest.raises(InputError, match="model must be one of"):
         preset("demo", "svd")

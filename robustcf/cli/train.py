@@ -41,11 +41,11 @@ _PAIRS = {"lr": 1e-3, "user_lr": None, "schedule": "constant"}
 @click.option("--reg-side", type=click.Choice(["users", "items"]), help="Rows of UV^T or VU^T.")
 @click.option("--reg-every", type=int, help="Steps between actions of two_to_inf.")
 @click.option("--dim", type=int, help="Columns of the factors.")
-@click.option("--epochs", type=int, help="Passes over the training pairs, at most.")
+@click.option("--epochs", type=int, help="Passes over the pairs, at most; 0: the start.")
 @click.option("--lr", type=float, help="Learning rate of the items; the users' follows it.")
 @click.option("--user-lr", type=float, help="Learning rate of the users.")
 @click.option("--batching", type=click.Choice(["rows", "pairs"]), help="What a step is.")
-@click.option("--init", type=click.Choice(["spectral", "normal"]), help="Where to start.")
+@click.option("--init", type=click.Choice(["spectral", "smooth", "normal"]), help="Where to start.")
 @click.option(
     "--refit",
     type=click.Choice(["auto", "yes", "no"]),

@@ -25,9 +25,9 @@ from robustcf.models.spectral import spectral_factors
 from robustcf.randomness import stream
 
 Batching = Literal["rows", "pairs"]
-Init = Literal["spectral", "normal"]
+Init = Literal["spectral", "smooth", "normal"]
 BATCHINGS: tuple[str, ...] = ("rows", "pairs")
-INITS: tuple[str, ...] = ("spectral", "normal")
+INITS: tuple[str, ...] = ("spectral", "smooth", "normal")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,10 +74,11 @@ class Model(ABC):
             items); ``pairs``: the published procedure, sampled negatives for each positive.
         batch_size: pairs a step, for ``pairs``.
         block_users: users a step, for ``rows``.
-        init: ``spectral``, see :func:`robustcf.models.spectral.spectral_factors`, or
-            ``normal`` with standard deviation ``init_std``.
+        init: ``spectral`` or ``smooth``, see
+            :func:`robustcf.models.spectral.spectral_factors`, or ``normal`` with standard
+            deviation ``init_std``.
         init_std: for ``normal``.
-        base_logit: for ``spectral``, minus the score that everything starts from.
+        base_logit: for ``spectral`` and ``smooth``, minus the score that everything starts from.
         start: factors to start from instead of ``init``.
         seed: of initialization, blocks and sampling, each from a stream of its own.
         device: where the tensors live.
@@ -132,8 +133,10 @@ class Model(ABC):
                 part.detach().to(device=self.device, dtype=dtype).clone() for part in start
             )
             return
-        if init == "spectral":
-            U, V = spectral_factors(train, dim, stream(seed, "init"), base_logit=base_logit)
+        if init != "normal":
+            U, V = spectral_factors(
+                train, dim, stream(seed, "init"), base_logit=base_logit, smooth=init == "smooth"
+            )
         else:
             rng = stream(seed, "init")
             U = rng.normal(0.0, init_std, (train.n_users, dim)).astype(np.float32)
