@@ -80,10 +80,14 @@ class RobustnessCurve:
             "relative": self.relative,
             "side": self.side,
             "epsilons": list(self.epsilons),
-            **{name: values.tolist() for name, values in self.values.items()},
+            **self.as_lists(),
             "realised": list(self.realised),
             "protocol": self.protocol.as_dict(),
         }
+
+    def as_lists(self) -> dict[str, list[float]]:
+        """The metrics alone: name -> one mean an epsilon."""
+        return {name: values.tolist() for name, values in self.values.items()}
 
     def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> Path:
         """Write the curve as JSON, and the values of single users beside it as ``.npz``.
