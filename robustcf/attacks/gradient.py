@@ -37,17 +37,20 @@ class Views:
     Args:
         objective: what is to get worse.
         relative: whether the objective chooses its scale, see :mod:`robustcf.attacks.scale`.
+        softness: octaves below the scale where the objective is least.
     """
 
-    def __init__(self, objective: Objective, *, relative: bool) -> None:
+    def __init__(self, objective: Objective, *, relative: bool, softness: float) -> None:
         """Nothing is seen yet."""
-        self.objective, self.relative = objective, relative
+        self.objective, self.relative, self.softness = objective, relative, softness
         self._last: tuple[Factors, Viewpoint] | None = None
 
     def of(self, factors: Factors) -> Viewpoint:
         """The viewpoint for these factors."""
         if self._last is None or self._last[0] is not factors:
-            scaled = canonical(factors, self.objective) if self.relative else Scaled(factors)
+            scaled = Scaled(factors)
+            if self.relative:
+                scaled = canonical(factors, self.objective, self.softness)
             gradient = self.objective.gradient(scaled.factors.users, scaled.factors.items)
             self._last = factors, Viewpoint(scaled, gradient)
         return self._last[1]
@@ -59,12 +62,14 @@ class FGM(Attack):
     The gradient is that of the objective at the trained factors over all the data; it is computed
     once and serves every epsilon. Rows without a gradient stay as they are.
 
-    With ``relative=True`` the gradient is taken where the objective is least in the scale of the
-    scores, see :mod:`robustcf.attacks.scale`: the attack is the same for all multiples of U and V.
+    With ``relative=True`` the gradient is taken at a scale of the objective's own, see
+    :mod:`robustcf.attacks.scale`: the attack is the same for all multiples of U and V.
 
     Args:
         objective: what to make worse.
         budget: the norm that counts.
+        softness: relative only: octaves between that scale and the one where the objective is
+            least; None for the objective's own choice.
         **options: see :class:`robustcf.attacks.base.Attack`.
 
     Cost: one gradient for a whole sweep of epsilons, and, relative, about two more.
@@ -72,12 +77,21 @@ class FGM(Attack):
 
     name = "fgm"
 
-    def __init__(self, objective: Objective, *arguments: Any, **options: Any) -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        *arguments: Any,
+        softness: float | None = None,
+        **options: Any,
+    ) -> None:
         """Keep the objective."""
         super().__init__(*arguments, **options)
         self.objective = objective
+        own: float = getattr(objective, "softness", 0.0)
         # Attacks on one objective may share this: they start from the same place.
-        self.views = Views(objective, relative=self.relative)
+        self.views = Views(
+            objective, relative=self.relative, softness=own if softness is None else softness
+        )
         self._warned: Viewpoint | None = None
 
     def propose(self, factors: Factors, allowed: dict[str, float]) -> Point:

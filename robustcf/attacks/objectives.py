@@ -16,6 +16,10 @@ from robustcf.errors import InputError
 
 _BLOCK_BYTES = 16 * 2**20
 
+# Octaves below their least at which objectives that compare items make strong attacks of relative
+# size. On MovieLens-1M anything from one and a half octaves down does about equally well.
+SOFT = 2.0
+
 # Users that a slope in the scale of the scores is taken from: one number needs no more.
 SLOPE_USERS = 1024
 
@@ -36,7 +40,10 @@ class ObjectiveGradient:
 
 
 class Objective(Protocol):
-    """A loss of two tensors; an attack goes uphill on it."""
+    """A loss of two tensors; an attack goes uphill on it.
+
+    It may have a ``slope`` and a ``softness`` too, see :mod:`robustcf.attacks.scale`.
+    """
 
     name: str
 
@@ -68,6 +75,8 @@ class Softmax:
         >>> round(Softmax(pairs).gradient(torch.zeros(1, 1), torch.ones(2, 1)).value, 4)
         0.6931
     """
+
+    softness = SOFT
 
     def __init__(self, positives: Interactions, *, oracle: bool = False) -> None:
         """Keep the pairs; users without any do not count."""

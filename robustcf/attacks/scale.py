@@ -3,8 +3,12 @@
 Multiplying U or V by a constant changes no ranking, but it does change the gradients of losses that
 read a score as a logit. An attack of relative size must not depend on it: otherwise embeddings that
 are merely long, or short, would pass for robust ones. So it looks at ``c U / ||U||`` and
-``c V / ||V||``, where c is the temperature at which the objective is least, and takes its
-perturbation back to the scale of the factors.
+``c V / ||V||``, where c is the scale at which the objective is least, and takes its perturbation
+back to the scale of the factors.
+
+An objective may ask to be looked at more softly, some octaves (powers of two of the scores) below
+that. Objectives that compare items are far stronger attacks there: at its least, a softmax sees
+little but the items at the top, and raises the very ones that the evaluation is about.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ class Scaled:
     items: float = 1.0
 
 
-def canonical(factors: Factors, objective: Objective) -> Scaled:
+def canonical(factors: Factors, objective: Objective, softness: float = 0.0) -> Scaled:
     """Factors at the scale where an objective is least: the same for all multiples of U and of V.
 
     Each of the three objectives is convex in the common factor of the scores, so its slope changes
@@ -57,6 +61,7 @@ def canonical(factors: Factors, objective: Objective) -> Scaled:
     Args:
         factors: finite embeddings.
         objective: its ``slope`` is used where it has one, else its full gradient.
+        softness: octaves by which the scores shall be smaller than where the objective is least.
 
     Returns:
         The scaled factors; unscaled where all scores are zero.
@@ -91,13 +96,13 @@ def canonical(factors: Factors, objective: Objective) -> Scaled:
 
     low, high = _LOWEST, _HIGHEST
     if rising(low):
-        return at(low)
+        return at(low - softness)
     if not rising(high):
-        return at(high)
+        return at(high - softness)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if rising(middle) else (middle, high)
-    return at((low + high) / 2)
+    return at((low + high) / 2 - softness)
 
 
 def slope(objective: Objective, factors: Factors) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustcf.attacks.objectives import SLOPE_USERS, Objective, ObjectiveGradient, Softmax
+from robustcf.attacks.objectives import SLOPE_USERS, SOFT, Objective, ObjectiveGradient, Softmax
 from robustcf.attacks.scale import inner
 from robustcf.config import TrainConfig
 from robustcf.data.interactions import Interactions
@@ -27,13 +27,14 @@ class PassObjective:
     Args:
         model: its objective is used, its parameters are not.
         name: what to call it.
+        softness: see :mod:`robustcf.attacks.scale`.
 
     Cost of a gradient: one pass of the model.
     """
 
-    def __init__(self, model: Model, name: str) -> None:
+    def __init__(self, model: Model, name: str, *, softness: float = 0.0) -> None:
         """Keep the model."""
-        self.model, self.name = model, name
+        self.model, self.name, self.softness = model, name, softness
 
     def _check(self, U: Tensor, V: Tensor) -> None:
         train = self.model.train
@@ -95,7 +96,7 @@ def objective_for(
     if name == "softmax":
         return Softmax(positives)
     if name == "bpr":
-        return PassObjective(BPRMF(positives, start=factors, **place), name)
+        return PassObjective(BPRMF(positives, start=factors, **place), name, softness=SOFT)
     if name == "bce":
         weights = {key: getattr(config, key) for key in ("negative_weight", "w1", "w2", "w3", "w4")}
         model = UltraGCN(positives, item_weight=0.0, start=factors, **weights, **place)

@@ -84,9 +84,7 @@ def quantization_table(
                 kind=kind,
                 metrics=evaluate(rounded, split, ks, part=part, mask=mask),
                 absolute=moved,
-                relative={
-                    name: moved[name] / units[name] if units[name] else 0.0 for name in moved
-                },
+                relative={n: moved[n] / units[n] if units[n] else None for n in moved},
             )
         )
     return tuple(table)

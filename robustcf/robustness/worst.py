@@ -44,6 +44,9 @@ def auto_curve(
 ) -> RobustnessCurve:
     """The worst over a fixed ensemble: FGM and PGD on every objective, nothing to set.
 
+    Relative, objectives are looked at as softly as they ask for, and by FGM also at the scale
+    where they are least (see :mod:`robustcf.attacks.scale`): two views see more than one.
+
     For each user and metric it is the least value over all members at this epsilon or a smaller
     one of the list (see the module for why that is legitimate), so it never rises with epsilon.
     Coverage has no users: there it is the least over the members.
@@ -64,7 +67,7 @@ def auto_curve(
     Returns:
         The curve, with ``attack="auto"``.
 
-    Cost: for every objective and epsilon, ten gradients and two evaluations.
+    Cost: for every objective and epsilon, nine gradients and three evaluations.
 
     Example:
         >>> import torch
@@ -97,7 +100,11 @@ def auto_members(
     mask: Sequence[str] | None = None,
     part: Part = "test",
 ) -> dict[str, RobustnessCurve]:
-    """The curves that :func:`auto_curve` takes the worst of, by name: ``fgm-bce`` and so on."""
+    """The curves that :func:`auto_curve` takes the worst of, by name.
+
+    The names are ``fgm-bce``, ``pgd-bce`` and so on, and ``fgm-softmax-fitted`` for a second look
+    at the scale where a soft objective is least.
+    """
     names = [objective.name for objective in objectives]
     if not names or len(set(names)) != len(names):
         raise InputError(
@@ -108,8 +115,12 @@ def auto_members(
         fgm = FGM(objective, budget, relative=relative, side=side)
         pgd = PGD(objective, budget, relative=relative, side=side)
         pgd.views = fgm.views
-        for attack in (fgm, pgd):
-            members[f"{attack.name}-{objective.name}"] = robustness_curve(
+        attacks: dict[str, FGM] = {f"fgm-{objective.name}": fgm, f"pgd-{objective.name}": pgd}
+        if relative and fgm.views.softness:
+            fitted = FGM(objective, budget, relative=True, side=side, softness=0.0)
+            attacks[f"fgm-{objective.name}-fitted"] = fitted
+        for name, attack in attacks.items():
+            members[name] = robustness_curve(
                 factors, split, attack, epsilons, ks, mask=mask, part=part
             )
     return members
