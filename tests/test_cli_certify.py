@@ -64,7 +64,7 @@ def test_sides_cutoffs_bounds_and_units_reach_the_certificate(trained, capsys):
     out = capsys.readouterr().out
     assert "certified ndcg@3" in out
     assert "certified recall@5" in out
-    assert "the top5 set stays" in out
+    assert "the set of the top 5 stays below epsilon" in out
     assert "plain bound; row budget on users, in median row norms" in out
     saved = RobustnessCurve.load(trained / "certificates" / "plain-relative-users.json")
     assert (saved.relative, saved.side, set(saved.realised[0])) == (
@@ -80,6 +80,25 @@ def test_sides_cutoffs_bounds_and_units_reach_the_certificate(trained, capsys):
     np.testing.assert_array_equal(saved["mrr@3"], expected["mrr@3"])
     assert run(["certify", str(trained), "--seed", "3"]) == 0
     assert "0.002" in capsys.readouterr().out, "the sizes when none are given"
+
+
+def test_each_user_alone_on_demand(trained, capsys):
+    arguments = [
+        "certify",
+        str(trained),
+        "--personal",
+        "--side",
+        "items",
+        "--epsilons",
+        "0",
+        "0.01",
+    ]
+    assert run([*arguments, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["personal"]["ndcg@10"][0] == data["ndcg@10"][0]
+    np.testing.assert_allclose(data["personal"]["ndcg@10"], data["ndcg@10"], atol=1e-3)
+    assert run(arguments) == 0
+    assert "personal ndcg@10" in capsys.readouterr().out
 
 
 def test_what_cannot_be_certified_is_refused(trained, capsys, tmp_path):

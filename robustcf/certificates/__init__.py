@@ -18,6 +18,7 @@ from robustcf.certificates.curves import (
     certified_radii,
     worst_hits,
 )
+from robustcf.certificates.personal import personal_curve
 from robustcf.certificates.radius import Budgets, plain_radius, tight_radius, worst_case
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "CertifiedRadii",
     "certified_curve",
     "certified_radii",
+    "personal_curve",
     "plain_radius",
     "tight_radius",
     "worst_case",

@@ -140,7 +140,7 @@ def certified_curve(
     """
     sizes = check_epsilons(epsilons)
     clean = evaluate(factors, split, ks, mask=mask)
-    budgets = _budgets(factors, relative, side)
+    budgets = row_budgets(factors, relative, side)
     cutoffs = sorted({int(k) for k in ks})
     rows, items = rows_of(split.test, clean.users)
     own = Items(rows, items.astype(np.int64))
@@ -169,30 +169,37 @@ def certified_curve(
                 for k in cutoffs
             }
         )
+    return curve_of("certificate", per_size, clean, sizes, budgets, relative, side)
+
+
+def curve_of(
+    attack: str,
+    per_size: Sequence[Mapping[str, npt.NDArray[np.float64]]],
+    clean: MetricReport,
+    sizes: tuple[float, ...],
+    budgets: Budgets,
+    relative: bool,
+    side: str,
+) -> RobustnessCurve:
+    """A curve from the values of single users at each size; where it is 0, the clean ones."""
     per_user = {name: np.stack([values[name] for values in per_size]) for name in clean.per_user}
+    means = {name: values.mean(axis=1) for name, values in per_user.items()}
+    if sizes[0] == 0:
+        for name, values in means.items():
+            values[0] = clean[name]  # the very bits, whatever the order of summation
     return RobustnessCurve(
-        attack="certificate",
+        attack=attack,
         objective=None,
         budget=RowBudget.name,
         relative=relative,
         side=side,
         epsilons=sizes,
-        values=_means(per_user, clean, sizes),
+        values=means,
         per_user=per_user,
         users=clean.users,
         realised=tuple({"users": e * budgets.users, "items": e * budgets.items} for e in sizes),
         protocol=clean.protocol,
     )
-
-
-def _means(
-    per_user: Mapping[str, npt.NDArray[np.float64]], clean: MetricReport, sizes: Sequence[float]
-) -> dict[str, npt.NDArray[np.float64]]:
-    means = {name: values.mean(axis=1) for name, values in per_user.items()}
-    if sizes[0] == 0:
-        for name, values in means.items():
-            values[0] = clean[name]  # the very bits, whatever the order of summation
-    return means
 
 
 def worst_hits(
@@ -260,7 +267,7 @@ def certified_radii(
         np.float64(0.0)
     """
     clean = evaluate(factors, split, ks, mask=mask)
-    budgets, radius = _budgets(factors, relative, side), _radius(bound)
+    budgets, radius = row_budgets(factors, relative, side), _radius(bound)
     seen = masked_pairs(split, "test", clean.protocol.masked)
     radii: dict[int, npt.NDArray[np.float64]] = {}
     for k in sorted({int(k) for k in ks}):
@@ -273,7 +280,8 @@ def certified_radii(
     return CertifiedRadii(radii, clean.users, relative, side, bound, clean.protocol)
 
 
-def _budgets(factors: Factors, relative: bool, side: str) -> Budgets:
+def row_budgets(factors: Factors, relative: bool, side: str) -> Budgets:
+    """The units of a row budget on these factors."""
     if side not in SIDES:
         raise InputError(f"side must be one of {', '.join(SIDES)}, got {side!r}")
     unit = RowBudget().unit if relative else lambda _: 1.0

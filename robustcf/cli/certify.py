@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,6 +42,11 @@ _DEFAULT_EPSILONS = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
     show_default=True,
     help="Exact for each pair of items, or the sum of the worst of each term.",
 )
+@click.option(
+    "--personal",
+    is_flag=True,
+    help="Also attack each user alone (slower): between this and the certificate lies the truth.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of noise.")
 @click.option("--data-dir", metavar="DIR", help="Where the run's data are, if they have moved.")
 @reports
@@ -51,17 +57,18 @@ def certify(
     side: Side,
     ks: tuple[int, ...],
     bound: str,
+    personal: bool,
     seed: int,
     data_dir: str | None,
 ) -> Report:
     """Prove how far the rankings of RUN hold when every row of its factors moves by epsilon.
 
     No attack takes any user below the certified values. An attack (fgm on softmax) and the random
-    control of the same sizes are beside them: the truth lies between. Writes JSON, radii of all
-    users and a picture into RUN/certificates.
+    control of the same sizes are beside them. Writes JSON, radii of all users and a picture into
+    RUN/certificates.
     """
     from robustcf.attacks import FGM, RandomNoise, RowBudget, Softmax
-    from robustcf.certificates import certified_curve, certified_radii
+    from robustcf.certificates import certified_curve, certified_radii, personal_curve
     from robustcf.files import write_arrays
     from robustcf.plots import plot_curves
     from robustcf.robustness import check_epsilons, robustness_curve
@@ -83,6 +90,9 @@ def certify(
             RandomNoise(RowBudget(), seed=seed, **options),
         )
     )
+    beside = {"fgm_softmax": attacked, "random": control}
+    if personal:
+        beside["personal"] = personal_curve(factors, split, sizes, cutoffs, mask=mask, **options)
 
     name = "-".join(
         [bound, *(["relative"] if relative else []), *([side] if side != "both" else [])]
@@ -94,8 +104,11 @@ def certify(
     write_arrays(
         radii_file, {"users": radii.users, **{f"top{k}": r for k, r in radii.radii.items()}}
     )
+    drawn = {label: attacked}
+    if personal:
+        drawn[f"{label}, each user alone"] = beside["personal"]
     picture = plot_curves(
-        {label: attacked},
+        drawn,
         folder / f"{name}.png",
         metric=shown,
         controls={label: control},
@@ -106,32 +119,33 @@ def certify(
         "bound": bound,
         **curve.as_dict(),
         "radii": radii.as_dict(),
-        "fgm_softmax": {metric: attacked[metric].tolist() for metric in curve.values},
-        "random": {metric: control[metric].tolist() for metric in curve.values},
+        **{
+            kind: {metric: other[metric].tolist() for metric in curve.values}
+            for kind, other in beside.items()
+        },
         "file": str(target),
         "radii_file": str(radii_file),
         "picture": str(picture),
     }
-    text = _text(curve, attacked, control, radii, cutoffs)
+    text = _text(curve, beside, radii, cutoffs)
     return Report(data, f"{text}\n{curve.protocol}\npicture: {picture}")
 
 
 def _text(
     curve: RobustnessCurve,
-    attacked: RobustnessCurve,
-    control: RobustnessCurve,
+    beside: Mapping[str, RobustnessCurve],
     radii: CertifiedRadii,
     ks: tuple[int, ...],
 ) -> str:
     first, last = ks[0], ks[-1]
     certified = (f"ndcg@{first}", f"mrr@{first}", f"recall@{last}")
-    header = ("epsilon", *(f"certified {m}" for m in certified), f"fgm {certified[0]}", "random")
+    others = (f"{kind.replace('_', ' ')} {certified[0]}" for kind in beside)
+    header = ("epsilon", *(f"certified {metric}" for metric in certified), *others)
     rows = [
         (
             f"{size:g}",
             *(f"{curve[metric][n]:.4f}" for metric in certified),
-            f"{attacked[certified[0]][n]:.4f}",
-            f"{control[certified[0]][n]:.4f}",
+            *(f"{other[certified[0]][n]:.4f}" for other in beside.values()),
         )
         for n, size in enumerate(curve.epsilons)
     ]
@@ -139,8 +153,8 @@ def _text(
     lines = [table(header, rows, left=())]
     for name, found in radii.as_dict().items():
         middle = "unbounded" if found["median"] is None else f"{found['median']:.3g}"
-        what = "the first item stays" if name == "top1" else f"the {name} set stays"
-        lines.append(f"{what} first below epsilon {middle} for half of the users")
+        what = "the first item" if name == "top1" else f"the set of the {name.replace('p', 'p ')}"
+        lines.append(f"{what} stays below epsilon {middle} for half of the users")
     exact = " (exact)" if radii.bound == "tight" else ""
     moved = "users and items" if curve.side == "both" else curve.side
     lines.append(f"{radii.bound} bound{exact}; row budget on {moved}, {units}")

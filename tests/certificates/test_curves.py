@@ -11,12 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robustcf.attacks import FGM, PGD, RandomNoise, RowBudget, Softmax
-from robustcf.certificates import certified_curve, certified_radii, search, worst_case, worst_hits
+from robustcf.certificates import (
+    certified_curve,
+    certified_radii,
+    personal_curve,
+    search,
+    worst_case,
+    worst_hits,
+)
 from robustcf.data import Interactions, Split, checkerboard
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import PER_USER, evaluate
 from robustcf.metrics.topk import top_items
+from robustcf.robustness import robustness_curve
 
 KS = (1, 2, 4)
 SIDES = ("both", "users", "items")
@@ -161,6 +169,48 @@ def test_when_items_alone_move_the_certificate_is_attained_by_every_user(world, 
             lower, upper = certificate.per_user[name][[1, 0], row]
             assert lower <= values[row] + 1e-12
             assert values[row] <= upper + 1e-12, name
+
+
+@settings(max_examples=200, deadline=None)
+@given(worlds(), st.floats(0.01, 1.0), st.sampled_from(SIDES), st.booleans())
+def test_an_attack_on_each_user_alone_stays_above_the_certificate(world, epsilon, side, relative):
+    factors, split = world
+    options = {"relative": relative, "side": side}
+    certificate = certified_curve(factors, split, [epsilon * (1 + 1e-12)], KS, **options)
+    attacked = personal_curve(factors, split, [epsilon], KS, **options)
+    more = personal_curve(factors, split, [epsilon], KS, steps=5, **options)
+    for name, values in attacked.per_user.items():
+        assert (values >= certificate.per_user[name]).all()
+        assert (values >= more.per_user[name]).all()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_an_attack_on_each_user_alone_meets_the_certificate_or_comes_near(seed):
+    factors, split = larger_world(seed)
+    sizes = [0, 0.02, 0.1, 0.2]
+    certified, attacked = (
+        curve(factors, split, sizes, (2, 5), side="items")
+        for curve in (certified_curve, personal_curve)
+    )
+    for name, values in certified.per_user.items():
+        np.testing.assert_array_equal(attacked.per_user[name], values)
+    clean = evaluate(factors, split, (2, 5))
+    certified, attacked = (
+        curve(factors, split, sizes, (2, 5))["ndcg@5"]
+        for curve in (certified_curve, personal_curve)
+    )
+    assert attacked[0] == certified[0] == clean["ndcg@5"]
+    lost, found = clean["ndcg@5"] - certified, clean["ndcg@5"] - attacked
+    assert (found[2:] > 0.4 * lost[2:]).all(), "much of what the certificate fears can be done"
+    noise = robustness_curve(factors, split, RandomNoise(), sizes, (2, 5))["ndcg@5"]
+    assert (attacked[2:] < noise[2:]).all()
+
+
+@pytest.mark.parametrize("steps", [-1, 1.5, True])
+def test_bad_steps_are_refused(steps):
+    factors, split = larger_world(0)
+    with pytest.raises(InputError, match="steps must be an integer of at least 0"):
+        personal_curve(factors, split, [0.1], steps=steps)
 
 
 def naive_certificate(factors, split, epsilon, k, a, b):
