@@ -24,6 +24,7 @@ def plot_curves(
     *,
     metric: str = "ndcg@10",
     controls: Mapping[str, RobustnessCurve] | None = None,
+    certificates: Mapping[str, RobustnessCurve] | None = None,
     title: str = "",
 ) -> Path:
     """Draw a metric against the size of the attack, one line a curve.
@@ -33,6 +34,7 @@ def plot_curves(
         path: where to; ``.png`` or ``.svg``.
         metric: what to draw.
         controls: label -> random control of the same name, drawn dashed in the same colour.
+        certificates: label -> certified curve of the same name, drawn dotted in the same colour.
         title: above the picture.
 
     Returns:
@@ -43,7 +45,9 @@ def plot_curves(
     """
     if not curves:
         raise InputError("plot_curves needs at least one curve, got none")
-    everything = [*curves.values(), *(controls or {}).values()]
+    everything = [
+        curve for group in (curves, controls or {}, certificates or {}) for curve in group.values()
+    ]
     axes_names = {curve.axis for curve in everything}
     if len(axes_names) > 1:
         raise InputError(
@@ -72,6 +76,17 @@ def plot_curves(
                 markerfacecolor="white",
                 color=colour,
                 label=f"{label}, random control",
+            )
+        if certificates and label in certificates:
+            certificate = certificates[label]
+            axes.plot(
+                certificate.epsilons,
+                certificate[metric],
+                linestyle=":",
+                marker=marker,
+                markersize=3,
+                color=colour,
+                label=f"{label}, certified: no attack goes below",
             )
     first = everything[0]
     axes.set_xlabel(first.axis)

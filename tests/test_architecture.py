@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "robustness": {
         *("errors", "files", "config", "data", "factors", "metrics", "models", "attacks"),
     },
+    "certificates": {"errors", "data", "factors", "metrics", "attacks", "robustness"},
     "vision": {"errors", "randomness", "runtime", "estimators"},
 }
 TOP = {"runs", "plots", "recommending", "cli", "__main__"}
