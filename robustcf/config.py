@@ -14,6 +14,7 @@ from robustcf.errors import InputError
 
 MODELS = ("ultragcn", "bpr-mf")
 REGULARIZERS = ("none", "weight_decay", "two_to_inf", "max_norm")
+ADVERSARIES = ("none", "bpr", "bce", "softmax")
 REFITS = ("auto", "yes", "no")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "model": MODELS,
@@ -23,6 +24,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "schedule": ("linear", "cosine", "constant"),
     "refit": REFITS,
     "reg_side": ("users", "items"),
+    "adversarial": ADVERSARIES,
 }
 
 
@@ -44,6 +46,10 @@ class TrainConfig:
         reg_every: steps between actions of ``two_to_inf``.
         reg_refresh: actions between its looks at all rows (``exact``); the largest of the rows
             that led last time is taken in between.
+        adversarial: the objective of adversarial training: ``none``, ``bpr``, ``bce`` or
+            ``softmax``, see :mod:`robustcf.adversarial`.
+        adv_eps: size of its attack, in median row norms of U and of V.
+        adv_weight: its weight beside the model's objective.
         dim: columns of the factors.
         epochs: passes over the training pairs, at most.
         epochs_chosen: whether ``epochs`` was already chosen on valid (a preset's was): then
@@ -92,6 +98,9 @@ class TrainConfig:
     reg_side: str = "users"
     reg_every: int = 1
     reg_refresh: int = 8
+    adversarial: str = "none"
+    adv_eps: float = 0.1
+    adv_weight: float = 1.0
     dim: int = 64
     epochs: int = 30
     epochs_chosen: bool = False

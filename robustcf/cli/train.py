@@ -40,6 +40,13 @@ _PAIRS = {"lr": 1e-3, "user_lr": None, "schedule": "constant"}
 @click.option("--reg-top", type=int, help="Rows that two_to_inf averages over.")
 @click.option("--reg-side", type=click.Choice(["users", "items"]), help="Rows of UV^T or VU^T.")
 @click.option("--reg-every", type=int, help="Steps between actions of two_to_inf.")
+@click.option(
+    "--adversarial",
+    type=click.Choice(["none", "bpr", "bce", "softmax"]),
+    help="Adversarial training: the objective of the attack to train against.",
+)
+@click.option("--adv-eps", type=float, help="Size of that attack, in median row norms.")
+@click.option("--adv-weight", type=float, help="Weight of the attacked loss.")
 @click.option("--dim", type=int, help="Columns of the factors.")
 @click.option("--epochs", type=int, help="Passes over the training pairs, at most.")
 @click.option("--lr", type=float, help="Learning rate of the items; the users' follows it.")
