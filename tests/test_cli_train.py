@@ -111,6 +111,7 @@ def test_options_reach_the_configuration(table: Path, tmp_path: Path) -> None:
     options = [
         *("--lr", "0.014", "--init", "normal", "--refit", "no", "--reg", "two_to_inf"),
         *("--reg-top", "4", "--reg-side", "items", "--reg-every", "2"),
+        *("--adversarial", "softmax", "--adv-eps", "0.2", "--adv-weight", "0.5"),
         *("--set", "schedule=cosine", "--set", "patience=0", "--split-seed", "4"),
     ]
     command(train, "--dataset", str(table), "--out", str(out), *options, *FAST)
@@ -123,6 +124,8 @@ def test_options_reach_the_configuration(table: Path, tmp_path: Path) -> None:
         "cosine",
     )
     assert (config.train.reg_top, config.train.reg_side, config.train.reg_every) == (4, "items", 2)
+    assert config.train.adversarial == "softmax"
+    assert (config.train.adv_eps, config.train.adv_weight) == (0.2, 0.5)
     assert config.data["seed"] == 4
     assert RunDir(out).split().fingerprint == load(table, seed=4).fingerprint
 
