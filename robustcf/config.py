@@ -15,6 +15,7 @@ from robustcf.errors import InputError
 MODELS = ("ultragcn", "bpr-mf")
 REGULARIZERS = ("none", "weight_decay", "two_to_inf", "max_norm")
 ADVERSARIES = ("none", "bpr", "bce", "softmax")
+GAUGES = ("none", "balanced")
 REFITS = ("auto", "yes", "no")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "model": MODELS,
@@ -25,6 +26,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "refit": REFITS,
     "reg_side": ("users", "items"),
     "adversarial": ADVERSARIES,
+    "gauge": GAUGES,
 }
 
 
@@ -50,6 +52,8 @@ class TrainConfig:
             ``softmax``, see :mod:`robustcf.adversarial`.
         adv_eps: size of its attack, in median row norms of U and of V.
         adv_weight: its weight beside the model's objective.
+        gauge: ``balanced`` writes the trained factors in coordinates in which an attack reaches
+            less far, with the same rankings, see :mod:`robustcf.gauge`; ``none`` leaves them.
         dim: columns of the factors.
         epochs: passes over the training pairs, at most.
         epochs_chosen: whether ``epochs`` was already chosen on valid (a preset's was): then
@@ -101,6 +105,7 @@ class TrainConfig:
     adversarial: str = "none"
     adv_eps: float = 0.1
     adv_weight: float = 1.0
+    gauge: str = "none"
     dim: int = 64
     epochs: int = 30
     epochs_chosen: bool = False

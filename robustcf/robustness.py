@@ -18,7 +18,7 @@ from robustcf.attacks.objectives import ObjectiveGradient
 from robustcf.data.interactions import Split
 from robustcf.errors import InputError
 from robustcf.factors import Factors
-from robustcf.metrics.evaluate import Protocol, evaluate
+from robustcf.metrics.evaluate import Part, Protocol, evaluate
 from robustcf.models.base import Model
 
 
@@ -125,9 +125,10 @@ def robustness_curve(
     epsilons: Sequence[float],
     ks: Sequence[int] = (10, 20),
     *,
+    part: Part = "test",
     mask: Sequence[str] | None = None,
 ) -> RobustnessCurve:
-    """Attack factors with growing budgets and evaluate each result on the test pairs.
+    """Attack factors with growing budgets and evaluate each result on held-out pairs.
 
     Args:
         factors: trained embeddings.
@@ -135,6 +136,7 @@ def robustness_curve(
         attack: how to perturb.
         epsilons: ascending, from 0 on.
         ks: cutoffs of the metrics.
+        part: ``test``, or ``valid`` to choose by.
         mask: parts that are not candidates; None for the set's own protocol.
 
     Returns:
@@ -155,7 +157,7 @@ def robustness_curve(
     reports, realised = [], []
     for epsilon in sizes:
         attacked = attack.perturb(factors, epsilon)
-        reports.append(evaluate(attacked.factors, split, ks, mask=mask))
+        reports.append(evaluate(attacked.factors, split, ks, part=part, mask=mask))
         realised.append(attacked.realised)
     first = reports[0]
     return RobustnessCurve(

@@ -20,6 +20,7 @@ from robustcf.data.interactions import Interactions, Split
 from robustcf.errors import InputError, RobustcfError
 from robustcf.estimators.lowrank import LowRank
 from robustcf.factors import Factors
+from robustcf.gauge import Gauge
 from robustcf.metrics.evaluate import MetricReport, default_mask, evaluate
 from robustcf.metrics.topk import top_items
 from robustcf.models import BPRMF, Batch, Gradient, Model, UltraGCN
@@ -434,8 +435,9 @@ def build_adversary(config: TrainConfig, model: Model) -> Adversary | None:
         return None
     weights = {name: getattr(config, name) for name in ("negative_weight", "w1", "w2", "w3", "w4")}
     return adversary(
-        config.adversarial, model, eps=config.adv_eps, weight=config.adv_weight, **weights
-    )
+        config.adversarial, model, eps=config.adv_eps, weight=config.adv_weight,
+        **weights,
+    )  # fmt: skip
 
 
 def train(
@@ -510,10 +512,9 @@ def train(
         if has_valid:
             valid = evaluate(fitted.factors, split, part="valid")
         if not refit or fitted.interrupted:
-            seconds = _seconds(began, history)
             return Trained(
-                fitted.factors, config, split, "train", epochs, history, seconds, valid,
-                fitted.interrupted,
+                _gauged(fitted.factors, config), config, split, "train", epochs, history,
+                _seconds(began, history), valid, fitted.interrupted,
             )  # fmt: skip
     model = build_model(config, split.train_full, device=device)
     stop = Stop(max(1, epochs), planned=config.epochs)
@@ -523,9 +524,15 @@ def train(
     )  # fmt: skip
     history = history + fitted.history
     return Trained(
-        fitted.factors, config, split, "train and valid", fitted.epochs, history,
+        _gauged(fitted.factors, config), config, split, "train and valid", fitted.epochs, history,
         _seconds(began, history), valid, fitted.interrupted,
     )  # fmt: skip
+
+
+def _gauged(factors: Factors, config: TrainConfig) -> Factors:
+    if config.gauge == "none":
+        return factors
+    return Gauge.balanced(*factors).apply(factors)
 
 
 def _seconds(began: float, history: list[dict[str, Any]]) -> float:

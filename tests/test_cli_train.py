@@ -234,9 +234,12 @@ def test_recommend_to_known_users(run: str, table: Path) -> None:
 
 @pytest.mark.parametrize("model", ["ultragcn", "bpr-mf"])
 @pytest.mark.parametrize("reg", ["weight_decay", "none"])
-def test_recommend_folds_a_new_user_in(table: Path, tmp_path: Path, model: str, reg: str) -> None:
+@pytest.mark.parametrize("gauge", ["none", "balanced"])
+def test_recommend_folds_a_new_user_in(
+    table: Path, tmp_path: Path, model: str, reg: str, gauge: str
+) -> None:
     out = str(tmp_path / "run")
-    options = ["--model", model, "--reg", reg, *FAST, "--epochs", "12"]
+    options = ["--model", model, "--reg", reg, *FAST, "--epochs", "12", "--gauge", gauge]
     command(train, "--dataset", str(table), "--out", out, *options)
     own = [f"i{n}" for n in range(0, 24, 2)]
     (entry,) = command(recommend, out, "--items", *own, "-k", "10")["recommendations"]
