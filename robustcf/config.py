@@ -54,6 +54,8 @@ class TrainConfig:
         adv_weight: its weight beside the model's objective.
         gauge: ``balanced`` writes the trained factors in coordinates in which an attack reaches
             less far, with the same rankings, see :mod:`robustcf.gauge`; ``none`` leaves them.
+        shrink: for the balanced gauge: how much shorter the singular values of the scores become,
+            in their median; 0 leaves them.
         dim: columns of the factors.
         epochs: passes over the training pairs, at most.
         epochs_chosen: whether ``epochs`` was already chosen on valid (a preset's was): then
@@ -106,6 +108,7 @@ class TrainConfig:
     adv_eps: float = 0.1
     adv_weight: float = 1.0
     gauge: str = "none"
+    shrink: float = 0.0
     dim: int = 64
     epochs: int = 30
     epochs_chosen: bool = False
@@ -156,6 +159,8 @@ class TrainConfig:
                     )
         if not isinstance(self.epochs_chosen, bool):
             raise InputError(f"epochs_chosen must be true or false, got {self.epochs_chosen!r}")
+        if self.shrink and self.gauge != "balanced":
+            raise InputError(f"shrink needs the gauge 'balanced', got {self.gauge!r}")
         if self.lr == 0:
             raise InputError("lr must be positive, got 0")
 

@@ -79,3 +79,31 @@ class Gauge:
             (users.double() @ self.to_users).to(users.dtype),
             ((items.double() - self.centre) @ self.to_items).to(items.dtype),
         )
+
+
+def shrink(factors: Factors, share: float) -> Factors:
+    """Balanced factors whose singular values are smaller by ``share`` times their median.
+
+    Values below that become 0. This is the proximal step of the nuclear norm of the centred
+    scores: of all scores so near to the old ones, those with the smallest norms of factors. Unlike
+    a gauge it changes rankings, a little: the weakest directions go, and with them length that an
+    attack makes use of.
+
+    Args:
+        factors: in the balanced gauge.
+        share: 0 changes nothing.
+
+    Cost: one pass over the factors.
+
+    Example:
+        >>> both = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
+        >>> (shrink(Factors(both, both), 0.5).users ** 2).diag().round(decimals=4).tolist()
+        [7.0, 2.0, 0.0]
+    """
+    values = factors.users.double().square().sum(dim=0)
+    left = (values - share * values.median()).clamp_min(0.0)
+    factor = torch.where(values > 0, (left / values).sqrt(), 0.0)
+    return Factors(
+        (factors.users.double() * factor).to(factors.users.dtype),
+        (factors.items.double() * factor).to(factors.items.dtype),
+    )

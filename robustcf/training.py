@@ -20,7 +20,7 @@ from robustcf.data.interactions import Interactions, Split
 from robustcf.errors import InputError, RobustcfError
 from robustcf.estimators.lowrank import LowRank
 from robustcf.factors import Factors
-from robustcf.gauge import Gauge
+from robustcf.gauge import Gauge, shrink
 from robustcf.metrics.evaluate import MetricReport, default_mask, evaluate
 from robustcf.metrics.topk import top_items
 from robustcf.models import BPRMF, Batch, Gradient, Model, UltraGCN
@@ -440,6 +440,19 @@ def build_adversary(config: TrainConfig, model: Model) -> Adversary | None:
     )  # fmt: skip
 
 
+def gauged(factors: Factors, config: TrainConfig) -> Factors:
+    """Trained factors in the gauge, and shrunk, as a configuration says.
+
+    Example:
+        >>> factors = Factors(torch.ones(2, 1), torch.tensor([[4.0], [8.0]]))
+        >>> (gauged(factors, TrainConfig(gauge="balanced")).items ** 2).round(decimals=3).tolist()
+        [[2.0], [2.0]]
+    """
+    if config.gauge == "none":
+        return factors
+    return shrink(Gauge.balanced(*factors).apply(factors), config.shrink)
+
+
 def train(
     split: Split,
     config: TrainConfig | None = None,
@@ -510,10 +523,10 @@ def train(
         )  # fmt: skip
         history, epochs = fitted.history, fitted.epochs
         if has_valid:
-            valid = evaluate(fitted.factors, split, part="valid")
+            valid = evaluate(gauged(fitted.factors, config), split, part="valid")
         if not refit or fitted.interrupted:
             return Trained(
-                _gauged(fitted.factors, config), config, split, "train", epochs, history,
+                gauged(fitted.factors, config), config, split, "train", epochs, history,
                 _seconds(began, history), valid, fitted.interrupted,
             )  # fmt: skip
     model = build_model(config, split.train_full, device=device)
@@ -524,15 +537,9 @@ def train(
     )  # fmt: skip
     history = history + fitted.history
     return Trained(
-        _gauged(fitted.factors, config), config, split, "train and valid", fitted.epochs, history,
+        gauged(fitted.factors, config), config, split, "train and valid", fitted.epochs, history,
         _seconds(began, history), valid, fitted.interrupted,
     )  # fmt: skip
-
-
-def _gauged(factors: Factors, config: TrainConfig) -> Factors:
-    if config.gauge == "none":
-        return factors
-    return Gauge.balanced(*factors).apply(factors)
 
 
 def _seconds(began: float, history: list[dict[str, Any]]) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from robustcf.cli.evaluate import evaluate
@@ -104,6 +105,37 @@ def test_preset_is_kept_until_something_changes(tmp_path: Path) -> None:
     assert config.train.epochs_chosen
     assert config.train.seed == 3
     assert config.threads == 1
+
+
+def test_robust_preset_of_a_set_that_has_none(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--dataset", str(table), "--preset", "robust", "--refit", "no"]
+    result = CliRunner().invoke(train, [*arguments, "--json"], catch_exceptions=False)
+    assert "the robust preset is not tuned for mine.csv: default.ultragcn.robust" in result.stderr
+    found = json.loads(result.stdout)
+    assert found["run"] == "runs/mine-ultragcn-robust-seed0"
+    assert (found["preset"], found["reg"]) == ("default.ultragcn.robust", "weight_decay")
+    run = RunDir(found["run"])
+    U, V = run.factors()
+    torch.testing.assert_close(U.T @ U, V.T @ V, rtol=1e-3, atol=1e-3)
+    # The run is evaluated as it is; the rankings are those of the factors before the gauge.
+    plain = command(train, *arguments, "--gauge", "none", "--out", "plain")
+    for name in ("ndcg@10", "recall@20"):
+        assert found["test"][name] == pytest.approx(plain["test"][name], abs=1e-3)
+
+
+def test_kinds_of_presets_that_do_not_exist(table: Path, tmp_path: Path) -> None:
+    for arguments, message in (
+        (["--preset", "paper"], "no preset mine.csv.ultragcn.weight_decay.paper; .*citeulike-t"),
+        (["--preset", "robust", "--reg", "none"], "chooses its regularizer itself"),
+        (["--preset", "robust", "--model", "bpr-mf"], "no preset mine.csv.bpr-mf.robust"),
+        (["--preset", "best"], "'best' is not one of"),
+    ):
+        with pytest.raises((RobustcfError, click.UsageError), match=message):
+            command(train, "--dataset", str(table), "--out", str(tmp_path / "run"), *arguments)
+    assert not (tmp_path / "run").exists()
 
 
 def test_options_reach_the_configuration(table: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from robustcf.attacks import FGM, Softmax
 from robustcf.config import TrainConfig
 from robustcf.data import checkerboard, load
 from robustcf.factors import Factors
-from robustcf.gauge import Gauge
+from robustcf.gauge import Gauge, shrink
 from robustcf.metrics import evaluate
 from robustcf.training import train
 
@@ -100,6 +100,19 @@ def test_directions_that_no_score_needs_get_no_length(factors: Factors) -> None:
     assert after.users.dtype == factors.users.dtype
     torch.testing.assert_close(centred_scores(after), centred_scores(factors), rtol=1e-4, atol=1e-5)
     assert after.users.norm() <= max(factors.users.norm(), factors.items.norm()) + 1e-4
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.5, 100.0])
+def test_shrinking_is_the_proximal_step_of_the_nuclear_norm(seed: int, share: float) -> None:
+    """Minimizes ||X - S||_F^2 / 2 + tau ||X||_*, S the centred scores: soft thresholding."""
+    factors = factors_of(seed)
+    left, values, right = np.linalg.svd(centred_scores(factors).numpy(), full_matrices=False)
+    tau = share * np.sort(values[:4])[1]  # torch's median of four is the second
+    expected = left @ np.diag(np.maximum(values - tau, 0.0)) @ right
+    after = shrink(balanced(factors), share)
+    np.testing.assert_allclose((after.users @ after.items.T).numpy(), expected, atol=1e-9)
+    torch.testing.assert_close(after.users.T @ after.users, after.items.T @ after.items)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

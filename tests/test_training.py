@@ -388,6 +388,8 @@ def test_preset_refuses() -> None:
         ({"refit": "maybe"}, "refit must be one of auto, yes, no"),
         ({"epochs_chosen": 1}, "epochs_chosen must be true or false"),
         ({"sampled_items": 0}, "sampled_items must be an integer"),
+        ({"shrink": 0.5}, "shrink needs the gauge 'balanced', got 'none'"),
+        ({"gauge": "round"}, "gauge must be one of none, balanced, got 'round'"),
     ],
 )
 def test_config_refuses(values: dict[str, Any], message: str) -> None:
