@@ -67,7 +67,7 @@ def area(epsilons: Sequence[float], values: npt.ArrayLike) -> Array:
     if not np.isfinite(sizes).all() or (np.diff(sizes) <= 0).any():
         raise InputError(f"epsilons must be finite and ascending, got {sizes.tolist()}")
     if len(sizes) == 1:
-        return heights[0]
+        return np.asarray(heights[0], dtype=np.float64)
     found: Array = np.trapezoid(heights, sizes, axis=0) / (sizes[-1] - sizes[0])
     return np.asarray(found)
 
@@ -240,4 +240,5 @@ def _draw_signs(generator: np.random.Generator, rows: int, users: int) -> Array:
     width = -(-users // 8)
     octets = np.frombuffer(generator.bytes(rows * width), dtype=np.uint8)
     bits = np.unpackbits(octets.reshape(rows, width), axis=1, count=users)
-    return 1.0 - 2.0 * bits
+    signs: Array = 1.0 - 2.0 * bits.astype(np.float64)
+    return signs

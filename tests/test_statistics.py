@@ -27,7 +27,10 @@ def test_the_area_is_the_mean_height_of_the_polygon(seed):
     values = rng.random((6, 4))
     expected = [
         integrate.quad(
-            lambda x, c=c: np.interp(x, sizes, values[:, c]), sizes[0], sizes[-1], points=sizes[1:-1]
+            lambda x, c=c: np.interp(x, sizes, values[:, c]),
+            sizes[0],
+            sizes[-1],
+            points=sizes[1:-1],
         )[0]
         / (sizes[-1] - sizes[0])
         for c in range(4)

@@ -16,6 +16,7 @@ import click
 from robustcf import __version__
 from robustcf.cli.attack import attack
 from robustcf.cli.common import to_json
+from robustcf.cli.compare import compare
 from robustcf.cli.datasets import datasets
 from robustcf.cli.evaluate import evaluate
 from robustcf.cli.norm import norm
@@ -30,7 +31,7 @@ def cli() -> None:
     """Robust collaborative filtering: measure, prove and improve how rankings hold under attack."""
 
 
-for command in (datasets, train, evaluate, recommend, attack, norm):
+for command in (datasets, train, evaluate, recommend, attack, compare, norm):
     cli.add_command(command)
 
 
