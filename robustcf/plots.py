@@ -33,7 +33,11 @@ _STYLES = (
     ("v", "#8a6d1b"),
     ("P", "#0f766e"),
 )
-_DASHES: Mapping[Kind, str] = {"attack": "-", "random": "--", "certificate": ":"}
+_DASHES: Mapping[Kind, Literal["-", "--", ":"]] = {
+    "attack": "-",
+    "random": "--",
+    "certificate": ":",
+}
 _WORDS: Mapping[Kind, str] = {
     "attack": "attacked",
     "random": "random control, same budget",

@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "saved_curves": {"errors", "config", "files"},
     "vision": {"errors", "randomness", "runtime", "estimators"},
 }
-TOP = {"runs", "plots", "recommending", "cli", "__main__"}
+TOP = {"runs", "plots", "recommending", "sweeps", "cli", "__main__"}
 
 
 def room_of(path: Path) -> str:

@@ -21,6 +21,7 @@ from robustcf.cli.datasets import datasets
 from robustcf.cli.evaluate import evaluate
 from robustcf.cli.norm import norm
 from robustcf.cli.recommend import recommend
+from robustcf.cli.sweep import sweep
 from robustcf.cli.train import train
 from robustcf.errors import RobustcfError
 
@@ -31,7 +32,7 @@ def cli() -> None:
     """Robust collaborative filtering: measure, prove and improve how rankings hold under attack."""
 
 
-for command in (datasets, train, evaluate, recommend, attack, compare, norm):
+for command in (datasets, train, evaluate, recommend, attack, compare, sweep, norm):
     cli.add_command(command)
 
 

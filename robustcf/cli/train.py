@@ -10,6 +10,7 @@ import click
 
 from robustcf.cli.common import Report, data_options, load_arguments, parse_settings, reports
 
+
 @click.command()
 @click.option("--dataset", metavar="NAME|FILE", help="A known set, or a file of your own.")
 @click.option(
