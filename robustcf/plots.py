@@ -167,7 +167,11 @@ def plot_panels(panels: Sequence[Sequence[Panel]], path: str | Path, *, title: s
         grid[0, 0].legend(handles=handles, frameon=False, fontsize="small")
     else:
         figure.legend(
-            handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize="small"
+            handles=handles,
+            loc="outside lower center",
+            ncols=min(4, 2 * columns),
+            frameon=False,
+            fontsize="small",
         )
     if title:
         figure.suptitle(title, fontsize="medium")

@@ -1,16 +1,14 @@
 """Sweeps: settings x seeds trained, attacked and summed up in one folder.
 
 Example:
-    >>> import tempfile
-    >>> from robustcf.sweeps import SweepPlan, sweep
-    >>> plan = SweepPlan(
-    ...     "demo", regs=("none", "weight_decay"), seeds=(0,), attacks=("fgm-softmax",),
-    ...     epsilons=(0.0, 0.1), changes={"dim": 4, "epochs": 1},
-    ... )
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     summary = sweep(plan, folder)
-    ...     (summary.out / "report.md").is_file(), list(summary.settings)
-    (True, ['none', 'weight_decay'])
+    >>> from robustcf.sweeps import SweepPlan
+    >>> plan = SweepPlan("demo", regs=("weight_decay", "two_to_inf"), seeds=(0, 1))
+    >>> print(plan.command())
+    robustcf sweep --dataset demo --model ultragcn --regs weight_decay two_to_inf --seeds 2
+    --attacks fgm-bce fgm-softmax --epsilons 0 0.02 0.05 0.1 0.2 0.4 --relative --budget row
+    --preset tuned --threads 1 --out DIR
+
+    ``sweep(plan, "DIR")`` does it.
 """
 
 from robustcf.sweeps.execute import sweep

@@ -133,7 +133,7 @@ class Summary:
                 self._line(setting, RANDOM, metric, "random"),
             )
         ]
-        return Panel(lines, axis(self.first.facts), metric.upper(), title)
+        return Panel(lines, axis(self.first.facts), display(metric), title)
 
     def _line(self, setting: str, attack: str, metric: str, kind: Kind) -> Line:
         return Line(setting, self.plan.epsilons, self.values(attack, setting, metric), kind)
@@ -145,6 +145,17 @@ def axis(facts: Mapping[str, Any]) -> str:
         return f"epsilon, {facts['budget']} budget, absolute"
     unit = {"row": "median row norms"}.get(facts["budget"], f"{facts['budget']} norms")
     return f"epsilon, {facts['budget']} budget, in {unit}"
+
+
+def display(metric: str) -> str:
+    """A metric's name as people write it.
+
+    Example:
+        >>> display("ndcg@10"), display("coverage@10")
+        ('NDCG@10', 'Coverage@10')
+    """
+    name, at, k = metric.partition("@")
+    return (name.upper() if name in ("ndcg", "mrr", "map") else name.capitalize()) + at + k
 
 
 def summarize(plan: SweepPlan, out: Path, runs: Path, split: Split) -> Summary:
