@@ -87,6 +87,7 @@ def plot_curves(
     *,
     metric: str = "ndcg@10",
     controls: Mapping[str, RobustnessCurve] | None = None,
+    certificates: Mapping[str, RobustnessCurve] | None = None,
     title: str = "",
 ) -> Path:
     """Draw a metric against the size of the attack, one line a curve.
@@ -96,6 +97,7 @@ def plot_curves(
         path: where to; ``.png`` or ``.svg``.
         metric: what to draw.
         controls: label -> random control of the same name, drawn dashed in the same colour.
+        certificates: label -> certified curve of the same name, drawn dotted in the same colour.
         title: above the picture.
 
     Returns:
@@ -106,7 +108,11 @@ def plot_curves(
     """
     if not curves:
         raise InputError("plot_curves needs at least one curve, got none")
-    everything = [*curves.values(), *(controls or {}).values()]
+    beside: dict[Kind, Mapping[str, RobustnessCurve]] = {
+        "random": controls or {},
+        "certificate": certificates or {},
+    }
+    everything = [c for group in (curves, *beside.values()) for c in group.values()]
     axes_names = {curve.axis for curve in everything}
     if len(axes_names) > 1:
         raise InputError(
@@ -115,11 +121,12 @@ def plot_curves(
     lines = []
     for label, curve in curves.items():
         shown = f"{label}, {curve.attack}" + (f" on {curve.objective}" if curve.objective else "")
-        kind: Kind = "certificate" if curve.attack == "certificate" else "attack"
-        lines.append(Line(shown, curve.epsilons, curve[metric][None], kind))
-        if controls and label in controls:
-            control = controls[label]
-            lines.append(Line(shown, control.epsilons, control[metric][None], "random"))
+        lines.append(Line(shown, curve.epsilons, curve[metric][None]))
+        lines += [
+            Line(shown, group[label].epsilons, group[label][metric][None], kind)
+            for kind, group in beside.items()
+            if label in group
+        ]
     first = everything[0]
     name = f"{metric.upper()} on {first.protocol.dataset} ({first.protocol.part})"
     return plot_panels([[Panel(lines, first.axis, name, title)]], path)
