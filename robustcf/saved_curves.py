@@ -201,19 +201,30 @@ def label_of(settings: Mapping[str, Any]) -> str:
 def _strongest(runs: Sequence[SavedRun]) -> str:
     common = set.intersection(*(set(run.curves) for run in runs))
     ranked = [curve for name, curve in runs[0].curves.items() if name in common]
-    ranked = [curve for curve in ranked if curve.facts["attack"] in _ATTACKS]
+    ranked = [curve for curve in ranked if _is_candidate(curve.facts)]
     if not ranked:
         raise InputError(_nothing_common(runs, "auto-row-relative", common))
     return min(ranked, key=_strength).name
 
 
-def _strength(curve: SavedCurve) -> tuple[int, int, bool, str]:
+def _is_candidate(facts: Mapping[str, Any]) -> bool:
+    """An attack that an attacker could make on the test rankings; noise and oracles are not."""
+    return (
+        facts["attack"] in _ATTACKS
+        and facts["protocol"]["part"] == "test"
+        and not facts.get("oracle", False)
+    )
+
+
+def _strength(curve: SavedCurve) -> tuple[Any, ...]:
     facts = curve.facts
     objective = facts["objective"]
     return (
         _ATTACKS.index(facts["attack"]),
         _OBJECTIVES.index(objective) if objective in _OBJECTIVES else len(_OBJECTIVES),
         not facts["relative"],
+        facts["side"] != "both",
+        -len(facts["epsilons"]),
         curve.name,
     )
 
@@ -237,17 +248,23 @@ def _nothing_common(runs: Sequence[SavedRun], name: str, common: set[str]) -> st
         if not any(f"{have}-".startswith(f"{name}-") for have in run.curves)
     ]
     having = [curve for run in runs for have, curve in run.curves.items() if have == name]
-    commands = "; ".join(_command(path, name, having) for path in lacking or [runs[0].path])
+    options = _options(having[0].facts) if having else _options_from_name(name)
+    commands = "; ".join(f"robustcf attack {path} {options}" for path in lacking or [runs[0].path])
     known = f"common to all are {', '.join(sorted(common))}" if common else "none is common to all"
     return f"not all runs have a saved curve {name!r} ({known}): make it with: {commands}"
 
 
-def _command(run: Path, name: str, having: Sequence[SavedCurve]) -> str:
-    attack, *words = name.split("-")
-    parts = [f"robustcf attack {run} --attack {attack}"]
-    parts += [f"--objective {word}" for word in words if word in _OBJECTIVES]
-    parts += [f"--budget {word}" for word in words if word in _BUDGETS]
-    parts += ["--relative"] if "relative" in words else []
-    if having:
-        parts.append("--epsilons " + " ".join(f"{size:g}" for size in having[0].epsilons))
-    return " ".join(parts)
+def _options(facts: Mapping[str, Any]) -> str:
+    words = [f"--attack {facts['attack']}"]
+    words += [f"--objective {facts['objective']}"] if facts["objective"] in _OBJECTIVES else []
+    words += [f"--budget {facts['budget']}"] + (["--relative"] if facts["relative"] else [])
+    words += [f"--side {facts['side']}"] if facts["side"] != "both" else []
+    return " ".join([*words, "--epsilons", *(f"{size:g}" for size in facts["epsilons"])])
+
+
+def _options_from_name(name: str) -> str:
+    attack, *rest = name.split("-")
+    words = [f"--attack {attack}"]
+    words += [f"--objective {word}" for word in rest if word in _OBJECTIVES]
+    words += [f"--budget {word}" for word in rest if word in _BUDGETS]
+    return " ".join(words + (["--relative"] if "relative" in rest else []))

@@ -203,6 +203,14 @@ def test_the_strongest_common_curve_is_taken(tmp_path, capsys):
         for folder, train in zip(folders, trains, strict=True):
             make_run(folder, values, train=train, name=name)
         assert common_curves([open_run(f) for f in folders])[0].name == name
+    # Neither an oracle nor valid is what an attacker does to the test rankings.
+    for folder, train in zip(folders, trains, strict=True):
+        protocol = Protocol("demo", "valid", ("train",), USERS, 0, 50)
+        make_run(folder, values, train=train, name="auto-row-relative-valid", protocol=protocol)
+        oracle = make_run(folder, values, train=train, name="auto-row-relative-test")
+        path = oracle / "attacks" / "auto-row-relative-test.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"oracle": True}))
+    assert common_curves([open_run(f) for f in folders])[0].name == "auto-row"
     with pytest.raises(InputError, match="may be fgm-bce-row, fgm-bce-row-relative: name one"):
         common_curves([open_run(f) for f in folders], "fgm-bce")
     assert common_curves([open_run(f) for f in folders], "fgm-bce-row")[1].name == "fgm-bce-row"
