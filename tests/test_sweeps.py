@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -263,6 +264,23 @@ def test_a_curve_of_other_sizes_is_made_again(whole, plan, tmp_path):
     assert open_run(whole.out / "runs" / "none-seed0").curves["random-row-relative"].epsilons == (
         SIZES
     )
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"threads": "many"}'])
+def test_a_plan_that_cannot_be_read_is_refused(plan, tmp_path, text):
+    (tmp_path / "sweep.json").write_text(text)
+    with pytest.raises(InputError, match="no plan of a sweep"):
+        sweep(plan, tmp_path)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_interrupted_in_training_it_stops_and_goes_on(whole, plan, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDir, "execute", lambda self, split: SimpleNamespace(interrupted=True))
+        with pytest.raises(KeyboardInterrupt):
+            sweep(plan, tmp_path / "again")
+    sweep(plan, tmp_path / "again")
+    assert contents(tmp_path / "again") == contents(whole.out)
 
 
 def test_two_sweeps_do_not_share_a_folder(whole, plan):

@@ -86,8 +86,22 @@ def sweep(
 
 def kept_threads(out: str | Path) -> int | None:
     """The threads a run of the sweep that is already in this folder has, or None."""
-    path = Path(out) / PLAN
-    return int(json.loads(path.read_text(encoding="utf-8"))["threads"]) if path.is_file() else None
+    kept = _kept_plan(Path(out))
+    return None if kept is None else int(kept["threads"])
+
+
+def _kept_plan(folder: Path) -> dict[str, Any] | None:
+    path = folder / PLAN
+    if not path.is_file():
+        return None
+    try:
+        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        kept["threads"] = int(kept["threads"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} is no plan of a sweep ({error!r}): choose another --out"
+        ) from error
+    return kept
 
 
 def _complete(plan: SweepPlan, home: Path, reg: str, seed: int, split: Split) -> Iterator[str]:
@@ -137,11 +151,10 @@ def _check_jobs(jobs: int) -> None:
 
 def _keep_plan(plan: SweepPlan, split: Split, folder: Path) -> None:
     asked = {**plan.identity(), "fingerprint": split.fingerprint}
-    path = folder / PLAN
-    if not path.exists():
-        write_json(path, asked)
+    kept = _kept_plan(folder)
+    if kept is None:
+        write_json(folder / PLAN, asked)
         return
-    kept = json.loads(path.read_text(encoding="utf-8"))
     asked = json.loads(json.dumps(asked))
     for key in dict.fromkeys((*kept, *asked)):
         if kept.get(key) != asked.get(key):
