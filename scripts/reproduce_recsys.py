@@ -54,12 +54,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--work", type=Path, default=Path("recsys-runs"), help="where runs live")
     parser.add_argument("--out", type=Path, default=Path("results/recsys"))
+    parser.add_argument("--svg", action="store_true", help="write SVG beside PNG")
     parser.add_argument("--figures-only", action="store_true", help="draw from the JSON files")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     for dataset in () if options.figures_only else options.datasets:
         reproduce(dataset, options)
-    draw(options.out, options.preset)
+    draw(options.out, options.preset, ["png", *(["svg"] if options.svg else [])])
 
 
 def reproduce(dataset: str, options: argparse.Namespace) -> None:
@@ -97,7 +98,7 @@ def reproduce(dataset: str, options: argparse.Namespace) -> None:
     write_bytes(options.out / f"{dataset}.{options.preset}.json", compact_json(result))
 
 
-def draw(out: Path, preset: str) -> None:
+def draw(out: Path, preset: str, suffixes: list[str]) -> None:
     """The paper's figure, the appendix's, and both again at relative sizes for every attack."""
     results = {
         dataset: json.loads(path.read_text(encoding="utf-8"))
@@ -115,10 +116,13 @@ def draw(out: Path, preset: str) -> None:
                     [panel(found, attack, metric, dataset) for dataset, found in columns.items()]
                     for metric in metrics
                 ]
-                stem = f"{attack}-{part}-{name}.{preset}"
-                for suffix in ("png", "svg"):
-                    title = f"UltraGCN under {attack}, {part} sizes"
-                    print(plot_panels(panels, out / f"{stem}.{suffix}", title=title))
+                if len(columns) == 1 and len(panels) > 1:  # a square instead of a tower
+                    flat = [row[0] for row in panels]
+                    panels = [flat[:2], flat[2:]]
+                title = f"UltraGCN under {attack}, {part} sizes"
+                for suffix in suffixes:
+                    path = out / f"{attack}-{part}-{name}.{preset}.{suffix}"
+                    print(plot_panels(panels, path, title=title))
 
 
 def panel(found: dict[str, Any], attack: str, metric: str, dataset: str) -> Panel:
