@@ -37,10 +37,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "robustness": {
         *("errors", "files", "config", "data", "factors", "metrics", "models", "attacks"),
     },
+    "statistics": {"errors"},
+    "comparison": {"errors", "randomness", "statistics"},
+    "saved_curves": {"errors", "config", "files"},
     "certificates": {"errors", "data", "factors", "metrics", "attacks", "robustness"},
     "vision": {"errors", "randomness", "runtime", "estimators"},
 }
-TOP = {"runs", "plots", "recommending", "cli", "__main__"}
+TOP = {"runs", "plots", "recommending", "sweeps", "cli", "__main__"}
 
 
 def room_of(path: Path) -> str:
@@ -80,6 +83,8 @@ def test_imports_point_downwards(path):
     [
         ("import robustcf", {"numpy", "torch", "pandas", "scipy"}),
         ("import robustcf.data", {"torch", "pandas", "scipy", "matplotlib", "requests"}),
+        ("import robustcf.comparison", {"torch", "pandas", "scipy", "matplotlib"}),
+        ("import robustcf.saved_curves", {"torch", "pandas", "scipy", "matplotlib"}),
     ],
 )
 def test_importing_one_room_does_not_load_the_house(statement, absent):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -148,3 +149,33 @@ def data_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_DATA_OPTIONS):
         command = option(command)
     return command
+
+
+def load_arguments(
+    dataset: str, data: Mapping[str, Any], split_seed: int
+) -> tuple[str, dict[str, Any]]:
+    """The arguments of ``robustcf.data.load`` from what was typed: paths that stay valid."""
+    from robustcf.data.catalog import find
+
+    options = {key: value for key, value in data.items() if value is not None}
+    options["seed"] = split_seed
+    if find(dataset) is None and os.path.exists(os.path.expanduser(dataset)):
+        dataset = os.path.abspath(os.path.expanduser(dataset))
+    for key in ("data_dir", "valid_file", "test_file"):
+        if key in options:
+            options[key] = os.path.abspath(os.path.expanduser(options[key]))
+    return dataset, options
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """``KEY=VALUE`` words as training settings; values are read as JSON where they are JSON."""
+    values = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise click.UsageError(f"--set needs KEY=VALUE, got {setting!r}")
+        try:
+            values[key.replace("-", "_")] = json.loads(text)
+        except json.JSONDecodeError:
+            values[key.replace("-", "_")] = text
+    return values

@@ -17,10 +17,12 @@ from robustcf import __version__
 from robustcf.cli.attack import attack
 from robustcf.cli.certify import certify
 from robustcf.cli.common import to_json
+from robustcf.cli.compare import compare
 from robustcf.cli.datasets import datasets
 from robustcf.cli.evaluate import evaluate
 from robustcf.cli.norm import norm
 from robustcf.cli.recommend import recommend
+from robustcf.cli.sweep import sweep
 from robustcf.cli.train import train
 from robustcf.errors import RobustcfError
 
@@ -31,7 +33,7 @@ def cli() -> None:
     """Robust collaborative filtering: measure, prove and improve how rankings hold under attack."""
 
 
-for command in (datasets, train, evaluate, recommend, attack, certify, norm):
+for command in (datasets, train, evaluate, recommend, attack, certify, compare, sweep, norm):
     cli.add_command(command)
 
 

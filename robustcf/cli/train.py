@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from robustcf.cli.common import Report, data_options, reports
-
-if TYPE_CHECKING:
-    from robustcf.config import TrainConfig
-
-# What the published procedure goes with, where the preset speaks of whole rows.
-_PAIRS = {"lr": 1e-3, "user_lr": None, "schedule": "constant"}
+from robustcf.cli.common import Report, data_options, load_arguments, parse_settings, reports
 
 
 @click.command()
@@ -107,7 +99,7 @@ def train(
     from robustcf.config import RunConfig
     from robustcf.data import load
     from robustcf.data.catalog import find
-    from robustcf.presets import preset
+    from robustcf.presets import adapted, preset
     from robustcf.runs import RunDir
     from robustcf.runtime import device_of, set_threads
 
@@ -117,16 +109,10 @@ def train(
     if kind == "robust" and chosen.name.startswith("default."):
         click.echo(f"the robust preset is not tuned for {name}: {chosen.name} is used", err=True)
     changes = {key: value for key, value in given.items() if value is not None}
-    changes |= _parse(settings)
-    config = _configure(chosen.config, changes, seed)
+    changes |= parse_settings(settings)
+    config = adapted(chosen.config, changes).replace(seed=seed)
     device_of(device)
-    options = {key: value for key, value in data.items() if value is not None}
-    options["seed"] = split_seed
-    if manifest is None and os.path.exists(os.path.expanduser(dataset)):
-        dataset = os.path.abspath(os.path.expanduser(dataset))
-    for key in ("data_dir", "valid_file", "test_file"):
-        if key in options:
-            options[key] = os.path.abspath(os.path.expanduser(options[key]))
+    dataset, options = load_arguments(dataset, data, split_seed)
     # Every core, unless told otherwise: torch counts hyper-threads out.
     set_threads(threads)
     split = load(dataset, **options)
@@ -176,31 +162,6 @@ def _text(result: dict[str, Any], run: Any) -> str:
         lines.append(f"interrupted; go on with: robustcf train --resume {run.path}")
     lines.append(f"run: {run.path}")
     return "\n".join(lines)
-
-
-def _configure(base: TrainConfig, changes: dict[str, Any], seed: int) -> TrainConfig:
-    if not changes:
-        return base.replace(seed=seed)
-    if changes.get("batching", base.batching) == "pairs" and base.batching != "pairs":
-        base = base.replace(**_PAIRS)
-    if "lr" in changes and "user_lr" not in changes and base.user_lr is not None:
-        changes["user_lr"] = base.user_lr * changes["lr"] / base.lr
-    # A changed setting, other than how to refit, makes the preset's number of passes a guess.
-    tuned = base.epochs_chosen and set(changes) <= {"refit", "epochs_chosen"}
-    return base.replace(**{"epochs_chosen": tuned, **changes, "seed": seed})
-
-
-def _parse(settings: tuple[str, ...]) -> dict[str, Any]:
-    values = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals:
-            raise click.UsageError(f"--set needs KEY=VALUE, got {setting!r}")
-        try:
-            values[key.replace("-", "_")] = json.loads(text)
-        except json.JSONDecodeError:
-            values[key.replace("-", "_")] = text
-    return values
 
 
 def _free(name: str) -> Path:

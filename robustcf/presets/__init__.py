@@ -21,6 +21,8 @@ from robustcf.errors import InputError
 
 DEFAULT = "default"
 KINDS = ("tuned", "robust", "paper")
+# What the published procedure goes with, where the preset speaks of whole rows.
+_PAIRS = {"lr": 1e-3, "user_lr": None, "schedule": "constant"}
 
 
 @dataclass(frozen=True)
@@ -105,3 +107,25 @@ def presets() -> Mapping[str, Preset]:
         config = TrainConfig.from_dict({**named, **raw["config"]})
         found[name] = Preset(name, config, raw["found"])
     return found
+
+
+def adapted(base: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
+    """A preset's settings with some of them changed.
+
+    A changed setting, other than how to refit, makes the preset's number of passes a guess: it
+    will be chosen again. The users' learning rate follows that of the items; a change to pairs
+    takes the published procedure's learning rate and schedule along.
+
+    Example:
+        >>> adapted(preset("ml-1m").config, {"dim": 8}).epochs_chosen
+        False
+    """
+    if not changes:
+        return base
+    wanted = dict(changes)
+    if wanted.get("batching", base.batching) == "pairs" and base.batching != "pairs":
+        base = base.replace(**_PAIRS)
+    if "lr" in wanted and "user_lr" not in wanted and base.user_lr is not None:
+        wanted["user_lr"] = base.user_lr * wanted["lr"] / base.lr
+    tuned = base.epochs_chosen and set(wanted) <= {"refit", "epochs_chosen"}
+    return base.replace(**{"epochs_chosen": tuned, **wanted})

@@ -1,0 +1,149 @@
+"""``robustcf sweep``: settings x seeds, trained, attacked and summed up in one folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from robustcf.cli.common import (
+    ListCommand,
+    Report,
+    data_options,
+    load_arguments,
+    parse_settings,
+    reports,
+    table,
+)
+
+
+@click.command(cls=ListCommand)
+@click.option("--dataset", metavar="NAME|FILE", required=True, help="A known set, or a file.")
+@click.option(
+    "--model",
+    type=click.Choice(["ultragcn", "bpr-mf"]),
+    default="ultragcn",
+    show_default=True,
+    help="What to train.",
+)
+@click.option(
+    "--regs",
+    multiple=True,
+    metavar="R...",
+    default=("weight_decay", "two_to_inf", "max_norm"),
+    show_default=True,
+    help="Settings to compare: none, weight_decay, two_to_inf, max_norm, apr (adversarial).",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="How many training seeds a setting: 0, 1, ...",
+)
+@click.option(
+    "--attacks",
+    multiple=True,
+    metavar="A...",
+    default=("fgm-bce", "fgm-softmax"),
+    show_default=True,
+    help="fgm- or pgd- with bce, bpr or softmax; the random control is always beside.",
+)
+@click.option(
+    "--epsilons",
+    type=float,
+    multiple=True,
+    metavar="E...",
+    help="Sizes, ascending (default 0 0.02 0.05 0.1 0.2 0.4, absolute 0 0.1 0.2 0.4 0.8 1.6).",
+)
+@click.option(
+    "--relative/--absolute",
+    default=True,
+    show_default=True,
+    help="Sizes in units of the factors' own, which compares models, or as they are.",
+)
+@click.option(
+    "--budget",
+    type=click.Choice(["row", "frobenius", "spectral"]),
+    default="row",
+    show_default=True,
+    help="The norm that epsilon bounds, for each factor.",
+)
+@click.option(
+    "--preset",
+    type=click.Choice(["tuned"]),
+    default="tuned",
+    show_default=True,
+    help="Settings chosen on valid.",
+)
+@click.option(
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A training setting, of all runs."
+)
+@click.option("--split-seed", type=int, default=0, show_default=True, help="Of a drawn split.")
+@click.option("--threads", type=int, help="Threads a run (default: the cores shared by the jobs).")
+@click.option("--jobs", type=int, default=1, show_default=True, help="Runs at a time.")
+@click.option("--out", metavar="DIR", required=True, help="The folder; a stopped sweep goes on.")
+@data_options
+@reports
+def sweep(
+    dataset: str,
+    model: str,
+    regs: tuple[str, ...],
+    seeds: int,
+    attacks: tuple[str, ...],
+    epsilons: tuple[float, ...],
+    relative: bool,
+    budget: str,
+    preset: str,
+    settings: tuple[str, ...],
+    split_seed: int,
+    threads: int | None,
+    jobs: int,
+    out: str,
+    data: dict[str, Any],
+) -> Report:
+    """Train settings x seeds, attack all runs, draw and compare; or go on with a stopped sweep.
+
+    Results depend on the threads of a run, which are kept with the sweep, and not on --jobs.
+    """
+    from robustcf.sweeps import SweepPlan
+    from robustcf.sweeps import sweep as run_sweep
+    from robustcf.sweeps.execute import kept_threads
+    from robustcf.sweeps.plan import ABSOLUTE_EPSILONS, RELATIVE_EPSILONS
+    from robustcf.sweeps.report import findings
+    from robustcf.sweeps.summary import METRIC
+
+    dataset, options = load_arguments(dataset, data, split_seed)
+    plan = SweepPlan(
+        dataset=dataset,
+        data=options,
+        model=model,
+        regs=regs,
+        seeds=tuple(range(seeds)),
+        attacks=attacks,
+        epsilons=epsilons or (RELATIVE_EPSILONS if relative else ABSOLUTE_EPSILONS),
+        relative=relative,
+        budget=budget,
+        preset=preset,
+        changes=parse_settings(settings),
+        threads=threads or kept_threads(out) or max(1, (os.cpu_count() or 1) // max(1, jobs)),
+    )
+    summary = run_sweep(plan, out, jobs=jobs, progress=sys.stderr.isatty())
+    sizes = [f"{size:g}" for size in plan.epsilons]
+    rows = [
+        (
+            attack,
+            setting,
+            f"{summary.area(attack, setting):.4f}",
+            *(f"{value:.4f}" for value in summary.values(attack, setting).mean(axis=0)),
+        )
+        for attack in summary.curves
+        for setting in summary.settings
+    ]
+    said = findings(summary)
+    parts = [table(("attack", METRIC, "area", *sizes), rows, left=(0, 1)), *said]
+    report = summary.out / "report.md"
+    data_out = {"out": str(summary.out), "report": str(report), "findings": said}
+    return Report(data_out | summary.as_dict(), "\n\n".join([*parts, f"report: {report}"]))

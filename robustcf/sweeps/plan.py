@@ -1,0 +1,122 @@
+"""What a sweep is to do: a frozen plan, and the training settings that it stands for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from robustcf.config import MODELS, REGULARIZERS, TrainConfig
+from robustcf.data.catalog import find
+from robustcf.errors import InputError
+from robustcf.presets import adapted, preset
+from robustcf.robustness import check_epsilons
+from robustcf.sweeps.curves import RANDOM, check_attack
+
+RELATIVE_EPSILONS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
+ABSOLUTE_EPSILONS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
+SETTINGS = (*REGULARIZERS, "apr")
+# Where the data lie is no part of what they are: the fingerprint is.
+_PLACES = ("data_dir", "download")
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """Settings x seeds, and the attacks that every run of them faces.
+
+    Args:
+        dataset: a name or a path.
+        data: the other arguments of :func:`robustcf.data.load`.
+        model: ``ultragcn`` or ``bpr-mf``.
+        regs: the settings to compare: regularizers, or ``apr`` for adversarial training with the
+            BPR objective beside weight decay.
+        seeds: of training.
+        attacks: names, see :func:`robustcf.sweeps.curves.attacked`; the random control is always
+            added.
+        epsilons: ascending.
+        relative: whether they are in units of the factors' own size: the only ones that compare
+            models of different scale.
+        budget: the norm that epsilon bounds.
+        preset: ``tuned``: settings chosen on valid.
+        changes: training settings that differ from the preset, for all runs.
+        threads: torch threads of every run. Another number may round differently, so it is part
+            of the plan; how many runs go on at a time is not.
+
+    Raises:
+        InputError: something is unknown, empty or given twice.
+
+    Example:
+        >>> SweepPlan("demo", regs=("none",), seeds=(0, 1)).runs()
+        [('none', 0), ('none', 1)]
+    """
+
+    dataset: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    model: str = "ultragcn"
+    regs: tuple[str, ...] = ("weight_decay", "two_to_inf", "max_norm")
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    attacks: tuple[str, ...] = ("fgm-bce", "fgm-softmax")
+    epsilons: tuple[float, ...] = RELATIVE_EPSILONS
+    relative: bool = True
+    budget: str = "row"
+    preset: str = "tuned"
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("regs", "seeds", "attacks"):
+            values = getattr(self, name)
+            if not values or len(set(values)) != len(values):
+                raise InputError(f"{name} must be some and differ, got {list(values)}")
+        for reg in self.regs:
+            if reg not in SETTINGS:
+                raise InputError(f"regs must be out of {', '.join(SETTINGS)}, got {reg!r}")
+        if self.model not in MODELS:
+            raise InputError(f"model must be one of {', '.join(MODELS)}, got {self.model!r}")
+        for attack in self.attacks:
+            check_attack(attack, self.budget)
+            if attack == RANDOM:
+                raise InputError("the random control is always there: leave it out of the attacks")
+        check_epsilons(self.epsilons)
+        for reg, seed in self.runs():
+            self.train_config(reg, seed)
+
+    def runs(self) -> list[tuple[str, int]]:
+        """Setting and seed of every run: all settings of a seed before the next seed."""
+        return [(reg, seed) for seed in self.seeds for reg in self.regs]
+
+    def curves(self) -> list[str]:
+        """The names of all curves of a run: the attacks, then the random control."""
+        return [*self.attacks, RANDOM]
+
+    def train_config(self, reg: str, seed: int) -> tuple[TrainConfig, str]:
+        """What a run is trained with, and the name of the preset it came from."""
+        manifest = find(self.dataset)
+        name = manifest.name if manifest is not None else Path(self.dataset).name
+        base = "weight_decay" if reg == "apr" else reg
+        chosen = preset(name, self.model, base)
+        changes = dict(self.changes) | ({"adversarial": "bpr"} if reg == "apr" else {})
+        return adapted(chosen.config, changes).replace(seed=seed), chosen.name
+
+    def identity(self) -> dict[str, Any]:
+        """Plain values of everything that decides the results, apart from the data's content."""
+        values = dataclasses.asdict(self)
+        values["data"] = {k: v for k, v in self.data.items() if k not in _PLACES}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+    def command(self) -> str:
+        """The command that does the same, without where the data lie."""
+        words = ["robustcf", "sweep", "--dataset", Path(self.dataset).name, "--model", self.model]
+        words += ["--regs", *self.regs, "--seeds", str(len(self.seeds))]
+        words += ["--attacks", *self.attacks, "--epsilons", *(f"{e:g}" for e in self.epsilons)]
+        words += ["--relative" if self.relative else "--absolute", "--budget", self.budget]
+        words += ["--preset", self.preset, "--threads", str(self.threads)]
+        for key, value in self.changes.items():
+            words += ["--set", f"{key}={json.dumps(value)}"]
+        for key, value in self.identity()["data"].items():
+            words += [f"--{'split-seed' if key == 'seed' else key.replace('_', '-')}", str(value)]
+        return shlex.join([*words, "--out", "DIR"])

@@ -1,0 +1,140 @@
+"""The paper's recommender figure, and the appendix's, with what the paper leaves out beside it.
+
+    python scripts/reproduce_recsys.py --datasets ml-1m --data-dir DIR
+    python scripts/reproduce_recsys.py --figures-only      # draw again from the JSON files
+
+Three data sets x three regularizers x five seeds of UltraGCN. First the paper's attack: one
+gradient step on the cross-entropy, every embedding row moved by epsilon, absolute sizes. Then the
+same and harder attacks at sizes relative to the embeddings, which compare models of different
+scale.
+
+Runs go to --work and are resumed there; --out gets one small JSON file for each data set and the
+pictures of all data sets whose JSON is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robustcf.files import write_bytes
+from robustcf.plots import Kind, Line, Panel, plot_panels
+from robustcf.sweeps import SweepPlan, sweep
+from robustcf.sweeps.report import findings
+from robustcf.sweeps.summary import METRIC, SHOWN, compact_json, display
+
+DATASETS = ("ml-1m", "yelp2018", "citeulike")
+REGULARIZERS = ("weight_decay", "two_to_inf", "max_norm")
+PARTS: dict[str, dict[str, Any]] = {
+    "absolute": {
+        "attacks": ("fgm-bce",),
+        "epsilons": (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.2, 1.6),
+        "relative": False,
+    },
+    "relative": {
+        "attacks": ("fgm-bce", "fgm-softmax"),
+        "epsilons": (0.0, 0.02, 0.05, 0.1, 0.15, 0.2),
+        "relative": True,
+    },
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--datasets", nargs="+", default=list(DATASETS))
+    parser.add_argument("--preset", choices=["tuned"], default="tuned")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--data-dir")
+    parser.add_argument("--threads", type=int, default=1, help="of a run")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--work", type=Path, default=Path("recsys-runs"), help="where runs live")
+    parser.add_argument("--out", type=Path, default=Path("results/recsys"))
+    parser.add_argument("--svg", action="store_true", help="write SVG beside PNG")
+    parser.add_argument("--figures-only", action="store_true", help="draw from the JSON files")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    for dataset in () if options.figures_only else options.datasets:
+        reproduce(dataset, options)
+    draw(options.out, options.preset, ["png", *(["svg"] if options.svg else [])])
+
+
+def reproduce(dataset: str, options: argparse.Namespace) -> None:
+    """Both parts of one data set, on the same runs; one JSON file."""
+    data = {"data_dir": options.data_dir} if options.data_dir else {}
+    work = options.work / f"{dataset}.{options.preset}"
+    result: dict[str, Any] = {}
+    for part, settings in PARTS.items():
+        plan = SweepPlan(
+            dataset,
+            data,
+            regs=REGULARIZERS,
+            seeds=tuple(range(options.seeds)),
+            preset=options.preset,
+            threads=options.threads,
+            **settings,
+        )
+        summary = sweep(
+            plan,
+            work / part,
+            runs=work / "runs",
+            jobs=options.jobs,
+            progress=sys.stderr.isatty(),
+        )
+        found = summary.as_dict()
+        found["curves"] = {
+            attack: {
+                setting: {metric: metrics[metric] for metric in SHOWN if metric in metrics}
+                for setting, metrics in by_setting.items()
+            }
+            for attack, by_setting in found["curves"].items()
+        }
+        result[part] = {"findings": findings(summary), **found}
+        print(f"{dataset}, {part}:", *result[part]["findings"], sep="\n  ", flush=True)
+    write_bytes(options.out / f"{dataset}.{options.preset}.json", compact_json(result))
+
+
+def draw(out: Path, preset: str, suffixes: list[str]) -> None:
+    """The paper's figure, the appendix's, and both again at relative sizes for every attack."""
+    results = {
+        dataset: json.loads(path.read_text(encoding="utf-8"))
+        for dataset in DATASETS
+        if (path := out / f"{dataset}.{preset}.json").is_file()
+    }
+    if not results:
+        print(f"nothing to draw: no JSON file of the preset {preset!r} in {out}", file=sys.stderr)
+        return
+    for part, settings in PARTS.items():
+        for attack in settings["attacks"]:
+            columns = {dataset: result[part] for dataset, result in results.items()}
+            for name, metrics in (("ndcg", (METRIC,)), ("all", SHOWN)):
+                panels = [
+                    [panel(found, attack, metric, dataset) for dataset, found in columns.items()]
+                    for metric in metrics
+                ]
+                if len(columns) == 1 and len(panels) > 1:  # a square instead of a tower
+                    flat = [row[0] for row in panels]
+                    panels = [flat[:2], flat[2:]]
+                title = f"UltraGCN under {attack}, {part} sizes"
+                for suffix in suffixes:
+                    path = out / f"{attack}-{part}-{name}.{preset}.{suffix}"
+                    print(plot_panels(panels, path, title=title))
+
+
+def panel(found: dict[str, Any], attack: str, metric: str, dataset: str) -> Panel:
+    """One data set, one metric: every regularizer with its random control."""
+    kinds: tuple[tuple[str, Kind], ...] = ((attack, "attack"), ("random", "random"))
+    lines = [
+        Line(setting, found["epsilons"], np.array(metrics[metric]), kind)
+        for name, kind in kinds
+        for setting, metrics in found["curves"][name].items()
+    ]
+    return Panel(lines, found["axis"], display(metric), dataset)
+
+
+if __name__ == "__main__":
+    main()

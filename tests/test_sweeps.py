@@ -1,0 +1,422 @@
+"""Sweeps: the right numbers, the same after a kill, never a silent mix, and true first lines."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from filelock import FileLock
+
+from robustcf.attacks import FGM, RandomNoise, Softmax
+from robustcf.cli.main import run
+from robustcf.config import TrainConfig
+from robustcf.errors import InputError
+from robustcf.plots import Line, Panel, plot_panels
+from robustcf.robustness import robustness_curve
+from robustcf.runs import RunDir
+from robustcf.saved_curves import open_run
+from robustcf.sweeps import Summary, SweepPlan, sweep
+from robustcf.sweeps import curves as curves_module
+from robustcf.sweeps import summary as summary_module
+from robustcf.sweeps.report import findings
+from tests.test_compare import make_run, planted
+
+CHANGES = {"dim": 6, "epochs": 3, "block_users": 20, "negative_weight": 20.0}
+SIZES = (0.0, 0.1, 0.4)
+FILES = ("curves.json", "curves.csv", "report.md")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> str:
+    """A small table of one's own: two tastes and some noise."""
+    rng = np.random.default_rng(0)
+    lines = ["user,item"]
+    for user in range(90):
+        chances = np.where(np.arange(60) % 2 == user % 2, 0.5, 0.05)
+        lines += [f"u{user},i{item}" for item in np.flatnonzero(rng.random(60) < chances)]
+    path = tmp_path_factory.mktemp("data") / "mine.csv"
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def plan(table) -> SweepPlan:
+    return SweepPlan(
+        table, regs=("weight_decay", "none"), seeds=(0, 1), epsilons=SIZES, changes=CHANGES
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(plan, tmp_path_factory) -> Summary:
+    """A sweep that nobody disturbed."""
+    return sweep(plan, tmp_path_factory.mktemp("sweeps") / "whole")
+
+
+@pytest.fixture
+def no_pictures(monkeypatch) -> None:
+    """Drawing takes longer than all the rest; that it repeats itself is tested once."""
+    monkeypatch.setattr(summary_module, "plot_panels", lambda panels, path, **options: path)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+def test_the_numbers_are_those_of_the_runs(whole, plan):
+    data = json.loads((whole.out / "curves.json").read_text())
+    assert data["epsilons"] == list(SIZES)
+    assert set(data["curves"]) == {"fgm-bce", "fgm-softmax", "random"}
+    for reg in plan.regs:
+        for seed in plan.seeds:
+            trained = RunDir(whole.out / "runs" / f"{reg}-seed{seed}")
+            assert trained.complete
+            assert (trained.config.train.reg, trained.config.train.seed) == (reg, seed)
+            split, factors = trained.split(), trained.factors()
+            softmax = FGM(Softmax(trained.learnt_pairs(split)), relative=True)
+            for name, attack in (("fgm-softmax", softmax), ("random", RandomNoise(relative=True))):
+                expected = robustness_curve(factors, split, attack, SIZES)
+                for metric in ("ndcg@10", "mrr@10", "coverage@10", "recall@20"):
+                    found = data["curves"][name][reg][metric][seed]
+                    np.testing.assert_allclose(found, expected[metric], atol=1e-7)
+    for name in ("fgm-bce", "fgm-softmax"):
+        assert (whole.out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert b"<svg" in (whole.out / f"{name}.svg").read_bytes()
+    words = data["comparisons"]["fgm-bce"]["words"]
+    assert words[0].startswith("weight_decay against none, ndcg@10:")
+
+
+def test_the_table_of_all_values_agrees_with_the_json(whole, plan):
+    data = json.loads((whole.out / "curves.json").read_text())["curves"]
+    with open(whole.out / "curves.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    metrics = len(data["fgm-bce"]["none"])
+    assert len(rows) == 3 * 2 * 2 * 3 * metrics
+    for row in rows:
+        by_seed = data[row["attack"]][row["setting"]][row["metric"]]
+        expected = by_seed[int(row["seed"])][SIZES.index(float(row["epsilon"]))]
+        assert float(row["value"]) == expected
+
+
+def test_the_report_has_its_parts(whole, plan):
+    text = (whole.out / "report.md").read_text()
+    order = ["# ultragcn on mine", "## What the result says", "## Curves", "### `fgm-bce`"]
+    order += ["### `random`", "## Differences", "## How it was made", "Command: `robustcf sweep"]
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    assert "sign-flip" in text
+    assert "epsilon, row budget, in median row norms" in text
+    assert "torch" in text
+    mean = whole.values("fgm-bce", "none").mean(axis=0)
+    assert f"| {mean[1]:.4f} (" in text
+    assert "--regs weight_decay none --seeds 2" in plan.command()
+    assert plan.dataset not in text, "no machine's paths"
+
+
+def test_the_runs_of_a_sweep_can_be_compared(whole, capsys):
+    folders = sorted(str(path) for path in (whole.out / "runs").iterdir())
+    assert run(["compare", *folders, "--resamples", "1000", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["curve"] == "fgm-softmax-row-relative"
+    assert [group["seeds"]["count"] for group in data["groups"]] == [2, 2]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_finished_sweep_computes_nothing_again(whole, plan, monkeypatch):
+    before = contents(whole.out)
+    monkeypatch.setattr(curves_module, "attacked", None)
+    monkeypatch.setattr(RunDir, "execute", None)
+    sweep(plan, whole.out)
+    assert contents(whole.out) == before
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("stop", [0, 1, 6, 15])
+def test_stopped_anywhere_and_started_again_it_ends_the_same(
+    whole, plan, tmp_path, monkeypatch, stop
+):
+    steps = 0
+    ensure = curves_module.RobustnessCurve.save
+    execute = RunDir.execute
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+        if steps > stop:
+            raise OSError("power cut")
+
+    def save(self, path):
+        count()
+        return ensure(self, path)
+
+    def train(self, split, **options):
+        count()
+        return execute(self, split, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(curves_module.RobustnessCurve, "save", save)
+        patch.setattr(RunDir, "execute", train)
+        with pytest.raises(OSError, match="power cut"):
+            sweep(plan, tmp_path / "again")
+    assert not (tmp_path / "again" / "report.md").exists()
+    sweep(plan, tmp_path / "again")
+    assert contents(tmp_path / "again") == contents(whole.out)
+
+
+@pytest.mark.slow
+def test_killed_for_real_it_ends_the_same(whole, table, tmp_path):
+    out = tmp_path / "killed"
+    words = ["--dataset", table, "--regs", "weight_decay", "none", "--seeds", "2", "--threads", "1"]
+    words += ["--epsilons", *map(str, SIZES), "--out", str(out)]
+    for key, value in CHANGES.items():
+        words += ["--set", f"{key}={value}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "robustcf", "sweep", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        if list(out.glob("runs/*/metrics.json")):
+            process.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.01)
+    process.wait()
+    assert run(["sweep", *words]) == 0
+    ours, theirs = (json.loads((f / "curves.json").read_text()) for f in (out, whole.out))
+    # The command line names the seed of the split; everything computed is the same.
+    for data in (ours, theirs):
+        data["plan"].pop("data")
+    assert ours == theirs
+
+
+@pytest.mark.slow
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
+def test_runs_at_a_time_change_nothing(whole, plan, tmp_path):
+    sweep(plan, tmp_path / "two", jobs=2)
+    assert contents(tmp_path / "two") == contents(whole.out)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epsilons": (0.0, 0.1)}, r"epsilons \[0.0, 0.1, 0.4\], not \[0.0, 0.1\]"),
+        ({"seeds": (0, 1, 2)}, "seeds"),
+        ({"regs": ("weight_decay",)}, "regs"),
+        ({"attacks": ("fgm-bce",)}, "attacks"),
+        ({"relative": False}, "relative True, not False"),
+        ({"changes": {**CHANGES, "dim": 5}}, "changes"),
+        ({"threads": 2}, "threads 1, not 2"),
+        ({"budget": "frobenius"}, "budget"),
+    ],
+)
+def test_a_folder_keeps_its_plan(whole, plan, change, message):
+    before = contents(whole.out)
+    fields = {name: getattr(plan, name) for name in plan.__dataclass_fields__}
+    with pytest.raises(InputError, match=f"holds a sweep with {message}.*another --out"):
+        sweep(SweepPlan(**{**fields, **change}), whole.out)
+    assert contents(whole.out) == before
+
+
+def test_a_folder_keeps_its_data_and_its_runs(whole, plan, table, tmp_path):
+    other = tmp_path / "mine.csv"
+    other.write_text(Path(table).read_text() + "\nu0,i59")
+    with pytest.raises(InputError, match="holds a sweep with dataset"):
+        sweep(SweepPlan(**{**_fields(plan), "dataset": str(other)}), whole.out)
+    kept = Path(table).read_text()
+    try:
+        Path(table).write_text(kept + "\nu0,i59")
+        with pytest.raises(InputError, match="holds a sweep with fingerprint"):
+            sweep(plan, whole.out)
+    finally:
+        Path(table).write_text(kept)
+    changed = SweepPlan(**{**_fields(plan), "changes": {**CHANGES, "dim": 5}})
+    with pytest.raises(InputError, match="trained with other settings"):
+        sweep(changed, tmp_path / "new", runs=whole.out / "runs")
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_sweeps_of_other_attacks_may_share_runs(whole, plan, tmp_path):
+    other = SweepPlan(**{**_fields(plan), "attacks": ("pgd-softmax",), "relative": False})
+    found = sweep(other, tmp_path / "other", runs=whole.out / "runs")
+    assert found.attacks == ["pgd-softmax"]
+    clean = found.values("pgd-softmax", "none")[:, 0]
+    np.testing.assert_array_equal(clean, whole.values("fgm-bce", "none")[:, 0])
+    assert not (tmp_path / "other" / "runs").exists()
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_curve_of_other_sizes_is_made_again(whole, plan, tmp_path):
+    other = SweepPlan(**{**_fields(plan), "epsilons": (0.0, 0.2)})
+    before = contents(whole.out)
+    found = sweep(other, tmp_path / "other", runs=whole.out / "runs")
+    assert found.first.epsilons == (0.0, 0.2)
+    sweep(plan, whole.out)
+    assert contents(whole.out) == before
+    assert open_run(whole.out / "runs" / "none-seed0").curves["random-row-relative"].epsilons == (
+        SIZES
+    )
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"threads": "many"}'])
+def test_a_plan_that_cannot_be_read_is_refused(plan, tmp_path, text):
+    (tmp_path / "sweep.json").write_text(text)
+    with pytest.raises(InputError, match="no plan of a sweep"):
+        sweep(plan, tmp_path)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_interrupted_in_training_it_stops_and_goes_on(whole, plan, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDir, "execute", lambda self, split: SimpleNamespace(interrupted=True))
+        with pytest.raises(KeyboardInterrupt):
+            sweep(plan, tmp_path / "again")
+    sweep(plan, tmp_path / "again")
+    assert contents(tmp_path / "again") == contents(whole.out)
+
+
+def test_two_sweeps_do_not_share_a_folder(whole, plan):
+    with (
+        FileLock(whole.out / ".lock"),
+        pytest.raises(InputError, match="another sweep is at work"),
+    ):
+        sweep(plan, whole.out)
+
+
+@pytest.mark.parametrize("jobs", [0, 10_000, True, 1.5])
+def test_jobs_are_as_many_as_the_cores_allow(plan, tmp_path, jobs):
+    with pytest.raises(InputError, match="jobs must be between 1 and the number of cores"):
+        sweep(plan, tmp_path / "new", jobs=jobs)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"regs": ()}, "regs must be some and differ"),
+        ({"regs": ("none", "none")}, "regs must be some and differ"),
+        ({"regs": ("dropout",)}, "regs must be out of none, weight_decay.*got 'dropout'"),
+        ({"seeds": (1, 1)}, "seeds must be some and differ"),
+        ({"attacks": ("fgm-mse",)}, "attack must be one of fgm-bce"),
+        ({"attacks": ("random",)}, "always there"),
+        ({"budget": "l1"}, "budget must be one of"),
+        ({"model": "als"}, "model must be one of"),
+        ({"epsilons": (0.2, 0.1)}, "ascending"),
+        ({"changes": {"dmi": 3}}, "did you mean 'dim'"),
+    ],
+)
+def test_plans_refuse(plan, change, message):
+    with pytest.raises(InputError, match=message):
+        SweepPlan(**{**_fields(plan), **change})
+
+
+def _fields(plan: SweepPlan) -> dict[str, object]:
+    return {name: getattr(plan, name) for name in plan.__dataclass_fields__}
+
+
+def planted_summary(tmp_path: Path, falls: dict[str, dict[str, tuple[float, ...]]]) -> Summary:
+    """A summary of hand-made curves: attack -> setting -> how far users fall at each size."""
+    regs = tuple(next(iter(falls.values())))
+    attacks = tuple(name for name in falls if name != "random")
+    plan = SweepPlan("demo", regs=regs, seeds=(0, 1), attacks=attacks, epsilons=SIZES)
+    curves = {}
+    for attack, by_setting in falls.items():
+        name = f"{attack}-row-relative"
+        curves[attack] = {
+            reg: [
+                open_run(
+                    make_run(tmp_path / f"{reg}{seed}", planted(0, fall, seed), name=name)
+                ).curves[name]
+                for seed in plan.seeds
+            ]
+            for reg, fall in by_setting.items()
+        }
+    return Summary(plan, tmp_path, "f" * 64, curves, {reg: TrainConfig() for reg in regs})
+
+
+def test_an_effect_of_one_attack_is_called_so_first(tmp_path):
+    falls = {
+        "fgm-bce": {"weight_decay": (0, 0.1, 0.3), "two_to_inf": (0, 0, 0)},
+        "fgm-softmax": {"weight_decay": (0, 0.1, 0.2), "two_to_inf": (0, 0.2, 0.3)},
+        "random": {"weight_decay": (0, 0, 0.05), "two_to_inf": (0, 0.05, 0.1)},
+    }
+    said = findings(planted_summary(tmp_path, falls))
+    assert said[0].startswith(
+        "**The order depends on the attack.** two_to_inf is ahead of weight_decay under `fgm-bce` "
+        "and behind under `fgm-softmax`"
+    )
+    assert "the cross-entropy gradient, it is not robustness in general" in said[0]
+    assert said[1].startswith("`fgm-bce` does less harm than random noise")
+    assert "two_to_inf" in said[1]
+    assert "weight_decay" not in said[1]
+
+
+def test_an_effect_that_holds_is_not_talked_down(tmp_path):
+    falls = {
+        "fgm-bce": {"weight_decay": (0, 0.1, 0.3), "two_to_inf": (0, 0.05, 0.1)},
+        "fgm-softmax": {"weight_decay": (0, 0.2, 0.4), "two_to_inf": (0, 0.1, 0.2)},
+        "random": {"weight_decay": (0, 0, 0.05), "two_to_inf": (0, 0, 0.05)},
+    }
+    said = findings(planted_summary(tmp_path, falls))
+    assert not any("depends on the attack" in sentence for sentence in said)
+    assert not any("noise" in sentence for sentence in said)
+    assert said[0].startswith("Area under ndcg@10 against `fgm-bce`, mean over seeds: two_to_inf")
+
+
+def test_the_command_sweeps_and_reports(table, tmp_path, capsys):
+    words = ["sweep", "--dataset", table, "--regs", "none", "--seeds", "1", "--absolute"]
+    words += ["--attacks", "fgm-softmax", "--set", "dim=4", "--set", "epochs=1", "--threads", "1"]
+    out = str(tmp_path / "out")
+    assert run([*words, "--out", out, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["epsilons"] == [0, 0.1, 0.2, 0.4, 0.8, 1.6]
+    assert data["axis"] == "epsilon, row budget, absolute"
+    assert data["comparisons"] == {}
+    assert Path(data["report"]).is_file()
+    # Without --threads a sweep goes on with those it was begun with.
+    assert run([*words[:-2], "--out", out]) == 0
+    assert "fgm-softmax  none" in capsys.readouterr().out
+    assert run([*words, "--out", out, "--epsilons", "0", "1"]) == 1
+    assert "another --out" in capsys.readouterr().err
+    assert run([*words, "--out", out, "--seeds", "0"]) == 2
+
+
+def test_pictures_of_panels(tmp_path):
+    rng = np.random.default_rng(0)
+    lines = [
+        Line(label, SIZES, rng.random((3, 3)), kind)
+        for label in ("a", "b")
+        for kind in ("attack", "random", "certificate")
+    ]
+    panels = [[Panel(lines, "the axis", "METRIC", "left"), Panel(lines[:2], "x", "y")]]
+    png = plot_panels(panels, tmp_path / "new" / "a.png", title="above")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert png.stat().st_size < 60_000
+    svg = plot_panels(panels, tmp_path / "a.svg", title="above").read_text()
+    for text in ("the axis", "METRIC", "left", "above", "random control", "certified lower bound"):
+        assert text in svg
+    assert "band: lowest to highest of 3 seeds" in svg
+    assert svg.count("stroke-dasharray") > 4
+    assert plot_panels(panels, tmp_path / "b.svg", title="above").read_text() == svg
+    one = plot_panels(
+        [[Panel([Line("a", SIZES, rng.random((1, 3)))], "x", "y")]], tmp_path / "c.svg"
+    )
+    assert "band" not in one.read_text()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_pictures_refuse(tmp_path):
+    panel = Panel([Line("a", SIZES, np.zeros((1, 3)))], "x", "y")
+    for panels in ([], [[]], [[panel], [panel, panel]]):
+        with pytest.raises(InputError, match="rows of panels"):
+            plot_panels(panels, tmp_path / "a.png")
+    with pytest.raises(InputError, match="must end in .png or .svg, got a.pdf"):
+        plot_panels([[panel]], tmp_path / "a.pdf")
