@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from robustcf import runs
+from robustcf import files
 from robustcf.config import RunConfig, TrainConfig
 from robustcf.data import Split, load
 from robustcf.errors import DataError, InputError
@@ -124,7 +124,7 @@ def test_resumed_run_ends_as_an_undisturbed_one(
     whole = RunDir.create(tmp_path / "whole", config, split)
     whole.execute(split, every=0.0)
     broken = RunDir.create(tmp_path / "broken", config, split)
-    write, calls = runs._write, []
+    write, calls = files.write, []
 
     def dying(path: Path, content: bytes) -> None:
         calls.append(path)
@@ -134,10 +134,10 @@ def test_resumed_run_ends_as_an_undisturbed_one(
             raise Killed
         write(path, content)
 
-    monkeypatch.setattr(runs, "_write", dying)
+    monkeypatch.setattr(files, "write", dying)
     with pytest.raises(Killed):
         broken.execute(split, every=0.0)
-    monkeypatch.setattr(runs, "_write", write)
+    monkeypatch.setattr(files, "write", write)
     assert not broken.complete
     again = RunDir(broken.path)
     again.execute(split, every=0.0)
@@ -252,7 +252,7 @@ def test_failed_creation_leaves_nothing(
     def full(path: Path, content: bytes) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(runs, "_write", full)
+    monkeypatch.setattr(files, "write", full)
     with pytest.raises(OSError, match="no space"):
         RunDir.create(tmp_path / "run", RunConfig(table), split)
     assert not list(tmp_path.iterdir())
@@ -260,14 +260,14 @@ def test_failed_creation_leaves_nothing(
 
 def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
-    runs._write(path, b"old")
+    files.write(path, b"old")
 
     def fail(descriptor: int) -> None:
         raise OSError("input/output error")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="input/output"):
-        runs._write(path, b"new")
+        files.write(path, b"new")
     assert path.read_bytes() == b"old"
     assert len(list(tmp_path.iterdir())) == 1
 
