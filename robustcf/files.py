@@ -68,11 +68,11 @@ def create_folder(target: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def json_bytes(values: Mapping[str, Any]) -> bytes:
-    """Indented JSON; NaN is an error.
+    r"""Indented JSON; NaN is an error.
 
     Example:
         >>> json_bytes({"a": 1})
-        b'{\\n  "a": 1\\n}\\n'
+        b'{\n  "a": 1\n}\n'
     """
     return (json.dumps(values, indent=2, allow_nan=False) + "\n").encode()
 

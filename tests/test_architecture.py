@@ -20,7 +20,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "estimators": {"errors"},
     "factors": {"errors"},
     "losses": {"errors"},
-    "config": {"errors"},
+    "settings": {"errors"},
+    "config": {"errors", "settings"},
     "files": {"errors"},
     "runtime": {"errors", "randomness"},
     "regularizers": {"errors", "estimators"},
@@ -36,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "robustness": {"errors", "data", "factors", "metrics", "models", "attacks"},
     # Of data, vision takes the downloader, the archive reader and the places files live in: image
     # sets are fetched and checked as interactions are. Nothing else of the recommender side.
-    "vision": {"errors", "randomness", "runtime", "estimators", "files", "data"},
+    "vision": {"errors", "randomness", "runtime", "estimators", "files", "settings", "data"},
 }
 TOP = {"runs", "plots", "recommending", "cli", "__main__"}
 
