@@ -67,7 +67,8 @@ class ImageSet:
             F.interpolate(part.float(), (size, size), mode="area").round().to(torch.uint8)
             for part in blocks(self.images, 1024)
         ]
-        return ImageSet(torch.cat(parts) if parts else self.images, self.labels)
+        none = self.images[:0, :, :size, :size]
+        return ImageSet(torch.cat([none, *parts]), self.labels)
 
 
 @dataclass(frozen=True, eq=False)
