@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -148,3 +149,26 @@ def data_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_DATA_OPTIONS):
         command = option(command)
     return command
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """``KEY=VALUE`` pairs of ``--set``; a value is JSON where it can be read as such."""
+    values = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise click.UsageError(f"--set needs KEY=VALUE, got {setting!r}")
+        try:
+            values[key.replace("-", "_")] = json.loads(text)
+        except json.JSONDecodeError:
+            values[key.replace("-", "_")] = text
+    return values
+
+
+def free_folder(name: str) -> Path:
+    """A folder in ``runs/`` that is not there yet."""
+    folder, number = Path("runs") / name, 1
+    while folder.exists():
+        number += 1
+        folder = Path("runs") / f"{name}-{number}"
+    return folder

@@ -21,6 +21,7 @@ from robustcf.cli.evaluate import evaluate
 from robustcf.cli.norm import norm
 from robustcf.cli.recommend import recommend
 from robustcf.cli.train import train
+from robustcf.cli.vision import vision
 from robustcf.errors import RobustcfError
 
 
@@ -30,7 +31,7 @@ def cli() -> None:
     """Robust collaborative filtering: measure, prove and improve how rankings hold under attack."""
 
 
-for command in (datasets, train, evaluate, recommend, attack, norm):
+for command in (datasets, train, evaluate, recommend, attack, norm, vision):
     cli.add_command(command)
 
 

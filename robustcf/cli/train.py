@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import Report, data_options, reports
+from robustcf.cli.common import Report, data_options, free_folder, parse_settings, reports
 
 if TYPE_CHECKING:
     from robustcf.config import TrainConfig
@@ -96,7 +95,7 @@ def train(
     name = manifest.name if manifest is not None else Path(dataset).name
     chosen = preset(name, model, reg)
     changes = {key: value for key, value in given.items() if value is not None}
-    changes |= _parse(settings)
+    changes |= parse_settings(settings)
     config = _configure(chosen.config, changes, seed)
     device_of(device)
     options = {key: value for key, value in data.items() if value is not None}
@@ -110,7 +109,7 @@ def train(
     set_threads(threads)
     split = load(dataset, **options)
     run_config = RunConfig(dataset, options, config, chosen.name, set_threads(threads), device)
-    folder = Path(out) if out else _free(f"{Path(name).stem}-{model}-{reg}-seed{seed}")
+    folder = Path(out) if out else free_folder(f"{Path(name).stem}-{model}-{reg}-seed{seed}")
     run = RunDir.create(folder, run_config, split)
     run.execute(split, progress=sys.stderr.isatty())
     return _report(run)
@@ -166,24 +165,3 @@ def _configure(base: TrainConfig, changes: dict[str, Any], seed: int) -> TrainCo
     # A changed setting, other than how to refit, makes the preset's number of passes a guess.
     tuned = base.epochs_chosen and set(changes) <= {"refit", "epochs_chosen"}
     return base.replace(**{"epochs_chosen": tuned, **changes, "seed": seed})
-
-
-def _parse(settings: tuple[str, ...]) -> dict[str, Any]:
-    values = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals:
-            raise click.UsageError(f"--set needs KEY=VALUE, got {setting!r}")
-        try:
-            values[key.replace("-", "_")] = json.loads(text)
-        except json.JSONDecodeError:
-            values[key.replace("-", "_")] = text
-    return values
-
-
-def _free(name: str) -> Path:
-    folder, number = Path("runs") / name, 1
-    while folder.exists():
-        number += 1
-        folder = Path("runs") / f"{name}-{number}"
-    return folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -54,7 +55,7 @@ def test_spectral_converges_to_the_largest_singular_value(seed):
     J = JacobianOperator(net, x)
     truth = torch.linalg.matrix_norm(explicit(net, x), 2).square()
     values = [Spectral(steps=n).squares(J, generator()).detach() for n in (1, 3, 10, 300)]
-    for less, more in zip(values, values[1:], strict=False):
+    for less, more in itertools.pairwise(values):
         assert bool((more >= less * (1 - 1e-12)).all())
     torch.testing.assert_close(values[-1], truth)
     assert bool((values[0] < truth * (1 - 1e-6)).any())
