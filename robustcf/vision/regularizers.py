@@ -25,7 +25,6 @@ from robustcf.errors import InputError
 from robustcf.estimators.api import METHODS
 from robustcf.estimators.probes import gaussian, rademacher
 from robustcf.vision.jacobian import JacobianOperator
-from robustcf.vision.per_image import PerImage
 
 _TINY = 1e-30
 
@@ -37,7 +36,8 @@ class JacobianRegularizer(nn.Module):
         every: act in every k-th call only, 0 in between (the paper's ablation; in training mode,
             ``eval()`` acts always). The value is **not** multiplied by k, as in the paper.
         images: penalize only the first so many images of a batch; None for all. Batches are
-            shuffled, so this estimates the same mean at a part of the cost.
+            shuffled, so this estimates the same mean at a part of the cost (in training mode
+            the statistics of batch-norm are those of these images).
         block: vectors an image that one pass takes, see :class:`JacobianOperator`.
         seed: of the random vectors; every call draws from a stream of its own.
     """
@@ -64,8 +64,7 @@ class JacobianRegularizer(nn.Module):
             self.calls += 1
             if call % self.every:
                 return x.new_zeros(())
-        function = PerImage(model, x)  # batch statistics are those of the whole batch
-        operator = JacobianOperator(function, x[: self.images], block=self.block)
+        operator = JacobianOperator(model, x[: self.images], block=self.block)
         generator = torch.Generator().manual_seed((self.seed * 1_000_003 + call) % 2**63)
         return self.squares(operator, generator).mean()
 

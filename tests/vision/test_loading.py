@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
+import json
 import pickle
 import tarfile
 import zipfile
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from robustcf.cli.main import run
 from robustcf.data.catalog import SourceFile
 from robustcf.errors import DataError, DownloadError, InputError
 from robustcf.vision import archives, augment, load_images, loading
@@ -237,6 +239,17 @@ def test_a_named_set_is_found_checked_and_counted(small_cifar, monkeypatch):
     archive.write_bytes(archive.read_bytes() + b"x")
     with pytest.raises(DownloadError, match="cifar100.*another checksum"):
         load_images("cifar100", data_dir=small_cifar, download=False)
+
+
+def test_fetching_by_name(small_cifar, monkeypatch, capsys):
+    known = loading.image_manifests()
+    monkeypatch.setattr("robustcf.vision.catalog.image_manifests", lambda: known)
+    assert run(["datasets", "fetch", "cifar100", "--data-dir", str(small_cifar), "--json"]) == 0
+    fetched = json.loads(capsys.readouterr().out)["fetched"]["cifar100"]
+    assert fetched[0]["file"].endswith("cifar-100-binary.tar.gz")
+    assert not fetched[0]["downloaded"]
+    assert run(["datasets", "fetch", "cifar1000"]) == 1
+    assert "or of images: cifar100" in capsys.readouterr().err
 
 
 def test_another_count_is_another_set(small_cifar, monkeypatch):
