@@ -86,7 +86,7 @@ def _clock(place: torch.device) -> float:
 def accuracies(options: argparse.Namespace, threads: int) -> dict[str, Any]:
     small = options.scale == "small"
     if small:
-        recipe = VisionConfig(depth=10, width=1, epochs=15, reg_images=32)
+        recipe = VisionConfig(depth=10, width=1, epochs=8, reg_images=16)
         dataset = "digits"
     else:
         recipe, dataset = VisionConfig(), "cifar100"

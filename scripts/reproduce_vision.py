@@ -65,10 +65,16 @@ def settings(scale: str, cifar10: str) -> list[Setting]:
         grid = dict.fromkeys(("frobenius", "spectral", "two_to_inf"), (1e-4, 1e-3, 1e-2, 1e-1))
         grid["infinity"] = (1e-7, 1e-6, 1e-5, 1e-4)
         return [Setting(name, name, VisionConfig(), grid) for name in PAPER]
-    narrow = VisionConfig(depth=10, width=1, reg_images=32)
+    narrow = VisionConfig(depth=10, width=1)
     return [
-        Setting("digits", "digits", narrow.replace(epochs=15), SMALL_GRID["digits"]),
-        Setting("cifar10-16px", cifar10, narrow.replace(epochs=12), SMALL_GRID["cifar10-16px"], 16),
+        Setting("digits", "digits", narrow.replace(epochs=8, reg_images=16), SMALL_GRID["digits"]),
+        Setting(
+            "cifar10-16px",
+            cifar10,
+            narrow.replace(epochs=12, reg_images=32),
+            SMALL_GRID["cifar10-16px"],
+            16,
+        ),
     ]
 
 
