@@ -119,10 +119,10 @@ def main() -> None:
     folder = options.work / options.scale / f"jacobian-{recipe.epochs}"
     run = open_or_create(folder, config, split)
     net = run.model(split)
-    image = pixels(split.test.images[options.image : options.image + 1])
+    image = pixels(split.test.images[options.image : options.image + 1].to(options.device))
     costs = product_gflops(net, image)
     with torch.no_grad():
-        J = JacobianOperator(net, image, block=16).dense()[0].double()
+        J = JacobianOperator(net, image, block=16).dense()[0].double().cpu()
     trials = options.trials or (100 if small else 500)
     points = compare(J, costs, methods=COMPARED, budgets=BUDGETS, trials=trials)
     singular = torch.linalg.svdvals(J)

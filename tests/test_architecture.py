@@ -78,6 +78,7 @@ def test_imports_point_downwards(path):
     ("statement", "absent"),
     [
         ("import robustcf", {"numpy", "torch", "pandas", "scipy"}),
+        ("import robustcf.vision", {"pandas", "scipy", "matplotlib", "requests", "sklearn", "PIL"}),
         ("import robustcf.data", {"torch", "pandas", "scipy", "matplotlib", "requests"}),
     ],
 )

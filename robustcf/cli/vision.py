@@ -174,8 +174,9 @@ def evaluate(
     set_threads(opened.config.threads)
     split = opened.split(data_dir)
     net = opened.model(split)
+    device = opened.config.device
     test = report(
-        net, split.test.images, split.test.labels, eps=eps, steps=steps,
+        net, split.test.images.to(device), split.test.labels.to(device), eps=eps, steps=steps,
         jacobian_images=jacobian_images,
     )  # fmt: skip
     return Report({"run": run, "test": test}, _measured(test))
@@ -220,7 +221,7 @@ def jacobian(
     if image >= len(split.test):
         raise InputError(f"there is no test image {image}: {run} has {len(split.test)}")
     net = opened.model(split)
-    one = pixels(split.test.images[image : image + 1])
+    one = pixels(split.test.images[image : image + 1].to(opened.config.device))
     with torch.no_grad():
         J = JacobianOperator(net, one, block=16).dense()[0].double()
     costs = product_gflops(net, one)

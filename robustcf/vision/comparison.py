@@ -127,7 +127,7 @@ def compare(
             f"expected methods out of {', '.join(METHODS)} and at least one trial, got "
             f"{', '.join(unknown) or 'good methods'} and {trials} trials"
         )
-    dense = J.detach().double()
+    dense = J.detach().double().cpu()
     truth = float(dense.square().sum(dim=1).amax().sqrt())
     # Entries behind two functions: no method may look at them other than by products.
     operator = FunctionOperator(
