@@ -55,6 +55,7 @@ def costs(
         "plain": plain,
         "two_to_inf": penalty(TwoToInf()),
         "two_to_inf, 5 products": penalty(TwoToInf(budget=5)),
+        "two_to_inf by sketch, 5 products": penalty(TwoToInf(estimator="sketch", budget=5)),
         f"two_to_inf, {quarter} images": penalty(TwoToInf(images=quarter)),
     }
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -158,7 +159,7 @@ def main() -> None:
     for entry in data["costs"]:
         print(entry["network"])
         for name, ratio in entry["penalty_over_plain_step"].items():
-            print(f"  {name:<28} {ratio:5.2f} plain steps; every 50: {ratio / 50:.1%} overhead")
+            print(f"  {name:<33} {ratio:5.2f} plain steps; every 50: {ratio / 50:.1%} overhead")
     if not options.skip_accuracy:
         data["accuracy"] = accuracies(options, threads)
         draw(data, options.out / f"every_k_{options.scale}.png")

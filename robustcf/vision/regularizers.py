@@ -186,9 +186,10 @@ class TwoToInf(JacobianRegularizer):
     always the exact squared norm of the row that was picked.
 
     Args:
-        estimator: ``twinest``, the paper's; ``sketch`` (Gaussian sketch, the best few rows read)
-            and ``exact`` (one product a class), all three for the whole batch at once; or any
-            other name of :data:`robustcf.estimators.METHODS`, image by image.
+        estimator: ``twinest``, the paper's; ``sketch`` (Gaussian sketch, then the best of a few
+            rows read; with budget 5 the cheapest: four products in parallel, and one) and
+            ``exact`` (one product a class), all three for the whole batch at once; or any other
+            name of :data:`robustcf.estimators.METHODS`, image by image.
         budget: products an image: TwINEst with 9 takes four sign vectors in parallel, at two
             products each, and reads one row. (The paper counts five multiplications, four of
             them parallel; whether a sample there is one product or two it does not say: with
@@ -234,9 +235,14 @@ class TwoToInf(JacobianRegularizer):
         if self.estimator == "exact":
             return J.dense().square().sum(dim=2).argmax(dim=1)
         if self.estimator == "sketch":
-            verify = max(1, min(4, self.budget // 2))
-            sketch = J.matmat(_gaussian(J, classes, self.budget - verify, generator))
-            leaders = sketch.square().sum(dim=2).topk(min(verify, inputs), dim=1).indices
+            # With one leader there is nothing to compare: it is read once, with gradients.
+            verify = min(4, self.budget // 4, inputs)
+            read = verify if verify > 1 else 0
+            sketch = J.matmat(_gaussian(J, classes, self.budget - read - 1, generator))
+            scores = sketch.square().sum(dim=2)
+            if not read:
+                return scores.argmax(dim=1)
+            leaders = scores.topk(read, dim=1).indices
             best = J.rows(leaders).square().sum(dim=2).argmax(dim=1, keepdim=True)
             return leaders.gather(1, best).squeeze(1)
         method = METHODS[self.estimator]

@@ -230,7 +230,8 @@ def test_gradcheck_in_the_images():
         # Four sign vectors in parallel, there and back, and the row that is read.
         (TwoToInf(), 9, 3),
         (TwoToInf(budget=5), 5, 3),
-        (TwoToInf(estimator="sketch"), 10, 3),
+        (TwoToInf(estimator="sketch"), 9, 3),
+        (TwoToInf(estimator="sketch", budget=5), 5, 2),
         (TwoToInf(estimator="exact"), 5, 2),
     ],
 )
