@@ -91,6 +91,8 @@ def accuracies(options: argparse.Namespace, threads: int) -> dict[str, Any]:
         dataset = "digits"
     else:
         recipe, dataset = VisionConfig(), "cifar100"
+    if options.epochs is not None:
+        recipe = recipe.replace(epochs=options.epochs)
     where = {} if options.data_dir is None else {"data_dir": os.path.abspath(options.data_dir)}
     split = load_images(dataset, **where)
     table: dict[str, Any] = {}
@@ -140,6 +142,7 @@ def main() -> None:
     arguments.add_argument("--ks", type=int, nargs="+", default=[1, 10, 50])
     arguments.add_argument("--weight", type=float, default=0.01, help="lambda (default 0.01)")
     arguments.add_argument("--seeds", type=int, default=3)
+    arguments.add_argument("--epochs", type=int, help="another number than the recipe's")
     arguments.add_argument("--repeats", type=int, default=15, help="of each timed step")
     arguments.add_argument("--skip-accuracy", action="store_true", help="measure costs only")
     arguments.add_argument("--data-dir", help="folder with the data sets")

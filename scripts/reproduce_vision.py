@@ -107,6 +107,8 @@ class Table:
         """One cell of the table, or one try of the tuning: opened, gone on with or made."""
         options = self.options
         train = setting.recipe.replace(reg=reg, reg_weight=weight, seed=seed)
+        if options.epochs is not None:
+            train = train.replace(epochs=options.epochs)
         data: dict[str, Any] = {"size": setting.size, "valid_share": valid}
         if options.data_dir is not None:
             data["data_dir"] = options.data_dir
@@ -161,8 +163,8 @@ class Table:
         recipes = {s.name: vars(s.recipe) for s in settings(self.options.scale, "cifar10_subset")}
         save_json(
             self.target,
-            {"scale": self.options.scale, "recipes": recipes, "results": self.results,
-             "paper": PAPER},
+            {"scale": self.options.scale, "recipes": recipes, "epochs": self.options.epochs,
+             "results": self.results, "paper": PAPER},
         )  # fmt: skip
 
 
@@ -215,6 +217,7 @@ def main() -> None:
     arguments.add_argument(
         "--cifar10", help="small scale: npz file of CIFAR-10 images (default: the official set)"
     )
+    arguments.add_argument("--epochs", type=int, help="another number than the recipe's")
     arguments.add_argument("--only", help="one half of the table, by name")
     arguments.add_argument("--threads", type=int, default=None, help="CPU threads")
     arguments.add_argument("--device", default="cpu", help="where the tensors live")
