@@ -1,8 +1,9 @@
 """The paper's ablation: the two-to-infinity penalty in every k-th step only.
 
 Accuracy against k (several seeds), and what the penalty costs: CPU time of a step with it and of
-a plain step, measured side by side in one process, in turns. Run the costs on an otherwise idle
-machine. Small scale: digits; paper scale: WideResNet-16-10 on CIFAR-100 (``--device cuda``).
+a plain step, measured side by side in one process, in turns (on an otherwise idle machine), and
+the same ratio in counted floating point operations, which no machine disturbs. Small scale:
+digits; paper scale: WideResNet-16-10 on CIFAR-100 (``--device cuda``).
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from _estimation import save_json
 from torch.nn import functional as F
 
 from robustcf.runtime import set_threads
+from robustcf.vision.comparison import count_gflops
 from robustcf.vision.config import VisionConfig, VisionRunConfig
 from robustcf.vision.loading import load_images
-from robustcf.vision.regularizers import TwoToInf
+from robustcf.vision.regularizers import Frobenius, Infinity, Spectral, TwoToInf
 from robustcf.vision.runs import open_or_create, summary
 from robustcf.vision.wideresnet import classifier
 
@@ -74,6 +76,34 @@ def costs(
         "overhead_every_50": {name: value / base / 50 for name, value in middle.items()},
         "clock": "CPU time of the process" if place.type == "cpu" else "wall time, synchronized",
         "repeats": repeats,
+    }
+
+
+def operations(depth: int, width: int, size: int, batch: int = 128) -> dict[str, Any]:
+    """The same ratio in floating point operations: counted, so no machine disturbs it."""
+    net = classifier(depth, width, 100, [0.5] * 3, [0.5] * 3, generator=0).train().to("meta")
+    x = torch.rand(batch, 3, size, size, device="meta")
+    y = torch.zeros(batch, dtype=torch.int64, device="meta")
+    plain = count_gflops(lambda: F.cross_entropy(net(x), y).backward())
+    quarter = batch // 4
+    regs = {
+        "frobenius": Frobenius(),
+        "spectral": Spectral(),
+        "infinity": Infinity(),
+        "two_to_inf": TwoToInf(),
+        "two_to_inf, 5 products": TwoToInf(budget=5),
+        "two_to_inf by sketch, 5 products": TwoToInf(estimator="sketch", budget=5),
+        f"two_to_inf, {quarter} images": TwoToInf(images=quarter),
+    }
+    ratios = {
+        name: count_gflops(lambda reg=reg: reg(net, x).backward()) / plain
+        for name, reg in regs.items()
+    }
+    return {
+        "network": f"WideResNet-{depth}-{width}, {batch} images of {size} x {size}",
+        "plain_step_gflops": plain,
+        "penalty_over_plain_step": {name: round(ratio, 4) for name, ratio in ratios.items()},
+        "overhead_every_50": {name: round(ratio / 50, 4) for name, ratio in ratios.items()},
     }
 
 
@@ -145,6 +175,7 @@ def main() -> None:
     arguments.add_argument("--epochs", type=int, help="another number than the recipe's")
     arguments.add_argument("--repeats", type=int, default=15, help="of each timed step")
     arguments.add_argument("--skip-accuracy", action="store_true", help="measure costs only")
+    arguments.add_argument("--skip-times", action="store_true", help="count operations only")
     arguments.add_argument("--data-dir", help="folder with the data sets")
     arguments.add_argument("--threads", type=int, default=None, help="CPU threads")
     arguments.add_argument("--device", default="cpu", help="where the tensors live")
@@ -157,10 +188,14 @@ def main() -> None:
         shapes = [(16, 10, 32, 128)]
     data: dict[str, Any] = {
         "scale": options.scale,
-        "costs": [costs(*shape, options.repeats, options.device) for shape in shapes],
+        "operations": operations(16, 10, 32),
+        "costs": []
+        if options.skip_times
+        else [costs(*shape, options.repeats, options.device) for shape in shapes],
     }
-    for entry in data["costs"]:
-        print(entry["network"])
+    for entry in (data["operations"], *data["costs"]):
+        unit = "operations" if "plain_step_gflops" in entry else "time"
+        print(f"{entry['network']}, by {unit}")
         for name, ratio in entry["penalty_over_plain_step"].items():
             print(f"  {name:<33} {ratio:5.2f} plain steps; every 50: {ratio / 50:.1%} overhead")
     if not options.skip_accuracy:

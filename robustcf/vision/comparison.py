@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,10 +38,24 @@ class _Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
+def count_gflops(call: Callable[[], object]) -> float:
+    """Billions of floating point operations of the convolutions and matrix products in a call.
+
+    A multiplication and an addition count as two. Works on tensors of the meta device too, where
+    nothing is computed.
+
+    Example:
+        >>> count_gflops(lambda: torch.ones(10, 20) @ torch.ones(20, 30)) * 1e9
+        12000.0
+    """
+    counted = _Flops()
+    with counted:
+        call()
+    return counted.total / 1e9
+
+
 def product_gflops(model: nn.Module, image: Tensor) -> dict[str, float]:
     """Billions of floating point operations of a forward pass, a VJP (J x) and a JVP (J^T y).
-
-    Convolutions and matrix products are counted, a multiplication and an addition as two.
 
     Args:
         model: in evaluation mode for the count.
@@ -58,16 +72,11 @@ def product_gflops(model: nn.Module, image: Tensor) -> dict[str, float]:
         _, inputs, classes = J.shape
         u = torch.ones(1, classes, 1, dtype=J.dtype, device=J.device)
         v = torch.ones(1, inputs, 1, dtype=J.dtype, device=J.device)
-        costs = {}
-        for name, call in (
-            ("forward", lambda: model(image)),
-            ("vjp", lambda: J.matmat(u)),
-            ("jvp", lambda: J.rmatmat(v)),
-        ):
-            with _Flops() as counted:
-                call()
-            costs[name] = counted.total / 1e9
-    return costs
+        return {
+            "forward": count_gflops(lambda: model(image)),
+            "vjp": count_gflops(lambda: J.matmat(u)),
+            "jvp": count_gflops(lambda: J.rmatmat(v)),
+        }
 
 
 @dataclass(frozen=True)

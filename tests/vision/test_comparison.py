@@ -9,8 +9,8 @@ from torch import nn
 
 from robustcf.errors import InputError
 from robustcf.estimators import two_to_inf
-from robustcf.vision import WideResNet
-from robustcf.vision.comparison import compare, product_gflops
+from robustcf.vision import TwoToInf, WideResNet, classifier
+from robustcf.vision.comparison import compare, count_gflops, product_gflops
 
 
 def test_operations_of_a_convolution_and_a_linear_layer():
@@ -24,6 +24,19 @@ def test_operations_of_a_convolution_and_a_linear_layer():
     assert costs["vjp"] * 1e9 == 2 * forward
     # torch's forward mode multiplies with the (zero) tangents of the weights as well: 3 in 2.13.
     assert costs["jvp"] * 1e9 in (2 * forward, 3 * forward)
+
+
+def test_every_50_steps_with_a_quarter_of_the_images_costs_less_than_5_percent():
+    """Counted for the paper's network on the meta device, where nothing is computed."""
+    net = classifier(16, 10, 100, [0.5] * 3, [0.5] * 3, generator=0).train().to("meta")
+    x = torch.rand(8, 3, 32, 32, device="meta")
+    y = torch.zeros(8, dtype=torch.int64, device="meta")
+    plain = count_gflops(lambda: nn.functional.cross_entropy(net(x), y).backward())
+    whole = count_gflops(lambda: TwoToInf()(net, x).backward()) / plain
+    quarter = count_gflops(lambda: TwoToInf(images=2)(net, x).backward()) / plain
+    assert quarter / 50 < 0.05
+    assert whole == pytest.approx(4 * quarter, rel=0.01)
+    assert whole < 9
 
 
 def test_operations_of_a_wideresnet():

@@ -58,5 +58,7 @@ def test_every_k(tmp_path):
     script(tmp_path, "reproduce_every_k", *words)
     found = json.loads((tmp_path / "every_k_small.json").read_text())
     assert set(found["accuracy"]["rows"]) == {"none", "every 2"}
+    counted = found["operations"]["penalty_over_plain_step"]
+    assert counted["two_to_inf, 32 images"] / 50 < 0.05
     assert found["costs"][0]["penalty_over_plain_step"]["two_to_inf"] > 0
     assert (tmp_path / "every_k_small.png").stat().st_size > 1000
