@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from robustcf.errors import InputError
+from robustcf.settings import check_known, check_numbers
 
 MODELS = ("ultragcn", "bpr-mf")
 REGULARIZERS = ("none", "weight_decay", "two_to_inf", "max_norm")
@@ -142,21 +141,7 @@ class TrainConfig:
                 raise InputError(
                     f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}"
                 )
-        for entry in dataclasses.fields(self):
-            value = getattr(self, entry.name)
-            kind = str(entry.type)
-            if kind.startswith("int") and not (value is None and "None" in kind):
-                least = 0 if entry.name in ("epochs", "patience", "seed") else 1
-                if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                    raise InputError(
-                        f"{entry.name} must be an integer of at least {least}, got {value!r}"
-                    )
-            elif kind.startswith("float") and not (value is None and "None" in kind):
-                good = isinstance(value, int | float) and not isinstance(value, bool)
-                if not good or not math.isfinite(value) or value < 0:
-                    raise InputError(
-                        f"{entry.name} must be a finite number and not negative, got {value!r}"
-                    )
+        check_numbers(self, may_be_zero=("epochs", "patience", "seed"))
         if not isinstance(self.epochs_chosen, bool):
             raise InputError(f"epochs_chosen must be true or false, got {self.epochs_chosen!r}")
         if self.shrink and self.gauge != "balanced":
@@ -166,7 +151,7 @@ class TrainConfig:
 
     def replace(self, **changes: Any) -> TrainConfig:
         """A copy with some settings changed; unknown ones are an error."""
-        _known(type(self), changes)
+        check_known(type(self), changes)
         return dataclasses.replace(self, **changes)
 
     def as_dict(self) -> dict[str, Any]:
@@ -176,7 +161,7 @@ class TrainConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainConfig:
         """From plain values; what is not given takes its default."""
-        _known(cls, values)
+        check_known(cls, values)
         return cls(**values)
 
 
@@ -218,17 +203,8 @@ class RunConfig:
             raise InputError(f"a configuration must be JSON ({error})") from error
         if not isinstance(values, dict):
             raise InputError(f"a configuration must be a JSON object, got {type(values).__name__}")
-        _known(cls, values)
+        check_known(cls, values)
         if "dataset" not in values:
             raise InputError("a configuration must name its dataset, got none")
         train = TrainConfig.from_dict(values.pop("train", {}))
         return cls(train=train, **values)
-
-
-def _known(kind: type, values: Mapping[str, Any]) -> None:
-    names = [entry.name for entry in dataclasses.fields(kind)]
-    for key in values:
-        if key not in names:
-            close = difflib.get_close_matches(key, names, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
-            raise InputError(f"unknown setting {key!r}; {hint}")

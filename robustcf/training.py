@@ -17,7 +17,7 @@ from tqdm import tqdm
 from robustcf.adversarial import Adversary, adversary
 from robustcf.config import TrainConfig
 from robustcf.data.interactions import Interactions, Split
-from robustcf.errors import InputError, RobustcfError
+from robustcf.errors import InputError, TrainingError
 from robustcf.estimators.lowrank import LowRank
 from robustcf.factors import Factors
 from robustcf.gauge import Gauge, shrink
@@ -37,10 +37,6 @@ from robustcf.regularizers import (
 # The loss is looked at in one step out of this many: as a number to watch, that is enough.
 _VALUE_EVERY = 16
 _PAIRS_A_UNIT = 1024
-
-
-class TrainingError(RobustcfError, ArithmeticError):
-    """Training went astray: a loss, a penalty or an update is not finite any more."""
 
 
 class Checkpoint(Protocol):

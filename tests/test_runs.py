@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from robustcf import files, runs
+from robustcf import files
 from robustcf.config import RunConfig, TrainConfig
 from robustcf.data import Split, load
 from robustcf.errors import DataError, InputError
@@ -114,11 +113,6 @@ class Killed(BaseException):
     """Stands for SIGKILL where a subprocess would be slow: nothing may clean up after it."""
 
 
-def _replace_writer(monkeypatch: pytest.MonkeyPatch, writer: Callable[[Path, bytes], None]) -> None:
-    for module in (files, runs):
-        monkeypatch.setattr(module, "write_bytes", writer)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -154,10 +148,10 @@ def test_resumed_run_ends_as_an_undisturbed_one(
             raise Killed
         write(path, content)
 
-    _replace_writer(monkeypatch, dying)
+    monkeypatch.setattr(files, "write_bytes", dying)
     with pytest.raises(Killed):
         broken.execute(split, every=0.0)
-    _replace_writer(monkeypatch, write)
+    monkeypatch.setattr(files, "write_bytes", write)
     assert not broken.complete
     again = RunDir(broken.path)
     again.execute(split, every=0.0)
@@ -272,7 +266,7 @@ def test_failed_creation_leaves_nothing(
     def full(path: Path, content: bytes) -> None:
         raise OSError("no space left on device")
 
-    _replace_writer(monkeypatch, full)
+    monkeypatch.setattr(files, "write_bytes", full)
     with pytest.raises(OSError, match="no space"):
         RunDir.create(tmp_path / "run", RunConfig(table), split)
     assert not list(tmp_path.iterdir())

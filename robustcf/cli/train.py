@@ -8,7 +8,14 @@ from typing import Any
 
 import click
 
-from robustcf.cli.common import Report, data_options, load_arguments, parse_settings, reports
+from robustcf.cli.common import (
+    Report,
+    data_options,
+    free_folder,
+    load_arguments,
+    parse_settings,
+    reports,
+)
 
 
 @click.command()
@@ -118,7 +125,7 @@ def train(
     split = load(dataset, **options)
     run_config = RunConfig(dataset, options, config, chosen.name, set_threads(threads), device)
     label = "-".join(chosen.name.split(".")[1:])
-    folder = Path(out) if out else _free(f"{Path(name).stem}-{label}-seed{seed}")
+    folder = Path(out) if out else free_folder(f"{Path(name).stem}-{label}-seed{seed}")
     run = RunDir.create(folder, run_config, split)
     run.execute(split, progress=sys.stderr.isatty())
     return _report(run)
@@ -162,11 +169,3 @@ def _text(result: dict[str, Any], run: Any) -> str:
         lines.append(f"interrupted; go on with: robustcf train --resume {run.path}")
     lines.append(f"run: {run.path}")
     return "\n".join(lines)
-
-
-def _free(name: str) -> Path:
-    folder, number = Path("runs") / name, 1
-    while folder.exists():
-        number += 1
-        folder = Path("runs") / f"{name}-{number}"
-    return folder
