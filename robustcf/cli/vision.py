@@ -15,9 +15,32 @@ if TYPE_CHECKING:
     from robustcf.vision.runs import VisionRun
 
 
-@click.group()
-def vision() -> None:
-    """Image classifiers and the norm of their Jacobian: the paper's deep-learning half."""
+@click.group(invoke_without_command=True)
+@click.option("--data-dir", metavar="DIR", help="Look here first.")
+@reports
+@click.pass_context
+def vision(context: click.Context, data_dir: str | None) -> Report | None:
+    """Image classifiers and the norm of their Jacobian; alone, lists the known sets of images."""
+    if context.invoked_subcommand is not None:
+        if data_dir is not None:
+            raise click.UsageError("--data-dir belongs behind the subcommand")
+        return None
+    from robustcf.data.places import locate
+    from robustcf.vision.catalog import image_manifests
+
+    entries: list[dict[str, Any]] = []
+    for manifest in image_manifests().values():
+        found = locate(manifest, manifest.files, data_dir)
+        where = None if found is None else str(found.path.parent)
+        entries.append({"name": manifest.name, **manifest.counts, "where": where,
+                        "title": manifest.title, "licence": manifest.licence})  # fmt: skip
+    rows = [
+        (e["name"], f"{e['classes']}", f"{e['train']:,}", f"{e['test']:,}", e["where"] or "-")
+        for e in entries
+    ]
+    text = table(("name", "classes", "train", "test", "where"), rows, left=(0, 4))
+    text += "\n\nAlso: digits, a folder of images by class, an npz file."
+    return Report({"images": entries}, text)
 
 
 @vision.command()

@@ -129,6 +129,19 @@ def test_errors(capsys, trained, words, code, reason):
     assert reason in json.loads(stdout)["error"]
 
 
+def test_alone_it_lists_the_sets_of_images(capsys, tmp_path):
+    code, stdout, _ = call(capsys, "vision", "--data-dir", tmp_path, "--json")
+    assert code == 0
+    entries = json.loads(stdout)["images"]
+    assert [entry["name"] for entry in entries] == ["cifar10", "cifar100", "tinyimagenet"]
+    assert entries[1]["classes"] == 100
+    assert call(capsys, "vision")[1].startswith("name")
+    for words in (("--data-dir", tmp_path), ("--json",)):
+        code, _, err = call(capsys, "vision", *words, "evaluate", "x")
+        assert code == 2
+        assert "behind the subcommand" in err
+
+
 def test_help_names_every_option(capsys):
     for command in ("train", "evaluate", "jacobian"):
         code, stdout, _ = call(capsys, "vision", command, "--help")
