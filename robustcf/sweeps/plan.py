@@ -15,7 +15,7 @@ from robustcf.data.catalog import find
 from robustcf.errors import InputError
 from robustcf.presets import adapted, preset
 from robustcf.robustness import check_epsilons
-from robustcf.sweeps.curves import RANDOM, check_attack
+from robustcf.sweeps.curves import AUTO, CERTIFICATE, RANDOM, check_attack
 
 RELATIVE_EPSILONS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 ABSOLUTE_EPSILONS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
@@ -36,7 +36,7 @@ class SweepPlan:
             BPR objective beside weight decay.
         seeds: of training.
         attacks: names, see :func:`robustcf.sweeps.curves.attacked`; the random control is always
-            added.
+            added, and the certificate where the budget has one.
         epsilons: ascending.
         relative: whether they are in units of the factors' own size: the only ones that compare
             models of different scale.
@@ -59,7 +59,7 @@ class SweepPlan:
     model: str = "ultragcn"
     regs: tuple[str, ...] = ("weight_decay", "two_to_inf", "max_norm")
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    attacks: tuple[str, ...] = ("fgm-bce", "fgm-softmax")
+    attacks: tuple[str, ...] = ("fgm-bce", "fgm-softmax", AUTO)
     epsilons: tuple[float, ...] = RELATIVE_EPSILONS
     relative: bool = True
     budget: str = "row"
@@ -79,8 +79,8 @@ class SweepPlan:
             raise InputError(f"model must be one of {', '.join(MODELS)}, got {self.model!r}")
         for attack in self.attacks:
             check_attack(attack, self.budget)
-            if attack == RANDOM:
-                raise InputError("the random control is always there: leave it out of the attacks")
+            if attack in (RANDOM, CERTIFICATE):
+                raise InputError(f"{attack} is no attack, and always beside them: leave it out")
         check_epsilons(self.epsilons)
         for reg, seed in self.runs():
             self.train_config(reg, seed)
@@ -90,8 +90,8 @@ class SweepPlan:
         return [(reg, seed) for seed in self.seeds for reg in self.regs]
 
     def curves(self) -> list[str]:
-        """The names of all curves of a run: the attacks, then the random control."""
-        return [*self.attacks, RANDOM]
+        """The names of all curves of a run: the attacks, then what is beside them."""
+        return [*self.attacks, RANDOM, *([CERTIFICATE] if self.budget == "row" else [])]
 
     def train_config(self, reg: str, seed: int) -> tuple[TrainConfig, str]:
         """What a run is trained with, and the name of the preset it came from."""
