@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from robustcf.cli.attack_report import curve_table, draw, members_table
 from robustcf.cli.attack_settings import STEPS, Settings
 from robustcf.cli.common import ListCommand, Report, reports, table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from robustcf.attacks import Objective
     from robustcf.data import Split
     from robustcf.factors import Factors
@@ -118,10 +116,11 @@ def attack(run: str, data_dir: str | None, **options: Any) -> Report:
 def _curves(
     trained: RunDir, factors: Factors, split: Split, asked: Settings, where: dict[str, Any]
 ) -> Report:
-    from robustcf.attacks import BUDGETS, FGM, PGD, RandomNoise
+    from robustcf.attacks import BUDGETS, FGM, PGD
     from robustcf.robustness import (
         auto_members,
         pgd_curve,
+        random_curve,
         robustness_curve,
         worst_counts,
         worst_of,
@@ -132,14 +131,20 @@ def _curves(
     members: dict[str, RobustnessCurve] = {}
     extra: dict[str, Any] = {"positives": asked.positives, "oracle": asked.positives == "test"}
 
-    noise = RandomNoise(norm, seed=asked.seed, **how)
-    control = robustness_curve(factors, split, noise, sizes, ks, **where)
+    def control_of(draws: int, *, carry: bool = False) -> RobustnessCurve:
+        return random_curve(
+            factors, split, sizes, ks, draws=draws, carry=carry, seed=asked.seed, budget=norm,
+            **how, **where,
+        )  # fmt: skip
+
+    draws = 1
     if asked.kind == "random":
-        curve = control
+        curve = control = control_of(draws)
     elif asked.kind == "auto":
         aims = _objectives(trained, factors, split, asked)
         members = auto_members(factors, split, aims, sizes, ks, budget=norm, **how, **where)
-        curve = worst_of(members, "auto", carry=True)
+        curve, draws = worst_of(members, "auto", carry=True), len(members)
+        control = control_of(draws, carry=True)
         counts = worst_counts(members, asked.metric)
         extra["members"] = {
             name: {**member.as_lists(), **counts[name]} for name, member in members.items()
@@ -149,26 +154,29 @@ def _curves(
         if asked.kind == "fgm":
             curve = robustness_curve(factors, split, FGM(aim, norm, **how), sizes, ks, **where)
         else:
-            how |= {"steps": asked.steps, "restarts": asked.restarts, "seed": asked.seed}
-            curve = pgd_curve(factors, split, PGD(aim, norm, **how), sizes, ks, **where)
+            many = {"steps": asked.steps, "restarts": asked.restarts, "seed": asked.seed}
+            steps = PGD(aim, norm, **many, **how)
+            curve, draws = pgd_curve(factors, split, steps, sizes, ks, **where), 2
+        control = control_of(draws)
 
     folder, name = trained.path / "attacks", asked.name()
     target = curve.save(folder / f"{name}.json", extra)
     if curve is not control:
-        control.save(folder / f"{asked.name('random')}.json")
-    pictures = _draw(trained, curve, control, members, asked.metric, folder / name)
+        control.save(folder / f"{asked.name('random', draws)}.json")
+    pictures = draw(trained, curve, control, members, asked.metric, folder / name)
     data = {
         "run": str(trained.path),
         **curve.as_dict(),
         **extra,
         "random": control.as_lists(),
+        "random_draws": draws,
         "file": str(target),
         "picture": pictures[0],
         "pictures": pictures,
     }
-    text = _table(curve, control, asked)
+    text = curve_table(curve, control, draws, asked)
     if members:
-        text += "\n\n" + _members_table(members, extra["members"], asked)
+        text += "\n\n" + members_table(members, extra["members"], asked)
     text += f"\n{asked.words()}; {curve.protocol}\npicture: {pictures[0]}"
     return Report(data, text)
 
@@ -184,60 +192,6 @@ def _objectives(
     names = OBJECTIVES if asked.kind == "auto" else (asked.objective,)
     seen = trained.learnt_pairs(split)
     return [objective_for(name, trained.config.train, factors, seen) for name in names]
-
-
-def _table(curve: RobustnessCurve, control: RobustnessCurve, asked: Settings) -> str:
-    rows = [
-        (
-            f"{size:g}",
-            *(f"{curve[metric][n]:.4f}" for metric in asked.shown),
-            f"{control[asked.metric][n]:.4f}",
-        )
-        for n, size in enumerate(asked.epsilons)
-    ]
-    return table(("epsilon", *asked.shown, f"random {asked.metric}"), rows, left=())
-
-
-def _members_table(
-    members: Mapping[str, RobustnessCurve], counts: Mapping[str, Any], asked: Settings
-) -> str:
-    rows = [
-        (
-            name,
-            *(
-                f"{curve[asked.metric][n]:.4f} ({counts[name]['worst'][n]})"
-                for n in range(len(asked.epsilons))
-            ),
-        )
-        for name, curve in members.items()
-    ]
-    title = f"{asked.metric} (users it is worst for)"
-    return table((title, *(f"{size:g}" for size in asked.epsilons)), rows)
-
-
-def _draw(
-    trained: RunDir,
-    curve: RobustnessCurve,
-    control: RobustnessCurve,
-    members: Mapping[str, RobustnessCurve],
-    metric: str,
-    stem: Path,
-) -> list[str]:
-    from robustcf.plots import plot_curves
-    from robustcf.robustness import worst_of
-
-    result = trained.metrics()
-    label = f"{result['model']}, {result['reg']}"
-    curves = {label: curve}
-    # One line an objective: with all members apart the picture could not be read.
-    for n, objective in enumerate(dict.fromkeys(each.objective for each in members.values()), 1):
-        same = {name: each for name, each in members.items() if each.objective == objective}
-        curves[f"member {n}"] = worst_of(same, "fgm or pgd")
-    controls = {label: control} if curve is not control else None
-    return [
-        str(plot_curves(curves, f"{stem}.{ending}", metric=metric, controls=controls))
-        for ending in ("png", "svg")
-    ]
 
 
 def _quantization(

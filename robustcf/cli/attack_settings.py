@@ -98,13 +98,14 @@ class Settings:
         first, last = self.ks[0], self.ks[-1]
         return self.metric, f"mrr@{first}", f"coverage@{first}", f"recall@{last}"
 
-    def name(self, kind: str | None = None) -> str:
+    def name(self, kind: str | None = None, draws: int = 1) -> str:
         """A file name that tells whatever changes the result: two attacks never share one.
 
         Defaults are left out. Epsilons other than the default ones are told by a digest.
 
         Args:
             kind: another attack with these settings; the control, say.
+            draws: directions that the control is the worst of.
         """
         kind = kind or self.kind
         parts = [kind]
@@ -113,6 +114,7 @@ class Settings:
         if kind == "pgd":
             parts += [f"steps{self.steps}"] if self.steps != STEPS else []
             parts += [f"restarts{self.restarts}"] if self.restarts > 1 else []
+        parts += [f"worst-of-{draws}"] if kind == "random" and draws > 1 else []
         if self.seed and (kind == "random" or (kind == "pgd" and self.restarts > 1)):
             parts.append(f"seed{self.seed}")
         if kind != "quantization":

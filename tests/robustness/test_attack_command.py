@@ -6,21 +6,29 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from robustcf.cli.attack_settings import Settings
 from robustcf.cli.main import run
 from robustcf.robustness import RobustnessCurve
 
+CONTROL = "random-worst-of-8"
 PNG = b"\x89PNG"
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "demo"
-    arguments = ["train", "--dataset", "demo", "--dim", "8", "--epochs", "2", "--out", str(folder)]
-    assert run([*arguments, "--threads", "1"]) == 0
-    return folder
+    """A run on users with two tastes, even items and odd items."""
+    folder = tmp_path_factory.mktemp("runs")
+    chances = np.where(np.arange(90)[:, None] % 2 == np.arange(60) % 2, 0.6, 0.03)
+    users, items = np.nonzero(np.random.default_rng(0).random((90, 60)) < chances)
+    lines = [f"u{user},i{item}" for user, item in zip(users, items, strict=True)]
+    (folder / "mine.csv").write_text("\n".join(["user,item", *lines]))
+    options = ["--dim", "6", "--epochs", "3", "--set", "block_users=20"]
+    options += ["--set", "negative_weight=20", "--threads", "1", "--out", str(folder / "run")]
+    assert run(["train", "--dataset", str(folder / "mine.csv"), *options]) == 0
+    return folder / "run"
 
 
 @pytest.mark.parametrize("objective", ["bce", "bpr", "softmax"])
@@ -92,6 +100,9 @@ def test_auto_lists_its_members(trained, capsys):
     for member in data["members"].values():
         assert data["ndcg@5"][1] <= member["ndcg@5"][1]
         assert len(member["worst"]) == len(member["alone"]) == 2
+    assert data["random_draws"] == len(data["members"]), "a control that may choose as often"
+    control = Path(data["file"]).with_name(Path(data["file"]).name.replace("auto", CONTROL))
+    assert RobustnessCurve.load(control).as_lists() == data["random"]
     n_users = data["protocol"]["n_users"]
     assert all(member["worst"][0] == n_users for member in data["members"].values())
     assert sum(member["worst"][1] for member in data["members"].values()) >= n_users
@@ -141,7 +152,7 @@ def test_quantization_is_a_table_over_kinds(trained, capsys):
 
 
 def test_valid_is_for_runs_that_did_not_learn_from_it(trained, capsys):
-    """The demo's valid part was carved out of train, and the run learnt from both."""
+    """Its valid part was carved out of train, and the run learnt from both."""
     assert run(["attack", str(trained), "--part", "valid"]) == 1
     assert "learnt from valid" in capsys.readouterr().err
 
@@ -174,6 +185,8 @@ def test_names_tell_whatever_changes_the_result():
     names = [settings(**change).name() for change in changes]
     assert len(set(names)) == len(names)
     assert settings().name() == "pgd-softmax-row"
-    assert settings(kind="random", seed=7).name() == settings(seed=7).name("random")
+    control = settings(kind="fgm", seed=7).name("random")
+    assert settings(kind="random", seed=7).name() == control == "random-seed7-row"
+    assert settings(kind="auto").name("random", draws=8) == "random-worst-of-8-row-relative"
     assert settings(kind="fgm", seed=7).name() == settings(kind="fgm").name(), "no noise in it"
     assert settings(ks=(20, 10, 10)).name() == settings().name()

@@ -21,6 +21,7 @@ from robustcf.robustness import (
     auto_members,
     objective_for,
     pgd_curve,
+    random_curve,
     robustness_curve,
     worst_counts,
     worst_of,
@@ -175,6 +176,24 @@ def test_one_gradient_serves_a_sweep(relative):
     aim = Counting()
     auto_members(factors, BOARD, [aim], [0, 0.1, 0.2], relative=relative)
     assert aim.gradients == 1 + 2 * 9, "fgm and pgd share the first"
+
+
+def test_the_control_chooses_as_often_as_the_ensemble():
+    factors = nearly_right(0)
+    curve = random_curve(factors, BOARD, EPSILONS, draws=3, seed=4)
+    draws = [
+        robustness_curve(factors, BOARD, RandomNoise(relative=True, seed=s), EPSILONS)
+        for s in (4, 5, 6)
+    ]
+    for name, values in curve.per_user.items():
+        least = np.minimum.reduce([draw.per_user[name] for draw in draws])
+        np.testing.assert_array_equal(values, np.minimum.accumulate(least, axis=0))
+    single = random_curve(factors, BOARD, EPSILONS, seed=4)
+    assert single.as_dict() == draws[0].as_dict()
+    assert curve.attack == single.attack == "random"
+    for draws in (0, True, 1.5):
+        with pytest.raises(InputError, match="draws must be an integer of at least 1"):
+            random_curve(factors, BOARD, EPSILONS, draws=draws)
 
 
 def test_counts_tell_who_is_worst_for_whom():
