@@ -106,21 +106,27 @@ class _Search:
             scores[torch.from_numpy(seen_rows), torch.from_numpy(seen_items).long()] = -torch.inf
         scores[rows, items] = -torch.inf
 
+        look = min(max(_FIRST_LOOK, 2 * self.count), scores.shape[1])
+        best, rivals = scores.topk(look, dim=1)
+        place = torch.arange(len(users))
         found = torch.zeros(len(rows), self.count, dtype=torch.float64)
-        wanted = min(self.count, scores.shape[1])
-        last = scores.topk(wanted, dim=1).values[:, -1]
-        few_ahead = own > last[rows] if wanted == self.count else torch.ones_like(rows).bool()
-        pending = torch.nonzero(few_ahead)[:, 0]
-        look = max(_FIRST_LOOK, 2 * self.count)
+        pending = torch.arange(len(rows))
+        if look >= self.count:
+            pending = pending[own > best[rows, self.count - 1]]
         while len(pending):
-            look = min(look, scores.shape[1])
             left = []
             for part in self._parts(pending, rows, look):
-                radii, settled = self._look(scores, norms, rows[part], items[part], own[part], look)
+                at = place[rows[part]]
+                radii, settled = self._look(
+                    best, rivals, norms[rows[part]], at, items[part], own[part]
+                )
                 found[part] = radii
                 left.append(part[~settled])
             pending = torch.cat(left)
-            look *= 2
+            look = min(2 * look, scores.shape[1])
+            undecided = torch.unique_consecutive(rows[pending])
+            best, rivals = scores[undecided].topk(look, dim=1)
+            place[undecided] = torch.arange(len(undecided))
         return np.asarray(found.numpy())
 
     def _parts(self, pending: Tensor, rows: Tensor, look: int) -> list[Tensor]:
@@ -131,18 +137,17 @@ class _Search:
         return list(torch.split(pending, sizes.tolist()))
 
     def _look(
-        self, scores: Tensor, norms: Tensor, rows: Tensor, items: Tensor, own: Tensor, look: int
+        self, best: Tensor, rivals: Tensor, n: Tensor, at: Tensor, items: Tensor, own: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The smallest radii among the best ``look`` rivals, and whether no other one matters."""
-        chosen, number = torch.unique_consecutive(rows, return_inverse=True)
-        best, rivals = scores[chosen].topk(look, dim=1)
-        inner = self._inner_products(number, items, rivals)
-        squares = self.squares[items][:, None] + self.squares[rivals][number] - 2 * inner
+        """The smallest radii among the best rivals, and whether no other one matters."""
+        look = rivals.shape[1]
+        chosen, number = torch.unique_consecutive(at, return_inverse=True)
+        inner = self._inner_products(number, items, rivals[chosen])
+        squares = self.squares[items][:, None] + self.squares[rivals[at]] - 2 * inner
         # What cancels in this difference must not shorten a distance.
         blur = 4 * self.budgets.rounding * self.budgets.largest_item**2
         distances = (squares.clamp_min(0) + blur).sqrt() * (1 + self.budgets.rounding)
-        n = norms[rows][:, None]
-        theirs = best[number]
+        theirs, n = best[at], n[:, None]
         radii = self.radius(own[:, None] - theirs, n, distances, self.budgets)
         radii = torch.where(theirs == -torch.inf, torch.inf, radii)
         if look < self.count:
@@ -154,7 +159,7 @@ class _Search:
         )[:, 0]
         enough = smallest[:, -1].clamp_max(self.cap)
         settled = (others > enough) | (theirs[:, -1] == -torch.inf)
-        return smallest, settled if look < scores.shape[1] else torch.ones_like(settled)
+        return smallest, settled if look < len(self.V) else torch.ones_like(settled)
 
     def _inner_products(self, number: Tensor, items: Tensor, rivals: Tensor) -> Tensor:
         """v_i.v_j of each item with the rivals of its user: one small product a user."""

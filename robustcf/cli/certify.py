@@ -155,7 +155,7 @@ def _text(
         middle = "unbounded" if found["median"] is None else f"{found['median']:.3g}"
         what = "the first item" if name == "top1" else f"the set of the {name.replace('p', 'p ')}"
         lines.append(f"{what} stays below epsilon {middle} for half of the users")
-    exact = " (exact)" if radii.bound == "tight" else ""
+    exact = ", exact for every pair of items" if radii.bound == "tight" else ""
     moved = "users and items" if curve.side == "both" else curve.side
     lines.append(f"{radii.bound} bound{exact}; row budget on {moved}, {units}")
     return "\n".join(lines)

@@ -70,7 +70,7 @@ def not_below(report, certificate, size, who=slice(None), more=""):
         assert (values[who] >= lower - 1e-12).all(), (name, values[who], lower, more)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(worlds(), st.floats(0.01, 1.5), st.sampled_from(SIDES), st.booleans(), st.integers(0, 99))
 @pytest.mark.filterwarnings("ignore:the gradient of softmax is zero")
 def test_no_attack_falls_below_the_certificate(world, epsilon, side, relative, seed):
@@ -134,7 +134,7 @@ def places_to_stand(factors, split, user, user_room, rng):
         yield u + user_room * direction / np.linalg.norm(direction)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(worlds(), st.floats(0.01, 1.0), st.sampled_from(SIDES), st.booleans(), st.integers(0, 99))
 def test_no_constructed_worst_case_falls_below_the_certificate(
     world, epsilon, side, relative, seed
@@ -154,7 +154,7 @@ def test_no_constructed_worst_case_falls_below_the_certificate(
             not_below(evaluate(attacked, split, KS), certificate, 0, [row], more=x)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(worlds(), st.floats(0.01, 1.0))
 def test_when_items_alone_move_the_certificate_is_attained_by_every_user(world, epsilon):
     factors, split = world
@@ -171,7 +171,7 @@ def test_when_items_alone_move_the_certificate_is_attained_by_every_user(world, 
             assert values[row] <= upper + 1e-12, name
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(worlds(), st.floats(0.01, 1.0), st.sampled_from(SIDES), st.booleans())
 def test_an_attack_on_each_user_alone_stays_above_the_certificate(world, epsilon, side, relative):
     factors, split = world

@@ -40,7 +40,7 @@ def radius(function, u, i, j, a, b):
     return float(function(*(torch.tensor(x, dtype=torch.float64) for x in numbers), budgets))
 
 
-def smallest_gap(u, d, user_room, item_room, points=1500):
+def smallest_gap(u, d, user_room, item_room, points=1000):
     """Brute force in the plane of u and d: the border of the ball, where a concave minimum is."""
     first = u / np.linalg.norm(u)
     second = d - (d @ first) * first
@@ -53,7 +53,7 @@ def smallest_gap(u, d, user_room, item_room, points=1500):
     return (X @ d - 2 * item_room * np.linalg.norm(X, axis=1)).min()
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(pairs(), UNITS)
 def test_the_radius_is_where_brute_force_first_closes_the_gap(pair, units):
     u, i, j = pair
@@ -62,11 +62,11 @@ def test_the_radius_is_where_brute_force_first_closes_the_gap(pair, units):
     below, above = 0.999 * r, 1.001 * r
     assert smallest_gap(u, d, a * below, b * below) > 0
     # The grid misses the minimum by its curvature: at most half of it times the angle squared.
-    missed = (a * above) * (np.linalg.norm(d) + 2 * b * above) * (2 * np.pi / 1500) ** 2
+    missed = (a * above) * (np.linalg.norm(d) + 2 * b * above) * (2 * np.pi / 1000) ** 2
     assert smallest_gap(u, d, a * above, b * above) <= missed
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(pairs(), UNITS)
 def test_the_radius_is_attained_by_an_attack_within_the_budget(pair, units):
     u, i, j = pair
@@ -78,7 +78,7 @@ def test_the_radius_is_attained_by_an_attack_within_the_budget(pair, units):
     assert x @ ((i - step) - (j + step)) <= 1e-9 * np.linalg.norm(u) * np.linalg.norm(i - j)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(pairs(), UNITS, st.integers(0, 2**32 - 1))
 def test_nothing_within_the_radius_closes_the_gap(pair, units, seed):
     u, i, j = pair
@@ -93,7 +93,7 @@ def test_nothing_within_the_radius_closes_the_gap(pair, units, seed):
         assert (X @ (i - j) - 2 * b * room * np.linalg.norm(X, axis=1)).min() > 0
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(pairs(), UNITS)
 def test_the_plain_radius_solves_its_equation_and_is_never_above_the_tight_one(pair, units):
     u, i, j = pair
@@ -158,7 +158,7 @@ def exact_radius(u, i, j, a, b) -> Decimal:
         return gap / (a * a * d2 + 4 * a * b * turned + 4 * b * b * n2).sqrt()
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(
     st.integers(1, 6).flatmap(
         lambda dim: st.tuples(*[st.lists(SINGLE, min_size=dim, max_size=dim)] * 3)
