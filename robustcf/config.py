@@ -14,6 +14,8 @@ from robustcf.errors import InputError
 
 MODELS = ("ultragcn", "bpr-mf")
 REGULARIZERS = ("none", "weight_decay", "two_to_inf", "max_norm")
+ADVERSARIES = ("none", "bpr", "bce", "softmax")
+GAUGES = ("none", "balanced")
 REFITS = ("auto", "yes", "no")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "model": MODELS,
@@ -23,6 +25,8 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "schedule": ("linear", "cosine", "constant"),
     "refit": REFITS,
     "reg_side": ("users", "items"),
+    "adversarial": ADVERSARIES,
+    "gauge": GAUGES,
 }
 
 
@@ -44,6 +48,14 @@ class TrainConfig:
         reg_every: steps between actions of ``two_to_inf``.
         reg_refresh: actions between its looks at all rows (``exact``); the largest of the rows
             that led last time is taken in between.
+        adversarial: the objective of adversarial training: ``none``, ``bpr``, ``bce`` or
+            ``softmax``, see :mod:`robustcf.adversarial`.
+        adv_eps: size of its attack, in median row norms of U and of V.
+        adv_weight: its weight beside the model's objective.
+        gauge: ``balanced`` writes the trained factors in coordinates in which an attack reaches
+            less far, with the same rankings, see :mod:`robustcf.gauge`; ``none`` leaves them.
+        shrink: for the balanced gauge: how much shorter the singular values of the scores become,
+            in their median; 0 leaves them.
         dim: columns of the factors.
         epochs: passes over the training pairs, at most.
         epochs_chosen: whether ``epochs`` was already chosen on valid (a preset's was): then
@@ -92,6 +104,11 @@ class TrainConfig:
     reg_side: str = "users"
     reg_every: int = 1
     reg_refresh: int = 8
+    adversarial: str = "none"
+    adv_eps: float = 0.1
+    adv_weight: float = 1.0
+    gauge: str = "none"
+    shrink: float = 0.0
     dim: int = 64
     epochs: int = 30
     epochs_chosen: bool = False
@@ -142,6 +159,8 @@ class TrainConfig:
                     )
         if not isinstance(self.epochs_chosen, bool):
             raise InputError(f"epochs_chosen must be true or false, got {self.epochs_chosen!r}")
+        if self.shrink and self.gauge != "balanced":
+            raise InputError(f"shrink needs the gauge 'balanced', got {self.gauge!r}")
         if self.lr == 0:
             raise InputError("lr must be positive, got 0")
 

@@ -26,11 +26,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"errors", "randomness", "data", "factors", "losses"},
     "metrics": {"errors", "data", "factors"},
     "attacks": {"errors", "randomness", "data", "factors", "losses"},
+    "gauge": {"factors"},
+    "adversarial": {"errors", "data", "factors", "losses", "models", "attacks"},
     "optim": {"errors"},
     "presets": {"errors", "config"},
     "training": {
         *("errors", "randomness", "runtime", "config", "data", "factors", "losses", "models"),
-        *("metrics", "regularizers", "estimators", "optim", "presets"),
+        *("metrics", "regularizers", "estimators", "optim", "presets", "adversarial", "gauge"),
     },
     "robustness": {
         *("errors", "files", "config", "data", "factors", "metrics", "models", "attacks"),

@@ -119,13 +119,27 @@ def _replace_writer(monkeypatch: pytest.MonkeyPatch, writer: Callable[[Path, byt
         monkeypatch.setattr(module, "write_bytes", writer)
 
 
-@pytest.mark.parametrize("reg", ["weight_decay", "two_to_inf"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reg": "weight_decay"},
+        {"reg": "two_to_inf", "estimator": "twinest", "reg_budget": 5},
+        {"adversarial": "bpr"},
+        {"adversarial": "softmax", "batching": "pairs", "batch_size": 200, "negatives": 3},
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())),
+)
 @pytest.mark.parametrize("when", [1, 3, 5, 7, 8])
 def test_resumed_run_ends_as_an_undisturbed_one(
-    split: Split, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: int, reg: str
+    split: Split,
+    table: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    when: int,
+    changes: dict[str, Any],
 ) -> None:
     """Die at the when-th checkpoint, half-way through writing it."""
-    train = TRAIN.replace(epochs=4, reg=reg, estimator="twinest", reg_budget=5, reg_weight=1e-6)
+    train = TRAIN.replace(epochs=4, reg_weight=1e-6, **changes)
     config = RunConfig(table, train=train)
     whole = RunDir.create(tmp_path / "whole", config, split)
     whole.execute(split, every=0.0)

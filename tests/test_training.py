@@ -347,10 +347,11 @@ def test_schedules() -> None:
 
 def test_presets_are_complete_and_say_how_they_were_found() -> None:
     for name, found in presets().items():
-        dataset, model, reg = name.rsplit(".", 2)
-        assert (found.config.model, found.config.reg) == (model, reg)
+        dataset, model, reg, *kind = name.split(".")
+        assert found.config.model == model
+        assert reg in (found.config.reg, "robust")
         assert found.found["how"], name
-        if dataset != "default":
+        if dataset != "default" and kind != ["paper"]:
             assert found.config.epochs_chosen, name
     for model in ("ultragcn", "bpr-mf"):
         for reg in ("none", "weight_decay", "two_to_inf", "max_norm"):
@@ -362,6 +363,14 @@ def test_preset_refuses() -> None:
         preset("demo", "svd")
     with pytest.raises(InputError, match="reg must be one of"):
         preset("demo", "ultragcn", "l1")
+    with pytest.raises(InputError, match="preset must be one of tuned, robust, paper, got 'best'"):
+        preset("demo", kind="best")
+    with pytest.raises(InputError, match="chooses its regularizer itself, got reg 'max_norm'"):
+        preset("ml-1m", reg="max_norm", kind="robust")
+    with pytest.raises(InputError, match="no preset demo.ultragcn.weight_decay.paper; .* ml-1m.ul"):
+        preset("demo", kind="paper")
+    with pytest.raises(InputError, match="no preset ml-1m.bpr-mf.robust; of the kind 'robust'"):
+        preset("ml-1m", "bpr-mf", kind="robust")
 
 
 @pytest.mark.parametrize(
@@ -379,6 +388,8 @@ def test_preset_refuses() -> None:
         ({"refit": "maybe"}, "refit must be one of auto, yes, no"),
         ({"epochs_chosen": 1}, "epochs_chosen must be true or false"),
         ({"sampled_items": 0}, "sampled_items must be an integer"),
+        ({"shrink": 0.5}, "shrink needs the gauge 'balanced', got 'none'"),
+        ({"gauge": "round"}, "gauge must be one of none, balanced, got 'round'"),
     ],
 )
 def test_config_refuses(values: dict[str, Any], message: str) -> None:

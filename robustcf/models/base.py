@@ -223,7 +223,14 @@ class Model(ABC):
     def _user_loss(self, items: npt.NDArray[np.int64], V: Tensor) -> Callable[[Tensor], Tensor]:
         """What the objective is for a new user with these items, as a function of the row."""
 
-    def fold_in(self, items: npt.ArrayLike, *, ridge: float = 0.0, steps: int = 60) -> Tensor:
+    def fold_in(
+        self,
+        items: npt.ArrayLike,
+        *,
+        ridge: float = 0.0,
+        steps: int = 60,
+        offset: bool = False,
+    ) -> Tensor:
         """An embedding for a new user who has these items; the items' embeddings stay.
 
         It minimizes the user's own part of the objective, a convex function of one row, from
@@ -233,6 +240,8 @@ class Model(ABC):
             items: ids of the items, at least one, each once.
             ridge: weight of the squared norm of the row beside the objective.
             steps: iterations of L-BFGS at most.
+            offset: whether one number, free and then forgotten, is added to all scores of the user:
+                for items in a gauge that has taken it from them, see :mod:`robustcf.gauge`.
 
         Returns:
             The embedding, of length dim.
@@ -255,20 +264,24 @@ class Model(ABC):
         check_number("ridge", ridge)
         # float64: the line search compares losses that differ by little.
         V = self.items.detach().double()
+        start = self.users.detach().double().mean(dim=0)
+        if offset:
+            V, start = torch.cat([V, V.new_ones(len(V), 1)], 1), torch.cat([start, V.new_zeros(1)])
         loss = self._user_loss(ids.astype(np.int64), V)
-        row = self.users.detach().double().mean(dim=0).requires_grad_()
+        row = start.requires_grad_()
         optimizer = torch.optim.LBFGS(
             [row], max_iter=steps, tolerance_grad=1e-7, line_search_fn="strong_wolfe"
         )
 
         def closure() -> Tensor:
             optimizer.zero_grad()
-            value = loss(row) + ridge * (row @ row)
+            own = row[: self.dim]
+            value = loss(row) + ridge * (own @ own)
             value.backward()  # type: ignore[no-untyped-call]
             return value
 
         optimizer.step(closure)  # type: ignore[no-untyped-call]
-        return row.detach().to(self.dtype)
+        return row.detach()[: self.dim].to(self.dtype)
 
 
 def check_integer(name: str, value: object, least: int) -> None:
