@@ -21,7 +21,8 @@ from robustcf.cli.main import run
 from robustcf.config import TrainConfig
 from robustcf.errors import InputError
 from robustcf.plots import Line, Panel, plot_panels
-from robustcf.robustness import robustness_curve
+from robustcf.presets import preset
+from robustcf.robustness import OBJECTIVES, auto_members, objective_for, robustness_curve
 from robustcf.runs import RunDir
 from robustcf.saved_curves import open_run
 from robustcf.sweeps import Summary, SweepPlan, sweep
@@ -274,7 +275,15 @@ def test_auto_is_the_worst_of_all_and_certificates_need_rows(whole, plan, tmp_pa
     attacks = ("auto", "fgm-softmax", "pgd-bpr")
     other = SweepPlan(**{**_fields(plan), "attacks": attacks, "budget": "frobenius"})
     found = sweep(other, tmp_path / "other", runs=whole.out / "runs")
-    assert "certificate" not in found.curves
+    assert list(found.curves) == [*attacks, "random-auto", "random", "random-pgd"]
+    trained = RunDir(whole.out / "runs" / "none-seed0")
+    split, factors = trained.split(), trained.factors()
+    for relative in (True, False):
+        aims = [objective_for(o, trained.config.train, factors, split.train) for o in OBJECTIVES]
+        members = auto_members(factors, split, aims, [0.1], relative=relative)
+        assert curves_module.auto_size(aims, relative=relative) == len(members)
+    mean = [found.area(name, "none") for name in ("random-auto", "random-pgd", "random")]
+    assert mean == sorted(mean), "the worst of more is worse"
     for reg in plan.regs:
         for attack in attacks[1:]:
             assert (found.values("auto", reg) <= found.values(attack, reg) + 1e-7).all()
@@ -337,6 +346,7 @@ def test_jobs_are_as_many_as_the_cores_allow(plan, tmp_path, jobs):
         ({"seeds": (1, 1)}, "seeds must be some and differ"),
         ({"attacks": ("fgm-mse",)}, "attack must be one of fgm-bce"),
         ({"attacks": ("random",)}, "random is no attack, and always beside"),
+        ({"attacks": ("random-auto",)}, "random-auto is no attack"),
         ({"attacks": ("certificate",)}, "certificate is no attack, and always beside"),
         ({"budget": "l1"}, "budget must be one of"),
         ({"model": "als"}, "model must be one of"),
@@ -371,6 +381,25 @@ def planted_summary(tmp_path: Path, falls: dict[str, dict[str, tuple[float, ...]
             for reg, fall in by_setting.items()
         }
     return Summary(plan, tmp_path, "f" * 64, curves, {reg: TrainConfig() for reg in regs})
+
+
+def test_settings_come_from_presets():
+    plan = SweepPlan("ml-1m", regs=("two_to_inf", "apr", "robust"), seeds=(3,))
+    two_to_inf, name = plan.train_config("two_to_inf", 3)
+    assert (two_to_inf, name) == (
+        preset("ml-1m", reg="two_to_inf").config.replace(seed=3),
+        "ml-1m.ultragcn.two_to_inf",
+    )
+    apr, name = plan.train_config("apr", 3)
+    assert (apr.adversarial, apr.reg, apr.epochs_chosen) == ("bpr", "weight_decay", False)
+    robust, name = plan.train_config("robust", 3)
+    assert robust == preset("ml-1m", kind="robust").config.replace(seed=3)
+    paper = SweepPlan("citeulike", preset="paper").train_config("max_norm", 0)
+    assert paper[1] == "citeulike-t.ultragcn.max_norm.paper"
+    with pytest.raises(InputError, match="preset must be tuned or paper, got 'best'"):
+        SweepPlan("demo", preset="best")
+    with pytest.raises(InputError, match="there is no preset"):
+        SweepPlan("demo", preset="paper")
 
 
 def test_an_effect_of_one_attack_is_called_so_first(tmp_path):

@@ -15,7 +15,7 @@ from robustcf.data.catalog import find
 from robustcf.errors import InputError
 from robustcf.presets import adapted, preset
 from robustcf.robustness import check_epsilons
-from robustcf.sweeps.curves import AUTO, CERTIFICATE, RANDOM, check_attack
+from robustcf.sweeps.curves import AUTO, CERTIFICATE, CONTROLS, check_attack, control_of
 
 RELATIVE_EPSILONS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 ABSOLUTE_EPSILONS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
@@ -82,7 +82,7 @@ class SweepPlan:
             raise InputError(f"model must be one of {', '.join(MODELS)}, got {self.model!r}")
         for attack in self.attacks:
             check_attack(attack, self.budget)
-            if attack in (RANDOM, CERTIFICATE):
+            if attack in (*CONTROLS.values(), CERTIFICATE):
                 raise InputError(f"{attack} is no attack, and always beside them: leave it out")
         check_epsilons(self.epsilons)
         for reg, seed in self.runs():
@@ -94,7 +94,8 @@ class SweepPlan:
 
     def curves(self) -> list[str]:
         """The names of all curves of a run: the attacks, then what is beside them."""
-        return [*self.attacks, RANDOM, *([CERTIFICATE] if self.budget == "row" else [])]
+        controls = dict.fromkeys(control_of(attack) for attack in self.attacks)
+        return [*self.attacks, *controls, *([CERTIFICATE] if self.budget == "row" else [])]
 
     def train_config(self, reg: str, seed: int) -> tuple[TrainConfig, str]:
         """What a run is trained with, and the name of the preset it came from."""

@@ -10,12 +10,14 @@ import numpy as np
 from robustcf.comparison import METHOD
 from robustcf.files import write_bytes
 from robustcf.runtime import environment
-from robustcf.sweeps.curves import AUTO, CERTIFICATE, RANDOM
+from robustcf.sweeps.curves import AUTO, CERTIFICATE, CONTROLS, RANDOM, control_of
 from robustcf.sweeps.summary import METRIC, SHOWN, Summary, axis
 
 _BCE = "fgm-bce"
 _BESIDE = {
     RANDOM: "the same budget in a random direction",
+    CONTROLS["pgd"]: "the worse of two random directions, user by user",
+    CONTROLS[AUTO]: "the worst of as many random directions as `auto` has members, user by user",
     CERTIFICATE: "no attack of this size takes any user below, proved",
 }
 
@@ -84,9 +86,9 @@ def _weaker_than_noise(summary: Summary) -> list[str]:
     for attack in summary.attacks:
         weak = [
             f"{setting} ({summary.area(attack, setting):.4f}, noise "
-            f"{summary.area(RANDOM, setting):.4f})"
+            f"{summary.area(control_of(attack), setting):.4f})"
             for setting in summary.settings
-            if summary.area(attack, setting) > summary.area(RANDOM, setting)
+            if summary.area(attack, setting) > summary.area(control_of(attack), setting)
         ]
         if weak:
             sentences.append(

@@ -23,7 +23,7 @@ from robustcf.plots import Kind, Line, Panel, plot_panels
 from robustcf.runtime import environment
 from robustcf.saved_curves import SavedCurve, open_run
 from robustcf.statistics import area
-from robustcf.sweeps.curves import CERTIFICATE, RANDOM, file_name
+from robustcf.sweeps.curves import CERTIFICATE, control_of, file_name
 from robustcf.sweeps.plan import SweepPlan
 
 SHOWN = ("ndcg@10", "mrr@10", "coverage@10", "recall@20")
@@ -53,8 +53,8 @@ class Summary:
 
     @property
     def attacks(self) -> list[str]:
-        """The attacks proper, without random control and certificate."""
-        return [name for name in self.curves if name not in (RANDOM, CERTIFICATE)]
+        """The attacks proper, without random controls and certificate."""
+        return list(self.plan.attacks)
 
     @property
     def first(self) -> SavedCurve:
@@ -86,8 +86,8 @@ class Summary:
                 metric=METRIC,
                 resamples=max(10_000, 40 * tests),
             )
-            for attack in self.curves
-            if attack != RANDOM
+            for attack in (*self.attacks, CERTIFICATE)
+            if attack in self.curves
         }
 
     def as_dict(self) -> dict[str, Any]:
@@ -126,7 +126,11 @@ class Summary:
 
     def panel(self, attack: str, metric: str, title: str = "") -> Panel:
         """A metric under an attack: all settings, each with its random control and certificate."""
-        kinds: dict[str, Kind] = {attack: "attack", RANDOM: "random", CERTIFICATE: "certificate"}
+        kinds: dict[str, Kind] = {
+            attack: "attack",
+            control_of(attack): "random",
+            CERTIFICATE: "certificate",
+        }
         lines = [
             Line(setting, self.plan.epsilons, self.values(name, setting, metric), kind)
             for setting in self.plan.regs
