@@ -34,7 +34,8 @@ from robustcf.cli.common import (
     metavar="R...",
     default=("weight_decay", "two_to_inf", "max_norm"),
     show_default=True,
-    help="Settings to compare: none, weight_decay, two_to_inf, max_norm, apr (adversarial).",
+    help="Settings to compare: none, weight_decay, two_to_inf, max_norm, apr (adversarial "
+    "training on BPR), robust (the robust preset).",
 )
 @click.option(
     "--seeds",
@@ -47,9 +48,10 @@ from robustcf.cli.common import (
     "--attacks",
     multiple=True,
     metavar="A...",
-    default=("fgm-bce", "fgm-softmax"),
+    default=("fgm-bce", "fgm-softmax", "auto"),
     show_default=True,
-    help="fgm- or pgd- with bce, bpr or softmax; the random control is always beside.",
+    help="fgm- or pgd- with bce, bpr or softmax; auto, the worst of all; random control and "
+    "certificate are always beside.",
 )
 @click.option(
     "--epsilons",
@@ -73,10 +75,10 @@ from robustcf.cli.common import (
 )
 @click.option(
     "--preset",
-    type=click.Choice(["tuned"]),
+    type=click.Choice(["tuned", "paper"]),
     default="tuned",
     show_default=True,
-    help="Settings chosen on valid.",
+    help="Settings chosen on valid, or the paper's.",
 )
 @click.option(
     "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A training setting, of all runs."
