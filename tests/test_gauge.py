@@ -13,6 +13,7 @@ from robustcf.data import checkerboard, load
 from robustcf.factors import Factors
 from robustcf.gauge import Gauge, shrink
 from robustcf.metrics import evaluate
+from robustcf.models import BPRMF, Model, UltraGCN
 from robustcf.training import train
 
 SEEDS = [0, 1, 2]
@@ -136,3 +137,18 @@ def test_trained_factors_keep_their_quality_and_more_of_it_under_attack(seed: in
             worst = min(worst, evaluate(attacked.factors, split)["ndcg@10"])
         left.append(worst)
     assert left[1] > 2.0 * left[0]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("make", [UltraGCN, BPRMF])
+def test_folding_in_with_an_offset_does_not_see_the_centre(make: type[Model], seed: int) -> None:
+    """What centring takes from a user's scores, the offset gives back, at no price."""
+    pairs = checkerboard(seed=seed).train
+    factors = factors_of(seed)
+    centred = Factors(factors.users, factors.items - factors.items.mean(dim=0))
+    rows = [
+        make(pairs, start=start, dtype=torch.float64).fold_in([0, 2, 6], ridge=0.5, offset=True)
+        for start in (factors, centred)
+    ]
+    assert rows[0].shape == (4,)
+    torch.testing.assert_close(rows[0], rows[1], rtol=1e-3, atol=1e-4)
