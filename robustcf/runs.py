@@ -214,12 +214,20 @@ class RunDir:
         mask: tuple[str, ...] | None = None,
     ) -> MetricReport:
         """Metrics of the run's factors: by the protocol of its set, or with other pairs masked."""
-        factors, learnt = self.factors(), self.metrics()["learnt_from"]
+        factors = self.factors()
+        own = self.mask(split, part)
+        return evaluate(factors, split, ks, part=part, mask=own if mask is None else mask)
+
+    def mask(self, split: Split, part: Part = "test") -> tuple[str, ...]:
+        """The parts that are no candidates when the run is evaluated on ``part``.
+
+        Raises:
+            InputError: the run learnt from the very pairs it would be evaluated on.
+        """
+        learnt = self.metrics()["learnt_from"]
         if part == "valid" and learnt != "train":
             raise InputError(f"{self.path} learnt from valid: it can be evaluated on test only")
-        if mask is None:
-            mask = default_mask(split, part) if learnt == "train" else ("train", "valid")
-        return evaluate(factors, split, ks, part=part, mask=mask)
+        return default_mask(split, part) if learnt == "train" else ("train", "valid")
 
 
 class _Checkpoint:

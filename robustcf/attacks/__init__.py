@@ -18,10 +18,12 @@ from robustcf.attacks.budgets import BUDGETS, Budget, FrobeniusBudget, RowBudget
 from robustcf.attacks.gradient import FGM, PGD
 from robustcf.attacks.noise import RandomNoise
 from robustcf.attacks.objectives import Objective, ObjectiveGradient, Softmax
+from robustcf.attacks.quantization import KINDS, quantize
 
 __all__ = [
     "BUDGETS",
     "FGM",
+    "KINDS",
     "PGD",
     "Attack",
     "Budget",
@@ -33,4 +35,5 @@ __all__ = [
     "RowBudget",
     "Softmax",
     "SpectralBudget",
+    "quantize",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,8 +11,49 @@ from torch import Tensor
 
 from robustcf.attacks.base import Attack
 from robustcf.attacks.objectives import Objective, ObjectiveGradient
+from robustcf.attacks.scale import Scaled, canonical
 from robustcf.errors import InputError
 from robustcf.factors import Factors
+
+Point = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Viewpoint:
+    """What an attack sees of the factors before it moves.
+
+    Args:
+        scaled: the factors, at the scale at which the objective looks at them.
+        gradient: the objective's there.
+    """
+
+    scaled: Scaled
+    gradient: ObjectiveGradient
+
+
+class Views:
+    """The viewpoint for the factors asked last: one gradient serves a whole sweep.
+
+    Args:
+        objective: what is to get worse.
+        relative: whether the objective chooses its scale, see :mod:`robustcf.attacks.scale`.
+        softness: octaves below the scale where the objective is least.
+    """
+
+    def __init__(self, objective: Objective, *, relative: bool, softness: float) -> None:
+        """Nothing is seen yet."""
+        self.objective, self.relative, self.softness = objective, relative, softness
+        self._last: tuple[Factors, Viewpoint] | None = None
+
+    def of(self, factors: Factors) -> Viewpoint:
+        """The viewpoint for these factors."""
+        if self._last is None or self._last[0] is not factors:
+            scaled = Scaled(factors)
+            if self.relative:
+                scaled = canonical(factors, self.objective, self.softness)
+            gradient = self.objective.gradient(scaled.factors.users, scaled.factors.items)
+            self._last = factors, Viewpoint(scaled, gradient)
+        return self._last[1]
 
 
 class FGM(Attack):
@@ -20,51 +62,78 @@ class FGM(Attack):
     The gradient is that of the objective at the trained factors over all the data; it is computed
     once and serves every epsilon. Rows without a gradient stay as they are.
 
+    With ``relative=True`` the gradient is taken at a scale of the objective's own, see
+    :mod:`robustcf.attacks.scale`: the attack is the same for all multiples of U and V.
+
     Args:
         objective: what to make worse.
         budget: the norm that counts.
+        softness: relative only: octaves between that scale and the one where the objective is
+            least; None for the objective's own choice.
         **options: see :class:`robustcf.attacks.base.Attack`.
 
-    Cost: one gradient for a whole sweep of epsilons.
+    Cost: one gradient for a whole sweep of epsilons, and, relative, about two more.
     """
 
     name = "fgm"
 
-    def __init__(self, objective: Objective, *arguments: Any, **options: Any) -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        *arguments: Any,
+        softness: float | None = None,
+        **options: Any,
+    ) -> None:
         """Keep the objective."""
         super().__init__(*arguments, **options)
         self.objective = objective
-        self._last: tuple[Factors, ObjectiveGradient] | None = None
+        own: float = getattr(objective, "softness", 0.0)
+        # Attacks on one objective may share this: they start from the same place.
+        self.views = Views(
+            objective, relative=self.relative, softness=own if softness is None else softness
+        )
+        self._warned: Viewpoint | None = None
 
-    def propose(self, factors: Factors, allowed: dict[str, float]) -> tuple[Tensor, Tensor]:
-        """The gradient, scaled to the edge."""
-        gradient = self.gradient(factors)
+    def propose(self, factors: Factors, allowed: dict[str, float]) -> Point:
+        """The perturbation found at the objective's scale, taken back to that of the factors."""
+        view = self.views.of(factors)
+        self._warn(view, allowed)
+        scaled = view.scaled
+        users, items = self.climb(
+            view, (allowed["users"] * scaled.users, allowed["items"] * scaled.items)
+        )
+        return users / scaled.users, items / scaled.items
+
+    def climb(self, view: Viewpoint, rooms: tuple[float, float]) -> Point:
+        """Perturbations of U and V within these rooms: the gradient, scaled to the edge."""
+        return self._scale((view.gradient.users, view.gradient.items), rooms)
+
+    def _scale(self, directions: Point, rooms: tuple[float, float]) -> Point:
         return (
-            self.budget.scale(gradient.users, allowed["users"]),
-            self.budget.scale(gradient.items, allowed["items"]),
+            self.budget.scale(directions[0], rooms[0]),
+            self.budget.scale(directions[1], rooms[1]),
         )
 
-    def gradient(self, factors: Factors) -> ObjectiveGradient:
-        """The objective's gradient at the factors, remembered for the factors asked last."""
-        if self._last is None or self._last[0] is not factors:
-            gradient = self.objective.gradient(factors.users, factors.items)
-            if not bool(gradient.users.any()) and not bool(gradient.items.any()):
-                warnings.warn(
-                    f"the gradient of {self.objective.name} is zero everywhere: {self.name} has no "
-                    "direction to go and leaves the factors as they are",
-                    RuntimeWarning,
-                    stacklevel=3,
-                )
-            self._last = factors, gradient
-        return self._last[1]
+    def _warn(self, view: Viewpoint, allowed: dict[str, float]) -> None:
+        parts = {"users": view.gradient.users, "items": view.gradient.items}
+        if view is self._warned or any(bool(parts[n].any()) for n in parts if allowed[n] > 0):
+            return
+        self._warned = view
+        warnings.warn(
+            f"the gradient of {self.objective.name} is zero everywhere: {self.name} has no "
+            "direction to go and leaves the factors as they are",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 class PGD(FGM):
     """Projected gradient ascent: many scaled steps, each followed by projection, with restarts.
 
     The best point by the objective is returned, out of all steps of all starts, FGM's own point
-    among them: PGD is never weaker than FGM in the objective. (In a ranking metric it may be: the
-    objective is not the metric.)
+    among them: PGD is never weaker than FGM in the objective. In a ranking metric it may be, for
+    the objective is not the metric: :func:`robustcf.robustness.pgd_curve` reports the worst of
+    both, user by user.
 
     Args:
         objective: what to make worse.
@@ -75,7 +144,7 @@ class PGD(FGM):
         seed: of the random starts.
         **options: see :class:`robustcf.attacks.base.Attack`.
 
-    Cost: ``steps * restarts + 2`` gradients for every epsilon.
+    Cost: ``(steps + 1) * restarts`` gradients for every epsilon.
     """
 
     name = "pgd"
@@ -99,43 +168,35 @@ class PGD(FGM):
         super().__init__(objective, *arguments, **options)
         self.steps, self.step_size, self.restarts, self.seed = steps, step_size, restarts, seed
 
-    def propose(self, factors: Factors, allowed: dict[str, float]) -> tuple[Tensor, Tensor]:
+    def climb(self, view: Viewpoint, rooms: tuple[float, float]) -> Point:
         """The best point that was seen."""
-        best = super().propose(factors, allowed)
-        best_value = self._at(factors, best).value
+        best = super().climb(view, rooms)
+        best_value = self._at(view, best).value
         generator = torch.Generator().manual_seed(self.seed)
+        U, V = view.scaled.factors
         for start in range(self.restarts):
-            point = self._start(factors, allowed, start, generator)
+            if start == 0:
+                point, here = (torch.zeros_like(U), torch.zeros_like(V)), view.gradient
+            else:
+                noise = [torch.randn(part.shape, generator=generator).to(part) for part in (U, V)]
+                point = self._scale((noise[0], noise[1]), rooms)
+                here = self._at(view, point)
             for _ in range(self.steps):
-                here = self._at(factors, point)
+                point = self._step(point, here, rooms)
+                here = self._at(view, point)
                 if here.value > best_value:
                     best, best_value = point, here.value
-                point = self._step(point, here, allowed)
-            if self._at(factors, point).value > best_value:
-                best, best_value = point, self._at(factors, point).value
         return best
 
-    def _at(self, factors: Factors, point: tuple[Tensor, Tensor]) -> ObjectiveGradient:
-        return self.objective.gradient(factors.users + point[0], factors.items + point[1])
+    def _at(self, view: Viewpoint, point: Point) -> ObjectiveGradient:
+        U, V = view.scaled.factors
+        return self.objective.gradient(U + point[0], V + point[1])
 
-    def _start(
-        self, factors: Factors, allowed: dict[str, float], start: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        if start == 0:
-            return torch.zeros_like(factors.users), torch.zeros_like(factors.items)
-        directions = [torch.randn(part.shape, generator=generator).to(part) for part in factors]
-        return (
-            self.budget.scale(directions[0], allowed["users"]),
-            self.budget.scale(directions[1], allowed["items"]),
+    def _step(self, point: Point, here: ObjectiveGradient, rooms: tuple[float, float]) -> Point:
+        moves = self._scale(
+            (here.users, here.items), (self.step_size * rooms[0], self.step_size * rooms[1])
         )
-
-    def _step(
-        self, point: tuple[Tensor, Tensor], here: ObjectiveGradient, allowed: dict[str, float]
-    ) -> tuple[Tensor, Tensor]:
-        moved = []
-        for old, gradient, room in zip(
-            point, (here.users, here.items), (allowed["users"], allowed["items"]), strict=True
-        ):
-            step = self.budget.scale(gradient, self.step_size * room)
-            moved.append(self.budget.project(old + step, room))
-        return moved[0], moved[1]
+        return (
+            self.budget.project(point[0] + moves[0], rooms[0]),
+            self.budget.project(point[1] + moves[1], rooms[1]),
+        )

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robustcf.attacks import BUDGETS, FGM, PGD, Attack, RandomNoise, Softmax
-from robustcf.attacks.base import BudgetError
+from robustcf.attacks.base import SIDES, BudgetError
 from robustcf.attacks.objectives import ObjectiveGradient
 from robustcf.data import Interactions, checkerboard
 from robustcf.errors import InputError
@@ -115,22 +115,31 @@ def test_no_attack_exceeds_its_budget(attack, budget, seed, epsilon, relative):
         assert spent >= room * 0.5, "the budget is used"
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_no_budget_means_the_very_same_factors(attack):
-    factors = random_factors(0)
-    got = ATTACKS[attack]().perturb(factors, 0.0)
-    assert got.factors is factors
-    assert got.realised == {"users": 0.0, "items": 0.0}
-
-
-@pytest.mark.parametrize("side", ["users", "items"])
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_one_side_leaves_the_other_alone(attack, side):
+@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(("attack", "budget"), list(itertools.product(ATTACKS, BUDGETS)))
+def test_the_contract_of_every_attack(attack, budget, side, relative):
     factors = random_factors(1)
-    got = ATTACKS[attack](side=side).perturb(factors, 0.3)
-    other = {"users": "items", "items": "users"}[side]
-    assert getattr(got.factors, other) is getattr(factors, other)
-    assert not torch.equal(getattr(got.factors, side), getattr(factors, side))
+    before = [part.clone() for part in factors]
+    make = ATTACKS[attack]
+    norm = BUDGETS[budget]()
+    one = make(budget=norm, side=side, relative=relative)
+    clean = one.perturb(factors, 0.0)
+    assert clean.factors is factors, "no budget: the very same factors"
+    assert clean.realised == {"users": 0.0, "items": 0.0}
+    got = one.perturb(factors, 0.3)
+    again = make(budget=norm, side=side, relative=relative).perturb(factors, 0.3)
+    for n, name in enumerate(("users", "items")):
+        after = getattr(got.factors, name)
+        assert torch.equal(getattr(factors, name), before[n]), "the factors given stay"
+        assert torch.equal(after, getattr(again.factors, name)), "the same again"
+        if side not in ("both", name):
+            assert after is getattr(factors, name)
+            assert got.realised[name] == got.allowed[name] == 0.0
+            continue
+        room = 0.3 * (norm.unit(before[n]) if relative else 1.0)
+        assert got.allowed[name] == pytest.approx(room)
+        assert 0.5 * room <= norm.measure(after - before[n]) <= room * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -191,6 +200,32 @@ def test_a_gradient_of_nothing_is_said_and_does_nothing(make):
         got = make(Flat()).perturb(factors, 0.5)
     assert torch.equal(got.factors.users, factors.users)
     assert got.realised == {"users": 0.0, "items": 0.0}
+
+
+class Lopsided:
+    """Nothing to gain from users, and from one item only."""
+
+    name = "lopsided"
+
+    def gradient(self, U, V):
+        items = torch.zeros_like(V)
+        items[3, 0] = 2.0
+        return ObjectiveGradient(torch.zeros_like(U), items, float(V[3, 0]))
+
+
+@pytest.mark.parametrize("make", [FGM, PGD])
+@pytest.mark.parametrize("relative", [False, True])
+def test_rows_without_a_gradient_stay(make, relative):
+    factors = random_factors(0)
+    got = make(Lopsided(), relative=relative).perturb(factors, 0.5).factors
+    assert torch.equal(got.users, factors.users)
+    moved = (got.items - factors.items).norm(dim=1)
+    assert moved.nonzero().ravel().tolist() == [3]
+    attack = make(Lopsided(), relative=relative, side="users")
+    with pytest.warns(RuntimeWarning, match="the gradient of lopsided is zero everywhere"):
+        same = attack.perturb(factors, 0.5).factors
+    assert torch.equal(same.users, factors.users)
+    attack.perturb(factors, 0.6)  # said once for these factors (a second warning would fail)
 
 
 def test_an_attack_that_cheats_is_found_out(monkeypatch):

@@ -12,83 +12,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from robustcf.attacks.base import Attack
-from robustcf.attacks.objectives import Objective, ObjectiveGradient, Softmax
-from robustcf.config import TrainConfig
-from robustcf.data.interactions import Interactions, Split
+from robustcf.data.interactions import Split
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.files import read_arrays, write_arrays, write_json
-from robustcf.metrics.evaluate import Protocol, evaluate
-from robustcf.models import BPRMF, Model, UltraGCN
+from robustcf.metrics.evaluate import Part, Protocol, evaluate
 
-OBJECTIVES = ("bce", "bpr", "softmax")
 _FORMAT = "robustcf curve 1"
-
-
-class PassObjective:
-    """A model's own training objective as something to attack: summed over a whole pass.
-
-    For :class:`robustcf.models.UltraGCN` with ``item_weight=0`` this is the paper's choice, the
-    cross-entropy term over all training pairs and all items. No regularizer is part of it.
-
-    Args:
-        model: its objective is used, its parameters are not.
-        name: what to call it.
-
-    Cost of a gradient: one pass of the model.
-    """
-
-    def __init__(self, model: Model, name: str) -> None:
-        """Keep the model."""
-        self.model, self.name = model, name
-
-    def gradient(self, U: Tensor, V: Tensor) -> ObjectiveGradient:
-        """Value and full gradient at (U, V)."""
-        users, items = torch.zeros_like(U), torch.zeros_like(V)
-        total = 0.0
-        # The batches of one pass cover all pairs; epoch 0 fixes whatever is drawn in them.
-        for batch in self.model.batches(0):
-            part = self.model.gradient(batch, U, V, value=True)
-            if part.rows is None:
-                users += part.users
-            else:
-                users.index_add_(0, part.rows, part.users)
-            items += part.items
-            total += part.value or 0.0
-        return ObjectiveGradient(users, items, total)
-
-
-def objective_for(
-    name: str, config: TrainConfig, factors: Factors, positives: Interactions
-) -> Objective:
-    """The objective of a name for factors that a configuration trained.
-
-    Args:
-        name: ``bce``, the cross-entropy of UltraGCN with the configuration's weights, without
-            its item-item term, which is a constraint of training; ``bpr``; or ``softmax``.
-        config: what the factors were trained with.
-        factors: they give the shapes.
-        positives: the pairs that are to lose: those the factors were learnt from.
-
-    Example:
-        >>> from robustcf.data import checkerboard
-        >>> factors = Factors(torch.zeros(20, 2), torch.zeros(30, 2))
-        >>> objective_for("softmax", TrainConfig(), factors, checkerboard().train).name
-        'softmax'
-    """
-    if name == "softmax":
-        return Softmax(positives)
-    if name == "bpr":
-        return PassObjective(BPRMF(positives, start=factors), name)
-    if name == "bce":
-        weights = {key: getattr(config, key) for key in ("negative_weight", "w1", "w2", "w3", "w4")}
-        model = UltraGCN(positives, item_weight=0.0, start=factors, **weights)
-        return PassObjective(model, name)
-    raise InputError(f"objective must be one of {', '.join(OBJECTIVES)}, got {name!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,12 +80,16 @@ class RobustnessCurve:
             "relative": self.relative,
             "side": self.side,
             "epsilons": list(self.epsilons),
-            **{name: values.tolist() for name, values in self.values.items()},
+            **self.as_lists(),
             "realised": list(self.realised),
             "protocol": self.protocol.as_dict(),
         }
 
-    def save(self, path: str | Path) -> Path:
+    def as_lists(self) -> dict[str, list[float]]:
+        """The metrics alone: name -> one mean an epsilon."""
+        return {name: values.tolist() for name, values in self.values.items()}
+
+    def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> Path:
         """Write the curve as JSON, and the values of single users beside it as ``.npz``.
 
         Both files are written whole or not at all, the values of the users first: a JSON file
@@ -161,6 +97,7 @@ class RobustnessCurve:
 
         Args:
             path: of the JSON file; its folder is made.
+            extra: what else the JSON shall hold; :meth:`load` does not read it.
 
         Returns:
             The path.
@@ -170,7 +107,8 @@ class RobustnessCurve:
         # float32 is exact to 1e-7 and halves the file; a mean of these is never reported.
         values = {name: array.astype(np.float32) for name, array in self.per_user.items()}
         write_arrays(target.with_suffix(".npz"), {"users": self.users, **values})
-        write_json(target, {"format": _FORMAT, "metrics": list(self.values), **self.as_dict()})
+        written = {"format": _FORMAT, "metrics": list(self.values), **self.as_dict()}
+        write_json(target, {**(extra or {}), **written})
         return target
 
     @classmethod
@@ -222,8 +160,9 @@ def robustness_curve(
     ks: Sequence[int] = (10, 20),
     *,
     mask: Sequence[str] | None = None,
+    part: Part = "test",
 ) -> RobustnessCurve:
-    """Attack factors with growing budgets and evaluate each result on the test pairs.
+    """Attack factors with growing budgets and evaluate each result on held-out pairs.
 
     Args:
         factors: trained embeddings.
@@ -232,13 +171,19 @@ def robustness_curve(
         epsilons: ascending, from 0 on.
         ks: cutoffs of the metrics.
         mask: parts that are not candidates; None for the set's own protocol.
+        part: the pairs that count: ``test``, or ``valid`` to choose by.
 
     Returns:
         The curve. At epsilon 0 it is the clean result to the bit.
 
+    Raises:
+        InputError: epsilons that :func:`check_epsilons` refuses, or factors of other sizes than
+            the split.
+
     Cost: the attack's, and one evaluation an epsilon.
 
     Example:
+        >>> import torch
         >>> from robustcf.attacks import RandomNoise
         >>> from robustcf.data import checkerboard
         >>> board = checkerboard()
@@ -248,10 +193,11 @@ def robustness_curve(
         True
     """
     sizes = check_epsilons(epsilons)
+    check_same_data(factors, split)
     reports, realised = [], []
     for epsilon in sizes:
         attacked = attack.perturb(factors, epsilon)
-        reports.append(evaluate(attacked.factors, split, ks, mask=mask))
+        reports.append(evaluate(attacked.factors, split, ks, part=part, mask=mask))
         realised.append(attacked.realised)
     first = reports[0]
     return RobustnessCurve(
@@ -288,3 +234,12 @@ def check_epsilons(epsilons: Sequence[float]) -> tuple[float, ...]:
             "sort them"
         )
     return sizes
+
+
+def check_same_data(factors: Factors, split: Split) -> None:
+    """Raise unless factors have the sizes of a split: before an attack, not after it."""
+    if (factors.n_users, factors.n_items) != (split.n_users, split.n_items):
+        raise InputError(
+            f"factors are for {factors.n_users} users x {factors.n_items} items, {split.name} "
+            f"has {split.n_users} x {split.n_items}: they belong to different data"
+        )

@@ -10,7 +10,6 @@ import torch
 
 from robustcf.attacks import FGM, RandomNoise, RowBudget, Softmax
 from robustcf.attacks.budgets import FrobeniusBudget
-from robustcf.cli.main import run
 from robustcf.config import TrainConfig
 from robustcf.data import checkerboard
 from robustcf.errors import InputError
@@ -98,63 +97,6 @@ def test_the_axis_names_the_budget():
     assert two.axis == "attack size, row budget on items, in median row norms of the factors"
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "demo"
-    arguments = ["train", "--dataset", "demo", "--dim", "8", "--epochs", "2", "--out", str(folder)]
-    assert run([*arguments, "--threads", "1"]) == 0
-    return folder
-
-
-@pytest.mark.parametrize("objective", ["bce", "bpr", "softmax"])
-def test_the_command_attacks_a_run(trained, capsys, objective):
-    capsys.readouterr()
-    arguments = ["attack", str(trained), "--objective", objective, "--epsilons", "0", "0.3", "0.9"]
-    assert run([*arguments, "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
-    assert data["epsilons"] == [0.0, 0.3, 0.9]
-    clean = json.loads((trained / "metrics.json").read_text())["test"]
-    assert data["ndcg@10"][0] == clean["ndcg@10"]
-    assert data["protocol"] == clean["protocol"]
-    assert data["ndcg@10"][2] < data["ndcg@10"][0]
-    assert json.loads((trained / "attacks" / f"fgm-{objective}-row.json").read_text())
-    assert (trained / "attacks" / f"fgm-{objective}-row.png").read_bytes().startswith(PNG)
-    assert not list((trained / "attacks").glob("*.tmp"))
-
-
-def test_the_command_knows_pgd_noise_sides_and_sizes(trained, capsys):
-    arguments = [
-        "attack",
-        str(trained),
-        "--attack",
-        "pgd",
-        "--steps",
-        "2",
-        "--objective",
-        "softmax",
-    ]
-    arguments += ["--budget", "frobenius", "--relative", "--side", "items", "--epsilons", "0.1"]
-    assert run([*arguments, "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
-    assert (data["attack"], data["budget"], data["side"]) == ("pgd", "frobenius", "items")
-    assert run(["attack", str(trained), "--attack", "random", "--seed", "3"]) == 0
-    out = capsys.readouterr().out
-    assert "1.6" in out
-    assert "random, row" in out
-
-
-def test_the_command_refuses_what_it_cannot_do(trained, capsys, tmp_path):
-    assert run(["attack", str(trained), "--epsilons", "0.5", "0.1"]) == 1
-    assert "ascending" in capsys.readouterr().err
-    assert run(["attack", str(trained), "--epsilons", "-1"]) == 1
-    assert "not negative" in capsys.readouterr().err
-    assert run(["attack", str(tmp_path)]) == 1
-    assert "no run directory" in capsys.readouterr().err
-    assert run(["attack", str(trained), "--epsilons", "many"]) == 2
-    assert run(["attack", str(trained), "--epsilons"]) == 2, "no sizes are not the default sizes"
-    assert run(["attack", str(trained), "--epsilons", "--relative"]) == 2
-
-
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_saved_curve_comes_back(tmp_path, seed):
     attack = RandomNoise(relative=True, side="users", seed=seed)
@@ -164,6 +106,9 @@ def test_a_saved_curve_comes_back(tmp_path, seed):
     assert again.axis == curve.axis
     np.testing.assert_array_equal(again.users, curve.users)
     assert set(again.per_user) == set(curve.per_user)
+    more = curve.save(tmp_path / "more.json", {"members": {"a": 1}, "attack": "not this"})
+    assert json.loads(more.read_text())["members"] == {"a": 1}
+    assert RobustnessCurve.load(more).as_dict() == curve.as_dict()
     for name, values in curve.per_user.items():
         np.testing.assert_allclose(again.per_user[name], values, atol=1e-7)
 

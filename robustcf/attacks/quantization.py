@@ -1,0 +1,59 @@
+"""Quantization: the perturbation that serving embeddings in fewer bits does by itself."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from robustcf.errors import InputError
+from robustcf.factors import Factors
+
+KINDS: tuple[str, ...] = ("float32", "bfloat16", "float16", "int8")
+_LEVELS = 127
+
+
+def quantize(factors: Factors, kind: str) -> Factors:
+    """Round embeddings to fewer bits and read them back in their own dtype.
+
+    Args:
+        factors: finite embeddings.
+        kind: ``float32``, ``bfloat16`` or ``float16``: the nearest number of that type.
+            ``int8``: each row is 127 levels either side of zero, the largest entry of the row
+            being the last one: ``round(x / s) * s`` with ``s = max |x| / 127``. Zero rows stay.
+
+    Returns:
+        Factors that hold exactly what the smaller type can hold (for int8, up to the rounding of
+        the product with the row's scale).
+
+    Raises:
+        InputError: an unknown kind, or entries beyond what the type can hold.
+
+    Cost: one pass over the factors.
+
+    Example:
+        >>> row = torch.tensor([[1.27, -0.004, 0.0]])
+        >>> quantize(Factors(row, row), "int8").users.round(decimals=4).tolist()
+        [[1.2699999809265137, -0.0, 0.0]]
+    """
+    if kind not in KINDS:
+        raise InputError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    factors.check_finite()
+    rounded = Factors(*(_rounded(part, kind) for part in factors))
+    for name, part in (("users", rounded.users), ("items", rounded.items)):
+        if not bool(torch.isfinite(part).all()):
+            raise InputError(
+                f"{name} have entries beyond what {kind} can hold: rescale them first "
+                "(a common factor changes no ranking)"
+            )
+    return rounded
+
+
+def _rounded(part: Tensor, kind: str) -> Tensor:
+    if kind != "int8":
+        narrow: torch.dtype = getattr(torch, kind)
+        return part.to(narrow).to(part.dtype)
+    # In float64, so that the levels are those of the definition and not of the dtype's rounding.
+    wide = part.double()
+    scale = wide.abs().amax(dim=1, keepdim=True) / _LEVELS if part.shape[1] else wide
+    levels = torch.where(scale > 0, wide / scale, 0.0).round().clamp(-_LEVELS, _LEVELS)
+    return (levels * scale).to(part.dtype)

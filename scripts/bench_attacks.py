@@ -1,0 +1,92 @@
+"""How long a sweep of attacks takes on a trained run: fgm on bce and softmax, and auto.
+
+    python scripts/bench_attacks.py --dataset ml-1m --data-dir DIR
+    python scripts/bench_attacks.py --run RUN --data-dir DIR     # a run that is there already
+
+A sweep is 20 sizes of attack, each evaluated on all test pairs (14 metrics, every user's value
+kept). Training and loading are not part of the times. auto takes 8 gradient steps for each size
+and objective and is timed at fewer sizes (--auto-sizes); its time grows in proportion.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from robustcf.attacks import FGM
+from robustcf.cli.main import run as robustcf
+from robustcf.robustness import (
+    OBJECTIVES,
+    RobustnessCurve,
+    auto_curve,
+    objective_for,
+    robustness_curve,
+)
+from robustcf.runs import RunDir
+from robustcf.runtime import set_threads
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dataset", nargs="*", default=["ml-1m"])
+    parser.add_argument("--run", type=Path, help="attack this run instead of training one")
+    parser.add_argument("--data-dir", default=os.environ.get("ROBUSTCF_DATA"))
+    parser.add_argument("--sizes", type=int, default=20, help="epsilons of a sweep")
+    parser.add_argument("--auto-sizes", type=int, default=5, help="epsilons for auto; 0: leave out")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--out", type=Path, help="write the times as JSON")
+    options = parser.parse_args()
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [options.run] if options.run else []
+        for name in [] if options.run else options.dataset:
+            paths.append(Path(folder) / name)
+            where = ["--data-dir", options.data_dir] if options.data_dir else []
+            if robustcf(["train", "--dataset", name, "--out", str(paths[-1]), *where]):
+                raise SystemExit(1)
+        for path in paths:
+            run = RunDir(path)
+            found[run.config.dataset] = times(run, options)
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def times(run: RunDir, options: argparse.Namespace) -> dict[str, float]:
+    threads = set_threads(options.threads)
+    split, factors = run.split(options.data_dir), run.factors()
+    seen, mask = run.learnt_pairs(split), run.mask(split)
+    print(f"{split}\n{factors}, {threads} threads")
+    sizes = np.linspace(0, 0.2, options.sizes)
+    seconds = {}
+
+    def sweep(label: str, sizes: int, curve: RobustnessCurve, began: float) -> None:
+        seconds[label] = round(time.perf_counter() - began, 2)
+        ends = f"ndcg@10 {curve['ndcg@10'][0]:.4f} to {curve['ndcg@10'][-1]:.4f}"
+        print(f"  {label:24} {sizes:3} sizes {seconds[label]:8.2f} s   {ends}", flush=True)
+
+    for name in ("bce", "softmax"):
+        for relative in (False, True):
+            began = time.perf_counter()
+            # The weights of an objective belong to the price of an attack.
+            aim = objective_for(name, run.config.train, factors, seen)
+            attack = FGM(aim, relative=relative)
+            curve = robustness_curve(factors, split, attack, sizes.tolist(), mask=mask)
+            kind = "relative" if relative else "absolute"
+            sweep(f"fgm {name} {kind}", len(sizes), curve, began)
+    if options.auto_sizes:
+        began = time.perf_counter()
+        aims = [objective_for(name, run.config.train, factors, seen) for name in OBJECTIVES]
+        some = np.linspace(0, 0.2, options.auto_sizes)
+        curve = auto_curve(factors, split, aims, some.tolist(), mask=mask)
+        sweep("auto relative", len(some), curve, began)
+    return seconds
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Quantization against rounding by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from robustcf.attacks import KINDS, quantize
+from robustcf.data import checkerboard
+from robustcf.errors import InputError
+from robustcf.factors import Factors
+from robustcf.metrics.evaluate import evaluate
+from robustcf.robustness import quantization_table
+
+BOARD = checkerboard()
+
+
+def factors_of(seed: int, dtype=torch.float32) -> Factors:
+    g = torch.Generator().manual_seed(seed)
+    U, V = (3.0 * torch.randn(n, 5, generator=g, dtype=dtype) for n in (20, 30))
+    U[4] = 0.0
+    return Factors(U, V)
+
+
+def by_hand(array: np.ndarray, kind: str) -> np.ndarray:
+    if kind == "float32":
+        return array.astype(np.float32)
+    if kind == "float16":
+        return array.astype(np.float16).astype(np.float32)
+    if kind == "bfloat16":  # the upper 16 bits of a float32, to the nearest, ties to even
+        bits = array.astype(np.float32).view(np.uint32).astype(np.uint64)
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        return bits.astype(np.uint32).view(np.float32)
+    out = np.zeros_like(array)
+    for n, row in enumerate(array):
+        step = max(abs(float(x)) for x in row) / 127
+        if step > 0:
+            out[n] = [round(float(x) / step) * step for x in row]
+    return out
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_rounding_by_hand(kind, seed):
+    factors = factors_of(seed)
+    got = quantize(factors, kind)
+    for before, after in zip(factors, got, strict=True):
+        assert after.dtype == before.dtype
+        np.testing.assert_array_equal(after.numpy(), by_hand(before.numpy(), kind))
+    again = quantize(got, kind)
+    torch.testing.assert_close(again.users, got.users, rtol=1e-6, atol=0)
+
+
+def test_int8_rows_have_at_most_255_values_and_keep_their_largest():
+    factors = Factors(torch.randn(3, 4000), torch.randn(2, 4000))
+    got = quantize(factors, "int8")
+    for before, after in zip(factors.users, got.users, strict=True):
+        assert len(after.unique()) <= 255
+        torch.testing.assert_close(after.abs().max(), before.abs().max())
+        assert (after - before).abs().max() <= before.abs().max() / 127 / 2 * (1 + 1e-5)
+
+
+def test_float64_is_rounded_to_float32():
+    factors = factors_of(0, torch.float64)
+    got = quantize(factors, "float32")
+    assert got.users.dtype == torch.float64
+    assert torch.equal(got.users, factors.users.float().double())
+
+
+def test_the_table_tells_metrics_and_sizes():
+    factors = factors_of(0)
+    table = quantization_table(factors, BOARD, (5,))
+    assert [row.kind for row in table] == list(KINDS)
+    assert table[0].absolute == {"users": 0.0, "items": 0.0}
+    for row in table:
+        rounded = quantize(factors, row.kind)
+        assert row.metrics.values == evaluate(rounded, BOARD, (5,)).values
+        norms = np.linalg.norm((rounded.items - factors.items).double().numpy(), axis=1)
+        assert row.absolute["items"] == pytest.approx(norms.max())
+        unit = np.sort(np.linalg.norm(factors.items.double().numpy(), axis=1))[14]
+        assert row.relative["items"] == pytest.approx(norms.max() / unit, rel=1e-6)
+        assert row.as_dict()["realised"] == row.absolute
+    zero = Factors(torch.zeros(20, 2), torch.ones(30, 2))
+    assert quantization_table(zero, BOARD)[0].relative == {"users": None, "items": 0.0}
+
+
+def test_bad_input():
+    factors = factors_of(0)
+    with pytest.raises(InputError, match="one of float32, bfloat16, float16, int8, got 'int4'"):
+        quantize(factors, "int4")
+    with pytest.raises(InputError, match="users have entries beyond what float16 can hold"):
+        quantize(Factors(1e5 * factors.users, factors.items), "float16")
+    spoilt = Factors(factors.users, torch.full((30, 5), float("nan")))
+    with pytest.raises(InputError, match="items must be finite"):
+        quantize(spoilt, "int8")
+    with pytest.raises(InputError, match="belong to different data"):
+        quantization_table(Factors(factors.items, factors.items), BOARD)

@@ -1,0 +1,175 @@
+"""The scale of the objective's own: least, the same for all multiples, defined at the edges."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+
+from robustcf.attacks import BUDGETS, FGM, PGD, RandomNoise, Softmax
+from robustcf.attacks.objectives import ObjectiveGradient
+from robustcf.attacks.scale import canonical, slope
+from robustcf.config import TrainConfig
+from robustcf.data import Interactions, checkerboard
+from robustcf.factors import Factors
+from robustcf.robustness import OBJECTIVES, objective_for
+
+BOARD = checkerboard()
+PARITY = torch.eye(2, dtype=torch.float64)[torch.arange(30) % 2]
+
+
+def learnt(seed: int, dtype=torch.float64) -> Factors:
+    """Nearly right factors with an offset, so that no loss is least at an edge."""
+    g = torch.Generator().manual_seed(seed)
+    U, V = (
+        torch.cat(
+            (
+                PARITY[:n] + 0.4 * torch.randn(n, 2, generator=g, dtype=torch.float64),
+                torch.full((n, 1), side, dtype=torch.float64),
+            ),
+            dim=1,
+        )
+        for n, side in ((20, 1.0), (30, -0.6))
+    )
+    return Factors(U.to(dtype), V.to(dtype))
+
+
+def objective(name: str, factors: Factors):
+    return objective_for(name, TrainConfig(negative_weight=20.0), factors, BOARD.train)
+
+
+def scaled(factors: Factors, u: float, v: float) -> Factors:
+    return Factors(factors.users * u, factors.items * v)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_it_is_where_the_objective_is_least(name, seed):
+    factors = learnt(seed)
+    aim = objective(name, factors)
+
+    def value(octave: float) -> float:
+        return aim.gradient(factors.users * 2.0**octave, factors.items).value
+
+    best = minimize_scalar(value, bounds=(-9, 9), method="bounded", options={"xatol": 1e-6})
+    got = canonical(factors, aim)
+    assert np.log2(got.users * got.items) == pytest.approx(best.x, abs=0.01)
+    torch.testing.assert_close(got.factors.users, factors.users * got.users)
+    torch.testing.assert_close(got.factors.items, factors.items * got.items)
+    soft = canonical(factors, aim, softness=3.0)
+    assert soft.users * soft.items == pytest.approx(got.users * got.items / 8)
+    assert soft.users / soft.items == pytest.approx(got.users / got.items)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_slope_is_the_derivative(name, seed):
+    factors = learnt(seed)
+    aim = objective(name, factors)
+    h = 1e-5
+    up, down = (aim.gradient(factors.users * np.exp(t), factors.items).value for t in (h, -h))
+    assert slope(aim, factors) == pytest.approx((up - down) / (2 * h), rel=1e-5)
+
+    class Plain:
+        name = "plain"
+        gradient = staticmethod(aim.gradient)
+
+    assert slope(Plain(), factors) == pytest.approx(slope(aim, factors), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_multiples_look_alike(name):
+    factors = learnt(0, torch.float32)
+    aim = objective(name, factors)
+    plain = canonical(factors, aim).factors
+    for u, v in ((8.0, 1.0), (1.0, 0.25), (0.5, 64.0)):
+        other = canonical(scaled(factors, u, v), aim).factors
+        assert torch.equal(other.users, plain.users), "powers of two round nothing"
+        assert torch.equal(other.items, plain.items)
+    other = canonical(scaled(factors, 7.0, 1 / 3), aim).factors
+    torch.testing.assert_close(other.users, plain.users, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("make", [FGM, PGD])
+def test_relative_attacks_follow_a_change_of_scale(make, name, budget):
+    factors = learnt(1)
+    aim = objective(name, factors)
+    norm = BUDGETS[budget]()
+    plain = make(aim, norm, relative=True).perturb(factors, 0.2).factors
+    for u, v in ((7.0, 1.0), (1.0, 1 / 3), (7.0, 1 / 3)):
+        got = make(aim, norm, relative=True).perturb(scaled(factors, u, v), 0.2).factors
+        torch.testing.assert_close(got.users / u, plain.users, rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(got.items / v, plain.items, rtol=1e-7, atol=1e-9)
+    noise = RandomNoise(norm, relative=True)
+    torch.testing.assert_close(
+        noise.perturb(scaled(factors, 7.0, 1 / 3), 0.2).factors.users / 7.0,
+        noise.perturb(factors, 0.2).factors.users,
+    )
+
+
+@pytest.mark.parametrize(("name", "softness"), [("bce", 0.0), ("bpr", 2.0), ("softmax", 2.0)])
+def test_objectives_that_compare_are_looked_at_softly(name, softness):
+    factors = learnt(2)
+    aim = objective(name, factors)
+    own, fitted = (
+        FGM(aim, relative=True, softness=given).views.of(factors).scaled for given in (None, 0.0)
+    )
+    assert own.users * own.items == pytest.approx(fitted.users * fitted.items / 2.0**softness)
+
+
+def test_absolute_attacks_look_at_the_factors_as_they_are():
+    factors = learnt(0)
+    view = FGM(Softmax(BOARD.train)).views.of(factors)
+    assert view.scaled.factors is factors
+
+
+def size(factors: Factors) -> float:
+    return float((factors.users @ factors.items.T).square().mean().sqrt())
+
+
+def test_where_more_is_always_better_or_worse_the_edges_are_taken():
+    right = Factors(PARITY[:20].clone(), PARITY.clone())
+    wrong = Factors(right.users.flip(1), right.items)
+    pairs = Interactions(*np.nonzero(np.arange(20)[:, None] % 2 == np.arange(30) % 2), 20, 30)
+    assert size(canonical(right, Softmax(pairs)).factors) == pytest.approx(2.0**4)
+    assert size(canonical(wrong, Softmax(pairs)).factors) == pytest.approx(2.0**-6)
+
+
+def test_no_scores_no_scale():
+    aim = Softmax(BOARD.train)
+    for users, items in (
+        (torch.zeros(20, 2), torch.ones(30, 2)),
+        (torch.tensor([[1.0, 0.0]]).repeat(20, 1), torch.tensor([[0.0, 1.0]]).repeat(30, 1)),
+    ):
+        factors = Factors(users, items)
+        got = canonical(factors, aim)
+        assert got.factors is factors
+        assert (got.users, got.items) == (1.0, 1.0)
+
+
+def test_a_sample_of_users_is_enough(monkeypatch):
+    """More users than the slope looks at: evenly spaced ones, and only those with pairs."""
+    monkeypatch.setattr("robustcf.attacks.objectives.SLOPE_USERS", 3)
+    dense = np.zeros((9, 4), dtype=bool)
+    dense[[1, 2, 4, 7, 8], [0, 1, 2, 3, 0]] = True
+    g = torch.Generator().manual_seed(0)
+    U, V = torch.randn(9, 2, generator=g), torch.randn(4, 2, generator=g)
+    some = dense.copy()
+    some[[2, 7]] = False
+    whole = Softmax(Interactions(*np.nonzero(some), 9, 4)).gradient(U, V).users
+    got = Softmax(Interactions(*np.nonzero(dense), 9, 4)).slope(U, V)
+    assert got == pytest.approx(float((whole * U).sum()), rel=1e-5)
+
+
+class Flat:
+    name = "flat"
+
+    def gradient(self, U, V):
+        return ObjectiveGradient(torch.zeros_like(U), torch.zeros_like(V), 0.0)
+
+
+def test_a_flat_objective_has_a_scale_too():
+    assert size(canonical(learnt(0), Flat()).factors) == pytest.approx(2.0**4)
