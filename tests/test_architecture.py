@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "statistics": {"errors"},
     "comparison": {"errors", "randomness", "statistics"},
     "saved_curves": {"errors", "config", "files"},
+    "certificates": {"errors", "data", "factors", "metrics", "attacks", "robustness"},
     "vision": {"errors", "randomness", "runtime", "estimators"},
 }
 TOP = {"runs", "plots", "recommending", "sweeps", "cli", "__main__"}

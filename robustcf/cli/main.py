@@ -15,6 +15,7 @@ import click
 
 from robustcf import __version__
 from robustcf.cli.attack import attack
+from robustcf.cli.certify import certify
 from robustcf.cli.common import to_json
 from robustcf.cli.compare import compare
 from robustcf.cli.datasets import datasets
@@ -32,7 +33,7 @@ def cli() -> None:
     """Robust collaborative filtering: measure, prove and improve how rankings hold under attack."""
 
 
-for command in (datasets, train, evaluate, recommend, attack, compare, sweep, norm):
+for command in (datasets, train, evaluate, recommend, attack, certify, compare, sweep, norm):
     cli.add_command(command)
 
 

@@ -19,7 +19,7 @@ from robustcf.metrics.topk import TopItems, top_items
 Part = Literal["valid", "test"]
 PARTS: tuple[str, ...] = ("train", "valid", "test")
 
-_PER_USER = {
+PER_USER = {
     "ndcg": ranking.ndcg,
     "recall": ranking.recall,
     "mrr": ranking.reciprocal_rank,
@@ -193,13 +193,13 @@ def evaluate(
     if len(users) == 0:
         raise InputError(f"{split.name} has no {part} pairs: there is nothing to evaluate on")
     top = top_items(
-        factors, users, max(cutoffs), _seen(split, part, masked), block_users=block_users
+        factors, users, max(cutoffs), masked_pairs(split, part, masked), block_users=block_users
     )
     hits = hits_of(top, relevant, users)
     counts = relevant.user_degrees[users]
     per_user = {
         f"{name}@{k}": function(hits, counts, k)
-        for name, function in _PER_USER.items()
+        for name, function in PER_USER.items()
         for k in cutoffs
     }
     values = {name: float(value.mean()) for name, value in per_user.items()}
@@ -239,7 +239,14 @@ def _cutoffs(ks: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({int(k) for k in ks}))
 
 
-def _seen(split: Split, part: str, masked: tuple[str, ...]) -> Interactions | None:
+def masked_pairs(split: Split, part: str, masked: tuple[str, ...]) -> Interactions | None:
+    """The pairs of these parts, which are not candidates when evaluating on ``part``.
+
+    Example:
+        >>> from robustcf.data import load
+        >>> len(masked_pairs(load("demo"), "test", ("train", "valid")))
+        89913
+    """
     unknown = [name for name in masked if name not in PARTS]
     if unknown or len(set(masked)) != len(masked):
         raise InputError(f"mask must name parts out of {', '.join(PARTS)}, got {list(masked)}")

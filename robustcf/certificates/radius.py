@@ -1,0 +1,188 @@
+r"""How large must an attack be to make one item overtake another? The geometry of a pair.
+
+A user has the embedding u, two items have v_i and v_j, and i is ahead: the *gap*
+``u.(v_i - v_j)`` is positive. An attack moves u by at most ``a e`` and every item by at most
+``b e`` (Euclidean norms; ``a`` and ``b`` are the units of the budgets, ``e`` is its size). Write
+``d = v_i - v_j``, ``D = ||d||``, ``n = ||u||`` and ``theta`` for the angle between u and d.
+
+**Theorem (exact radius of a pair).** Some attack of size e makes the gap zero or negative
+exactly when ``e >= r``, where::
+
+    r = gap / sqrt(a^2 D^2 + 4 a b n D sin(theta) + 4 b^2 n^2)
+
+*Proof.* Let the attack move u to x. Moving v_i by -b e x / ||x|| and v_j by the opposite lowers
+the gap most, by 2 b e ||x|| (Cauchy-Schwarz, attained). So the pair falls exactly when some x with
+``||x - u|| <= a e`` has ``x.d <= 2 b e ||x||``: when u is within a e of the complement of the
+open cone around d of the half-angle ``alpha`` given by ``cos(alpha) = 2 b e / D``. (With
+2 b e >= D the cone is empty, every x will do.) If ``theta < alpha <= pi/2``, u lies in the cone,
+and its distance from the complement is that from the nearest line of the cone's surface, which
+is in the plane of u and d: ``n sin(alpha - theta)``. So the pair holds exactly when
+``n sin(alpha - theta) > a e`` and ``2 b e < D``; by the addition theorem, times D^2, with
+``P = n D sin(theta) = sqrt(n^2 D^2 - gap^2)``::
+
+    gap sqrt(D^2 - 4 b^2 e^2)  >  e (a D^2 + 2 b P).
+
+Both sides are positive; squared, this is ``gap^2 D^2 > e^2 ((a D^2 + 2 b P)^2 + 4 b^2 gap^2)``,
+which has ``2 b e < D`` in it. The bracket is D^2 times the radicand of r, as
+``P^2 + gap^2 = n^2 D^2``. []
+
+(In one dimension u and d are parallel and there is no plane to turn in; the formula then is a
+lower bound.)
+
+The plain bound, the sum of the worst of each term, is ``gap > e (a D + 2 b n) + 2 a b e^2``. It
+is never better: its radius is below gap / (a D + 2 b n), which is r for ``sin(theta) = 1``.
+
+**Rounding.** Radii are computed in float64 from upper bounds of n and D and a lower bound of the
+gap, which is right because r falls with n and D and rises with the gap. Ranking the attacked
+factors rounds as well: it may misjudge a gap by ``h ||x||``, with h a tiny multiple of the largest
+item norm. That is as if every item could move by h / 2 more, so the radius is shortened by as
+much. A certificate therefore holds for the ranking that is really computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+# Keeps squares of subnormal numbers from vanishing, where a norm must not be underestimated.
+_TINY = 1e-150
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """What an attack of size 1 may move, and how far floating-point numbers are to be trusted.
+
+    Args:
+        users: a, the Euclidean distance a user's row may move at size 1.
+        items: b, the same for an item's row.
+        dim: columns of the factors.
+        largest_item: an upper bound of the norms of the items' rows.
+    """
+
+    users: float
+    items: float
+    dim: int
+    largest_item: float
+
+    @property
+    def rounding(self) -> float:
+        """Relative error of an inner product in float64, summed in any order, doubled."""
+        return (self.dim + 16) * 2.0**-52
+
+
+Radius = Callable[[Tensor, Tensor, Tensor, Budgets], Tensor]
+
+
+def tight_radius(gap: Tensor, user_norm: Tensor, distance: Tensor, budgets: Budgets) -> Tensor:
+    """The exact radius of pairs (see the module), shortened for rounding; 0 where i is behind.
+
+    Args:
+        gap: u.(v_i - v_j), computed in float64.
+        user_norm: upper bounds of ||u||.
+        distance: upper bounds of ||v_i - v_j||.
+        budgets: the units of the attack.
+
+    Returns:
+        r for every pair: at any size below r, no attack makes j overtake i.
+
+    Cost: a few operations a pair.
+
+    Example:
+        >>> one = Budgets(users=1.0, items=0.0, dim=2, largest_item=1.0)
+        >>> tensors = (torch.tensor([x], dtype=torch.float64) for x in (0.6, 1.0, 2.0))
+        >>> round(tight_radius(*tensors, one).item(), 9)
+        0.3
+    """
+    a, b = budgets.users, budgets.items
+
+    def slope(gap: Tensor, n: Tensor, D: Tensor) -> Tensor:
+        turned = (((n * D) ** 2 - gap**2).clamp_min(0)).sqrt()
+        return ((a * D) ** 2 + 4 * a * b * turned + (2 * b * n) ** 2).sqrt()
+
+    return _shortened(gap, user_norm, distance, budgets, slope)
+
+
+def plain_radius(gap: Tensor, user_norm: Tensor, distance: Tensor, budgets: Budgets) -> Tensor:
+    """The radius by the plain bound, gap > e (a D + 2 b n) + 2 a b e^2; never above the tight one.
+
+    Arguments, result and cost are those of :func:`tight_radius`.
+
+    Example:
+        >>> both = Budgets(users=1.0, items=1.0, dim=2, largest_item=1.0)
+        >>> tensors = (torch.tensor([x], dtype=torch.float64) for x in (0.6, 1.0, 1.0))
+        >>> round(plain_radius(*tensors, both).item(), 9)
+        0.178708781
+    """
+    a, b = budgets.users, budgets.items
+
+    def slope(gap: Tensor, n: Tensor, D: Tensor) -> Tensor:
+        linear = a * D + 2 * b * n
+        return (linear + (linear**2 + 8 * a * b * gap.clamp_min(0)).sqrt()) / 2
+
+    return _shortened(gap, user_norm, distance, budgets, slope)
+
+
+def _shortened(
+    gap: Tensor,
+    user_norm: Tensor,
+    distance: Tensor,
+    budgets: Budgets,
+    slope: Callable[[Tensor, Tensor, Tensor], Tensor],
+) -> Tensor:
+    """``gap / slope`` with every rounding error taken to the safe side."""
+    relative = budgets.rounding
+    blur = relative * budgets.largest_item
+    n, D = user_norm + _TINY, distance + _TINY
+    safe = gap - 2 * blur * n
+    if budgets.items > 0:
+        radius = safe / slope(safe, n, D) * (1 - relative) - blur / budgets.items
+    else:
+        # Items that may not move cannot stand in for rounding: it is taken off gap and distance.
+        room = safe - 2 * blur * n
+        radius = room / slope(room, n, D + 2 * blur) * (1 - relative)
+    # A comparison with NaN is false: whatever went wrong is certified for nothing.
+    return torch.where(radius > 0, radius, 0.0)
+
+
+def worst_case(
+    user: npt.ArrayLike, ahead: npt.ArrayLike, behind: npt.ArrayLike, user_room: float
+) -> npt.NDArray[np.float64]:
+    """Where to move a user so that, at the radius of a pair, the two items draw level.
+
+    It is the foot of the perpendicular from u on the cone of the proof: u turned away from
+    ``d = v_i - v_j``, and shortened. The items then move along it, v_i against and v_j with it.
+
+    Args:
+        user: u, a vector.
+        ahead: v_i.
+        behind: v_j.
+        user_room: how far u may move, at most ||u||.
+
+    Returns:
+        x, at distance ``user_room`` from u.
+
+    Example:
+        >>> worst_case([1.0, 0.0], [1.0, 1.0], [0.0, 1.0], 0.6).round(3).tolist()
+        [0.64, 0.48]
+    """
+    u, d = np.asarray(user, np.float64), np.asarray(ahead, np.float64) - np.asarray(behind)
+    n = float(np.linalg.norm(u))
+    if n == 0 or user_room == 0:
+        return u.copy()
+    along = u / n
+    away = (d @ along) * along - d  # at a right angle to u, away from d
+    if np.linalg.norm(away) <= 1e-12 * np.linalg.norm(d):  # parallel: any right angle will do
+        away = np.eye(len(u))[int(np.abs(along).argmin())]
+        away = away - (away @ along) * along
+    size = float(np.linalg.norm(away))
+    sine = min(user_room / n, 1.0)
+    turned = away / size if size > 0 else away
+    cosine = math.sqrt(1 - sine**2)
+    x: npt.NDArray[np.float64] = n * cosine * (cosine * along + sine * turned)
+    return x

@@ -1,0 +1,171 @@
+"""The smallest radii of an item against the rest of the catalogue, without looking at all of it.
+
+Ranked lists end: only the first few items that may overtake another one matter. The radius of a
+pair falls with the gap, so the catalogue is looked at in the order of its scores, and left as
+soon as the gap alone, with the largest distance there is between items, rules the rest out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from robustcf.certificates.radius import Budgets, Radius
+from robustcf.data.interactions import Interactions
+from robustcf.factors import Factors
+from robustcf.metrics.topk import BLOCK_BYTES, rows_of
+
+# Rivals looked at first; where they do not settle it, twice as many, and so on.
+_FIRST_LOOK = 64
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """Pairs (row of a list of users, item), ascending by row: whose places are to be defended."""
+
+    rows: Ids
+    items: Ids
+
+
+def smallest_radii(
+    factors: Factors,
+    budgets: Budgets,
+    radius: Radius,
+    users: Ids,
+    own: Items,
+    seen: Interactions | None,
+    count: int,
+    cap: float,
+) -> npt.NDArray[np.float64]:
+    """For each own item, the ``count`` smallest radii against the user's other candidates.
+
+    Candidates are all items that the user has not seen; rivals are those that are not own items
+    of the same user. Exact: no pair left out could have been among the smallest.
+
+    Args:
+        factors: embeddings.
+        budgets: the units of the attack.
+        radius: of a pair; :func:`robustcf.certificates.radius.tight_radius` or the plain one.
+        users: ids of users.
+        own: the items whose radii are wanted, by row of ``users``.
+        seen: pairs that are no candidates, or None.
+        count: how many rivals matter.
+        cap: radii above this need not be told apart.
+
+    Returns:
+        own items x count, ascending; at least ``cap`` or infinite where there are fewer rivals
+        within it; all 0 where ``count`` rivals are ahead already.
+
+    Cost: one float64 product of users x items x dim, and little more; memory of a few blocks.
+    """
+    search = _Search(factors, budgets, radius, count, cap)
+    size = max(1, BLOCK_BYTES // (8 * max(1, factors.n_items)))
+    found = np.zeros((len(own.rows), count))
+    with torch.no_grad():
+        for start in range(0, len(users), size):
+            block = users[start : start + size]
+            begin, end = np.searchsorted(own.rows, (start, start + size))
+            if begin < end:
+                found[begin:end] = search.block(
+                    block,
+                    torch.from_numpy(own.rows[begin:end] - start),
+                    torch.from_numpy(own.items[begin:end]),
+                    seen,
+                )
+    return found
+
+
+class _Search:
+    """What all blocks of users share: items in float64, their norms, their spread."""
+
+    def __init__(
+        self, factors: Factors, budgets: Budgets, radius: Radius, count: int, cap: float
+    ) -> None:
+        self.U, self.V = factors.users.cpu(), factors.items.cpu().double()
+        self.budgets, self.radius, self.count, self.cap = budgets, radius, count, cap
+        self.squares = (self.V**2).sum(dim=1)
+        from_centre = torch.linalg.vector_norm(self.V - self.V.mean(dim=0), dim=1)
+        # No two items are further apart than by way of the centre.
+        self.farthest = (from_centre + from_centre.max()) * (1 + 1e-9)
+
+    def block(
+        self, users: Ids, rows: Tensor, items: Tensor, seen: Interactions | None
+    ) -> npt.NDArray[np.float64]:
+        U = self.U[torch.from_numpy(users)].double()
+        norms = torch.linalg.vector_norm(U, dim=1) * (1 + self.budgets.rounding)
+        scores = U @ self.V.T
+        own = scores[rows, items]
+        if seen is not None:
+            seen_rows, seen_items = rows_of(seen, users)
+            scores[torch.from_numpy(seen_rows), torch.from_numpy(seen_items).long()] = -torch.inf
+        scores[rows, items] = -torch.inf
+
+        look = min(max(_FIRST_LOOK, 2 * self.count), scores.shape[1])
+        best, rivals = scores.topk(look, dim=1)
+        place = torch.arange(len(users))
+        found = torch.zeros(len(rows), self.count, dtype=torch.float64)
+        pending = torch.arange(len(rows))
+        if look >= self.count:
+            pending = pending[own > best[rows, self.count - 1]]
+        while len(pending):
+            left = []
+            for part in self._parts(pending, rows, look):
+                at = place[rows[part]]
+                radii, settled = self._look(
+                    best, rivals, norms[rows[part]], at, items[part], own[part]
+                )
+                found[part] = radii
+                left.append(part[~settled])
+            pending = torch.cat(left)
+            look = min(2 * look, scores.shape[1])
+            undecided = torch.unique_consecutive(rows[pending])
+            best, rivals = scores[undecided].topk(look, dim=1)
+            place[undecided] = torch.arange(len(undecided))
+        return np.asarray(found.numpy())
+
+    def _parts(self, pending: Tensor, rows: Tensor, look: int) -> list[Tensor]:
+        """Pending items in groups of whole users, small enough for their rivals' embeddings."""
+        size = max(1, BLOCK_BYTES // (8 * look * max(1, self.V.shape[1])))
+        number = torch.unique_consecutive(rows[pending], return_inverse=True)[1]
+        sizes = torch.bincount(number // size)
+        return list(torch.split(pending, sizes.tolist()))
+
+    def _look(
+        self, best: Tensor, rivals: Tensor, n: Tensor, at: Tensor, items: Tensor, own: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The smallest radii among the best rivals, and whether no other one matters."""
+        look = rivals.shape[1]
+        chosen, number = torch.unique_consecutive(at, return_inverse=True)
+        inner = self._inner_products(number, items, rivals[chosen])
+        squares = self.squares[items][:, None] + self.squares[rivals[at]] - 2 * inner
+        # What cancels in this difference must not shorten a distance.
+        blur = 4 * self.budgets.rounding * self.budgets.largest_item**2
+        distances = (squares.clamp_min(0) + blur).sqrt() * (1 + self.budgets.rounding)
+        theirs, n = best[at], n[:, None]
+        radii = self.radius(own[:, None] - theirs, n, distances, self.budgets)
+        radii = torch.where(theirs == -torch.inf, torch.inf, radii)
+        if look < self.count:
+            radii = torch.nn.functional.pad(radii, (0, self.count - look), value=torch.inf)
+        smallest = radii.topk(self.count, dim=1, largest=False).values
+        # All others score at most the last rival seen, and are nowhere farther than the farthest.
+        others = self.radius(
+            own[:, None] - theirs[:, -1:], n, self.farthest[items][:, None], self.budgets
+        )[:, 0]
+        enough = smallest[:, -1].clamp_max(self.cap)
+        settled = (others > enough) | (theirs[:, -1] == -torch.inf)
+        return smallest, settled if look < len(self.V) else torch.ones_like(settled)
+
+    def _inner_products(self, number: Tensor, items: Tensor, rivals: Tensor) -> Tensor:
+        """v_i.v_j of each item with the rivals of its user: one small product a user."""
+        first = torch.searchsorted(number, torch.arange(len(rivals)))
+        within = torch.arange(len(number)) - first[number]
+        padded = torch.zeros(len(rivals), int(within.max()) + 1, dtype=torch.int64)
+        padded[number, within] = items
+        products = torch.bmm(self.V[padded], self.V[rivals].mT)
+        return products[number, within]
