@@ -183,11 +183,11 @@ def test_no_weight_is_plain_training_to_the_bit_and_any_weight_is_not(
 def test_learns_a_checkerboard(model: str, name: str, seed: int) -> None:
     split = checkerboard(40, 40, seed=seed)
     config = TrainConfig(
-        model=model, dim=4, epochs=20, block_users=8, init="normal", init_std=0.1, lr=0.2,
-        user_lr=0.2, negative_weight=10.0, reg_weight=1e-5, eval_every=10, seed=seed,
+        model=model, dim=4, epochs=40, block_users=8, init="normal", init_std=0.1, lr=0.1,
+        user_lr=0.1, negative_weight=10.0, reg_weight=1e-5, eval_every=10, seed=seed,
         adversarial=name, adv_eps=0.1, adv_weight=1.0,
     )  # fmt: skip
-    assert train(split, config).evaluate((4,))["recall@4"] > 0.95
+    assert train(split, config).evaluate((4,))["recall@4"] > 0.9
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -202,12 +202,13 @@ def test_adversarial_personalized_ranking_degrades_less(seed: int) -> None:
     for weight in (0.0, 1.0):
         factors = train(split, config.replace(adv_weight=weight)).factors
         objective = PassObjective(BPRMF(split.train, start=factors, sampled_items=300), "bpr")
-        curve = robustness_curve(factors, split, FGM(objective, relative=True), [0, 0.2, 0.4])
+        # Absolute sizes, as theirs are; the rows of both have about the same length.
+        curve = robustness_curve(factors, split, FGM(objective), [0, 0.4, 0.8])
         curves.append(curve["ndcg@10"])
     plain, apr = curves
-    assert apr[2] > 1.1 * plain[2]
     for n in (1, 2):
-        assert apr[n] / apr[0] > 1.02 * plain[n] / plain[0]
+        assert apr[n] > 1.05 * plain[n]
+        assert apr[n] / apr[0] > 1.1 * plain[n] / plain[0]
 
 
 def test_a_term_that_is_not_finite_is_named() -> None:

@@ -288,8 +288,8 @@ def test_cold_users_and_items_survive_training() -> None:
 
 def test_fit_refuses() -> None:
     model = UltraGCN(checkerboard().train, 2)
-    with pytest.raises(InputError, match="epochs and every must be at least 1"):
-        fit(model, Stop(0))
+    with pytest.raises(InputError, match="every at least 1, got 1, 0"):
+        fit(model, Stop(1, every=0))
     with pytest.raises(InputError, match="schedule must be one of"):
         fit(model, Stop(1), lr_schedule="steps")
     with pytest.raises(InputError, match=r"beta1 must be in \[0, 1\)"):
