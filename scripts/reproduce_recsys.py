@@ -25,6 +25,7 @@ import numpy as np
 from robustcf.files import write_bytes
 from robustcf.plots import Kind, Line, Panel, plot_panels
 from robustcf.sweeps import SweepPlan, sweep
+from robustcf.sweeps.curves import CERTIFICATE, control_of
 from robustcf.sweeps.report import findings
 from robustcf.sweeps.summary import METRIC, SHOWN, compact_json, display
 
@@ -37,7 +38,7 @@ PARTS: dict[str, dict[str, Any]] = {
         "relative": False,
     },
     "relative": {
-        "attacks": ("fgm-bce", "fgm-softmax"),
+        "attacks": ("fgm-bce", "fgm-softmax", "auto"),
         "epsilons": (0.0, 0.02, 0.05, 0.1, 0.15, 0.2),
         "relative": True,
     },
@@ -54,6 +55,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--work", type=Path, default=Path("recsys-runs"), help="where runs live")
     parser.add_argument("--out", type=Path, default=Path("results/recsys"))
+    parser.add_argument("--no-auto", action="store_true", help="leave out the slowest attack")
     parser.add_argument("--svg", action="store_true", help="write SVG beside PNG")
     parser.add_argument("--figures-only", action="store_true", help="draw from the JSON files")
     options = parser.parse_args()
@@ -76,7 +78,7 @@ def reproduce(dataset: str, options: argparse.Namespace) -> None:
             seeds=tuple(range(options.seeds)),
             preset=options.preset,
             threads=options.threads,
-            **settings,
+            **{**settings, "attacks": chosen(settings, options)},
         )
         summary = sweep(
             plan,
@@ -98,6 +100,11 @@ def reproduce(dataset: str, options: argparse.Namespace) -> None:
     write_bytes(options.out / f"{dataset}.{options.preset}.json", compact_json(result))
 
 
+def chosen(settings: dict[str, Any], options: argparse.Namespace) -> tuple[str, ...]:
+    """The attacks of a part, without auto where it would take too long."""
+    return tuple(a for a in settings["attacks"] if a != "auto" or not options.no_auto)
+
+
 def draw(out: Path, preset: str, suffixes: list[str]) -> None:
     """The paper's figure, the appendix's, and both again at relative sizes for every attack."""
     results = {
@@ -110,7 +117,13 @@ def draw(out: Path, preset: str, suffixes: list[str]) -> None:
         return
     for part, settings in PARTS.items():
         for attack in settings["attacks"]:
-            columns = {dataset: result[part] for dataset, result in results.items()}
+            columns = {
+                dataset: result[part]
+                for dataset, result in results.items()
+                if attack in result.get(part, {"curves": {}})["curves"]
+            }
+            if not columns:
+                continue
             for name, metrics in (("ndcg", (METRIC,)), ("all", SHOWN)):
                 panels = [
                     [panel(found, attack, metric, dataset) for dataset, found in columns.items()]
@@ -126,12 +139,17 @@ def draw(out: Path, preset: str, suffixes: list[str]) -> None:
 
 
 def panel(found: dict[str, Any], attack: str, metric: str, dataset: str) -> Panel:
-    """One data set, one metric: every regularizer with its random control."""
-    kinds: tuple[tuple[str, Kind], ...] = ((attack, "attack"), ("random", "random"))
+    """One data set, one metric: every regularizer with its random control and certificate."""
+    kinds: dict[str, Kind] = {
+        attack: "attack",
+        control_of(attack): "random",
+        CERTIFICATE: "certificate",
+    }
     lines = [
         Line(setting, found["epsilons"], np.array(metrics[metric]), kind)
-        for name, kind in kinds
-        for setting, metrics in found["curves"][name].items()
+        for name, kind in kinds.items()
+        for setting, metrics in found["curves"].get(name, {}).items()
+        if metric in metrics
     ]
     return Panel(lines, found["axis"], display(metric), dataset)
 

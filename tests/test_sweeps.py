@@ -21,7 +21,8 @@ from robustcf.cli.main import run
 from robustcf.config import TrainConfig
 from robustcf.errors import InputError
 from robustcf.plots import Line, Panel, plot_panels
-from robustcf.robustness import robustness_curve
+from robustcf.presets import preset
+from robustcf.robustness import OBJECTIVES, auto_members, objective_for, robustness_curve
 from robustcf.runs import RunDir
 from robustcf.saved_curves import open_run
 from robustcf.sweeps import Summary, SweepPlan, sweep
@@ -51,7 +52,12 @@ def table(tmp_path_factory) -> str:
 @pytest.fixture(scope="module")
 def plan(table) -> SweepPlan:
     return SweepPlan(
-        table, regs=("weight_decay", "none"), seeds=(0, 1), epsilons=SIZES, changes=CHANGES
+        table,
+        regs=("weight_decay", "none"),
+        seeds=(0, 1),
+        attacks=("fgm-bce", "fgm-softmax"),
+        epsilons=SIZES,
+        changes=CHANGES,
     )
 
 
@@ -74,7 +80,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_the_numbers_are_those_of_the_runs(whole, plan):
     data = json.loads((whole.out / "curves.json").read_text())
     assert data["epsilons"] == list(SIZES)
-    assert set(data["curves"]) == {"fgm-bce", "fgm-softmax", "random"}
+    assert set(data["curves"]) == {"fgm-bce", "fgm-softmax", "random", "certificate"}
     for reg in plan.regs:
         for seed in plan.seeds:
             trained = RunDir(whole.out / "runs" / f"{reg}-seed{seed}")
@@ -87,6 +93,10 @@ def test_the_numbers_are_those_of_the_runs(whole, plan):
                 for metric in ("ndcg@10", "mrr@10", "coverage@10", "recall@20"):
                     found = data["curves"][name][reg][metric][seed]
                     np.testing.assert_allclose(found, expected[metric], atol=1e-7)
+            certified = data["curves"]["certificate"][reg]["ndcg@10"][seed]
+            attacked = data["curves"]["fgm-softmax"][reg]["ndcg@10"][seed]
+            assert certified[0] == attacked[0]
+            assert all(low <= high for low, high in zip(certified, attacked, strict=True))
     for name in ("fgm-bce", "fgm-softmax"):
         assert (whole.out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert b"<svg" in (whole.out / f"{name}.svg").read_bytes()
@@ -98,8 +108,8 @@ def test_the_table_of_all_values_agrees_with_the_json(whole, plan):
     data = json.loads((whole.out / "curves.json").read_text())["curves"]
     with open(whole.out / "curves.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    metrics = len(data["fgm-bce"]["none"])
-    assert len(rows) == 3 * 2 * 2 * 3 * metrics
+    metrics = sum(len(by_setting["none"]) for by_setting in data.values())
+    assert len(rows) == 2 * 2 * 3 * metrics
     for row in rows:
         by_seed = data[row["attack"]][row["setting"]][row["metric"]]
         expected = by_seed[int(row["seed"])][SIZES.index(float(row["epsilon"]))]
@@ -109,7 +119,13 @@ def test_the_table_of_all_values_agrees_with_the_json(whole, plan):
 def test_the_report_has_its_parts(whole, plan):
     text = (whole.out / "report.md").read_text()
     order = ["# ultragcn on mine", "## What the result says", "## Curves", "### `fgm-bce`"]
-    order += ["### `random`", "## Differences", "## How it was made", "Command: `robustcf sweep"]
+    order += [
+        "### `random`",
+        "### `certificate`",
+        "## Differences",
+        "## How it was made",
+        "Command: `robustcf sweep",
+    ]
     places = [text.index(part) for part in order]
     assert places == sorted(places)
     assert "sign-flip" in text
@@ -125,7 +141,7 @@ def test_the_runs_of_a_sweep_can_be_compared(whole, capsys):
     folders = sorted(str(path) for path in (whole.out / "runs").iterdir())
     assert run(["compare", *folders, "--resamples", "1000", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert data["curve"] == "fgm-softmax-row-relative"
+    assert data["curve"].startswith("fgm-softmax-row-relative-eps")
     assert [group["seeds"]["count"] for group in data["groups"]] == [2, 2]
 
 
@@ -139,7 +155,7 @@ def test_a_finished_sweep_computes_nothing_again(whole, plan, monkeypatch):
 
 
 @pytest.mark.usefixtures("no_pictures")
-@pytest.mark.parametrize("stop", [0, 1, 6, 15])
+@pytest.mark.parametrize("stop", [0, 1, 7, 19])
 def test_stopped_anywhere_and_started_again_it_ends_the_same(
     whole, plan, tmp_path, monkeypatch, stop
 ):
@@ -172,10 +188,10 @@ def test_stopped_anywhere_and_started_again_it_ends_the_same(
 
 
 @pytest.mark.slow
-def test_killed_for_real_it_ends_the_same(whole, table, tmp_path):
+def test_killed_for_real_it_ends_the_same(whole, plan, table, tmp_path):
     out = tmp_path / "killed"
     words = ["--dataset", table, "--regs", "weight_decay", "none", "--seeds", "2", "--threads", "1"]
-    words += ["--epsilons", *map(str, SIZES), "--out", str(out)]
+    words += ["--epsilons", *map(str, SIZES), "--attacks", *plan.attacks, "--out", str(out)]
     for key, value in CHANGES.items():
         words += ["--set", f"{key}={value}"]
     process = subprocess.Popen(
@@ -248,22 +264,45 @@ def test_sweeps_of_other_attacks_may_share_runs(whole, plan, tmp_path):
     other = SweepPlan(**{**_fields(plan), "attacks": ("pgd-softmax",), "relative": False})
     found = sweep(other, tmp_path / "other", runs=whole.out / "runs")
     assert found.attacks == ["pgd-softmax"]
+    assert found.first.epsilons == SIZES
     clean = found.values("pgd-softmax", "none")[:, 0]
     np.testing.assert_array_equal(clean, whole.values("fgm-bce", "none")[:, 0])
     assert not (tmp_path / "other" / "runs").exists()
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_a_curve_of_other_sizes_is_made_again(whole, plan, tmp_path):
-    other = SweepPlan(**{**_fields(plan), "epsilons": (0.0, 0.2)})
-    before = contents(whole.out)
+def test_auto_is_the_worst_of_all_and_certificates_need_rows(whole, plan, tmp_path):
+    attacks = ("auto", "fgm-softmax", "pgd-bpr")
+    other = SweepPlan(**{**_fields(plan), "attacks": attacks, "budget": "frobenius"})
     found = sweep(other, tmp_path / "other", runs=whole.out / "runs")
-    assert found.first.epsilons == (0.0, 0.2)
+    assert list(found.curves) == [*attacks, "random-auto", "random", "random-pgd"]
+    trained = RunDir(whole.out / "runs" / "none-seed0")
+    split, factors = trained.split(), trained.factors()
+    for relative in (True, False):
+        aims = [objective_for(o, trained.config.train, factors, split.train) for o in OBJECTIVES]
+        members = auto_members(factors, split, aims, [0.1], relative=relative)
+        assert curves_module.auto_size(aims, relative=relative) == len(members)
+    mean = [found.area(name, "none") for name in ("random-auto", "random-pgd", "random")]
+    assert mean == sorted(mean), "the worst of more is worse"
+    for reg in plan.regs:
+        for attack in attacks[1:]:
+            assert (found.values("auto", reg) <= found.values(attack, reg) + 1e-7).all()
+    said = findings(found)
+    first = next(n for n, sentence in enumerate(said) if sentence.startswith("Area under"))
+    assert "against `auto`, the number to quote" in said[first]
+    with pytest.raises(InputError, match="certificates for the row budget only"):
+        curves_module.check_attack("certificate", "spectral")
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_curve_that_is_not_whole_is_made_again(whole, plan):
+    before = contents(whole.out)
+    (curve,) = (whole.out / "runs" / "none-seed0" / "attacks").glob("fgm-bce-row-relative*.npz")
+    whole_curve = curve.read_bytes()
+    curve.write_bytes(whole_curve[:100])
     sweep(plan, whole.out)
     assert contents(whole.out) == before
-    assert open_run(whole.out / "runs" / "none-seed0").curves["random-row-relative"].epsilons == (
-        SIZES
-    )
+    assert len(curve.read_bytes()) == len(whole_curve)
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"threads": "many"}'])
@@ -306,7 +345,9 @@ def test_jobs_are_as_many_as_the_cores_allow(plan, tmp_path, jobs):
         ({"regs": ("dropout",)}, "regs must be out of none, weight_decay.*got 'dropout'"),
         ({"seeds": (1, 1)}, "seeds must be some and differ"),
         ({"attacks": ("fgm-mse",)}, "attack must be one of fgm-bce"),
-        ({"attacks": ("random",)}, "always there"),
+        ({"attacks": ("random",)}, "random is no attack, and always beside"),
+        ({"attacks": ("random-auto",)}, "random-auto is no attack"),
+        ({"attacks": ("certificate",)}, "certificate is no attack, and always beside"),
         ({"budget": "l1"}, "budget must be one of"),
         ({"model": "als"}, "model must be one of"),
         ({"epsilons": (0.2, 0.1)}, "ascending"),
@@ -340,6 +381,14 @@ def planted_summary(tmp_path: Path, falls: dict[str, dict[str, tuple[float, ...]
             for reg, fall in by_setting.items()
         }
     return Summary(plan, tmp_path, "f" * 64, curves, {reg: TrainConfig() for reg in regs})
+
+
+def test_settings_come_from_presets():
+    plan = SweepPlan("ml-1m", regs=("two_to_inf",), seeds=(3,))
+    expected = preset("ml-1m", reg="two_to_inf").config.replace(seed=3)
+    assert plan.train_config("two_to_inf", 3) == (expected, "ml-1m.ultragcn.two_to_inf")
+    with pytest.raises(InputError, match="preset must be tuned, got 'best'"):
+        SweepPlan("demo", preset="best")
 
 
 def test_an_effect_of_one_attack_is_called_so_first(tmp_path):

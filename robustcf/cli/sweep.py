@@ -34,7 +34,7 @@ from robustcf.cli.common import (
     metavar="R...",
     default=("weight_decay", "two_to_inf", "max_norm"),
     show_default=True,
-    help="Settings to compare: none, weight_decay, two_to_inf, max_norm, apr (adversarial).",
+    help="Settings to compare: none, weight_decay, two_to_inf, max_norm.",
 )
 @click.option(
     "--seeds",
@@ -47,9 +47,10 @@ from robustcf.cli.common import (
     "--attacks",
     multiple=True,
     metavar="A...",
-    default=("fgm-bce", "fgm-softmax"),
+    default=("fgm-bce", "fgm-softmax", "auto"),
     show_default=True,
-    help="fgm- or pgd- with bce, bpr or softmax; the random control is always beside.",
+    help="fgm- or pgd- with bce, bpr or softmax; auto, the worst of all; random control and "
+    "certificate are always beside.",
 )
 @click.option(
     "--epsilons",

@@ -6,15 +6,38 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from robustcf.attacks import BUDGETS, FGM, PGD, RandomNoise
+from robustcf.attacks import BUDGETS, FGM, PGD, Objective
+from robustcf.certificates import certified_curve
+from robustcf.cli.attack_settings import STEPS, Settings
 from robustcf.data import Split
 from robustcf.errors import InputError
-from robustcf.robustness import OBJECTIVES, RobustnessCurve, objective_for, robustness_curve
+from robustcf.robustness import (
+    OBJECTIVES,
+    RobustnessCurve,
+    auto_curve,
+    objective_for,
+    pgd_curve,
+    random_curve,
+    robustness_curve,
+)
 from robustcf.runs import RunDir
 from robustcf.saved_curves import FOLDER
 
-RANDOM = "random"
-ATTACKS = (*(f"{kind}-{objective}" for kind in ("fgm", "pgd") for objective in OBJECTIVES), RANDOM)
+AUTO, RANDOM, CERTIFICATE = "auto", "random", "certificate"
+GRADIENT = tuple(f"{kind}-{objective}" for kind in ("fgm", "pgd") for objective in OBJECTIVES)
+# The worst of several does harm by itself: the control of an ensemble chooses as often as it does.
+CONTROLS = {"fgm": RANDOM, "pgd": "random-pgd", "auto": "random-auto"}
+NAMES = (*GRADIENT, AUTO, *CONTROLS.values(), CERTIFICATE)
+
+
+def control_of(attack: str) -> str:
+    """The name of the random control that belongs beside an attack.
+
+    Example:
+        >>> control_of("fgm-bce"), control_of("auto")
+        ('random', 'random-auto')
+    """
+    return CONTROLS[attack.partition("-")[0]]
 
 
 def check_attack(name: str, budget: str = "row") -> None:
@@ -24,22 +47,31 @@ def check_attack(name: str, budget: str = "row") -> None:
         >>> check_attack("fgm-mse")
         Traceback (most recent call last):
         robustcf.errors.InputError: attack must be one of fgm-bce, fgm-bpr, fgm-softmax, pgd-bce,
-        pgd-bpr, pgd-softmax, random, got 'fgm-mse'
+        pgd-bpr, pgd-softmax, auto, random, random-pgd, random-auto, certificate, got 'fgm-mse'
     """
-    if name not in ATTACKS:
-        raise InputError(f"attack must be one of {', '.join(ATTACKS)}, got {name!r}")
+    if name not in NAMES:
+        raise InputError(f"attack must be one of {', '.join(NAMES)}, got {name!r}")
     if budget not in BUDGETS:
         raise InputError(f"budget must be one of {', '.join(BUDGETS)}, got {budget!r}")
+    if name == CERTIFICATE and budget != "row":
+        raise InputError(f"there are certificates for the row budget only, got {budget!r}")
 
 
-def file_name(name: str, budget: str, relative: bool) -> str:
+def file_name(name: str, budget: str, relative: bool, epsilons: Sequence[float]) -> str:
     """The file of a curve in a run's folder of attacks, as ``robustcf attack`` names it.
 
     Example:
-        >>> file_name("fgm-bce", "row", True)
+        >>> file_name("fgm-bce", "row", True, (0.0, 0.02, 0.05, 0.1, 0.2))
         'fgm-bce-row-relative.json'
     """
-    return "-".join([name, budget, *(["relative"] if relative else [])]) + ".json"
+    kind, objective = name, ""
+    if name in GRADIENT:
+        kind, objective = name.split("-")
+    settings = Settings.of(
+        kind=kind, objective=objective, positives="train", budget=budget, relative=relative,
+        side="both", part="test", steps=STEPS, restarts=1, seed=0, epsilons=tuple(epsilons), ks=(),
+    )  # fmt: skip
+    return f"{settings.name()}.json"
 
 
 def attacked(
@@ -54,8 +86,9 @@ def attacked(
     """The curve of a run under the attack of this name.
 
     Args:
-        name: ``fgm-`` or ``pgd-`` with an objective (``bce``, ``bpr``, ``softmax``), or
-            ``random``.
+        name: ``fgm-`` or ``pgd-`` with an objective (``bce``, ``bpr``, ``softmax``), ``auto``,
+            their controls (``random``; ``random-pgd`` and ``random-auto``, the worst of as many
+            directions as these choose from), or ``certificate`` for what no attack can go below.
         run: a finished one.
         split: its data.
         epsilons: ascending.
@@ -66,12 +99,28 @@ def attacked(
     factors, result = run.factors(), run.metrics()
     mask = result["test"]["protocol"]["masked"] if result["test"] else None
     options: dict[str, Any] = {"budget": BUDGETS[budget](), "relative": relative}
-    if name == RANDOM:
-        return robustness_curve(factors, split, RandomNoise(**options), epsilons, mask=mask)
-    kind, objective = name.split("-")
-    aim = objective_for(objective, run.config.train, factors, run.learnt_pairs(split))
-    attack = FGM(aim, **options) if kind == "fgm" else PGD(aim, **options)
-    return robustness_curve(factors, split, attack, epsilons, mask=mask)
+    if name == CERTIFICATE:
+        return certified_curve(factors, split, epsilons, relative=relative, mask=mask)
+    wanted = [name.split("-")[1]] if name in GRADIENT else OBJECTIVES
+    seen = run.learnt_pairs(split)
+    aims = [objective_for(aim, run.config.train, factors, seen) for aim in wanted]
+    if name == AUTO:
+        return auto_curve(factors, split, aims, epsilons, mask=mask, **options)
+    if name in CONTROLS.values():
+        draws = {RANDOM: 1, CONTROLS["pgd"]: 2}.get(name) or auto_size(aims, relative=relative)
+        return random_curve(
+            factors, split, epsilons, draws=draws, carry=name == CONTROLS[AUTO], mask=mask,
+            **options,
+        )  # fmt: skip
+    if name.startswith("pgd"):
+        return pgd_curve(factors, split, PGD(aims[0], **options), epsilons, mask=mask)
+    return robustness_curve(factors, split, FGM(aims[0], **options), epsilons, mask=mask)
+
+
+def auto_size(objectives: Sequence[Objective], *, relative: bool) -> int:
+    """How many members :func:`robustcf.robustness.auto_members` has for these objectives."""
+    fitted = [relative and bool(FGM(each, relative=True).views.softness) for each in objectives]
+    return 2 * len(objectives) + sum(fitted)
 
 
 def ensure_curve(
@@ -84,7 +133,7 @@ def ensure_curve(
     budget: str = "row",
 ) -> Path:
     """The file of a run's curve; the curve is made unless it is there with these very sizes."""
-    target = run.path / FOLDER / file_name(name, budget, relative)
+    target = run.path / FOLDER / file_name(name, budget, relative, epsilons)
     if not _is_there(target, epsilons):
         attacked(name, run, split, epsilons, relative=relative, budget=budget).save(target)
     return target

@@ -15,11 +15,11 @@ from robustcf.data.catalog import find
 from robustcf.errors import InputError
 from robustcf.presets import adapted, preset
 from robustcf.robustness import check_epsilons
-from robustcf.sweeps.curves import RANDOM, check_attack
+from robustcf.sweeps.curves import AUTO, CERTIFICATE, CONTROLS, check_attack, control_of
 
 RELATIVE_EPSILONS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 ABSOLUTE_EPSILONS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
-SETTINGS = (*REGULARIZERS, "apr")
+SETTINGS = REGULARIZERS
 # Where the data lie is no part of what they are: the fingerprint is.
 _PLACES = ("data_dir", "download")
 
@@ -32,11 +32,10 @@ class SweepPlan:
         dataset: a name or a path.
         data: the other arguments of :func:`robustcf.data.load`.
         model: ``ultragcn`` or ``bpr-mf``.
-        regs: the settings to compare: regularizers, or ``apr`` for adversarial training with the
-            BPR objective beside weight decay.
+        regs: the settings to compare: regularizers.
         seeds: of training.
         attacks: names, see :func:`robustcf.sweeps.curves.attacked`; the random control is always
-            added.
+            added, and the certificate where the budget has one.
         epsilons: ascending.
         relative: whether they are in units of the factors' own size: the only ones that compare
             models of different scale.
@@ -59,7 +58,7 @@ class SweepPlan:
     model: str = "ultragcn"
     regs: tuple[str, ...] = ("weight_decay", "two_to_inf", "max_norm")
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    attacks: tuple[str, ...] = ("fgm-bce", "fgm-softmax")
+    attacks: tuple[str, ...] = ("fgm-bce", "fgm-softmax", AUTO)
     epsilons: tuple[float, ...] = RELATIVE_EPSILONS
     relative: bool = True
     budget: str = "row"
@@ -75,12 +74,14 @@ class SweepPlan:
         for reg in self.regs:
             if reg not in SETTINGS:
                 raise InputError(f"regs must be out of {', '.join(SETTINGS)}, got {reg!r}")
+        if self.preset != "tuned":
+            raise InputError(f"preset must be tuned, got {self.preset!r}")
         if self.model not in MODELS:
             raise InputError(f"model must be one of {', '.join(MODELS)}, got {self.model!r}")
         for attack in self.attacks:
             check_attack(attack, self.budget)
-            if attack == RANDOM:
-                raise InputError("the random control is always there: leave it out of the attacks")
+            if attack in (*CONTROLS.values(), CERTIFICATE):
+                raise InputError(f"{attack} is no attack, and always beside them: leave it out")
         check_epsilons(self.epsilons)
         for reg, seed in self.runs():
             self.train_config(reg, seed)
@@ -90,17 +91,16 @@ class SweepPlan:
         return [(reg, seed) for seed in self.seeds for reg in self.regs]
 
     def curves(self) -> list[str]:
-        """The names of all curves of a run: the attacks, then the random control."""
-        return [*self.attacks, RANDOM]
+        """The names of all curves of a run: the attacks, then what is beside them."""
+        controls = dict.fromkeys(control_of(attack) for attack in self.attacks)
+        return [*self.attacks, *controls, *([CERTIFICATE] if self.budget == "row" else [])]
 
     def train_config(self, reg: str, seed: int) -> tuple[TrainConfig, str]:
         """What a run is trained with, and the name of the preset it came from."""
         manifest = find(self.dataset)
         name = manifest.name if manifest is not None else Path(self.dataset).name
-        base = "weight_decay" if reg == "apr" else reg
-        chosen = preset(name, self.model, base)
-        changes = dict(self.changes) | ({"adversarial": "bpr"} if reg == "apr" else {})
-        return adapted(chosen.config, changes).replace(seed=seed), chosen.name
+        chosen = preset(name, self.model, reg)
+        return adapted(chosen.config, self.changes).replace(seed=seed), chosen.name
 
     def identity(self) -> dict[str, Any]:
         """Plain values of everything that decides the results, apart from the data's content."""

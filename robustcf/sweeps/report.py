@@ -10,10 +10,16 @@ import numpy as np
 from robustcf.comparison import METHOD
 from robustcf.files import write_bytes
 from robustcf.runtime import environment
-from robustcf.sweeps.curves import RANDOM
+from robustcf.sweeps.curves import AUTO, CERTIFICATE, CONTROLS, RANDOM, control_of
 from robustcf.sweeps.summary import METRIC, SHOWN, Summary, axis
 
 _BCE = "fgm-bce"
+_BESIDE = {
+    RANDOM: "the same budget in a random direction",
+    CONTROLS["pgd"]: "the worse of two random directions, user by user",
+    CONTROLS[AUTO]: "the worst of as many random directions as `auto` has members, user by user",
+    CERTIFICATE: "no attack of this size takes any user below, proved",
+}
 
 
 def write_report(summary: Summary) -> None:
@@ -24,15 +30,15 @@ def write_report(summary: Summary) -> None:
         "\n".join(f"- {finding}" for finding in findings(summary)),
         "## Curves",
         *(_attack_section(summary, attack) for attack in summary.attacks),
-        f"### `{RANDOM}`: the same budget in a random direction",
-        *(_metric_table(summary, RANDOM, metric) for metric in SHOWN),
+        *(_beside(summary, name, words) for name, words in _BESIDE.items()),
         "## Differences",
         f"Difference of {METRIC}, first minus second, mean over seeds. {METHOD}.",
         *(_difference_table(summary, attack) for attack in summary.comparisons),
         "## How it was made",
         _how(summary),
     ]
-    write_bytes(summary.out / "report.md", ("\n\n".join(parts) + "\n").encode())
+    text = "\n\n".join(part for part in parts if part) + "\n"
+    write_bytes(summary.out / "report.md", text.encode())
 
 
 def findings(summary: Summary) -> list[str]:
@@ -40,7 +46,8 @@ def findings(summary: Summary) -> list[str]:
     return [
         *_attack_dependence(summary),
         *_weaker_than_noise(summary),
-        *(_order(summary, attack) for attack in summary.attacks),
+        *(_order(summary, attack) for attack in sorted(summary.attacks, key=_after_auto)),
+        *_certified_order(summary),
         *(
             f"`{attack}`: {sentence}"
             for attack, found in summary.comparisons.items()
@@ -52,8 +59,8 @@ def findings(summary: Summary) -> list[str]:
 def _attack_dependence(summary: Summary) -> list[str]:
     """Pairs of settings whose order by area is another one under another attack."""
     verdicts: dict[tuple[str, str], dict[str, int]] = {}
-    for attack, found in summary.comparisons.items():
-        for contrast in found.contrasts:
+    for attack in summary.attacks if summary.comparisons else ():
+        for contrast in summary.comparisons[attack].contrasts:
             pair = (contrast.first, contrast.second)
             verdicts.setdefault(pair, {})[attack] = int(contrast.verdict[0])
     sentences = []
@@ -79,9 +86,9 @@ def _weaker_than_noise(summary: Summary) -> list[str]:
     for attack in summary.attacks:
         weak = [
             f"{setting} ({summary.area(attack, setting):.4f}, noise "
-            f"{summary.area(RANDOM, setting):.4f})"
+            f"{summary.area(control_of(attack), setting):.4f})"
             for setting in summary.settings
-            if summary.area(attack, setting) > summary.area(RANDOM, setting)
+            if summary.area(attack, setting) > summary.area(control_of(attack), setting)
         ]
         if weak:
             sentences.append(
@@ -95,7 +102,21 @@ def _order(summary: Summary, attack: str) -> str:
     areas = {setting: summary.area(attack, setting) for setting in summary.settings}
     ranked = sorted(areas, key=lambda setting: -areas[setting])
     shown = ", ".join(f"{setting} {areas[setting]:.4f}" for setting in ranked)
-    return f"Area under {METRIC} against `{attack}`, mean over seeds: {shown}."
+    quote = ", the number to quote" if attack == AUTO else ""
+    return f"Area under {METRIC} against `{attack}`{quote}, mean over seeds: {shown}."
+
+
+def _after_auto(attack: str) -> bool:
+    return attack != AUTO
+
+
+def _certified_order(summary: Summary) -> list[str]:
+    if CERTIFICATE not in summary.curves:
+        return []
+    areas = {setting: summary.area(CERTIFICATE, setting) for setting in summary.settings}
+    ranked = sorted(areas, key=lambda setting: -areas[setting])
+    shown = ", ".join(f"{setting} {areas[setting]:.4f}" for setting in ranked)
+    return [f"Certified against every attack, area under {METRIC}, mean over seeds: {shown}."]
 
 
 def _names(attacks: Sequence[str]) -> str:
@@ -105,6 +126,13 @@ def _names(attacks: Sequence[str]) -> str:
 def _attack_section(summary: Summary, attack: str) -> str:
     tables = [_metric_table(summary, attack, metric) for metric in SHOWN]
     return "\n\n".join([f"### `{attack}`", f"![{attack}]({attack}.png)", *tables])
+
+
+def _beside(summary: Summary, name: str, words: str) -> str:
+    tables = [
+        _metric_table(summary, name, metric) for metric in SHOWN if metric in summary.metrics(name)
+    ]
+    return "\n\n".join([f"### `{name}`: {words}", *tables]) if tables else ""
 
 
 def _metric_table(summary: Summary, attack: str, metric: str) -> str:

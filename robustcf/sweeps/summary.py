@@ -23,7 +23,7 @@ from robustcf.plots import Kind, Line, Panel, plot_panels
 from robustcf.runtime import environment
 from robustcf.saved_curves import SavedCurve, open_run
 from robustcf.statistics import area
-from robustcf.sweeps.curves import RANDOM, file_name
+from robustcf.sweeps.curves import CERTIFICATE, control_of, file_name
 from robustcf.sweeps.plan import SweepPlan
 
 SHOWN = ("ndcg@10", "mrr@10", "coverage@10", "recall@20")
@@ -53,8 +53,8 @@ class Summary:
 
     @property
     def attacks(self) -> list[str]:
-        """The attacks proper, without the random control."""
-        return [name for name in self.curves if name != RANDOM]
+        """The attacks proper, without random controls and certificate."""
+        return list(self.plan.attacks)
 
     @property
     def first(self) -> SavedCurve:
@@ -71,7 +71,7 @@ class Summary:
 
     @cached_property
     def comparisons(self) -> dict[str, Comparison]:
-        """Attack -> all pairs of settings compared over users; empty for a single setting."""
+        """Attack, or certificate -> all pairs of settings compared; empty for a single setting."""
         if len(self.settings) < 2:
             return {}
         pairs = len(self.settings) * (len(self.settings) - 1) // 2
@@ -86,7 +86,8 @@ class Summary:
                 metric=METRIC,
                 resamples=max(10_000, 40 * tests),
             )
-            for attack in self.attacks
+            for attack in (*self.attacks, CERTIFICATE)
+            if attack in self.curves
         }
 
     def as_dict(self) -> dict[str, Any]:
@@ -124,19 +125,26 @@ class Summary:
                             yield attack, setting, seed, size, metric, round(value, _DIGITS)
 
     def panel(self, attack: str, metric: str, title: str = "") -> Panel:
-        """A metric under an attack: all settings, each with its random control."""
+        """A metric under an attack: all settings, each with its random control and certificate."""
+        kinds: dict[str, Kind] = {
+            attack: "attack",
+            control_of(attack): "random",
+            CERTIFICATE: "certificate",
+        }
         lines = [
-            line
+            Line(setting, self.plan.epsilons, self.values(name, setting, metric), kind)
             for setting in self.plan.regs
-            for line in (
-                self._line(setting, attack, metric, "attack"),
-                self._line(setting, RANDOM, metric, "random"),
-            )
+            for name, kind in kinds.items()
+            if metric in self.metrics(name)
         ]
         return Panel(lines, axis(self.first.facts), display(metric), title)
 
-    def _line(self, setting: str, attack: str, metric: str, kind: Kind) -> Line:
-        return Line(setting, self.plan.epsilons, self.values(attack, setting, metric), kind)
+    def metrics(self, name: str) -> list[str]:
+        """The metrics that a curve of this name has; certificates know no coverage."""
+        if name not in self.curves:
+            return []
+        found: list[str] = self.curves[name][self.plan.regs[0]][0].facts["metrics"]
+        return found
 
 
 def axis(facts: Mapping[str, Any]) -> str:
@@ -166,7 +174,7 @@ def summarize(plan: SweepPlan, out: Path, runs: Path, split: Split) -> Summary:
         opened = [open_run(runs / f"{reg}-seed{seed}") for seed in plan.seeds]
         settings[reg] = opened[0].train
         for name in plan.curves():
-            stem = file_name(name, plan.budget, plan.relative).removesuffix(".json")
+            stem = file_name(name, plan.budget, plan.relative, plan.epsilons).removesuffix(".json")
             curves.setdefault(name, {})[reg] = [run.curves[stem] for run in opened]
     summary = Summary(plan, out, split.fingerprint, curves, settings)
     write_bytes(out / "curves.json", compact_json(summary.as_dict()))
