@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from robustcf.errors import InputError
+from robustcf.settings import check_known, check_numbers
 
 MODELS = ("ultragcn", "bpr-mf")
 REGULARIZERS = ("none", "weight_decay", "two_to_inf", "max_norm")
+ADVERSARIES = ("none", "bpr", "bce", "softmax")
+GAUGES = ("none", "balanced")
 REFITS = ("auto", "yes", "no")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "model": MODELS,
     "reg": REGULARIZERS,
     "batching": ("rows", "pairs"),
-    "init": ("spectral", "normal"),
+    "init": ("spectral", "smooth", "normal"),
     "schedule": ("linear", "cosine", "constant"),
     "refit": REFITS,
     "reg_side": ("users", "items"),
+    "adversarial": ADVERSARIES,
+    "gauge": GAUGES,
 }
 
 
@@ -44,8 +47,16 @@ class TrainConfig:
         reg_every: steps between actions of ``two_to_inf``.
         reg_refresh: actions between its looks at all rows (``exact``); the largest of the rows
             that led last time is taken in between.
+        adversarial: the objective of adversarial training: ``none``, ``bpr``, ``bce`` or
+            ``softmax``, see :mod:`robustcf.adversarial`.
+        adv_eps: size of its attack, in median row norms of U and of V.
+        adv_weight: its weight beside the model's objective.
+        gauge: ``balanced`` writes the trained factors in coordinates in which an attack reaches
+            less far, with the same rankings, see :mod:`robustcf.gauge`; ``none`` leaves them.
+        shrink: for the balanced gauge: how much shorter the singular values of the scores become,
+            in their median; 0 leaves them.
         dim: columns of the factors.
-        epochs: passes over the training pairs, at most.
+        epochs: passes over the training pairs, at most; 0 leaves the start as it is.
         epochs_chosen: whether ``epochs`` was already chosen on valid (a preset's was): then
             nothing is chosen any more, and valid may be learnt from.
         lr: learning rate of the items.
@@ -59,7 +70,7 @@ class TrainConfig:
         batch_size: pairs a step (pairs).
         sampled_items: rows: items drawn for a step instead of all; None for the model's own
             default (UltraGCN: all).
-        init: ``spectral`` or ``normal``.
+        init: ``spectral``, ``smooth`` or ``normal``.
         init_std: of ``normal``.
         negatives: pairs: negatives a positive; None for the model's own default.
         negative_weight: UltraGCN's weight of the mean over negatives.
@@ -92,6 +103,11 @@ class TrainConfig:
     reg_side: str = "users"
     reg_every: int = 1
     reg_refresh: int = 8
+    adversarial: str = "none"
+    adv_eps: float = 0.1
+    adv_weight: float = 1.0
+    gauge: str = "none"
+    shrink: float = 0.0
     dim: int = 64
     epochs: int = 30
     epochs_chosen: bool = False
@@ -125,29 +141,17 @@ class TrainConfig:
                 raise InputError(
                     f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}"
                 )
-        for entry in dataclasses.fields(self):
-            value = getattr(self, entry.name)
-            kind = str(entry.type)
-            if kind.startswith("int") and not (value is None and "None" in kind):
-                least = 0 if entry.name in ("patience", "seed") else 1
-                if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                    raise InputError(
-                        f"{entry.name} must be an integer of at least {least}, got {value!r}"
-                    )
-            elif kind.startswith("float") and not (value is None and "None" in kind):
-                good = isinstance(value, int | float) and not isinstance(value, bool)
-                if not good or not math.isfinite(value) or value < 0:
-                    raise InputError(
-                        f"{entry.name} must be a finite number and not negative, got {value!r}"
-                    )
+        check_numbers(self, may_be_zero=("epochs", "patience", "seed"))
         if not isinstance(self.epochs_chosen, bool):
             raise InputError(f"epochs_chosen must be true or false, got {self.epochs_chosen!r}")
+        if self.shrink and self.gauge != "balanced":
+            raise InputError(f"shrink needs the gauge 'balanced', got {self.gauge!r}")
         if self.lr == 0:
             raise InputError("lr must be positive, got 0")
 
     def replace(self, **changes: Any) -> TrainConfig:
         """A copy with some settings changed; unknown ones are an error."""
-        _known(type(self), changes)
+        check_known(type(self), changes)
         return dataclasses.replace(self, **changes)
 
     def as_dict(self) -> dict[str, Any]:
@@ -157,7 +161,7 @@ class TrainConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainConfig:
         """From plain values; what is not given takes its default."""
-        _known(cls, values)
+        check_known(cls, values)
         return cls(**values)
 
 
@@ -199,17 +203,8 @@ class RunConfig:
             raise InputError(f"a configuration must be JSON ({error})") from error
         if not isinstance(values, dict):
             raise InputError(f"a configuration must be a JSON object, got {type(values).__name__}")
-        _known(cls, values)
+        check_known(cls, values)
         if "dataset" not in values:
             raise InputError("a configuration must name its dataset, got none")
         train = TrainConfig.from_dict(values.pop("train", {}))
         return cls(train=train, **values)
-
-
-def _known(kind: type, values: Mapping[str, Any]) -> None:
-    names = [entry.name for entry in dataclasses.fields(kind)]
-    for key in values:
-        if key not in names:
-            close = difflib.get_close_matches(key, names, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
-            raise InputError(f"unknown setting {key!r}; {hint}")

@@ -20,3 +20,7 @@ class DataError(InputError):
 
 class DownloadError(RobustcfError, OSError):
     """A file could not be obtained from any of its sources."""
+
+
+class TrainingError(RobustcfError, ArithmeticError):
+    """Training went astray: a loss, a penalty or an update is not finite any more."""

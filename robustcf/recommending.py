@@ -47,7 +47,7 @@ def fold_in(run: RunDir, split: Split, items: Sequence[int], k: int = 10) -> Ran
     learnt = run.learnt_pairs(split)
     model = build_model(config, learnt, start=factors)
     ridge = config.reg_weight * len(learnt) / 1024 if config.reg == "weight_decay" else _RIDGE
-    row = model.fold_in(sorted(set(items)), ridge=ridge)
+    row = model.fold_in(sorted(set(items)), ridge=ridge, offset=config.gauge != "none")
     new = Factors(row[None, :], factors.items)
     have = Interactions.from_pairs([0] * len(items), list(items), 1, factors.n_items)[0]
     return recommend_to(new, have, [0], k)[0]

@@ -1,29 +1,23 @@
 """RunDir: what a run writes, how it is opened again, and how it goes on after a kill.
 
-Every file is written beside its place, flushed to disk and then renamed into it: a reader, or a
-kill at any moment, finds the whole file or none. ``metrics.json`` comes last, so a run that has
-it is complete. Nothing is pickled.
+Files are written as :mod:`robustcf.files` does, whole or not at all. ``metrics.json`` comes last,
+so a run that has it is complete. Nothing is pickled.
 """
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import os
-import shutil
-import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
+from robustcf import files
 from robustcf.config import RunConfig
 from robustcf.data import Interactions, Split, load
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
-from robustcf.files import read_tensors, write_bytes, write_json, write_tensors
+from robustcf.files import CheckpointFiles, csv_bytes, json_bytes
 from robustcf.metrics.evaluate import MetricReport, Part, default_mask, evaluate
 from robustcf.runtime import device_of, environment, set_threads
 from robustcf.training import Trained, train, two_to_inf
@@ -35,7 +29,6 @@ FACTORS, METRICS, PER_USER, HISTORY = (
     "per_user.parquet",
     "history.csv",
 )
-CHECKPOINT = "checkpoint.{}.safetensors"
 _FORMAT = "robustcf run 1"
 
 
@@ -81,22 +74,12 @@ class RunDir:
             split: the data it will use; their checksums are written down.
         """
         target = Path(path)
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise InputError(
-                f"{target} exists already: choose another --out, or go on with it by --resume"
-            )
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # A directory appears with its first files in it, or not at all.
-        fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-        try:
-            write_bytes(fresh / CONFIG, config.to_json().encode())
-            write_json(fresh / ENVIRONMENT, {**environment(), "seed": config.train.seed})
-            write_json(fresh / DATA, _data_facts(split))
-            fresh.chmod(0o755)
-            os.replace(fresh, target)
-        except BaseException:
-            shutil.rmtree(fresh, ignore_errors=True)
-            raise
+        contents = {
+            CONFIG: config.to_json().encode(),
+            ENVIRONMENT: json_bytes({**environment(), "seed": config.train.seed}),
+            DATA: json_bytes(_data_facts(split)),
+        }
+        files.create_folder(target, contents)
         return cls(target)
 
     @property
@@ -134,7 +117,7 @@ class RunDir:
                 f"{self.path} has no {FACTORS} yet: finish it with "
                 f"'robustcf train --resume {self.path}'"
             )
-        tensors, _ = read_tensors(path)
+        tensors, _ = files.read_tensors(path)
         return Factors(tensors["users"], tensors["items"])
 
     def metrics(self) -> dict[str, Any]:
@@ -165,7 +148,7 @@ class RunDir:
             split,
             self.config.train,
             device=device_of(self.config.device),
-            checkpoint=_Checkpoint(self.path, every),
+            checkpoint=CheckpointFiles(self.path, every),
             progress=progress,
         )
         self.write(trained)
@@ -182,10 +165,10 @@ class RunDir:
             "learnt_from": trained.learnt_from,
         }
         tensors = {"users": factors.users.cpu(), "items": factors.items.cpu()}
-        write_tensors(self.path / FACTORS, tensors, facts)
-        write_bytes(self.path / HISTORY, _csv(trained.history))
+        files.write_tensors(self.path / FACTORS, tensors, facts)
+        files.write_bytes(self.path / HISTORY, csv_bytes(trained.history))
         if test is not None:
-            write_bytes(self.path / PER_USER, _parquet(test, split))
+            files.write_bytes(self.path / PER_USER, _parquet(test, split))
         result = {
             "run": str(self.path),
             "dataset": split.name,
@@ -200,10 +183,9 @@ class RunDir:
             "interrupted": trained.interrupted,
             "preset": self.config.preset,
         }
-        write_json(self.path / METRICS, result)
+        files.write_bytes(self.path / METRICS, json_bytes(result))
         if not trained.interrupted:
-            for left in self.path.glob(CHECKPOINT.format("*")):
-                left.unlink()
+            CheckpointFiles(self.path, 0.0).clear()
 
     def evaluate(
         self,
@@ -230,32 +212,6 @@ class RunDir:
         return default_mask(split, part) if learnt == "train" else ("train", "valid")
 
 
-class _Checkpoint:
-    """The state of each stage in a file of its own; a finished stage is kept for the next one."""
-
-    def __init__(self, folder: Path, every: float) -> None:
-        self.folder, self.every = folder, every
-        self.last = time.monotonic()
-
-    def load(self, stage: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        path = self.folder / CHECKPOINT.format(stage)
-        if not path.is_file():
-            return None
-        tensors, facts = read_tensors(path)
-        state: dict[str, Any] = json.loads(facts["state"])
-        return tensors, state
-
-    def save(
-        self, stage: str, tensors: dict[str, Tensor], facts: dict[str, Any], *, final: bool
-    ) -> None:
-        if not final and time.monotonic() - self.last < self.every:
-            return
-        copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        path = self.folder / CHECKPOINT.format(stage)
-        write_tensors(path, copies, {"state": json.dumps(facts)})
-        self.last = time.monotonic()
-
-
 def _data_facts(split: Split) -> dict[str, Any]:
     return {
         "name": split.name,
@@ -269,15 +225,6 @@ def _data_facts(split: Split) -> dict[str, Any]:
         },
         "notes": list(split.notes),
     }  # fmt: skip
-
-
-def _csv(history: list[dict[str, Any]]) -> bytes:
-    text = io.StringIO(newline="")
-    if history:
-        writer = csv.DictWriter(text, list(history[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(history)
-    return text.getvalue().encode()
 
 
 def _parquet(report: MetricReport, split: Split) -> bytes:

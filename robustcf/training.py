@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,14 +14,16 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from robustcf.adversarial import Adversary, adversary
 from robustcf.config import TrainConfig
 from robustcf.data.interactions import Interactions, Split
-from robustcf.errors import InputError, RobustcfError
+from robustcf.errors import InputError, TrainingError
 from robustcf.estimators.lowrank import LowRank
 from robustcf.factors import Factors
+from robustcf.gauge import Gauge, shrink
 from robustcf.metrics.evaluate import MetricReport, default_mask, evaluate
 from robustcf.metrics.topk import top_items
-from robustcf.models import BPRMF, Gradient, Model, UltraGCN
+from robustcf.models import BPRMF, Batch, Gradient, Model, UltraGCN
 from robustcf.optim import Adam, schedule
 from robustcf.regularizers import (
     MaxNorm,
@@ -35,10 +37,6 @@ from robustcf.regularizers import (
 # The loss is looked at in one step out of this many: as a number to watch, that is enough.
 _VALUE_EVERY = 16
 _PAIRS_A_UNIT = 1024
-
-
-class TrainingError(RobustcfError, ArithmeticError):
-    """Training went astray: a loss, a penalty or an update is not finite any more."""
 
 
 class Checkpoint(Protocol):
@@ -58,7 +56,7 @@ class Stop:
     """When a fit ends, and whether the best pass is chosen by the looks at valid.
 
     Args:
-        epochs: passes at most.
+        epochs: passes at most; with 0 the model stays as it starts.
         look: the value to maximize, for factors; None: nothing is chosen.
         every: passes between looks.
         patience: looks without improvement before stopping; 0 never.
@@ -95,6 +93,7 @@ def fit(
     *,
     reg: nn.Module | None = None,
     reg_weight: float = 0.0,
+    adversary: Adversary | None = None,
     lr: float = 7e-3,
     user_lr: float | None = None,
     lr_schedule: str = "linear",
@@ -106,7 +105,7 @@ def fit(
 ) -> Fitted:
     """Train a model in place: Adam on batch gradients plus the regularizer's.
 
-    The objective of a pass is the model's, summed over its pairs, plus
+    The objective of a pass is the model's, summed over its pairs, plus the adversary's, plus
     ``reg_weight * pairs / 1024 * reg(U, V)``. Every step takes its share, so the weight means
     the same for both batchings and for every size of a step. A step of ``rows`` updates its
     users only; such a user is visited once a pass and then takes the whole pass's share.
@@ -118,6 +117,7 @@ def fit(
         stop: when to end and how to choose.
         reg: any module of two tensors.
         reg_weight: see above.
+        adversary: a second loss at attacked factors, see :mod:`robustcf.adversarial`.
         lr: learning rate of the items.
         user_lr: of the users; None for the same.
         lr_schedule: how both fall over the passes.
@@ -133,8 +133,8 @@ def fit(
     Raises:
         TrainingError: something is not finite; the message says which term.
 
-    Cost: that of the model's passes; the parameters and two moments in memory, and once more
-    the parameters where a pass is chosen.
+    Cost: that of the model's passes and of the adversary's; the parameters and two moments in
+    memory, and once more the parameters where a pass is chosen.
 
     Example:
         >>> from robustcf.data import checkerboard
@@ -142,8 +142,10 @@ def fit(
         >>> fit(model, Stop(epochs=3), reg=WeightDecay(), reg_weight=1e-5).epochs
         3
     """
-    if stop.epochs < 1 or stop.every < 1:
-        raise InputError(f"epochs and every must be at least 1, got {stop.epochs}, {stop.every}")
+    if stop.epochs < 0 or stop.every < 1:
+        raise InputError(
+            f"epochs must be at least 0 and every at least 1, got {stop.epochs}, {stop.every}"
+        )
     schedule(lr_schedule, 0.0)
     penalty: nn.Module = NoPenalty() if reg is None else reg
     U, V = model.users, model.items
@@ -180,15 +182,22 @@ def fit(
             if stop.patience and looks_since >= stop.patience:
                 break
             began = time.perf_counter()
-            loss = pairs = 0.0
+            loss = attacked = pairs = 0.0
             penalized = 0.0
-            for number, batch in enumerate(model.batches(epoch)):
+            for number, (batch, theirs) in enumerate(_rounds(model, adversary, epoch)):
                 look_at_loss = number % _VALUE_EVERY == 0
                 gradient = model.gradient(batch, U, V, value=look_at_loss)
                 _check(gradient.users, model.name, "the loss", epoch)
                 if look_at_loss and gradient.value is not None:
                     loss += gradient.value
                     pairs += _pairs_in(model, gradient.rows, len(batch.users))
+                if adversary is not None:
+                    own = gradient if adversary.objective is model else None
+                    at_attack = adversary.add_gradient(
+                        theirs, U, V, gradient, own=own, value=look_at_loss
+                    )
+                    _check(gradient.users, model.name, "the adversarial loss", epoch)
+                    attacked += at_attack or 0.0
                 if share:
                     penalized = _penalize(penalty, U, V, gradient, share, steps)
                     if not math.isfinite(penalized):
@@ -207,6 +216,8 @@ def fit(
                 "two_to_inf": two_to_inf(model.factors()),
                 "seconds": time.perf_counter() - began,
             }
+            if adversary is not None:
+                row["attacked_loss"] = attacked / max(pairs, 1.0)
             last = epoch + 1 == stop.epochs
             if stop.look is not None and ((epoch + 1) % stop.every == 0 or last):
                 factors = model.factors()
@@ -229,6 +240,12 @@ def fit(
     if best is not None:
         return Fitted(best[2], best[1], history, interrupted)
     return Fitted(model.factors(), len(history), history, interrupted)
+
+
+def _rounds(model: Model, adversary: Adversary | None, epoch: int) -> Iterator[tuple[Batch, Batch]]:
+    if adversary is not None:
+        return adversary.rounds(model, epoch)
+    return ((batch, batch) for batch in model.batches(epoch))
 
 
 def _penalize(
@@ -403,6 +420,37 @@ def build_regularizer(config: TrainConfig) -> Regularizer:
     return {"none": NoPenalty, "weight_decay": WeightDecay, "max_norm": MaxNorm}[config.reg]()
 
 
+def build_adversary(config: TrainConfig, model: Model) -> Adversary | None:
+    """The adversary a configuration describes; None where there is none, or its weight is 0.
+
+    Example:
+        >>> from robustcf.data import checkerboard
+        >>> config = TrainConfig(adversarial="softmax", adv_eps=0.05)
+        >>> build_adversary(config, build_model(config, checkerboard().train)).eps
+        0.05
+    """
+    if config.adversarial == "none" or config.adv_weight == 0:
+        return None
+    weights = {name: getattr(config, name) for name in ("negative_weight", "w1", "w2", "w3", "w4")}
+    return adversary(
+        config.adversarial, model, eps=config.adv_eps, weight=config.adv_weight,
+        **weights,
+    )  # fmt: skip
+
+
+def gauged(factors: Factors, config: TrainConfig) -> Factors:
+    """Trained factors in the gauge, and shrunk, as a configuration says.
+
+    Example:
+        >>> factors = Factors(torch.ones(2, 1), torch.tensor([[4.0], [8.0]]))
+        >>> (gauged(factors, TrainConfig(gauge="balanced")).items ** 2).round(decimals=3).tolist()
+        [[2.0], [2.0]]
+    """
+    if config.gauge == "none":
+        return factors
+    return shrink(Gauge.balanced(*factors).apply(factors), config.shrink)
+
+
 def train(
     split: Split,
     config: TrainConfig | None = None,
@@ -467,22 +515,27 @@ def train(
             patience=config.patience,
         )
         model = build_model(config, split.train, device=device)
-        fitted = fit(model, stop, reg=build_regularizer(config), stage="train", **common)
+        fitted = fit(
+            model, stop, reg=build_regularizer(config), adversary=build_adversary(config, model),
+            stage="train", **common,
+        )  # fmt: skip
         history, epochs = fitted.history, fitted.epochs
         if has_valid:
-            valid = evaluate(fitted.factors, split, part="valid")
+            valid = evaluate(gauged(fitted.factors, config), split, part="valid")
         if not refit or fitted.interrupted:
-            seconds = _seconds(began, history)
             return Trained(
-                fitted.factors, config, split, "train", epochs, history, seconds, valid,
-                fitted.interrupted,
+                gauged(fitted.factors, config), config, split, "train", epochs, history,
+                _seconds(began, history), valid, fitted.interrupted,
             )  # fmt: skip
     model = build_model(config, split.train_full, device=device)
-    stop = Stop(max(1, epochs), planned=config.epochs)
-    fitted = fit(model, stop, reg=build_regularizer(config), stage="refit", **common)
+    stop = Stop(epochs, planned=config.epochs)
+    fitted = fit(
+        model, stop, reg=build_regularizer(config), adversary=build_adversary(config, model),
+        stage="refit", **common,
+    )  # fmt: skip
     history = history + fitted.history
     return Trained(
-        fitted.factors, config, split, "train and valid", fitted.epochs, history,
+        gauged(fitted.factors, config), config, split, "train and valid", fitted.epochs, history,
         _seconds(began, history), valid, fitted.interrupted,
     )  # fmt: skip
 

@@ -48,7 +48,7 @@ PARTS: dict[str, dict[str, Any]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--datasets", nargs="+", default=list(DATASETS))
-    parser.add_argument("--preset", choices=["tuned"], default="tuned")
+    parser.add_argument("--preset", choices=["tuned", "paper"], default="tuned")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--data-dir")
     parser.add_argument("--threads", type=int, default=1, help="of a run")

@@ -6,6 +6,10 @@ Each trial trains on train alone and is judged by NDCG@10 on valid after its las
 learning rate has then fallen to 0, so the number of passes is a setting like the others). The
 best one is written to robustcf/presets/, with the command, the trials and its metrics on valid.
 The preset that is there already is trial 0, so that searching again never makes it worse.
+
+For a regularizer that buys robustness with quality, the best quality alone would choose a weight
+of 0. `--match 0.02` looks for the largest weight instead whose NDCG@10 on valid stays within 2 %
+of that of the weight_decay preset, out of `--weights`. Where none does, the best one is taken.
 """
 
 from __future__ import annotations
@@ -39,6 +43,11 @@ MOVES: dict[str, tuple[float, ...]] = {
     "item_weight": (0.1, 3.0, 10.0),
     "epochs": (0.7, 0.8, 1.25, 1.5),
 }
+HOW = "random search, NDCG@10 on valid after training on train alone"
+HOW_MATCHED = (
+    "the largest weight tried whose NDCG@10 on valid, after training on train alone, is within a "
+    "share of {} of the weight_decay preset's (the best one where none is)"
+)
 SHOWN = ("ndcg@10", "recall@20", "ndcg@20")
 
 
@@ -55,13 +64,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the search")
     parser.add_argument("--start", default="{}", help="JSON: settings of trial 0")
     parser.add_argument("--keys", nargs="*", help="the settings to vary")
+    parser.add_argument("--match", type=float, help="share of weight_decay's quality to give up")
+    parser.add_argument("--weights", type=float, nargs="*", help="of the regularizer, for --match")
     parser.add_argument("--dry", action="store_true", help="do not write")
     options = parser.parse_args()
     set_threads(options.threads)
     split = load(options.dataset, data_dir=options.data_dir, download=False)
     base = preset(split.name, options.model, options.reg).config
     base = base.replace(**json.loads(options.start), epochs_chosen=True)
-    found = search(split, base, options)
+    found = (search if options.match is None else match)(split, base, options)
     if not options.dry:
         write(split, options, *found)
 
@@ -88,6 +99,28 @@ def search(
         if better:
             best, best_report = config, report
     return best, best_report, trials
+
+
+def match(
+    split: Split, base: TrainConfig, options: argparse.Namespace
+) -> tuple[TrainConfig, MetricReport, list[dict[str, Any]]]:
+    quality = preset(split.name, options.model, "weight_decay").found["valid"]["ndcg@10"]
+    least = (1 - options.match) * quality
+    print(f"wanted: at least {least:.4f} of weight_decay's {quality:.4f}", flush=True)
+    tried: dict[float, MetricReport] = {}
+    trials = []
+    for weight in sorted(options.weights or [base.reg_weight]):
+        config = base.replace(reg_weight=weight)
+        try:
+            tried[weight] = trial(split, config)
+        except TrainingError as error:
+            print(error, file=sys.stderr)
+            continue
+        trials.append(describe(config, tried[weight], ["reg_weight", "epochs"]))
+        print(json.dumps(trials[-1]), flush=True)
+    within = [weight for weight, report in tried.items() if report["ndcg@10"] >= least]
+    best = max(within, default=max(tried, key=lambda weight: tried[weight]["ndcg@10"]))
+    return base.replace(reg_weight=best), tried[best], trials
 
 
 def _applies(key: str, config: TrainConfig) -> bool:
@@ -137,7 +170,7 @@ def write(
     content = {
         "config": settings | {"epochs_chosen": True},
         "found": {
-            "how": "random search, NDCG@10 on valid after training on train alone",
+            "how": HOW if options.match is None else HOW_MATCHED.format(options.match),
             "command": f"python scripts/tune_presets.py {shlex.join(arguments)}",
             "valid": {name: round(report[name], 4) for name in SHOWN},
             "protocol": str(report.protocol),

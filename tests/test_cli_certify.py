@@ -14,7 +14,7 @@ from robustcf.data import checkerboard
 from robustcf.plots import plot_curves
 from robustcf.robustness import RobustnessCurve, robustness_curve
 from robustcf.runs import RunDir
-from tests.test_robustness import BOARD, PNG, RIGHT
+from tests.robustness.test_curves import BOARD, PNG, RIGHT
 
 
 @pytest.fixture(scope="module")

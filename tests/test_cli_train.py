@@ -9,6 +9,7 @@ from typing import Any
 import click
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from robustcf.cli.evaluate import evaluate
@@ -106,11 +107,43 @@ def test_preset_is_kept_until_something_changes(tmp_path: Path) -> None:
     assert config.threads == 1
 
 
+def test_robust_preset_of_a_set_that_has_none(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--dataset", str(table), "--preset", "robust", "--refit", "no"]
+    result = CliRunner().invoke(train, [*arguments, "--json"], catch_exceptions=False)
+    assert "the robust preset is not tuned for mine.csv: default.ultragcn.robust" in result.stderr
+    found = json.loads(result.stdout)
+    assert found["run"] == "runs/mine-ultragcn-robust-seed0"
+    assert (found["preset"], found["reg"]) == ("default.ultragcn.robust", "weight_decay")
+    run = RunDir(found["run"])
+    U, V = run.factors()
+    torch.testing.assert_close(U.T @ U, V.T @ V, rtol=1e-3, atol=1e-3)
+    # The run is evaluated as it is; the rankings are those of the factors before the gauge.
+    plain = command(train, *arguments, "--gauge", "none", "--out", "plain")
+    for name in ("ndcg@10", "recall@20"):
+        assert found["test"][name] == pytest.approx(plain["test"][name], abs=1e-3)
+
+
+def test_kinds_of_presets_that_do_not_exist(table: Path, tmp_path: Path) -> None:
+    for arguments, message in (
+        (["--preset", "paper"], "no preset mine.csv.ultragcn.weight_decay.paper; .*citeulike-t"),
+        (["--preset", "robust", "--reg", "none"], "chooses its regularizer itself"),
+        (["--preset", "robust", "--model", "bpr-mf"], "no preset mine.csv.bpr-mf.robust"),
+        (["--preset", "best"], "'best' is not one of"),
+    ):
+        with pytest.raises((RobustcfError, click.UsageError), match=message):
+            command(train, "--dataset", str(table), "--out", str(tmp_path / "run"), *arguments)
+    assert not (tmp_path / "run").exists()
+
+
 def test_options_reach_the_configuration(table: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     options = [
         *("--lr", "0.014", "--init", "normal", "--refit", "no", "--reg", "two_to_inf"),
         *("--reg-top", "4", "--reg-side", "items", "--reg-every", "2"),
+        *("--adversarial", "softmax", "--adv-eps", "0.2", "--adv-weight", "0.5"),
         *("--set", "schedule=cosine", "--set", "patience=0", "--split-seed", "4"),
     ]
     command(train, "--dataset", str(table), "--out", str(out), *options, *FAST)
@@ -123,6 +156,8 @@ def test_options_reach_the_configuration(table: Path, tmp_path: Path) -> None:
         "cosine",
     )
     assert (config.train.reg_top, config.train.reg_side, config.train.reg_every) == (4, "items", 2)
+    assert config.train.adversarial == "softmax"
+    assert (config.train.adv_eps, config.train.adv_weight) == (0.2, 0.5)
     assert config.data["seed"] == 4
     assert RunDir(out).split().fingerprint == load(table, seed=4).fingerprint
 
@@ -231,9 +266,12 @@ def test_recommend_to_known_users(run: str, table: Path) -> None:
 
 @pytest.mark.parametrize("model", ["ultragcn", "bpr-mf"])
 @pytest.mark.parametrize("reg", ["weight_decay", "none"])
-def test_recommend_folds_a_new_user_in(table: Path, tmp_path: Path, model: str, reg: str) -> None:
+@pytest.mark.parametrize("gauge", ["none", "balanced"])
+def test_recommend_folds_a_new_user_in(
+    table: Path, tmp_path: Path, model: str, reg: str, gauge: str
+) -> None:
     out = str(tmp_path / "run")
-    options = ["--model", model, "--reg", reg, *FAST, "--epochs", "12"]
+    options = ["--model", model, "--reg", reg, *FAST, "--epochs", "12", "--gauge", gauge]
     command(train, "--dataset", str(table), "--out", out, *options)
     own = [f"i{n}" for n in range(0, 24, 2)]
     (entry,) = command(recommend, out, "--items", *own, "-k", "10")["recommendations"]

@@ -12,6 +12,7 @@ import pytest
 from robustcf import __version__
 from robustcf.cli.main import cli
 from robustcf.data.catalog import manifests
+from robustcf.vision.catalog import image_manifests
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -52,7 +53,7 @@ def test_commands_in_the_readme_parse(words, tmp_path, monkeypatch):
 
 def test_the_data_readme_has_every_set_with_licence_and_citation():
     text = (ROOT / "datasets" / "README.md").read_text(encoding="utf-8")
-    for manifest in manifests().values():
+    for manifest in (*manifests().values(), *image_manifests().values()):
         assert f"## {manifest.name}\n" in text
         assert manifest.licence in text
         assert manifest.citation in text

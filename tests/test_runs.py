@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from robustcf import files, runs
+from robustcf import files
 from robustcf.config import RunConfig, TrainConfig
 from robustcf.data import Split, load
 from robustcf.errors import DataError, InputError
@@ -114,18 +113,27 @@ class Killed(BaseException):
     """Stands for SIGKILL where a subprocess would be slow: nothing may clean up after it."""
 
 
-def _replace_writer(monkeypatch: pytest.MonkeyPatch, writer: Callable[[Path, bytes], None]) -> None:
-    for module in (files, runs):
-        monkeypatch.setattr(module, "write_bytes", writer)
-
-
-@pytest.mark.parametrize("reg", ["weight_decay", "two_to_inf"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reg": "weight_decay"},
+        {"reg": "two_to_inf", "estimator": "twinest", "reg_budget": 5},
+        {"adversarial": "bpr"},
+        {"adversarial": "softmax", "batching": "pairs", "batch_size": 200, "negatives": 3},
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())),
+)
 @pytest.mark.parametrize("when", [1, 3, 5, 7, 8])
 def test_resumed_run_ends_as_an_undisturbed_one(
-    split: Split, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: int, reg: str
+    split: Split,
+    table: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    when: int,
+    changes: dict[str, Any],
 ) -> None:
     """Die at the when-th checkpoint, half-way through writing it."""
-    train = TRAIN.replace(epochs=4, reg=reg, estimator="twinest", reg_budget=5, reg_weight=1e-6)
+    train = TRAIN.replace(epochs=4, reg_weight=1e-6, **changes)
     config = RunConfig(table, train=train)
     whole = RunDir.create(tmp_path / "whole", config, split)
     whole.execute(split, every=0.0)
@@ -140,10 +148,10 @@ def test_resumed_run_ends_as_an_undisturbed_one(
             raise Killed
         write(path, content)
 
-    _replace_writer(monkeypatch, dying)
+    monkeypatch.setattr(files, "write_bytes", dying)
     with pytest.raises(Killed):
         broken.execute(split, every=0.0)
-    _replace_writer(monkeypatch, write)
+    monkeypatch.setattr(files, "write_bytes", write)
     assert not broken.complete
     again = RunDir(broken.path)
     again.execute(split, every=0.0)
@@ -258,7 +266,7 @@ def test_failed_creation_leaves_nothing(
     def full(path: Path, content: bytes) -> None:
         raise OSError("no space left on device")
 
-    _replace_writer(monkeypatch, full)
+    monkeypatch.setattr(files, "write_bytes", full)
     with pytest.raises(OSError, match="no space"):
         RunDir.create(tmp_path / "run", RunConfig(table), split)
     assert not list(tmp_path.iterdir())

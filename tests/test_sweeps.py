@@ -384,11 +384,22 @@ def planted_summary(tmp_path: Path, falls: dict[str, dict[str, tuple[float, ...]
 
 
 def test_settings_come_from_presets():
-    plan = SweepPlan("ml-1m", regs=("two_to_inf",), seeds=(3,))
-    expected = preset("ml-1m", reg="two_to_inf").config.replace(seed=3)
-    assert plan.train_config("two_to_inf", 3) == (expected, "ml-1m.ultragcn.two_to_inf")
-    with pytest.raises(InputError, match="preset must be tuned, got 'best'"):
+    plan = SweepPlan("ml-1m", regs=("two_to_inf", "apr", "robust"), seeds=(3,))
+    two_to_inf, name = plan.train_config("two_to_inf", 3)
+    assert (two_to_inf, name) == (
+        preset("ml-1m", reg="two_to_inf").config.replace(seed=3),
+        "ml-1m.ultragcn.two_to_inf",
+    )
+    apr, name = plan.train_config("apr", 3)
+    assert (apr.adversarial, apr.reg, apr.epochs_chosen) == ("bpr", "weight_decay", False)
+    robust, name = plan.train_config("robust", 3)
+    assert robust == preset("ml-1m", kind="robust").config.replace(seed=3)
+    paper = SweepPlan("citeulike", preset="paper").train_config("max_norm", 0)
+    assert paper[1] == "citeulike-t.ultragcn.max_norm.paper"
+    with pytest.raises(InputError, match="preset must be tuned or paper, got 'best'"):
         SweepPlan("demo", preset="best")
+    with pytest.raises(InputError, match="there is no preset"):
+        SweepPlan("demo", preset="paper")
 
 
 def test_an_effect_of_one_attack_is_called_so_first(tmp_path):

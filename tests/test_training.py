@@ -347,14 +347,30 @@ def test_schedules() -> None:
 
 def test_presets_are_complete_and_say_how_they_were_found() -> None:
     for name, found in presets().items():
-        dataset, model, reg = name.rsplit(".", 2)
-        assert (found.config.model, found.config.reg) == (model, reg)
+        dataset, model, reg, *kind = name.split(".")
+        assert found.config.model == model
+        assert reg in (found.config.reg, "robust")
         assert found.found["how"], name
-        if dataset != "default":
+        if dataset != "default" and kind != ["paper"]:
             assert found.config.epochs_chosen, name
     for model in ("ultragcn", "bpr-mf"):
         for reg in ("none", "weight_decay", "two_to_inf", "max_norm"):
             assert preset("something else", model, reg).name == f"default.{model}.{reg}"
+
+
+@pytest.mark.parametrize("model", ["ultragcn", "bpr-mf"])
+@pytest.mark.parametrize("init", ["spectral", "smooth"])
+def test_no_passes_leave_the_start_as_it_is(model: str, init: str) -> None:
+    split = load("demo")
+    config = SMALL.replace(model=model, init=init, epochs=0)
+    trained = train(split, config)
+    assert trained.epochs == 0
+    assert trained.history == []
+    start = build_model(config, trained.seen).factors()
+    assert torch.equal(trained.factors.users, start.users)
+    assert torch.equal(trained.factors.items, start.items)
+    with pytest.raises(InputError, match="epochs must be at least 0 and every at least 1, got -1"):
+        fit(build_model(config, split.train), Stop(-1))
 
 
 def test_preset_refuses() -> None:
@@ -362,6 +378,14 @@ def test_preset_refuses() -> None:
         preset("demo", "svd")
     with pytest.raises(InputError, match="reg must be one of"):
         preset("demo", "ultragcn", "l1")
+    with pytest.raises(InputError, match="preset must be one of tuned, robust, paper, got 'best'"):
+        preset("demo", kind="best")
+    with pytest.raises(InputError, match="chooses its regularizer itself, got reg 'max_norm'"):
+        preset("ml-1m", reg="max_norm", kind="robust")
+    with pytest.raises(InputError, match="no preset demo.ultragcn.weight_decay.paper; .* ml-1m.ul"):
+        preset("demo", kind="paper")
+    with pytest.raises(InputError, match="no preset ml-1m.bpr-mf.robust; of the kind 'robust'"):
+        preset("ml-1m", "bpr-mf", kind="robust")
 
 
 @pytest.mark.parametrize(
@@ -379,6 +403,8 @@ def test_preset_refuses() -> None:
         ({"refit": "maybe"}, "refit must be one of auto, yes, no"),
         ({"epochs_chosen": 1}, "epochs_chosen must be true or false"),
         ({"sampled_items": 0}, "sampled_items must be an integer"),
+        ({"shrink": 0.5}, "shrink needs the gauge 'balanced', got 'none'"),
+        ({"gauge": "round"}, "gauge must be one of none, balanced, got 'round'"),
     ],
 )
 def test_config_refuses(values: dict[str, Any], message: str) -> None:

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
-
-_BLOCK_BYTES = 16 * 2**20
+from robustcf.losses import SparseRows, softmax_rows
 
 # Octaves below their least at which objectives that compare items make strong attacks of relative
 # size. Chosen by looking at the test NDCG of two MovieLens-1M runs, 12 scales tried: for softmax
@@ -94,27 +93,14 @@ class Softmax:
                 f"factors are for {len(U)} users x {len(V)} items, the pairs for "
                 f"{pairs.n_users} x {pairs.n_items}: they belong to different data"
             )
-        size = max(1, _BLOCK_BYTES // max(1, len(V) * V.element_size()))
-        to_users, to_items = torch.zeros_like(U), torch.zeros_like(V)
-        total = 0.0
-        for start in range(0, len(U), size):
-            stop = min(start + size, len(U))
-            begin, end = int(pairs.indptr[start]), int(pairs.indptr[stop])
-            degrees = _tensor(pairs.user_degrees[start:stop], U.device)
-            counts = (degrees > 0).to(U.dtype)
-            own_rows = _tensor(pairs.users[begin:end], U.device) - start
-            own_items = _tensor(pairs.items[begin:end], U.device)
-            share = 1.0 / degrees.clamp_min(1).to(U.dtype)
-
-            block = U[start:stop]
-            scores = block @ V.T
-            own = (scores[own_rows, own_items] * share[own_rows]).sum()
-            total += float((torch.logsumexp(scores, dim=1) * counts).sum() - own)
-            chances = torch.softmax(scores, dim=1).mul_(counts[:, None])
-            chances[own_rows, own_items] -= share[own_rows]
-            to_users[start:stop] = chances @ V
-            to_items.addmm_(chances.T, block)
-        return ObjectiveGradient(to_users, to_items, total)
+        own = SparseRows(
+            _tensor(pairs.users, U.device),
+            _tensor(pairs.items, U.device),
+            1.0 / _tensor(pairs.user_degrees[pairs.users], U.device).to(U.dtype),
+        )
+        to_items = torch.zeros_like(V)
+        to_users, total = softmax_rows(U, V, own, to_items, value=True)
+        return ObjectiveGradient(to_users, to_items, total or 0.0)
 
     def slope(self, U: Tensor, V: Tensor) -> float:
         """The derivative for the logarithm of a common factor of all scores, of some users."""

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -179,3 +180,12 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         except json.JSONDecodeError:
             values[key.replace("-", "_")] = text
     return values
+
+
+def free_folder(name: str) -> Path:
+    """A folder in ``runs/`` that is not there yet."""
+    folder, number = Path("runs") / name, 1
+    while folder.exists():
+        number += 1
+        folder = Path("runs") / f"{name}-{number}"
+    return folder

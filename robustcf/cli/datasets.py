@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustcf.cli.common import Report, data_options, reports, table
-from robustcf.errors import DownloadError
+from robustcf.errors import DataError, DownloadError
 
 if TYPE_CHECKING:
     from robustcf.data import Split
-    from robustcf.data.catalog import Manifest
+    from robustcf.data.catalog import Manifest, SourceFile
+    from robustcf.data.places import Named
 
 
 @click.group(invoke_without_command=True)
@@ -69,15 +70,14 @@ def info(name: str, seed: int, data: dict[str, Any]) -> Report:
 @reports
 def fetch(names: tuple[str, ...], data_dir: str | None) -> Report:
     """Download each of NAMES that is not there yet; what is present and right is left alone."""
-    from robustcf.data.catalog import get
     from robustcf.data.places import locate, obtain
 
-    wanted = [get(name) for name in names]  # a wrong name is an error before any download
+    wanted = [_files_of(name) for name in names]  # a wrong name is an error before any download
     fetched: dict[str, list[dict[str, Any]]] = {}
     failures = []
-    for manifest in wanted:
+    for manifest, parts in wanted:
         files = fetched[manifest.name] = []
-        for alternatives in manifest.parts.values():
+        for alternatives in parts:
             present = locate(manifest, alternatives, data_dir) is not None
             try:
                 found = obtain(manifest, alternatives, data_dir)
@@ -101,6 +101,21 @@ def fetch(names: tuple[str, ...], data_dir: str | None) -> Report:
         f"{name}: generated, nothing to fetch" for name, files in fetched.items() if not files
     ]
     return Report({"fetched": fetched}, "\n".join(lines))
+
+
+def _files_of(name: str) -> tuple[Named, list[tuple[SourceFile, ...]]]:
+    """The manifest of a set of interactions or of images, and its parts' alternatives."""
+    from robustcf.data.catalog import find, unknown_name
+
+    manifest = find(name)
+    if manifest is not None:
+        return manifest, list(manifest.parts.values())
+    from robustcf.vision.catalog import image_manifests
+
+    images = image_manifests().get(name.lower())
+    if images is None:
+        raise DataError(f"{unknown_name(name)}, or of images: {', '.join(image_manifests())}")
+    return images, [images.files]
 
 
 def _entry(manifest: Manifest, data_dir: str | None) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from robustcf.cli.norm import norm
 from robustcf.cli.recommend import recommend
 from robustcf.cli.sweep import sweep
 from robustcf.cli.train import train
+from robustcf.cli.vision import vision
 from robustcf.errors import RobustcfError
 
 
@@ -33,7 +34,18 @@ def cli() -> None:
     """Robust collaborative filtering: measure, prove and improve how rankings hold under attack."""
 
 
-for command in (datasets, train, evaluate, recommend, attack, certify, compare, sweep, norm):
+for command in (
+    datasets,
+    train,
+    evaluate,
+    recommend,
+    attack,
+    certify,
+    compare,
+    sweep,
+    norm,
+    vision,
+):
     cli.add_command(command)
 
 

@@ -34,7 +34,8 @@ from robustcf.cli.common import (
     metavar="R...",
     default=("weight_decay", "two_to_inf", "max_norm"),
     show_default=True,
-    help="Settings to compare: none, weight_decay, two_to_inf, max_norm.",
+    help="Settings to compare: none, weight_decay, two_to_inf, max_norm, apr (adversarial "
+    "training on BPR), robust (the robust preset).",
 )
 @click.option(
     "--seeds",
@@ -74,10 +75,10 @@ from robustcf.cli.common import (
 )
 @click.option(
     "--preset",
-    type=click.Choice(["tuned"]),
+    type=click.Choice(["tuned", "paper"]),
     default="tuned",
     show_default=True,
-    help="Settings chosen on valid.",
+    help="Settings chosen on valid, or the paper's.",
 )
 @click.option(
     "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A training setting, of all runs."

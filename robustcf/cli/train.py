@@ -8,7 +8,14 @@ from typing import Any
 
 import click
 
-from robustcf.cli.common import Report, data_options, load_arguments, parse_settings, reports
+from robustcf.cli.common import (
+    Report,
+    data_options,
+    free_folder,
+    load_arguments,
+    parse_settings,
+    reports,
+)
 
 
 @click.command()
@@ -23,21 +30,39 @@ from robustcf.cli.common import Report, data_options, load_arguments, parse_sett
 @click.option(
     "--reg",
     type=click.Choice(["none", "weight_decay", "two_to_inf", "max_norm"]),
-    default="weight_decay",
+    help="The regularizer (default weight_decay; the robust preset has its own).",
+)
+@click.option(
+    "--preset",
+    "kind",
+    type=click.Choice(["tuned", "robust", "paper"]),
+    default="tuned",
     show_default=True,
-    help="The regularizer.",
+    help="Settings chosen on valid for clean quality, for quality under attack, or the paper's.",
 )
 @click.option("--reg-weight", type=float, help="Its weight, for every 1,024 training pairs.")
 @click.option("--estimator", metavar="E", help="How two_to_inf finds its row (default exact).")
 @click.option("--reg-top", type=int, help="Rows that two_to_inf averages over.")
 @click.option("--reg-side", type=click.Choice(["users", "items"]), help="Rows of UV^T or VU^T.")
 @click.option("--reg-every", type=int, help="Steps between actions of two_to_inf.")
+@click.option(
+    "--adversarial",
+    type=click.Choice(["none", "bpr", "bce", "softmax"]),
+    help="Adversarial training: the objective of the attack to train against.",
+)
+@click.option("--adv-eps", type=float, help="Size of that attack, in median row norms.")
+@click.option("--adv-weight", type=float, help="Weight of the attacked loss.")
+@click.option(
+    "--gauge",
+    type=click.Choice(["none", "balanced"]),
+    help="Balanced: the same rankings in coordinates that an attack reaches less far in.",
+)
 @click.option("--dim", type=int, help="Columns of the factors.")
-@click.option("--epochs", type=int, help="Passes over the training pairs, at most.")
+@click.option("--epochs", type=int, help="Passes over the pairs, at most; 0: the start.")
 @click.option("--lr", type=float, help="Learning rate of the items; the users' follows it.")
 @click.option("--user-lr", type=float, help="Learning rate of the users.")
 @click.option("--batching", type=click.Choice(["rows", "pairs"]), help="What a step is.")
-@click.option("--init", type=click.Choice(["spectral", "normal"]), help="Where to start.")
+@click.option("--init", type=click.Choice(["spectral", "smooth", "normal"]), help="Where to start.")
 @click.option(
     "--refit",
     type=click.Choice(["auto", "yes", "no"]),
@@ -57,7 +82,8 @@ from robustcf.cli.common import Report, data_options, load_arguments, parse_sett
 def train(
     dataset: str | None,
     model: str,
-    reg: str,
+    reg: str | None,
+    kind: str,
     settings: tuple[str, ...],
     seed: int,
     split_seed: int,
@@ -70,8 +96,8 @@ def train(
 ) -> Report:
     """Train a recommender and evaluate it on the test pairs.
 
-    Settings come from the preset of the data set, model and regularizer. Its number of passes
-    was chosen on valid; once you change a setting, the number is chosen again.
+    Settings come from the preset of the data set, model and regularizer. A tuned one's number of
+    passes was chosen on valid; once you change a setting, the number is chosen again.
     """
     if resume is not None and dataset is None:
         return _resume(resume, data["data_dir"])
@@ -86,7 +112,9 @@ def train(
 
     manifest = find(dataset)
     name = manifest.name if manifest is not None else Path(dataset).name
-    chosen = preset(name, model, reg)
+    chosen = preset(name, model, reg, kind)
+    if kind == "robust" and chosen.name.startswith("default."):
+        click.echo(f"the robust preset is not tuned for {name}: {chosen.name} is used", err=True)
     changes = {key: value for key, value in given.items() if value is not None}
     changes |= parse_settings(settings)
     config = adapted(chosen.config, changes).replace(seed=seed)
@@ -96,7 +124,8 @@ def train(
     set_threads(threads)
     split = load(dataset, **options)
     run_config = RunConfig(dataset, options, config, chosen.name, set_threads(threads), device)
-    folder = Path(out) if out else _free(f"{Path(name).stem}-{model}-{reg}-seed{seed}")
+    label = "-".join(chosen.name.split(".")[1:])
+    folder = Path(out) if out else free_folder(f"{Path(name).stem}-{label}-seed{seed}")
     run = RunDir.create(folder, run_config, split)
     run.execute(split, progress=sys.stderr.isatty())
     return _report(run)
@@ -140,11 +169,3 @@ def _text(result: dict[str, Any], run: Any) -> str:
         lines.append(f"interrupted; go on with: robustcf train --resume {run.path}")
     lines.append(f"run: {run.path}")
     return "\n".join(lines)
-
-
-def _free(name: str) -> Path:
-    folder, number = Path("runs") / name, 1
-    while folder.exists():
-        number += 1
-        folder = Path("runs") / f"{name}-{number}"
-    return folder

@@ -18,7 +18,10 @@ from typing import Any, Literal, cast
 
 from robustcf.errors import DataError
 
-Format = Literal["adjacency", "counted-lists", "json-lists", "id-list", "ratings-tsv"]
+Format = Literal[
+    "adjacency", "counted-lists", "json-lists", "id-list", "ratings-tsv",
+    "cifar-binary", "cifar-pickle", "tiny-imagenet",
+]  # fmt: skip
 Layout = Literal["split", "pairs", "generated"]
 
 
@@ -122,21 +125,20 @@ def unknown_name(name: str) -> str:
     return f"no data set or file is called {name!r}{hint}; {what} one of {', '.join(known)}"
 
 
+def parse_source(entry: Mapping[str, Any]) -> SourceFile:
+    """One alternative, as a manifest spells it."""
+    return SourceFile(
+        path=entry["path"],
+        format=cast(Format, entry["format"]),
+        checksums=tuple(entry["checksums"]),
+        urls=tuple(entry["urls"]),
+        member=entry.get("member"),
+    )
+
+
 def _parse(raw: dict[str, Any]) -> Manifest:
     def alternatives(group: dict[str, Any]) -> dict[str, tuple[SourceFile, ...]]:
-        return {
-            part: tuple(
-                SourceFile(
-                    path=entry["path"],
-                    format=cast(Format, entry["format"]),
-                    checksums=tuple(entry["checksums"]),
-                    urls=tuple(entry["urls"]),
-                    member=entry.get("member"),
-                )
-                for entry in entries
-            )
-            for part, entries in group.items()
-        }
+        return {part: tuple(map(parse_source, entries)) for part, entries in group.items()}
 
     return Manifest(
         **{

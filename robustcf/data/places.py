@@ -8,12 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
-from robustcf.data.catalog import Manifest, SourceFile
+from robustcf.data.catalog import SourceFile
 from robustcf.data.download import Policy, fetch
 from robustcf.errors import DownloadError
 
 _BLOCK = 1 << 20
+
+
+class Named(Protocol):
+    """A manifest, of which only the name matters here: it is the name of the folder too."""
+
+    @property
+    def name(self) -> str:
+        """Of the data set."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -60,7 +70,7 @@ def sha256_of(path: Path) -> str:
 
 
 def locate(
-    manifest: Manifest, alternatives: Sequence[SourceFile], data_dir: str | Path | None = None
+    manifest: Named, alternatives: Sequence[SourceFile], data_dir: str | Path | None = None
 ) -> LocatedFile | None:
     """The first file in the search order that is present and right, or None."""
     for folder in data_dirs(data_dir):
@@ -74,7 +84,7 @@ def locate(
 
 
 def obtain(
-    manifest: Manifest,
+    manifest: Named,
     alternatives: Sequence[SourceFile],
     data_dir: str | Path | None = None,
     *,
@@ -115,12 +125,12 @@ def obtain(
     raise DownloadError(f"{manifest.name}: {tried}{_wrong_ones(manifest, alternatives, data_dir)}")
 
 
-def _searched(manifest: Manifest, data_dir: str | Path | None) -> str:
+def _searched(manifest: Named, data_dir: str | Path | None) -> str:
     return ", ".join(str(folder / manifest.name) for folder in data_dirs(data_dir))
 
 
 def _wrong_ones(
-    manifest: Manifest, alternatives: Sequence[SourceFile], data_dir: str | Path | None
+    manifest: Named, alternatives: Sequence[SourceFile], data_dir: str | Path | None
 ) -> str:
     """A word about files that bear the right name and are not it: a likely cause of trouble."""
     present = [

@@ -37,6 +37,7 @@ class Jacobian(Matrix):
         x: where to differentiate.
         forward_mode: False builds JVPs from two VJPs, for functions without forward-mode rules.
         chunk: how many vectors vmap takes at once (None: all).
+        output_shape: of the function's value, where it is known: saves evaluating it once.
 
     Example:
         >>> J = Jacobian(lambda x: x**2, torch.tensor([1.0, 3.0]))
@@ -51,24 +52,27 @@ class Jacobian(Matrix):
         *,
         forward_mode: bool = True,
         chunk: int | None = None,
+        output_shape: torch.Size | None = None,
     ) -> None:
-        """Evaluate ``function`` once, without a graph, to learn the number of outputs."""
+        """Evaluate ``function`` once, without a graph, unless its output's shape is given."""
         if not isinstance(x, torch.Tensor) or not x.dtype.is_floating_point:
             got = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
             raise InputError(f"x must be a real floating point tensor, got {got}")
         if chunk is not None and chunk < 1:
             raise InputError(f"chunk must be at least 1 or None, got {chunk}")
-        with torch.no_grad():
-            output = function(x)
-        if not isinstance(output, torch.Tensor):
-            raise InputError(
-                f"function must return one tensor, got {type(output).__name__}: "
-                "pick one output or concatenate them"
-            )
+        if output_shape is None:
+            with torch.no_grad():
+                output = function(x)
+            if not isinstance(output, torch.Tensor):
+                raise InputError(
+                    f"function must return one tensor, got {type(output).__name__}: "
+                    "pick one output or concatenate them"
+                )
+            output_shape = output.shape
         self._function, self._x = function, x
         self._forward_mode, self._chunk = forward_mode, chunk
-        self._output_shape = output.shape
-        self.shape = (output.numel(), x.numel())
+        self._output_shape = output_shape
+        self.shape = (output_shape.numel(), x.numel())
         self.dtype = working_dtype(x.dtype)
         self.device = x.device
 

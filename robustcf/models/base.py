@@ -25,9 +25,9 @@ from robustcf.models.spectral import spectral_factors
 from robustcf.randomness import stream
 
 Batching = Literal["rows", "pairs"]
-Init = Literal["spectral", "normal"]
+Init = Literal["spectral", "smooth", "normal"]
 BATCHINGS: tuple[str, ...] = ("rows", "pairs")
-INITS: tuple[str, ...] = ("spectral", "normal")
+INITS: tuple[str, ...] = ("spectral", "smooth", "normal")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,10 +74,11 @@ class Model(ABC):
             items); ``pairs``: the published procedure, sampled negatives for each positive.
         batch_size: pairs a step, for ``pairs``.
         block_users: users a step, for ``rows``.
-        init: ``spectral``, see :func:`robustcf.models.spectral.spectral_factors`, or
-            ``normal`` with standard deviation ``init_std``.
+        init: ``spectral`` or ``smooth``, see
+            :func:`robustcf.models.spectral.spectral_factors`, or ``normal`` with standard
+            deviation ``init_std``.
         init_std: for ``normal``.
-        base_logit: for ``spectral``, minus the score that everything starts from.
+        base_logit: for ``spectral`` and ``smooth``, minus the score that everything starts from.
         start: factors to start from instead of ``init``.
         seed: of initialization, blocks and sampling, each from a stream of its own.
         device: where the tensors live.
@@ -132,8 +133,10 @@ class Model(ABC):
                 part.detach().to(device=self.device, dtype=dtype).clone() for part in start
             )
             return
-        if init == "spectral":
-            U, V = spectral_factors(train, dim, stream(seed, "init"), base_logit=base_logit)
+        if init != "normal":
+            U, V = spectral_factors(
+                train, dim, stream(seed, "init"), base_logit=base_logit, smooth=init == "smooth"
+            )
         else:
             rng = stream(seed, "init")
             U = rng.normal(0.0, init_std, (train.n_users, dim)).astype(np.float32)
@@ -223,7 +226,14 @@ class Model(ABC):
     def _user_loss(self, items: npt.NDArray[np.int64], V: Tensor) -> Callable[[Tensor], Tensor]:
         """What the objective is for a new user with these items, as a function of the row."""
 
-    def fold_in(self, items: npt.ArrayLike, *, ridge: float = 0.0, steps: int = 60) -> Tensor:
+    def fold_in(
+        self,
+        items: npt.ArrayLike,
+        *,
+        ridge: float = 0.0,
+        steps: int = 60,
+        offset: bool = False,
+    ) -> Tensor:
         """An embedding for a new user who has these items; the items' embeddings stay.
 
         It minimizes the user's own part of the objective, a convex function of one row, from
@@ -233,6 +243,8 @@ class Model(ABC):
             items: ids of the items, at least one, each once.
             ridge: weight of the squared norm of the row beside the objective.
             steps: iterations of L-BFGS at most.
+            offset: whether one number, free and then forgotten, is added to all scores of the user:
+                for items in a gauge that has taken it from them, see :mod:`robustcf.gauge`.
 
         Returns:
             The embedding, of length dim.
@@ -255,20 +267,24 @@ class Model(ABC):
         check_number("ridge", ridge)
         # float64: the line search compares losses that differ by little.
         V = self.items.detach().double()
+        start = self.users.detach().double().mean(dim=0)
+        if offset:
+            V, start = torch.cat([V, V.new_ones(len(V), 1)], 1), torch.cat([start, V.new_zeros(1)])
         loss = self._user_loss(ids.astype(np.int64), V)
-        row = self.users.detach().double().mean(dim=0).requires_grad_()
+        row = start.requires_grad_()
         optimizer = torch.optim.LBFGS(
             [row], max_iter=steps, tolerance_grad=1e-7, line_search_fn="strong_wolfe"
         )
 
         def closure() -> Tensor:
             optimizer.zero_grad()
-            value = loss(row) + ridge * (row @ row)
+            own = row[: self.dim]
+            value = loss(row) + ridge * (own @ own)
             value.backward()  # type: ignore[no-untyped-call]
             return value
 
         optimizer.step(closure)  # type: ignore[no-untyped-call]
-        return row.detach().to(self.dtype)
+        return row.detach()[: self.dim].to(self.dtype)
 
 
 def check_integer(name: str, value: object, least: int) -> None:

@@ -11,12 +11,21 @@ from robustcf.errors import InputError
 
 _EXTRA = 10  # more directions than wanted: the leading ones converge faster
 _ROUNDS = 3
+# Of the smooth start; chosen on valid of MovieLens-1M, Yelp2018 and CiteULike-a, between what is
+# best for the one and for the others.
+_POPULARITY = 0.25
+_EMPHASIS = 1.5
 
 Matrix = npt.NDArray[np.float32]
 
 
 def spectral_factors(
-    train: Interactions, dim: int, rng: np.random.Generator, *, base_logit: float = 5.0
+    train: Interactions,
+    dim: int,
+    rng: np.random.Generator,
+    *,
+    base_logit: float = 5.0,
+    smooth: bool = False,
 ) -> tuple[Matrix, Matrix]:
     """Factors from a randomized SVD of D_u^{-1/2} R D_i^{-1/2}, plus one constant direction.
 
@@ -26,6 +35,12 @@ def spectral_factors(
     -base_logit, where the many negatives want it. From small random numbers instead, a weighted
     cross-entropy first finds the popularity solution and stays near it for thousands of steps.
 
+    ``smooth`` makes the start a recommender of its own, a low-pass filter on the graph of users
+    and items: the singular values to the power of 3/2 play down what few pairs support, and an
+    item's row times degree^(1/4) brings back part of the popularity that the normalization took
+    away. It ranks far better than the plain start before any training; after training there is
+    no such difference.
+
     Users and items without pairs have only the constant direction.
 
     Args:
@@ -33,6 +48,7 @@ def spectral_factors(
         dim: columns, at least 1; with more than the smaller side has rows, the rest is 0.
         rng: draws the start of the randomized SVD.
         base_logit: see above.
+        smooth: see above.
 
     Returns:
         U (n_users x dim) and V (n_items x dim), float32.
@@ -71,9 +87,13 @@ def spectral_factors(
     # Torch, not numpy, for the dense algebra: its threads are the ones the caller has set.
     projected = torch.from_numpy(np.ascontiguousarray(backward @ basis))
     right, sizes, inner = torch.linalg.svd(projected, full_matrices=False)
-    roots = sizes[:rank].sqrt()
-    u = ((torch.from_numpy(basis) @ inner[:rank].T) * roots).numpy()
+    # Relative to the largest: a power of it neither overflows nor vanishes.
+    roots = (sizes[:rank] / sizes[0]).sqrt()
+    powers = roots ** (2 * _EMPHASIS - 1) if smooth else roots
+    u = ((torch.from_numpy(basis) @ inner[:rank].T) * powers).numpy()
     v = (right[:, :rank] * roots).numpy()
+    if smooth:
+        v *= (train.item_degrees.astype(np.float32) ** _POPULARITY)[:, None]
     U[:, :rank], V[:, :rank] = u / _mean_norm(u), v / _mean_norm(v)
     return U, V
 

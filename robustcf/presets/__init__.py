@@ -1,6 +1,10 @@
-"""Settings chosen on valid, one file for each data set, model and regularizer.
+"""Settings in files, one for each data set, model and regularizer, with where they come from.
 
-Each file holds the settings that differ from the defaults and how they were found.
+The file names say what they are for. ``dataset.model.reg.json``: chosen on valid by clean quality.
+``dataset.model.robust.json``: chosen on valid by quality under attack; it brings its own
+regularizer. ``dataset.model.reg.paper.json``: what the paper's table says. The data set ``default``
+stands for all that have no file of their own. A file holds the settings that differ from the
+defaults and how they were found.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from robustcf.config import MODELS, REGULARIZERS, TrainConfig
 from robustcf.errors import InputError
 
 DEFAULT = "default"
+KINDS = ("tuned", "robust", "paper")
 # What the published procedure goes with, where the preset speaks of whole rows.
 _PAIRS = {"lr": 1e-3, "user_lr": None, "schedule": "constant"}
 
@@ -25,7 +30,7 @@ class Preset:
     """A configuration and where it comes from.
 
     Args:
-        name: ``dataset.model.reg``.
+        name: the file's, without ``.json``.
         config: the settings.
         found: how they were found: the script, its command, the metrics on valid.
     """
@@ -35,19 +40,52 @@ class Preset:
     found: Mapping[str, Any]
 
 
-def preset(dataset: str, model: str = "ultragcn", reg: str = "weight_decay") -> Preset:
-    """The preset of a data set, model and regularizer; unknown data sets get ``default``.
+def preset(
+    dataset: str, model: str = "ultragcn", reg: str | None = None, kind: str = "tuned"
+) -> Preset:
+    """The preset of a data set, model and regularizer.
+
+    Args:
+        dataset: its name; ``tuned`` and ``robust`` fall back to ``default``, which is tuned for no
+            set.
+        model: ``ultragcn`` or ``bpr-mf``.
+        reg: the regularizer, weight decay by default; ``robust`` chooses it itself.
+        kind: ``tuned``, ``robust`` or ``paper``.
+
+    Raises:
+        InputError: something has another name, or there is no such preset.
 
     Example:
         >>> preset("my-file.csv").name
         'default.ultragcn.weight_decay'
+        >>> preset("ml-1m", reg="two_to_inf", kind="paper").name
+        'ml-1m.ultragcn.two_to_inf.paper'
     """
-    if model not in MODELS:
-        raise InputError(f"model must be one of {', '.join(MODELS)}, got {model!r}")
-    if reg not in REGULARIZERS:
-        raise InputError(f"reg must be one of {', '.join(REGULARIZERS)}, got {reg!r}")
+    for what, value, allowed in (
+        ("model", model, MODELS),
+        ("reg", reg or "weight_decay", REGULARIZERS),
+        ("preset", kind, KINDS),
+    ):
+        if value not in allowed:
+            raise InputError(f"{what} must be one of {', '.join(allowed)}, got {value!r}")
+    if kind == "robust" and reg is not None:
+        raise InputError(
+            f"the robust preset chooses its regularizer itself, got reg {reg!r}: leave it out"
+        )
     known = presets()
-    return known.get(f"{dataset}.{model}.{reg}") or known[f"{DEFAULT}.{model}.{reg}"]
+    rest = {
+        "tuned": f"{model}.{reg or 'weight_decay'}",
+        "robust": f"{model}.robust",
+        "paper": f"{model}.{reg or 'weight_decay'}.paper",
+    }[kind]
+    found = known.get(f"{dataset}.{rest}") or known.get(f"{DEFAULT}.{rest}")
+    if found is None:
+        there = [name for name in known if name.endswith(f".{kind}")]
+        raise InputError(
+            f"there is no preset {dataset}.{rest}; of the kind {kind!r} there are "
+            f"{', '.join(there)}"
+        )
+    return found
 
 
 @cache
@@ -64,8 +102,9 @@ def presets() -> Mapping[str, Preset]:
             continue
         name = entry.name.removesuffix(".json")
         raw = json.loads(entry.read_text(encoding="utf-8"))
-        _, model, reg = name.rsplit(".", 2)
-        config = TrainConfig.from_dict({"model": model, "reg": reg, **raw["config"]})
+        _, model, reg, *_ = name.split(".")
+        named = {"model": model} if reg == "robust" else {"model": model, "reg": reg}
+        config = TrainConfig.from_dict({**named, **raw["config"]})
         found[name] = Preset(name, config, raw["found"])
     return found
 

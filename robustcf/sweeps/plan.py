@@ -19,7 +19,8 @@ from robustcf.sweeps.curves import AUTO, CERTIFICATE, CONTROLS, check_attack, co
 
 RELATIVE_EPSILONS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 ABSOLUTE_EPSILONS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
-SETTINGS = REGULARIZERS
+APR, ROBUST = "apr", "robust"
+SETTINGS = (*REGULARIZERS, APR, ROBUST)
 # Where the data lie is no part of what they are: the fingerprint is.
 _PLACES = ("data_dir", "download")
 
@@ -32,7 +33,8 @@ class SweepPlan:
         dataset: a name or a path.
         data: the other arguments of :func:`robustcf.data.load`.
         model: ``ultragcn`` or ``bpr-mf``.
-        regs: the settings to compare: regularizers.
+        regs: the settings to compare: regularizers; ``apr``, adversarial training with the BPR
+            objective beside weight decay; ``robust``, the robust preset.
         seeds: of training.
         attacks: names, see :func:`robustcf.sweeps.curves.attacked`; the random control is always
             added, and the certificate where the budget has one.
@@ -40,7 +42,7 @@ class SweepPlan:
         relative: whether they are in units of the factors' own size: the only ones that compare
             models of different scale.
         budget: the norm that epsilon bounds.
-        preset: ``tuned``: settings chosen on valid.
+        preset: ``tuned``: settings chosen on valid; or ``paper``: the paper's table.
         changes: training settings that differ from the preset, for all runs.
         threads: torch threads of every run. Another number may round differently, so it is part
             of the plan; how many runs go on at a time is not.
@@ -74,8 +76,8 @@ class SweepPlan:
         for reg in self.regs:
             if reg not in SETTINGS:
                 raise InputError(f"regs must be out of {', '.join(SETTINGS)}, got {reg!r}")
-        if self.preset != "tuned":
-            raise InputError(f"preset must be tuned, got {self.preset!r}")
+        if self.preset not in ("tuned", "paper"):
+            raise InputError(f"preset must be tuned or paper, got {self.preset!r}")
         if self.model not in MODELS:
             raise InputError(f"model must be one of {', '.join(MODELS)}, got {self.model!r}")
         for attack in self.attacks:
@@ -99,8 +101,13 @@ class SweepPlan:
         """What a run is trained with, and the name of the preset it came from."""
         manifest = find(self.dataset)
         name = manifest.name if manifest is not None else Path(self.dataset).name
-        chosen = preset(name, self.model, reg)
-        return adapted(chosen.config, self.changes).replace(seed=seed), chosen.name
+        if reg == ROBUST:
+            chosen = preset(name, self.model, kind=ROBUST)
+        else:
+            base = "weight_decay" if reg == APR else reg
+            chosen = preset(name, self.model, base, self.preset)
+        changes = dict(self.changes) | ({"adversarial": "bpr"} if reg == APR else {})
+        return adapted(chosen.config, changes).replace(seed=seed), chosen.name
 
     def identity(self) -> dict[str, Any]:
         """Plain values of everything that decides the results, apart from the data's content."""

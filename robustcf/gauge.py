@@ -1,0 +1,109 @@
+"""Gauges: other embeddings with the very same rankings, and the one an attack can move least.
+
+A ranking by U V^T does not fix U and V. For every vector c and every invertible matrix A,
+
+- ``V -> V - 1 c^T`` adds one number to all scores of a user: no ranking changes;
+- ``U -> U A``, ``V -> V A^{-T}`` changes no score at all.
+
+What changes is how far an attack reaches. Let every row of U move by at most ``eps m_U`` and every
+row of V by at most ``eps m_V``, where m is the median row norm (a relative row budget). The gap
+between items i and j of user u then moves by at most::
+
+    eps (m_U ||v_i - v_j|| + 2 m_V ||u||) + 2 eps^2 m_U m_V
+
+For fixed scores this is small when the norms are. So the *balanced* gauge takes c, the mean of the
+items, and A such that ``||U||_F^2 + ||V||_F^2`` is the smallest possible: then
+``U^T U = V^T V`` is diagonal, and both squared norms are the nuclear norm of the centred scores.
+
+Factors that were trained with a cross-entropy are far from it: a constant direction, long in every
+row, carries the base rate, which no ranking needs, and whoever perturbs along it reaches all users.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from robustcf.factors import Factors
+
+# Singular values below this share of the largest are rounding, not directions.
+_RELATIVE_RANK = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Gauge:
+    """A change of coordinates: ``U A`` and ``(V - 1 c^T) B`` with ``B = A^{-T}``.
+
+    Args:
+        centre: c, of length d.
+        to_users: A, d x d.
+        to_items: B, d x d.
+    """
+
+    centre: Tensor
+    to_users: Tensor
+    to_items: Tensor
+
+    @classmethod
+    def balanced(cls, U: Tensor, V: Tensor) -> Gauge:
+        """The balanced gauge of two factors.
+
+        Directions that no score depends on get length 0.
+
+        Cost: a QR decomposition of each factor, O((users + items) d^2), in double precision.
+
+        Example:
+            >>> U = torch.tensor([[9.0, 1.0], [9.0, -1.0]])
+            >>> V = torch.tensor([[7.0, 1.0], [7.0, 3.0]])
+            >>> new = Gauge.balanced(U, V).apply(Factors(U, V))
+            >>> (new.users @ new.items.T).round(decimals=3).abs().tolist()
+            [[1.0, 1.0], [1.0, 1.0]]
+            >>> round(float(new.users.norm() ** 2), 4), round(float(new.items.norm() ** 2), 4)
+            (2.0, 2.0)
+        """
+        users, items = U.double(), V.double()
+        centre = items.mean(dim=0)
+        left = torch.linalg.qr(users, mode="r").R
+        right = torch.linalg.qr(items - centre, mode="r").R
+        # U V^T = Q_u (R_u R_v^T) Q_v^T, so the small matrix has the singular values.
+        a, values, b = torch.linalg.svd(left @ right.mT, full_matrices=False)
+        root = torch.where(values > _RELATIVE_RANK * values[:1], values.rsqrt(), 0.0)
+        return cls(centre, right.mT @ (b.mT * root), left.mT @ (a * root))
+
+    def apply(self, factors: Factors) -> Factors:
+        """The same rankings in this gauge."""
+        users, items = factors.users, factors.items
+        return Factors(
+            (users.double() @ self.to_users).to(users.dtype),
+            ((items.double() - self.centre) @ self.to_items).to(items.dtype),
+        )
+
+
+def shrink(factors: Factors, share: float) -> Factors:
+    """Balanced factors whose singular values are smaller by ``share`` times their median.
+
+    Values below that become 0. This is the proximal step of the nuclear norm of the centred
+    scores: of all scores so near to the old ones, those with the smallest norms of factors. Unlike
+    a gauge it changes rankings, a little: the weakest directions go, and with them length that an
+    attack makes use of.
+
+    Args:
+        factors: in the balanced gauge.
+        share: 0 changes nothing.
+
+    Cost: one pass over the factors.
+
+    Example:
+        >>> both = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
+        >>> (shrink(Factors(both, both), 0.5).users ** 2).diag().round(decimals=4).tolist()
+        [7.0, 2.0, 0.0]
+    """
+    values = factors.users.double().square().sum(dim=0)
+    left = (values - share * values.median()).clamp_min(0.0)
+    factor = torch.where(values > 0, (left / values).sqrt(), 0.0)
+    return Factors(
+        (factors.users.double() * factor).to(factors.users.dtype),
+        (factors.items.double() * factor).to(factors.items.dtype),
+    )

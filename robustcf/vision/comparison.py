@@ -1,0 +1,166 @@
+"""Estimators of ||J||_{2->inf} side by side on the Jacobian of a trained network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from robustcf.errors import InputError
+from robustcf.estimators import METHODS, FunctionOperator, two_to_inf
+from robustcf.vision.attacks import evaluation_mode
+from robustcf.vision.jacobian import JacobianOperator
+
+#: The paper's methods, and the library's own beside them.
+COMPARED = (
+    *("adaptive_power", "rademacher_averaging", "twinest", "twinest_pp"),
+    *("sketch", "xrownorm", "rsvd_sketch", "save"),
+)
+
+
+class _Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts floating point operations of convolutions and matrix products."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
+            self.total += int(count(*args, **(kwargs or {}), out_val=out))
+        return out
+
+
+def count_gflops(call: Callable[[], object]) -> float:
+    """Billions of floating point operations of the convolutions and matrix products in a call.
+
+    A multiplication and an addition count as two. Works on tensors of the meta device too, where
+    nothing is computed.
+
+    Example:
+        >>> count_gflops(lambda: torch.ones(10, 20) @ torch.ones(20, 30)) * 1e9
+        12000.0
+    """
+    counted = _Flops()
+    with counted:
+        call()
+    return counted.total / 1e9
+
+
+def product_gflops(model: nn.Module, image: Tensor) -> dict[str, float]:
+    """Billions of floating point operations of a forward pass, a VJP (J x) and a JVP (J^T y).
+
+    Args:
+        model: in evaluation mode for the count.
+        image: one image, 1 x channels x height x width.
+
+    Example:
+        >>> from robustcf.vision.wideresnet import WideResNet
+        >>> costs = product_gflops(WideResNet(10, 1, 10), torch.zeros(1, 3, 16, 16))
+        >>> 1.9 < costs["vjp"] / costs["forward"] < 2.1
+        True
+    """
+    with evaluation_mode(model), torch.no_grad():
+        J = JacobianOperator(model, image)
+        _, inputs, classes = J.shape
+        u = torch.ones(1, classes, 1, dtype=J.dtype, device=J.device)
+        v = torch.ones(1, inputs, 1, dtype=J.dtype, device=J.device)
+        return {
+            "forward": count_gflops(lambda: model(image)),
+            "vjp": count_gflops(lambda: J.matmat(u)),
+            "jvp": count_gflops(lambda: J.rmatmat(v)),
+        }
+
+
+@dataclass(frozen=True)
+class Point:
+    """One method at one budget.
+
+    Args:
+        method: its name.
+        budget: products that it was given.
+        error: mean relative error of the norm.
+        error_se: standard error of that mean.
+        exact: share of trials with the right value (to 1e-6).
+        gflops: mean cost of the products made, as JVPs and VJPs of the network.
+        trials: how many.
+    """
+
+    method: str
+    budget: int
+    error: float
+    error_se: float
+    exact: float
+    gflops: float
+    trials: int
+
+
+def compare(
+    J: Tensor,
+    costs: dict[str, float],
+    *,
+    methods: Sequence[str] = COMPARED,
+    budgets: Sequence[int] = (10, 20, 50, 100, 200),
+    trials: int = 100,
+    seed: int = 0,
+) -> list[Point]:
+    """Errors of estimators on one explicit Jacobian, against products and operations.
+
+    The trials multiply with the entries of J, which gives the products of the network up to
+    rounding at a small part of its cost; what the network would have cost is in ``gflops``.
+
+    Args:
+        J: inputs x classes.
+        costs: of :func:`product_gflops`.
+        methods: names out of :data:`robustcf.estimators.METHODS`.
+        budgets: products.
+        trials: for each method and budget.
+        seed: of the first trial.
+
+    Returns:
+        One point for each method and budget that it can work with.
+
+    Raises:
+        InputError: an unknown method, or no trials.
+    """
+    unknown = [method for method in methods if method not in METHODS]
+    if unknown or trials < 1:
+        raise InputError(
+            f"expected methods out of {', '.join(METHODS)} and at least one trial, got "
+            f"{', '.join(unknown) or 'good methods'} and {trials} trials"
+        )
+    dense = J.detach().double().cpu()
+    truth = float(dense.square().sum(dim=1).amax().sqrt())
+    # Entries behind two functions: no method may look at them other than by products.
+    operator = FunctionOperator(
+        (dense.shape[0], dense.shape[1]), lambda X: dense @ X, lambda Y: dense.mT @ Y
+    )
+    points = []
+    for method in methods:
+        for budget in budgets:
+            errors, spent = [], []
+            for trial in range(trials):
+                answer = two_to_inf(operator, budget, method, generator=seed + trial)
+                error = abs(float(answer) / truth - 1)
+                errors.append(0.0 if error < 1e-6 else error)
+                spent.append(answer.products * costs["vjp"] + answer.rproducts * costs["jvp"])
+            values = torch.tensor(errors, dtype=torch.float64)
+            points.append(
+                Point(
+                    method=method,
+                    budget=budget,
+                    error=float(values.mean()),
+                    error_se=float(values.std(correction=0)) / trials**0.5,
+                    exact=float((values == 0).double().mean()),
+                    gflops=sum(spent) / trials,
+                    trials=trials,
+                )
+            )
+    return points

@@ -1,0 +1,159 @@
+"""Configurations of vision runs: the paper's recipe is the default."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from robustcf.errors import InputError
+from robustcf.settings import check_known, check_numbers
+from robustcf.vision.regularizers import REGULARIZERS, JacobianRegularizer, OperatorNorm, TwoToInf
+
+REGS = ("none", *REGULARIZERS)
+
+
+@dataclass(frozen=True)
+class VisionConfig:
+    """Everything that decides what a classifier learns, apart from the images.
+
+    The defaults are the paper's: WideResNet-16-10, SGD with Nesterov momentum, learning rate 0.1
+    divided by 10 at epochs 60, 120 and 160 of 200, batches of 128. The paper does not publish its
+    ``reg_weight``.
+
+    Args:
+        depth: of the WideResNet.
+        width: likewise.
+        reg: ``none``, ``frobenius``, ``spectral``, ``infinity`` or ``two_to_inf``.
+        reg_weight: lambda, the weight of the mean squared norm of the Jacobian (pixels in [0, 1]).
+        reg_every: act in every k-th step only.
+        reg_images: images of a batch that are penalized; None for all.
+        reg_block: vectors that one pass takes; None for all.
+        estimator: of ``two_to_inf``.
+        reg_budget: products an image of ``two_to_inf``.
+        reg_steps: power iterations of ``spectral`` and ``infinity``.
+        epochs: passes over the training images.
+        lr: learning rate at the start.
+        milestones: epochs after which it is divided by 10; None for 30, 60 and 80 % of them.
+        momentum: Nesterov's.
+        weight_decay: of all parameters.
+        batch_size: images a step.
+        augment: whether to augment as the data set's recipe says.
+        seed: of everything random in training.
+
+    Example:
+        >>> VisionConfig(epochs=200).lr_at(60), VisionConfig(epochs=200).lr_at(59)
+        (0.01, 0.1)
+    """
+
+    depth: int = 16
+    width: int = 10
+    reg: str = "none"
+    reg_weight: float = 0.0
+    reg_every: int = 1
+    reg_images: int | None = None
+    reg_block: int | None = None
+    estimator: str = "twinest"
+    reg_budget: int = 9
+    reg_steps: int = 1
+    epochs: int = 200
+    lr: float = 0.1
+    milestones: tuple[int, ...] | None = None
+    momentum: float = 0.9
+    weight_decay: float = 5e-5
+    batch_size: int = 128
+    augment: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.reg not in REGS:
+            raise InputError(f"reg must be one of {', '.join(REGS)}, got {self.reg!r}")
+        check_numbers(self, may_be_zero=("seed",))
+        if not isinstance(self.augment, bool):
+            raise InputError(f"augment must be true or false, got {self.augment!r}")
+        if self.lr == 0:
+            raise InputError("lr must be positive, got 0")
+        if not 0 < self.momentum < 1:
+            raise InputError(f"momentum must lie between 0 and 1, got {self.momentum!r}")
+        if self.milestones is not None:
+            # JSON has lists only.
+            object.__setattr__(self, "milestones", tuple(self.milestones))
+        self.regularizer()  # its own options are checked by itself
+
+    def lr_at(self, epoch: int) -> float:
+        """The learning rate of an epoch, counted from 0."""
+        marks = self.milestones
+        if marks is None:
+            marks = tuple(round(share * self.epochs) for share in (0.3, 0.6, 0.8))
+        return self.lr / 10.0 ** sum(epoch >= mark for mark in marks)
+
+    def regularizer(self) -> JacobianRegularizer | None:
+        """The regularizer that these settings describe."""
+        if self.reg == "none":
+            return None
+        options: dict[str, Any] = {
+            "every": self.reg_every,
+            "images": self.reg_images,
+            "block": self.reg_block,
+            "seed": self.seed,
+        }
+        kind = REGULARIZERS[self.reg]
+        if issubclass(kind, TwoToInf):
+            options |= {"estimator": self.estimator, "budget": self.reg_budget}
+        elif issubclass(kind, OperatorNorm):
+            options |= {"steps": self.reg_steps}
+        return kind(**options)
+
+    def replace(self, **changes: Any) -> VisionConfig:
+        """A copy with some settings changed; unknown ones are an error."""
+        check_known(type(self), changes)
+        return dataclasses.replace(self, **changes)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> VisionConfig:
+        """From plain values; what is not given takes its default."""
+        check_known(cls, values)
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class VisionRunConfig:
+    """What a vision run was made from.
+
+    Args:
+        dataset: a name or a path.
+        data: the other arguments of :func:`robustcf.vision.loading.load_images`.
+        train: how to train.
+        threads: torch threads; the same number repeats the same bits.
+        device: where the tensors live.
+
+    Example:
+        >>> config = VisionRunConfig("digits")
+        >>> VisionRunConfig.from_json(config.to_json()) == config
+        True
+    """
+
+    dataset: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    train: VisionConfig = field(default_factory=VisionConfig)
+    threads: int = 1
+    device: str = "cpu"
+
+    def to_json(self) -> str:
+        """As indented JSON text."""
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> VisionRunConfig:
+        """From JSON text; an unknown key is an error."""
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InputError(f"a configuration must be JSON ({error})") from error
+        if not isinstance(values, dict) or "dataset" not in values:
+            raise InputError("a configuration must be a JSON object that names its dataset")
+        check_known(cls, values)
+        train = VisionConfig.from_dict(values.pop("train", {}))
+        return cls(train=train, **values)

@@ -1,0 +1,212 @@
+"""What a trained classifier is measured by: accuracy, accuracy under attack, norms of J."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from robustcf.errors import InputError
+from robustcf.estimators.probes import Seed, as_generator
+from robustcf.vision.attacks import EPS, evaluation_mode, fgsm, pgd
+from robustcf.vision.jacobian import JacobianOperator
+from robustcf.vision.regularizers import Frobenius, Spectral
+
+Attack = Callable[[nn.Module, Tensor, Tensor, float], Tensor]
+
+
+def accuracy(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    attack: Attack | None = None,
+    eps: float = EPS,
+    batch_size: int = 256,
+) -> float:
+    """Share of images that are classified right, attacked first if an attack is given.
+
+    With eps = 0 the images are untouched and the batches the same, so the accuracy is that
+    without attack, bit for bit.
+
+    Args:
+        model: pixels in [0, 1] to logits; evaluated in evaluation mode.
+        x: images in [0, 1], or uint8.
+        y: labels.
+        attack: :func:`~robustcf.vision.attacks.fgsm`, :func:`~robustcf.vision.attacks.pgd` or any
+            function of (model, x, y, eps).
+        eps: radius of the attack.
+        batch_size: images at a time.
+
+    Example:
+        >>> model = nn.Flatten()
+        >>> accuracy(model, torch.eye(2).reshape(2, 2, 1, 1), torch.tensor([0, 1]))
+        1.0
+    """
+    if not len(x) or len(x) != len(y):
+        raise InputError(f"expected one label an image, got {len(x)} images, {len(y)} labels")
+    right = 0
+    with evaluation_mode(model):
+        for start in range(0, len(x), batch_size):
+            images = pixels(x[start : start + batch_size])
+            labels = y[start : start + batch_size]
+            if attack is not None:
+                images = attack(model, images, labels, eps)
+            with torch.no_grad():
+                right += int((model(images).argmax(dim=1) == labels).sum())
+    return right / len(x)
+
+
+def pixels(x: Tensor) -> Tensor:
+    """Images in [0, 1] as float32; other floating point images pass through.
+
+    Example:
+        >>> pixels(torch.tensor([255], dtype=torch.uint8)).tolist()
+        [1.0]
+    """
+    return x.float() / 255 if x.dtype == torch.uint8 else x
+
+
+@dataclass(frozen=True)
+class JacobianNorms:
+    """Norms of J (inputs x classes), one number an image; what is not estimated is None.
+
+    Args:
+        frobenius: ||J||_F.
+        spectral: ||J||_2.
+        infinity: ||J^T||_inf, the largest l_1 norm of a logit's gradient.
+        two_to_inf: ||J||_{2->inf}, the largest norm of a pixel's row.
+    """
+
+    frobenius: Tensor
+    spectral: Tensor
+    infinity: Tensor | None
+    two_to_inf: Tensor | None
+
+    @property
+    def stable_rank(self) -> Tensor:
+        """||J||_F^2 / ||J||_2^2 for each image, between 1 and the number of classes."""
+        return (self.frobenius / self.spectral).square()
+
+    def means(self) -> dict[str, float]:
+        """Means over images, of the stable rank too."""
+        values = {**vars(self), "stable_rank": self.stable_rank}
+        return {name: float(v.double().mean()) for name, v in values.items() if v is not None}
+
+
+def jacobian_norms(
+    model: nn.Module, x: Tensor, *, batch_size: int = 32, block: int | None = 16
+) -> JacobianNorms:
+    """Exact norms of the Jacobian at each image, from all its entries.
+
+    Args:
+        model: measured in evaluation mode.
+        x: images in [0, 1], or uint8.
+        batch_size: images at a time.
+        block: vectors at a time.
+
+    Cost: one product a class and image, and classes x inputs numbers for each image of a batch.
+
+    Example:
+        >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+        >>> norms = jacobian_norms(net, torch.rand(2, 1, 2, 2))
+        >>> torch.allclose(norms.frobenius, net[1].weight.norm().double())
+        True
+    """
+    parts = []
+    with evaluation_mode(model), torch.no_grad():
+        for start in range(0, len(x), batch_size):
+            J = JacobianOperator(model, pixels(x[start : start + batch_size]), block=block)
+            dense = J.dense().double()
+            gram = dense.mT @ dense
+            parts.append(
+                torch.stack(
+                    [
+                        gram.diagonal(dim1=1, dim2=2).sum(dim=1).sqrt(),
+                        torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0).sqrt(),
+                        dense.abs().sum(dim=1).amax(dim=1),
+                        dense.square().sum(dim=2).amax(dim=1).sqrt(),
+                    ]
+                )
+            )
+    return JacobianNorms(*torch.cat(parts, dim=1))
+
+
+def estimated_norms(
+    model: nn.Module,
+    x: Tensor,
+    *,
+    projections: int = 16,
+    steps: int = 20,
+    batch_size: int = 32,
+    generator: Seed = None,
+) -> JacobianNorms:
+    """Frobenius and spectral norm from products, for the stable rank where classes are many.
+
+    Args:
+        model: measured in evaluation mode.
+        x: images in [0, 1], or uint8.
+        projections: random vectors for ||J||_F^2, which they estimate without bias.
+        steps: of the power method for ||J||_2, a lower bound.
+        batch_size: images at a time.
+        generator: of the random vectors.
+
+    Cost: projections + 2 steps + 1 products an image.
+    """
+    source = as_generator(generator)
+    frobenius, spectral = Frobenius(projections=projections), Spectral(steps=steps)
+    squares = []
+    with evaluation_mode(model), torch.no_grad():
+        for start in range(0, len(x), batch_size):
+            J = JacobianOperator(model, pixels(x[start : start + batch_size]), block=4)
+            squares.append(torch.stack([reg.squares(J, source) for reg in (frobenius, spectral)]))
+    both = torch.cat(squares, dim=1).double().sqrt()
+    return JacobianNorms(both[0], both[1], None, None)
+
+
+def report(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    eps: float = EPS,
+    steps: int = 2,
+    jacobian_images: int = 100,
+    estimate_above: int = 100,
+    generator: Seed = 0,
+) -> dict[str, float | int]:
+    """The paper's columns: accuracy, FGSM, PGD, stable rank; and the mean norms of J.
+
+    Args:
+        model: pixels in [0, 1] to logits.
+        x: images in [0, 1], or uint8.
+        y: labels.
+        eps: radius of the attacks.
+        steps: of PGD.
+        jacobian_images: how many of the first images J is measured at.
+        estimate_above: with more classes than this J is estimated, else exact.
+        generator: of the estimates.
+    """
+    with evaluation_mode(model):
+        classes = JacobianOperator(model, pixels(x[:1])).shape[2]
+    some = x[:jacobian_images]
+    if classes > estimate_above:
+        norms = estimated_norms(model, some, generator=generator)
+    else:
+        norms = jacobian_norms(model, some)
+
+    def stepped(model: nn.Module, x: Tensor, y: Tensor, eps: float) -> Tensor:
+        return pgd(model, x, y, eps, steps=steps)
+
+    return {
+        "accuracy": accuracy(model, x, y),
+        "fgsm": accuracy(model, x, y, attack=fgsm, eps=eps),
+        "pgd": accuracy(model, x, y, attack=stepped, eps=eps),
+        **norms.means(),
+        "eps": eps,
+        "pgd_steps": steps,
+        "images": len(x),
+        "jacobian_images": len(some),
+    }
