@@ -120,7 +120,7 @@ def draw(out: Path, preset: str, suffixes: list[str]) -> None:
             columns = {
                 dataset: result[part]
                 for dataset, result in results.items()
-                if attack in result[part]["curves"]
+                if attack in result.get(part, {"curves": {}})["curves"]
             }
             if not columns:
                 continue
