@@ -39,6 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "robustness": {
         *("errors", "files", "config", "data", "factors", "metrics", "models", "attacks"),
     },
+    "attack_settings": {"errors", "robustness"},
     "statistics": {"errors"},
     "comparison": {"errors", "randomness", "statistics"},
     "saved_curves": {"errors", "config", "files"},

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from robustcf.attack_settings import STEPS, Settings
 from robustcf.cli.attack_report import curve_table, draw, members_table
-from robustcf.cli.attack_settings import STEPS, Settings
 from robustcf.cli.common import ListCommand, Report, reports, table
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from robustcf.cli.attack_settings import Settings
+    from robustcf.attack_settings import Settings
     from robustcf.robustness import RobustnessCurve
     from robustcf.runs import RunDir
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from robustcf.attack_settings import STEPS, Settings
 from robustcf.attacks import BUDGETS, FGM, PGD, Objective
 from robustcf.certificates import certified_curve
-from robustcf.cli.attack_settings import STEPS, Settings
 from robustcf.data import Split
 from robustcf.errors import InputError
 from robustcf.robustness import (

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robustcf.cli.attack_settings import Settings
+from robustcf.attack_settings import Settings
 from robustcf.cli.main import run
 from robustcf.robustness import RobustnessCurve
 
@@ -135,7 +135,7 @@ def test_the_oracle_says_that_it_is_one(trained, capsys):
         (["--attack", "auto"], "--positives test is for fgm and pgd"),
         (["--objective", "softmax", "--part", "valid"], "needs --part test"),
     ):
-        assert run(["attack", str(trained), *wrong, "--positives", "test"]) == 2
+        assert run(["attack", str(trained), *wrong, "--positives", "test"]) == 1
         assert message in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""What ``robustcf attack`` was asked for, and the file name that tells it."""
+"""What an attack on a run was asked for, and the file name that tells it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-import click
+from robustcf.errors import InputError
 
 ABSOLUTE_EPSILONS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
 RELATIVE_EPSILONS = (0.0, 0.02, 0.05, 0.1, 0.2)
@@ -59,10 +59,9 @@ class Settings:
         """Settings from the options of the command, with defaults that depend on each other.
 
         Raises:
-            InputError: epsilons that are no sizes of attacks.
-            click.UsageError: an oracle where there is none.
+            InputError: epsilons that are no sizes of attacks, or an oracle where there is none.
         """
-        from robustcf.robustness import check_epsilons
+        from robustcf.robustness.curves import check_epsilons
 
         relative = kind == "auto" if relative is None else relative
         default = RELATIVE_EPSILONS if relative else ABSOLUTE_EPSILONS
@@ -80,12 +79,12 @@ class Settings:
         if self.positives == "train":
             return
         if self.kind not in ("fgm", "pgd") or self.objective != "softmax":
-            raise click.UsageError(
+            raise InputError(
                 "--positives test is for fgm and pgd with --objective softmax: the others are not "
                 "defined against held-out pairs"
             )
         if self.part != "test":
-            raise click.UsageError("--positives test needs --part test: the pairs that count")
+            raise InputError("--positives test needs --part test: the pairs that count")
 
     @property
     def metric(self) -> str:
