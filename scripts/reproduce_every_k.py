@@ -126,7 +126,7 @@ def accuracies(options: argparse.Namespace, threads: int) -> dict[str, Any]:
         recipe = VisionConfig(depth=10, width=1, epochs=8, reg_images=16)
         dataset = "digits"
     else:
-        recipe, dataset = VisionConfig(), "cifar100"
+        recipe, dataset = VisionConfig(reg_images=None), "cifar100"
     if options.epochs is not None:
         recipe = recipe.replace(epochs=options.epochs)
     where = {} if options.data_dir is None else {"data_dir": os.path.abspath(options.data_dir)}

@@ -64,7 +64,7 @@ def settings(scale: str, cifar10: str) -> list[Setting]:
     if scale == "paper":
         grid = dict.fromkeys(("frobenius", "spectral", "two_to_inf"), (1e-4, 1e-3, 1e-2, 1e-1))
         grid["infinity"] = (1e-7, 1e-6, 1e-5, 1e-4)
-        return [Setting(name, name, VisionConfig(), grid) for name in PAPER]
+        return [Setting(name, name, VisionConfig(reg_images=None), grid) for name in PAPER]
     narrow = VisionConfig(depth=10, width=1)
     return [
         Setting("digits", "digits", narrow.replace(epochs=8, reg_images=16), SMALL_GRID["digits"]),

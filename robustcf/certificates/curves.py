@@ -38,12 +38,13 @@ from robustcf.attacks.base import SIDES, Side
 from robustcf.attacks.budgets import RowBudget
 from robustcf.certificates.radius import Budgets, Radius, plain_radius, tight_radius
 from robustcf.certificates.search import Ids, Items, smallest_radii
-from robustcf.data.interactions import Split
+from robustcf.data.interactions import Interactions, Split
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import (
     PER_USER,
     MetricReport,
+    Part,
     Protocol,
     evaluate,
     masked_pairs,
@@ -103,6 +104,7 @@ def certified_curve(
     side: Side = "both",
     mask: Sequence[str] | None = None,
     bound: str = "tight",
+    part: Part = "test",
 ) -> RobustnessCurve:
     """Lower bounds of every per-user metric under all attacks with a row budget.
 
@@ -113,13 +115,14 @@ def certified_curve(
 
     Args:
         factors: trained embeddings.
-        split: the data; the test pairs are the relevant ones.
+        split: the data.
         epsilons: ascending, from 0 on.
         ks: cutoffs of the metrics.
         relative: epsilons in units of the median row norm, of U for users and of V for items.
         side: which factors may move.
         mask: parts that are not candidates; None for the set's own protocol.
         bound: ``tight``, exact for every pair, or ``plain``, the sum of the worst of each term.
+        part: the pairs that count as relevant: ``test``, or ``valid`` to choose by.
 
     Returns:
         A curve with ``attack="certificate"``, with values of single users and without coverage.
@@ -139,10 +142,11 @@ def certified_curve(
         ('certificate', 1.0)
     """
     sizes = check_epsilons(epsilons)
-    clean = evaluate(factors, split, ks, mask=mask)
+    clean = evaluate(factors, split, ks, part=part, mask=mask)
+    pairs: Interactions = getattr(split, part)
     budgets = row_budgets(factors, relative, side)
     cutoffs = sorted({int(k) for k in ks})
-    rows, items = rows_of(split.test, clean.users)
+    rows, items = rows_of(pairs, clean.users)
     own = Items(rows, items.astype(np.int64))
     radii = smallest_radii(
         factors,
@@ -150,11 +154,11 @@ def certified_curve(
         _radius(bound),
         clean.users,
         own,
-        masked_pairs(split, "test", clean.protocol.masked),
+        masked_pairs(split, part, clean.protocol.masked),
         cutoffs[-1],
         sizes[-1],
     )
-    relevant = split.test.user_degrees[clean.users]
+    relevant = pairs.user_degrees[clean.users]
     per_size: list[Mapping[str, npt.NDArray[np.float64]]] = []
     for size in sizes:
         if size == 0:

@@ -58,7 +58,12 @@ def vision(context: click.Context, data_dir: str | None) -> Report | None:
 )
 @click.option("--reg-weight", type=float, help="Weight of the mean squared norm (lambda).")
 @click.option("--reg-every", type=int, metavar="K", help="Act in every K-th step only.")
-@click.option("--reg-images", type=int, metavar="N", help="Penalize N images of each batch.")
+@click.option(
+    "--reg-images",
+    type=int,
+    metavar="N",
+    help="Penalize N images of each batch (default 32; all of them: --set reg_images=null).",
+)
 @click.option("--estimator", metavar="E", help="How two_to_inf finds its row (default twinest).")
 @click.option("--reg-budget", type=int, help="Products an image of two_to_inf (default 9).")
 @click.option("--reg-steps", type=int, help="Power steps of spectral and infinity (default 1).")

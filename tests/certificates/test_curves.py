@@ -70,6 +70,28 @@ def not_below(report, certificate, size, who=slice(None), more=""):
         assert (values[who] >= lower - 1e-12).all(), (name, values[who], lower, more)
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_certificate_on_valid_is_that_of_a_split_whose_test_pairs_these_are(seed):
+    rng = np.random.default_rng(seed)
+    kinds = rng.choice(4, size=(12, 15), p=[0.5, 0.2, 0.15, 0.15])
+    train, valid, test = (
+        Interactions.from_pairs(*np.nonzero(kinds == kind), 12, 15)[0] for kind in (1, 2, 3)
+    )
+    factors = Factors(*(torch.from_numpy(rng.normal(size=(n, 3))) for n in (12, 15)))
+    sizes, asked = [0, 0.05, 0.2], {"relative": True, "mask": ("train",)}
+    whole = Split("tiny", train, valid, test, valid_source="published")
+    nothing = Interactions(np.array([], int), np.array([], int), 12, 15)
+    alone = Split("tiny", train, nothing, valid, valid_source="none")
+    found = certified_curve(factors, whole, sizes, KS, part="valid", **asked)
+    wanted = certified_curve(factors, alone, sizes, KS, **asked)
+    assert found.protocol.part == "valid"
+    assert found.users.tolist() == wanted.users.tolist()
+    for name, values in wanted.per_user.items():
+        assert np.array_equal(found.per_user[name], values)
+    on_test = certified_curve(factors, whole, sizes, KS, **asked)
+    assert on_test["ndcg@4"].tolist() != found["ndcg@4"].tolist()
+
+
 @settings(max_examples=200, deadline=None)
 @given(worlds(), st.floats(0.01, 1.5), st.sampled_from(SIDES), st.booleans(), st.integers(0, 99))
 @pytest.mark.filterwarnings("ignore:the gradient of softmax is zero")

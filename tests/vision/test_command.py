@@ -44,6 +44,7 @@ def test_train_writes_a_run_and_one_json_object(capsys, tmp_path, npz):
     code, stdout, _ = call(
         capsys, "vision", "train", "--dataset", npz, *FAST, "--reg", "spectral",
         "--reg-weight", 1e-4, "--valid-share", 0.2, "--set", "weight_decay=0.001",
+        "--set", "reg_images=null",
         "--out", out, "--json",
     )  # fmt: skip
     assert code == 0
@@ -57,6 +58,7 @@ def test_train_writes_a_run_and_one_json_object(capsys, tmp_path, npz):
     assert {path.name for path in out.iterdir()} == names
     config = json.loads((out / "config.json").read_text())
     assert config["train"]["weight_decay"] == 0.001
+    assert config["train"]["reg_images"] is None
     assert config["dataset"] == str(npz)
 
 

@@ -11,6 +11,7 @@ from robustcf.errors import InputError
 from robustcf.estimators import two_to_inf
 from robustcf.vision import TwoToInf, WideResNet, classifier
 from robustcf.vision.comparison import compare, count_gflops, product_gflops
+from robustcf.vision.config import VisionConfig
 
 
 def test_operations_of_a_convolution_and_a_linear_layer():
@@ -26,16 +27,19 @@ def test_operations_of_a_convolution_and_a_linear_layer():
     assert costs["jvp"] * 1e9 in (2 * forward, 3 * forward)
 
 
-def test_every_50_steps_with_a_quarter_of_the_images_costs_less_than_5_percent():
+def test_the_default_penalty_every_50_steps_costs_less_than_5_percent():
     """Counted for the paper's network on the meta device, where nothing is computed."""
-    net = classifier(16, 10, 100, [0.5] * 3, [0.5] * 3, generator=0).train().to("meta")
-    x = torch.rand(8, 3, 32, 32, device="meta")
-    y = torch.zeros(8, dtype=torch.int64, device="meta")
+    recipe = VisionConfig(reg="two_to_inf", reg_weight=1.0)
+    net = classifier(recipe.depth, recipe.width, 100, [0.5] * 3, [0.5] * 3, generator=0)
+    net = net.train().to("meta")
+    x = torch.rand(recipe.batch_size, 3, 32, 32, device="meta")
+    y = torch.zeros(recipe.batch_size, dtype=torch.int64, device="meta")
     plain = count_gflops(lambda: nn.functional.cross_entropy(net(x), y).backward())
-    whole = count_gflops(lambda: TwoToInf()(net, x).backward()) / plain
-    quarter = count_gflops(lambda: TwoToInf(images=2)(net, x).backward()) / plain
-    assert quarter / 50 < 0.05
-    assert whole == pytest.approx(4 * quarter, rel=0.01)
+    some = count_gflops(lambda: recipe.regularizer()(net, x).backward()) / plain
+    paper = recipe.replace(reg_images=None).regularizer()
+    whole = count_gflops(lambda: paper(net, x).backward()) / plain
+    assert some / 50 < 0.05
+    assert whole == pytest.approx(4 * some, rel=0.01)
     assert whole < 9
 
 
