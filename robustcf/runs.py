@@ -18,9 +18,10 @@ from robustcf.data import Interactions, Split, load
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
 from robustcf.files import CheckpointFiles, csv_bytes, json_bytes
+from robustcf.fitting import two_to_inf
 from robustcf.metrics.evaluate import MetricReport, Part, default_mask, evaluate
 from robustcf.runtime import device_of, environment, set_threads
-from robustcf.training import Trained, train, two_to_inf
+from robustcf.training import Trained, train
 
 CONFIG, ENVIRONMENT, DATA = "config.json", "environment.json", "data.json"
 FACTORS, METRICS, PER_USER, HISTORY = (

@@ -31,12 +31,13 @@ import torch
 from robustcf.config import TrainConfig
 from robustcf.data import Interactions, Split, load
 from robustcf.factors import Factors
+from robustcf.fitting import Stop, fit
 from robustcf.metrics import evaluate
 from robustcf.metrics.evaluate import default_mask
 from robustcf.optim import Adam
 from robustcf.presets import preset
 from robustcf.runtime import set_threads
-from robustcf.training import Stop, build_model, build_regularizer, fit
+from robustcf.training import build_model, build_regularizer
 
 Curve = list[tuple[float, float, float]]  # seconds, Recall@20, NDCG@20
 

@@ -15,11 +15,12 @@ from robustcf.adversarial import OBJECTIVES, Adversary, SoftmaxBatches, adversar
 from robustcf.attacks import FGM, Softmax
 from robustcf.config import TrainConfig
 from robustcf.data import Interactions, checkerboard, load
-from robustcf.errors import InputError
+from robustcf.errors import InputError, TrainingError
 from robustcf.factors import Factors
+from robustcf.fitting import Stop, fit
 from robustcf.models import BPRMF, Batch, Gradient, Model, UltraGCN
 from robustcf.robustness import PassObjective, robustness_curve
-from robustcf.training import Stop, TrainingError, build_adversary, build_model, fit, train
+from robustcf.training import build_adversary, build_model, train
 
 SEEDS = [0, 1, 2]
 BATCHINGS = ["rows", "pairs"]

@@ -32,9 +32,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "adversarial": {"errors", "data", "factors", "losses", "models", "attacks"},
     "optim": {"errors"},
     "presets": {"errors", "config"},
+    "fitting": {
+        *("errors", "factors", "models", "regularizers", "estimators", "optim", "adversarial"),
+    },
     "training": {
         *("errors", "randomness", "runtime", "config", "data", "factors", "losses", "models"),
-        *("metrics", "regularizers", "estimators", "optim", "presets", "adversarial", "gauge"),
+        *("metrics", "regularizers", "presets", "adversarial", "gauge", "fitting"),
     },
     "robustness": {
         *("errors", "files", "config", "data", "factors", "metrics", "models", "attacks"),

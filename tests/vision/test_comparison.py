@@ -9,7 +9,7 @@ from torch import nn
 
 from robustcf.errors import InputError
 from robustcf.estimators import two_to_inf
-from robustcf.vision import TwoToInf, WideResNet, classifier
+from robustcf.vision import WideResNet, classifier
 from robustcf.vision.comparison import compare, count_gflops, product_gflops
 from robustcf.vision.config import VisionConfig
 
