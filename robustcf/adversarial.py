@@ -9,15 +9,20 @@ budget for each row::
 Batch by batch, and with D held constant: no gradient goes through the search for it. With BPR-MF
 and A its own loss this is adversarial personalized ranking (He et al., 2018).
 
+``margin`` needs no search: it adds ``weight * max A(U + D_U, V + D_V)`` over *all* D of that size,
+with A the BPR loss and an upper bound in place of the maximum, which is known in closed form for
+each comparison. It is what raises certified radii (:mod:`robustcf.certificates`) by training.
+
 A is on the scale of its own: ``bpr`` and ``bce`` are sums over pairs as the models' objectives are,
 so for a model with that objective a weight of 1 counts the attacked loss as much as the clean one;
-``softmax`` counts every user once, whatever the number of their pairs.
+``softmax`` counts every user once, whatever the number of their pairs; ``margin`` is on that of
+``bpr``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -31,7 +36,7 @@ from robustcf.losses import SparseRows, softmax_rows
 from robustcf.models import BPRMF, Batch, Gradient, Model, UltraGCN
 from robustcf.models.base import check_number
 
-OBJECTIVES = ("bpr", "bce", "softmax")
+OBJECTIVES = ("bpr", "bce", "softmax", "margin")
 _CROSS_ENTROPY = ("negatives", "negative_weight", "w1", "w2", "w3", "w4", "sampled_items")
 
 
@@ -109,10 +114,7 @@ class Adversary:
 
     def rounds(self, model: Model, epoch: int) -> Iterator[tuple[Batch, Batch]]:
         """The model's batches of a pass, each with the batch for the adversary."""
-        if isinstance(self.objective, Model) and self.objective is not model:
-            yield from zip(model.batches(epoch), self.objective.batches(epoch), strict=True)
-        else:
-            yield from ((batch, batch) for batch in model.batches(epoch))
+        return _paired(model, self.objective, epoch)
 
     def perturbation(self, U: Tensor, V: Tensor, gradient: Gradient) -> tuple[Tensor, Tensor]:
         """The attack along a gradient: for its rows of U, and for all of V."""
@@ -149,10 +151,87 @@ class Adversary:
         attacked = U.clone()
         _add_rows(attacked, to_users, uphill.rows, 1.0)
         there = self.objective.gradient(batch, attacked, V + to_items, value=value)
-        rows = there.rows if into.rows is None else None
-        _add_rows(into.users, there.users, rows, self.weight)
-        into.items.add_(there.items, alpha=self.weight)
+        _add(into, there, self.weight)
         return there.value
+
+
+class Margin:
+    """BPR with a margin that no attack of a size can use up: certified training.
+
+    For a pair (u, i) and an item j that u does not have, the gap ``s_ui - s_uj`` falls under row
+    perturbations of at most a (users) and b (items) by at most ``a ||v_i - v_j|| + 2 b ||u|| +
+    2 a b``. The term is BPR's with every gap less that; so it is at least BPR's loss under *every*
+    attack of the size, and where it is small, radii are large.
+
+    Args:
+        objective: draws the comparisons; the model itself where that is BPR-MF.
+        eps: size of the attack, in median row norms of U and of V, taken anew in every step.
+        weight: of the term.
+
+    Cost of a step: one gradient of BPR-MF, and the distances of all items from the drawn ones.
+
+    Example:
+        >>> from robustcf.data import checkerboard
+        >>> model = BPRMF(checkerboard().train, dim=4)
+        >>> margin, (U, V) = Margin(model, eps=0.1, weight=1.0), model.factors()
+        >>> batch, theirs = next(margin.rounds(model, epoch=0))
+        >>> here = model.gradient(batch, U, V, value=True)
+        >>> margin.add_gradient(theirs, U, V, here, value=True) > here.value
+        True
+    """
+
+    def __init__(self, objective: BPRMF, *, eps: float, weight: float) -> None:
+        """Check the numbers."""
+        check_number("adv_eps", eps)
+        check_number("adv_weight", weight)
+        self.objective, self.eps, self.weight = objective, eps, weight
+        self.budget = RowBudget()
+
+    def rounds(self, model: Model, epoch: int) -> Iterator[tuple[Batch, Batch]]:
+        """The model's batches of a pass, each with the batch for the comparisons."""
+        return _paired(model, self.objective, epoch)
+
+    def add_gradient(
+        self,
+        batch: Batch,
+        U: Tensor,
+        V: Tensor,
+        into: Gradient,
+        *,
+        own: Gradient | None = None,
+        value: bool = False,
+    ) -> float | None:
+        """Add the term's gradient at (U, V) to that of the model, in place.
+
+        Args:
+            batch: the comparisons.
+            U: users.
+            V: items.
+            into: the model's gradient, for the same users.
+            own: not needed here.
+            value: whether to compute the bound too.
+
+        Returns:
+            The bound of the attacked loss, unweighted, or None.
+        """
+        room = self.eps * self.budget.unit(U), self.eps * self.budget.unit(V)
+        there = self.objective.gradient(batch, U, V, value=value, room=room)
+        _add(into, there, self.weight)
+        return there.value
+
+
+def _paired(model: Model, other: BatchObjective, epoch: int) -> Iterator[tuple[Batch, Batch]]:
+    """Batches of two objectives on the same users or pairs, side by side."""
+    if isinstance(other, Model) and other is not model:
+        yield from zip(model.batches(epoch), other.batches(epoch), strict=True)
+    else:
+        yield from ((batch, batch) for batch in model.batches(epoch))
+
+
+def _add(into: Gradient, there: Gradient, weight: float) -> None:
+    """Add a gradient to that of the model, which may name all users."""
+    _add_rows(into.users, there.users, there.rows if into.rows is None else None, weight)
+    into.items.add_(there.items, alpha=weight)
 
 
 def _add_rows(whole: Tensor, part: Tensor, rows: Tensor | None, weight: float) -> None:
@@ -163,7 +242,9 @@ def _add_rows(whole: Tensor, part: Tensor, rows: Tensor | None, weight: float) -
         whole.index_add_(0, rows, part, alpha=weight)
 
 
-def adversary(name: str, model: Model, *, eps: float, weight: float, **weights: Any) -> Adversary:
+def adversary(
+    name: str, model: Model, *, eps: float, weight: float, **weights: Any
+) -> Adversary | Margin:
     """The adversary of a name for a model, on the model's training pairs.
 
     Where its objective is not the model's own, it is a second model with the same seed and sizes
@@ -171,7 +252,8 @@ def adversary(name: str, model: Model, *, eps: float, weight: float, **weights: 
 
     Args:
         name: ``bpr``: the loss of BPR-MF; ``bce``: UltraGCN's without the item-item term, as in
-            the paper's attack; ``softmax``: see :class:`SoftmaxBatches`.
+            the paper's attack; ``softmax``: see :class:`SoftmaxBatches`; ``margin``: see
+            :class:`Margin`.
         model: what is trained.
         eps: see :class:`Adversary`.
         weight: see :class:`Adversary`.
@@ -188,7 +270,7 @@ def adversary(name: str, model: Model, *, eps: float, weight: float, **weights: 
     objective: BatchObjective
     if name == "softmax":
         objective = SoftmaxBatches(model.train)
-    elif (name == "bpr" and isinstance(model, BPRMF)) or (
+    elif (name in ("bpr", "margin") and isinstance(model, BPRMF)) or (
         name == "bce" and isinstance(model, UltraGCN) and model.item_weight == 0
     ):
         objective = model
@@ -202,10 +284,12 @@ def adversary(name: str, model: Model, *, eps: float, weight: float, **weights: 
             "device": model.device,
             "dtype": model.dtype,
         }
-        if name == "bpr":
+        if name in ("bpr", "margin"):
             objective = BPRMF(model.train, **options)
         else:
             if isinstance(model, UltraGCN):
                 weights = {key: getattr(model, key) for key in _CROSS_ENTROPY}
             objective = UltraGCN(model.train, item_weight=0.0, **options, **weights)
+    if name == "margin":
+        return Margin(cast(BPRMF, objective), eps=eps, weight=weight)
     return Adversary(objective, eps=eps, weight=weight)

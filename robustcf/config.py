@@ -13,7 +13,7 @@ from robustcf.settings import check_known, check_numbers
 
 MODELS = ("ultragcn", "bpr-mf")
 REGULARIZERS = ("none", "weight_decay", "two_to_inf", "max_norm")
-ADVERSARIES = ("none", "bpr", "bce", "softmax")
+ADVERSARIES = ("none", "bpr", "bce", "softmax", "margin")
 GAUGES = ("none", "balanced")
 REFITS = ("auto", "yes", "no")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -47,8 +47,8 @@ class TrainConfig:
         reg_every: steps between actions of ``two_to_inf``.
         reg_refresh: actions between its looks at all rows (``exact``); the largest of the rows
             that led last time is taken in between.
-        adversarial: the objective of adversarial training: ``none``, ``bpr``, ``bce`` or
-            ``softmax``, see :mod:`robustcf.adversarial`.
+        adversarial: the objective of adversarial training: ``none``, ``bpr``, ``bce``, ``softmax``
+            or ``margin``, see :mod:`robustcf.adversarial`.
         adv_eps: size of its attack, in median row norms of U and of V.
         adv_weight: its weight beside the model's objective.
         gauge: ``balanced`` writes the trained factors in coordinates in which an attack reaches

@@ -20,6 +20,8 @@ FOLDER = "attacks"
 _ATTACKS = ("auto", "pgd", "fgm")
 _OBJECTIVES = ("softmax", "bpr", "bce")
 _BUDGETS = ("row", "frobenius", "spectral")
+# Above this a median row norm does not stand for the rows, see robustcf.attacks.unevenness.
+_UNEVEN = 1.5
 # What has to be equal before two curves can be compared.
 _SHARED = ("attack", "objective", "budget", "relative", "side", "epsilons", "protocol")
 
@@ -106,6 +108,24 @@ def open_run(path: str | Path) -> SavedRun:
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{folder} cannot be read as a run: {error}") from error
     return SavedRun(folder, config.train, fingerprint, {c.name: c for c in found if c is not None})
+
+
+def uneven_words(ratios: Mapping[str, float]) -> str:
+    """Which factors' row norms their median does not stand for, in words; or nothing.
+
+    Args:
+        ratios: ``users`` and ``items`` -> :func:`robustcf.attacks.unevenness`.
+
+    Example:
+        >>> uneven_words({"users": 1.1, "items": 4.2})
+        'row norms of items are uneven (root mean square 4.2 medians)'
+    """
+    found = [
+        f"{name} are uneven (root mean square {ratio:.2g} medians)"
+        for name, ratio in ratios.items()
+        if ratio > _UNEVEN
+    ]
+    return f"row norms of {' and of '.join(found)}" if found else ""
 
 
 def _read(path: Path) -> SavedCurve | None:

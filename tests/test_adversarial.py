@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from robustcf.adversarial import OBJECTIVES, Adversary, SoftmaxBatches, adversary
+from robustcf.adversarial import OBJECTIVES, Adversary, Margin, SoftmaxBatches, adversary
 from robustcf.attacks import FGM, Softmax
 from robustcf.config import TrainConfig
 from robustcf.data import Interactions, checkerboard, load
@@ -23,6 +23,7 @@ from robustcf.robustness import PassObjective, robustness_curve
 from robustcf.training import build_adversary, build_model, train
 
 SEEDS = [0, 1, 2]
+STEPPING = [name for name in OBJECTIVES if name != "margin"]  # those that search for an attack
 BATCHINGS = ["rows", "pairs"]
 MODELS = {"ultragcn": UltraGCN, "bpr-mf": BPRMF}
 BOARD = checkerboard()
@@ -42,8 +43,10 @@ def model_of(name: str, batching: str, seed: int, pairs: Interactions = BOARD.tr
     )  # fmt: skip
 
 
-def naive(name: str, batch: Batch, U: Tensor, V: Tensor, pairs: Interactions) -> Tensor:
-    """The attack's objective on a batch, pair by pair."""
+def naive(
+    name: str, batch: Batch, U: Tensor, V: Tensor, pairs: Interactions, a: float = 0, b: float = 0
+) -> Tensor:
+    """The attack's objective on a batch, pair by pair; BPR's gaps less what a room may take."""
     degrees = pairs.user_degrees.tolist()
     n, total = pairs.n_items, U.new_zeros(())
     beta_i = [1 / (degree + 1) ** 0.5 for degree in pairs.item_degrees.tolist()]
@@ -64,7 +67,9 @@ def naive(name: str, batch: Batch, U: Tensor, V: Tensor, pairs: Interactions) ->
             else:
                 drawn = batch.negatives[place].tolist()
                 scale = 1 / len(drawn)
-            total = total + scale * softplus(scores[drawn] - scores[i]).sum()
+            for j in drawn:
+                lost = a * torch.dist(V[i], V[j]) + 2 * b * U[u].norm() + 2 * a * b
+                total = total + scale * softplus(scores[j] - scores[i] + lost)
             continue
         beta_u = (degrees[u] + 1) ** 0.5 / degrees[u]
         items = range(n) if batch.items is None else batch.negatives[place].tolist()
@@ -82,7 +87,7 @@ def row_steps(gradient: Tensor, size: float) -> Tensor:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
-    ("name", "model", "batching"), list(itertools.product(OBJECTIVES, MODELS, BATCHINGS))
+    ("name", "model", "batching"), list(itertools.product(STEPPING, MODELS, BATCHINGS))
 )
 def test_the_step_is_the_formula(name: str, model: str, batching: str, seed: int) -> None:
     """loss(U, V) + weight * A(U + D_U, V + D_V), D constant: autograd on the definition."""
@@ -114,6 +119,57 @@ def test_the_step_is_the_formula(name: str, model: str, batching: str, seed: int
     torch.testing.assert_close(gradient.items, plain.items + 0.7 * there_items)
     assert torch.equal(U, trained.users), "the factors themselves do not move"
     assert torch.equal(V, trained.items)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("model", "batching"), list(itertools.product(MODELS, BATCHINGS)))
+def test_the_margin_is_the_formula(model: str, batching: str, seed: int) -> None:
+    """BPR with every gap less the most that it can lose: autograd on the definition."""
+    trained = model_of(model, batching, seed)
+    rival = adversary("margin", trained, eps=0.3, weight=0.7)
+    assert isinstance(rival, Margin)
+    assert (rival.objective is trained) == (model == "bpr-mf")
+    batch, theirs = list(rival.rounds(trained, epoch=1))[2]
+    U, V = trained.users.clone(), trained.items.clone()
+    V[3] = V[5]  # twins: a distance of 0 has no gradient
+    U[int(theirs.users[0])] = 0.0
+    u, v = U.clone().requires_grad_(), V.clone().requires_grad_()
+    room = [0.3 * float(part.norm(dim=1).median()) for part in (U, V)]
+    value = naive("bpr", theirs, u, v, trained.train, *room)
+    to_users, to_items = torch.autograd.grad(value, (u, v))
+
+    plain, gradient = (trained.gradient(batch, U, V) for _ in range(2))
+    bound = rival.add_gradient(theirs, U, V, gradient, value=True)
+    assert bound == pytest.approx(float(value.detach()))
+    if plain.rows is not None:
+        to_users = to_users[plain.rows]
+    torch.testing.assert_close(gradient.users, plain.users + 0.7 * to_users)
+    torch.testing.assert_close(gradient.items, plain.items + 0.7 * to_items)
+    assert rival.add_gradient(theirs, U, V, gradient) is None or batching == "pairs"
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("batching", BATCHINGS)
+def test_no_attack_within_the_room_exceeds_the_margins_bound(batching: str, seed: int) -> None:
+    model = model_of("bpr-mf", batching, seed)
+    assert isinstance(model, BPRMF)
+    U, V = model.users, model.items
+    batch, room = list(model.batches(0))[1], (0.2 + 0.05 * seed, 0.3)
+    bound = model.gradient(batch, U, V, value=True, room=room).value
+    plain = model.gradient(batch, U, V, value=True)
+    g = torch.Generator().manual_seed(seed)
+    rows = torch.arange(len(U)) if plain.rows is None else plain.rows
+    uphill = torch.zeros_like(U).index_add_(0, rows, plain.users)
+    noise = [torch.randn(part.shape, generator=g, dtype=torch.float64) for part in (U, V)]
+    assert bound is not None
+    for to_users, to_items in ((uphill, plain.items), noise):
+        attacked = (U + row_steps(to_users, room[0]), V + row_steps(to_items, room[1]))
+        there = model.gradient(batch, *attacked, value=True).value
+        assert there is not None
+        assert there <= bound
+    none = model.gradient(batch, U, V, value=True, room=(0.0, 0.0))
+    assert none.value == pytest.approx(plain.value)
+    torch.testing.assert_close(none.users, plain.users)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -220,7 +276,9 @@ def test_a_term_that_is_not_finite_is_named() -> None:
 
 def test_refuses() -> None:
     model = BPRMF(BOARD.train, 3)
-    with pytest.raises(InputError, match="adversarial must be one of bpr, bce, softmax, got 'x'"):
+    with pytest.raises(
+        InputError, match="adversarial must be one of bpr, bce, softmax, margin, got 'x'"
+    ):
         adversary("x", model, eps=0.1, weight=1.0)
     with pytest.raises(InputError, match="adv_eps must be a finite number and not negative"):
         adversary("bpr", model, eps=-0.1, weight=1.0)

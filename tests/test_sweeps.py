@@ -419,6 +419,27 @@ def test_an_effect_of_one_attack_is_called_so_first(tmp_path):
     assert "weight_decay" not in said[1]
 
 
+def test_a_unit_that_flatters_a_setting_is_named(tmp_path):
+    falls = {"fgm-bce": {"weight_decay": (0, 0.1, 0.3), "two_to_inf": (0, 0.05, 0.1)}}
+    falls["random"] = {"weight_decay": (0, 0, 0.05), "two_to_inf": (0, 0, 0.05)}
+    summary = planted_summary(tmp_path, falls)
+    for reg, ratio in (("weight_decay", 1.2), ("two_to_inf", 3.4)):
+        for curve in summary.curves["fgm-bce"][reg]:
+            curve.facts["unevenness"] = {"users": 1.0, "items": ratio}
+    (said,) = [sentence for sentence in findings(summary) if "uneven" in sentence]
+    assert said.startswith("With two_to_inf row norms of items are uneven (root mean square 3.4")
+
+
+def test_a_sweep_keeps_how_even_rows_are(whole):
+    for curves in whole.curves["fgm-bce"].values():
+        for curve in curves:
+            factors = RunDir(curve.path.parent.parent).factors()
+            for side, part in zip(("users", "items"), factors, strict=True):
+                norms = part.double().norm(dim=1).numpy()
+                expected = np.sqrt((norms**2).mean()) / np.median(norms)
+                assert curve.facts["unevenness"][side] == pytest.approx(expected, rel=0.1)
+
+
 def test_an_effect_that_holds_is_not_talked_down(tmp_path):
     falls = {
         "fgm-bce": {"weight_decay": (0, 0.1, 0.3), "two_to_inf": (0, 0.05, 0.1)},

@@ -14,7 +14,14 @@ Example:
 """
 
 from robustcf.attacks.base import Attack, Perturbed
-from robustcf.attacks.budgets import BUDGETS, Budget, FrobeniusBudget, RowBudget, SpectralBudget
+from robustcf.attacks.budgets import (
+    BUDGETS,
+    Budget,
+    FrobeniusBudget,
+    RowBudget,
+    SpectralBudget,
+    unevenness,
+)
 from robustcf.attacks.gradient import FGM, PGD
 from robustcf.attacks.noise import RandomNoise
 from robustcf.attacks.objectives import Objective, ObjectiveGradient, Softmax
@@ -36,4 +43,5 @@ __all__ = [
     "Softmax",
     "SpectralBudget",
     "quantize",
+    "unevenness",
 ]

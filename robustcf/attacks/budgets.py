@@ -6,6 +6,7 @@ the very budget that it was projected on.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -136,6 +137,22 @@ class SpectralBudget(Budget):
     def unit(self, factor: Tensor) -> float:
         """The largest singular value of the factor."""
         return self.measure(factor)
+
+
+def unevenness(factor: Tensor) -> float:
+    """How far the median row norm is from standing for all rows: root mean square over median.
+
+    It is 1 where all rows are equally long. Far above, a relative epsilon of the row budget is
+    small for the long rows, which rank first, and a curve looks better than it is: compare such
+    factors by the Frobenius budget, whose unit counts every row.
+
+    Example:
+        >>> unevenness(torch.tensor([[1.0], [1.0], [7.0]]))
+        4.123105625617661
+    """
+    norms = _row_norms(factor)
+    middle = float(norms.median()) if len(norms) else 0.0
+    return float(norms.square().mean().sqrt()) / middle if middle > 0 else math.inf
 
 
 def _row_norms(matrix: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustcf.attack_settings import STEPS, Settings
-from robustcf.cli.attack_report import curve_table, draw, members_table
+from robustcf.cli.attack_report import curve_table, draw, members_table, uneven_note
 from robustcf.cli.common import ListCommand, Report, reports, table
 
 if TYPE_CHECKING:
@@ -159,6 +159,10 @@ def _curves(
             curve, draws = pgd_curve(factors, split, steps, sizes, ks, **where), 2
         control = control_of(draws)
 
+    note = ""
+    if asked.relative and asked.budget == "row":
+        ratios, note = uneven_note(factors)
+        extra |= ratios
     folder, name = trained.path / "attacks", asked.name()
     target = curve.save(folder / f"{name}.json", extra)
     if curve is not control:
@@ -177,7 +181,7 @@ def _curves(
     text = curve_table(curve, control, draws, asked)
     if members:
         text += "\n\n" + members_table(members, extra["members"], asked)
-    text += f"\n{asked.words()}; {curve.protocol}\npicture: {pictures[0]}"
+    text += f"\n{asked.words()}; {curve.protocol}{note}\npicture: {pictures[0]}"
     return Report(data, text)
 
 

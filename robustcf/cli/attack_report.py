@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from robustcf.cli.common import table
+from robustcf.saved_curves import uneven_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from robustcf.attack_settings import Settings
+    from robustcf.factors import Factors
     from robustcf.robustness import RobustnessCurve
     from robustcf.runs import RunDir
 
@@ -29,6 +31,17 @@ def curve_table(
     ]
     control_name = "random" if draws == 1 else f"worst of {draws} random"
     return table(("epsilon", *asked.shown, f"{control_name}: {asked.metric}"), rows, left=())
+
+
+def uneven_note(factors: Factors) -> tuple[dict[str, Any], str]:
+    """For sizes in median row norms: what JSON shall hold of it, and a warning where it matters."""
+    from robustcf.attacks import unevenness
+
+    ratios = {"users": unevenness(factors.users), "items": unevenness(factors.items)}
+    words = uneven_words(ratios)
+    note = f"\nnote: {words}: sizes in medians are small for the long rows, which rank first; "
+    note += "compare by --budget frobenius"
+    return {"unevenness": ratios}, note if words else ""
 
 
 def members_table(

@@ -47,8 +47,9 @@ from robustcf.cli.common import (
 @click.option("--reg-every", type=int, help="Steps between actions of two_to_inf.")
 @click.option(
     "--adversarial",
-    type=click.Choice(["none", "bpr", "bce", "softmax"]),
-    help="Adversarial training: the objective of the attack to train against.",
+    type=click.Choice(["none", "bpr", "bce", "softmax", "margin"]),
+    help="Adversarial training: the objective of the attack to train against; margin: a bound of "
+    "all attacks.",
 )
 @click.option("--adv-eps", type=float, help="Size of that attack, in median row norms.")
 @click.option("--adv-weight", type=float, help="Weight of the attacked loss.")

@@ -214,11 +214,11 @@ class Model(ABC):
     def pairs_loss(self, batch: Batch, U: Tensor, V: Tensor) -> Tensor:
         """The loss of a batch of pairs, differentiable."""
 
-    def pairs_gradient(self, batch: Batch, U: Tensor, V: Tensor) -> Gradient:
-        """The gradient of :meth:`pairs_loss`, for all of U and V."""
+    def pairs_gradient(self, batch: Batch, U: Tensor, V: Tensor, **options: Any) -> Gradient:
+        """The gradient of :meth:`pairs_loss` with these options, for all of U and V."""
         with torch.enable_grad():
             u, v = U.detach().requires_grad_(), V.detach().requires_grad_()
-            loss = self.pairs_loss(batch, u, v)
+            loss = self.pairs_loss(batch, u, v, **options)
             users, items = torch.autograd.grad(loss, (u, v))
         return Gradient(users, None, items, float(loss.detach()))
 

@@ -91,21 +91,50 @@ class BPRMF(Model):
         drawn = rng.choice(self.train.n_items, size=size, replace=False)
         return self._tensor(np.sort(drawn), torch.int64)
 
-    def pairs_loss(self, batch: Batch, U: Tensor, V: Tensor) -> Tensor:
-        """The loss of a batch of pairs and their sampled negatives, differentiable."""
+    def pairs_loss(
+        self, batch: Batch, U: Tensor, V: Tensor, *, room: tuple[float, float] | None = None
+    ) -> Tensor:
+        """The loss of a batch of pairs and their sampled negatives, differentiable.
+
+        With ``room``, an upper bound of the loss under attack, see :meth:`gradient`.
+        """
         if batch.items is None or batch.negatives is None:
             raise InputError(
                 "pairs_loss needs a batch of pairs with negatives, got a block of rows"
             )
-        u = embedding(batch.users, U)
-        positive = (u * embedding(batch.items, V)).sum(dim=1)
-        negative = torch.bmm(embedding(batch.negatives, V), u[:, :, None])[:, :, 0]
-        return bpr(positive, negative)
+        u, own, others = (
+            embedding(batch.users, U), embedding(batch.items, V), embedding(batch.negatives, V)
+        )  # fmt: skip
+        negative = torch.bmm(others, u[:, :, None])[:, :, 0]
+        if room is not None:
+            apart = torch.linalg.vector_norm(others - own[:, None], dim=2)
+            reach = 2 * room[1] * (torch.linalg.vector_norm(u, dim=1) + room[0])
+            negative = negative + room[0] * apart + reach[:, None]
+        return bpr((u * own).sum(dim=1), negative)
 
-    def gradient(self, batch: Batch, U: Tensor, V: Tensor, *, value: bool = False) -> Gradient:
-        """The gradient of the batch's share of the objective at (U, V)."""
+    def gradient(
+        self,
+        batch: Batch,
+        U: Tensor,
+        V: Tensor,
+        *,
+        value: bool = False,
+        room: tuple[float, float] | None = None,
+    ) -> Gradient:
+        """The gradient of the batch's share of the objective at (U, V).
+
+        Args:
+            batch: what it is about.
+            U: users.
+            V: items.
+            value: whether to compute the loss too.
+            room: how far an attack may move the rows of U and of V, (a, b). Every comparison is
+                then charged with the most that it can lose: ``s_ui - s_uj`` falls by at most
+                ``a ||v_i - v_j|| + 2 b ||u|| + 2 a b``. The loss is so an upper bound of the
+                plain one at every point within the room.
+        """
         if batch.items is not None:
-            return self.pairs_gradient(batch, U, V)
+            return self.pairs_gradient(batch, U, V, room=room)
         drawn = batch.negatives
         if drawn is None:
             raise InputError("BPR-MF compares with drawn items, got a block without negatives")
@@ -118,6 +147,9 @@ class BPRMF(Model):
         block, some = U[batch.users], V[drawn]
         own = sparse_scores(block, V, ones)
         scores = block @ some.T
+        charge = None if room is None else _Charge(block, V, some, *room)
+        if charge is not None:
+            scores += charge.reach[:, None]
         # The weight of a drawn item for a user: 0 for the user's own, the others weigh as if
         # drawn from the user's complement, 1 / (m * (n - degree) / n) each.
         n, degrees = self.train.n_items, self.train.user_degrees[users]
@@ -132,6 +164,8 @@ class BPRMF(Model):
             pairs = slice(int(R.indptr[part.start]), int(R.indptr[part.stop]))
             local = rows[pairs] - part.start
             gap = scores[part].index_select(0, local).sub_(own[pairs, None])
+            if charge is not None:
+                gap.add_(charge.apart.index_select(0, columns[pairs]), alpha=charge.a)
             if value:
                 total += float(weight[part][local] @ softplus(gap).sum(dim=1))
             gap.sigmoid_()
@@ -139,12 +173,16 @@ class BPRMF(Model):
             lengths = self._tensor(np.diff(R.indptr[part.start : part.stop + 1]), torch.int64)
             summed = torch.segment_reduce(gap, "sum", lengths=lengths, axis=0)
             drawn_gradient[part] = summed * weight[part, None]
+            if charge is not None:
+                charge.count(columns[pairs], gap.mul_(weight[part][local][:, None]))
         users_gradient = drawn_gradient @ some
         items = torch.zeros_like(V)
         items.index_add_(0, drawn, drawn_gradient.T @ block)
         entries = SparseRows(rows, columns, own_gradient)
         add_sparse_product(users_gradient, entries, V, scale=-1.0)
         add_sparse_product(items, entries, block, scale=-1.0, transposed=True)
+        if charge is not None:
+            charge.add_gradient(drawn, drawn_gradient.sum(dim=1), users_gradient, items)
         return Gradient(users_gradient, batch.users, items, total if value else None)
 
     def _user_loss(self, items: npt.NDArray[np.int64], V: Tensor) -> Callable[[Tensor], Tensor]:
@@ -153,6 +191,32 @@ class BPRMF(Model):
         other = np.setdiff1d(np.arange(self.train.n_items), items)
         mine, others = V[self._tensor(items, torch.int64)], V[self._tensor(other, torch.int64)]
         return lambda u: bpr(mine @ u, (others @ u).expand(len(mine), -1))
+
+
+class _Charge:
+    """What attacks within a room may take from comparisons of a block with drawn items."""
+
+    def __init__(self, block: Tensor, V: Tensor, some: Tensor, a: float, b: float) -> None:
+        """Lengths of the users' rows, and distances of all items from the drawn ones."""
+        self.block, self.V, self.some, self.a, self.b = block, V, some, a, b
+        self.lengths = torch.linalg.vector_norm(block, dim=1)
+        self.reach = 2 * b * (self.lengths + a)
+        # Not by way of squares: of near twins nothing would be left but rounding.
+        self.apart = torch.cdist(V, some, compute_mode="donot_use_mm_for_euclid_dist")
+        self.counts = torch.zeros_like(self.apart)
+
+    def count(self, items: Tensor, weights: Tensor) -> None:
+        """Comparisons of these items with the drawn ones had these weights in the gradient."""
+        self.counts.index_add_(0, items, weights)
+
+    def add_gradient(self, drawn: Tensor, by_user: Tensor, users: Tensor, items: Tensor) -> None:
+        """Add the charges' gradient: for the block's rows, and for all items."""
+        outward = self.block / self.lengths.clamp_min(torch.finfo(users.dtype).tiny)[:, None]
+        users.add_(outward * by_user[:, None], alpha=2 * self.b)
+        pull = torch.where(self.apart > 0, self.counts / self.apart, 0.0)
+        items.add_(pull.sum(dim=1)[:, None] * self.V - pull @ self.some, alpha=self.a)
+        back = pull.sum(dim=0)[:, None] * self.some - pull.T @ self.V
+        items.index_add_(0, drawn, back, alpha=self.a)
 
 
 def _chunks(sizes: npt.NDArray[Any], limit: int) -> list[slice]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from robustcf.attack_settings import STEPS, Settings
-from robustcf.attacks import BUDGETS, FGM, PGD, Objective
+from robustcf.attacks import BUDGETS, FGM, PGD, Objective, unevenness
 from robustcf.certificates import certified_curve
 from robustcf.data import Split
 from robustcf.errors import InputError
@@ -135,7 +135,9 @@ def ensure_curve(
     """The file of a run's curve; the curve is made unless it is there with these very sizes."""
     target = run.path / FOLDER / file_name(name, budget, relative, epsilons)
     if not _is_there(target, epsilons):
-        attacked(name, run, split, epsilons, relative=relative, budget=budget).save(target)
+        curve = attacked(name, run, split, epsilons, relative=relative, budget=budget)
+        parts = dict(zip(("users", "items"), run.factors(), strict=True))
+        curve.save(target, {"unevenness": {side: unevenness(part) for side, part in parts.items()}})
     return target
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from robustcf.comparison import METHOD
 from robustcf.files import write_bytes
 from robustcf.runtime import environment
+from robustcf.saved_curves import uneven_words
 from robustcf.sweeps.curves import AUTO, CERTIFICATE, CONTROLS, RANDOM, control_of
 from robustcf.sweeps.summary import METRIC, SHOWN, Summary, axis
 
@@ -46,6 +47,7 @@ def findings(summary: Summary) -> list[str]:
     return [
         *_attack_dependence(summary),
         *_weaker_than_noise(summary),
+        *_uneven(summary),
         *(_order(summary, attack) for attack in sorted(summary.attacks, key=_after_auto)),
         *_certified_order(summary),
         *(
@@ -96,6 +98,22 @@ def _weaker_than_noise(summary: Summary) -> list[str]:
                 f"{', '.join(weak)}: there it measures little."
             )
     return sentences
+
+
+def _uneven(summary: Summary) -> list[str]:
+    """Settings for which the unit of a relative row budget says little."""
+    if not summary.plan.relative or summary.plan.budget != "row":
+        return []
+    words = {
+        setting: uneven_words(curves[0].facts.get("unevenness", {}))
+        for setting, curves in summary.curves[summary.attacks[0]].items()
+    }
+    return [
+        f"With {setting} {found}: a size in medians is small for the long rows, which rank first, "
+        "so its curves flatter it. `--budget frobenius` has a unit that counts every row."
+        for setting, found in words.items()
+        if found
+    ]
 
 
 def _order(summary: Summary, attack: str) -> str:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robustcf.attacks import BUDGETS
+from robustcf.attacks import BUDGETS, unevenness
 
 
 def naive_measure(name: str, delta: np.ndarray) -> float:
@@ -84,3 +84,18 @@ def test_units_are_the_documented_sizes():
     assert BUDGETS["spectral"]().unit(factor) == pytest.approx(
         np.linalg.norm(factor.numpy(), 2), rel=1e-6
     )
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_unevenness_is_one_for_equal_rows_and_grows_with_a_tail(seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(41, 5))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    assert unevenness(torch.from_numpy(rows)) == pytest.approx(1.0)
+    assert unevenness(torch.from_numpy(7 * rows)) == pytest.approx(1.0), "no matter of scale"
+    rows *= rng.exponential(size=(41, 1)) ** 3
+    norms = np.linalg.norm(rows, axis=1)
+    expected = np.sqrt((norms**2).mean()) / np.median(norms)
+    assert unevenness(torch.from_numpy(rows)) == pytest.approx(expected)
+    assert expected > 2
+    assert unevenness(torch.zeros(3, 2)) == unevenness(torch.zeros(0, 2)) == np.inf

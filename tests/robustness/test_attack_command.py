@@ -11,6 +11,7 @@ import pytest
 
 from robustcf.attack_settings import Settings
 from robustcf.cli.main import run
+from robustcf.files import read_tensors, write_tensors
 from robustcf.robustness import RobustnessCurve
 
 CONTROL = "random-worst-of-8"
@@ -72,6 +73,32 @@ def test_the_command_knows_pgd_noise_sides_and_sizes(trained, capsys):
     out = capsys.readouterr().out
     assert "1.6" in out
     assert "random (seed 3), row budget on both, absolute" in out
+
+
+def test_uneven_rows_are_pointed_out(trained, capsys, tmp_path):
+    """A median that does not stand for the rows: a note, for sizes in medians only."""
+    uneven = tmp_path / "uneven"
+    shutil.copytree(trained, uneven)
+    tensors, notes = read_tensors(uneven / "factors.safetensors")
+    tensors["items"][: len(tensors["items"]) // 3] *= 30
+    write_tensors(uneven / "factors.safetensors", tensors, notes)
+    words = ["--attack", "random", "--epsilons", "0.1"]
+    for folder, options, noted in (
+        (uneven, ["--relative"], True),
+        (uneven, ["--absolute"], False),
+        (uneven, ["--relative", "--budget", "frobenius"], False),
+        (trained, ["--relative"], False),
+    ):
+        capsys.readouterr()
+        assert run(["attack", str(folder), *words, *options]) == 0
+        out = capsys.readouterr().out
+        assert ("note: row norms of items are uneven (root mean square" in out) == noted
+        assert run(["attack", str(folder), *words, *options, "--json"]) == 0
+        data = json.loads(capsys.readouterr().out)
+        if options == ["--relative"]:
+            assert (data["unevenness"]["items"] > 1.5) == noted
+        else:
+            assert "unevenness" not in data
 
 
 def test_the_command_refuses_what_it_cannot_do(trained, capsys, tmp_path):
