@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from robustcf.errors import InputError
+from robustcf.errors import DataError, InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -183,3 +183,22 @@ class CheckpointFiles:
         """Remove every state: the result is written."""
         for left in self.folder.glob(CHECKPOINT.format("*")):
             left.unlink()
+
+
+def check_fingerprint(facts: Path, name: str, fingerprint: str) -> None:
+    """Raise unless data are those that a run wrote down when it was made.
+
+    Args:
+        facts: the run's JSON file about its data.
+        name: of the data, for the message.
+        fingerprint: of the data as they are now.
+
+    Raises:
+        DataError: they have changed.
+    """
+    expected = json.loads(facts.read_text(encoding="utf-8"))["fingerprint"]
+    if fingerprint != expected:
+        raise DataError(
+            f"{facts.parent} was made from other data: its {name} has fingerprint "
+            f"{expected[:12]}, this one {fingerprint[:12]}; restore the files it read"
+        )

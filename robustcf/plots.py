@@ -10,6 +10,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -207,12 +208,15 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, tuple[str, str]]) -> No
             markerfacecolor=colour if attacked else "white",
             color=colour,
         )
-    axes.set_xlabel(panel.axis, fontsize="small")
+    # A small panel has room for about this many letters below and above it.
+    narrow = axes.get_window_extent().width / axes.figure.dpi < 5
+    wrap = (lambda text: fill(text, 44)) if narrow else str
+    axes.set_xlabel(wrap(panel.axis), fontsize="small")
     axes.set_ylabel(panel.metric)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(panel.title, fontsize="medium")
+    axes.set_title(wrap(panel.title), fontsize="medium")
 
 
 def _legend(lines: Sequence[Line], styles: Mapping[str, tuple[str, str]]) -> list[Any]:

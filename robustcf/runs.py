@@ -15,7 +15,7 @@ from typing import Any
 from robustcf import files
 from robustcf.config import RunConfig
 from robustcf.data import Interactions, Split, load
-from robustcf.errors import DataError, InputError
+from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.files import CheckpointFiles, csv_bytes, json_bytes
 from robustcf.fitting import two_to_inf
@@ -103,12 +103,7 @@ class RunDir:
 
     def check(self, split: Split) -> None:
         """Raise unless these are the data the run was made from."""
-        expected = json.loads((self.path / DATA).read_text(encoding="utf-8"))["fingerprint"]
-        if split.fingerprint != expected:
-            raise DataError(
-                f"{self.path} was made from other data: its {split.name} has fingerprint "
-                f"{expected[:12]}, this one {split.fingerprint[:12]}; restore the files it read"
-            )
+        files.check_fingerprint(self.path / DATA, split.name, split.fingerprint)
 
     def factors(self) -> Factors:
         """The trained embeddings; the data are not needed for this."""

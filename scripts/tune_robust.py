@@ -6,8 +6,8 @@ Each candidate is trained on train alone. Then its factors face the ensemble of 
 `robustcf attack --attack auto` is made of, with objectives over the train pairs and relative row
 budgets, and are evaluated on valid. The test pairs are never looked at. Out of the candidates that
 keep 97 % of the best clean NDCG@10, the one is chosen that has most under auto, mean over the sizes
-above 0; it becomes robustcf/presets/*.robust.json. What no attack can take (the certificate) is
-reported beside. A file that is there already is gone on with.
+above 0. The best of each model that trains at all becomes robustcf/presets/*.robust.json. What no
+attack can take (the certificate) is reported beside. A file that is there already is gone on with.
 
 With --test it reports the chosen preset on test instead, once, beside the others.
 """
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from robustcf.certificates import certified_curve
-from robustcf.config import TrainConfig
+from robustcf.config import MODELS, TrainConfig
 from robustcf.data import Split, load
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import Part
@@ -43,6 +43,11 @@ BALANCED = {"gauge": "balanced"}
 START = {"init": "smooth", "epochs": 0, "dim": 128}
 APR = {"adversarial": "bpr", "adv_eps": 0.2, "adv_weight": 1.0}
 
+
+def margin(eps: float, weight: float = 1.0) -> dict[str, Any]:
+    return {"adversarial": "margin", "adv_eps": eps, "adv_weight": weight}
+
+
 # Name -> model and regularizer of the preset to start from, and what to change in it.
 CANDIDATES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "weight decay": ("ultragcn", "weight_decay", {}),
@@ -62,6 +67,35 @@ CANDIDATES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bpr-mf, apr": ("bpr-mf", "weight_decay", APR),
     "bpr-mf, apr, balanced": ("bpr-mf", "weight_decay", APR | BALANCED),
     "bpr-mf, two_to_inf, balanced": ("bpr-mf", "two_to_inf", BALANCED),
+    "bpr-mf, margin 0.2": ("bpr-mf", "weight_decay", margin(0.2)),
+    **{
+        f"bpr-mf, margin {eps}, balanced": ("bpr-mf", "weight_decay", margin(eps) | BALANCED)
+        for eps in (0.1, 0.2, 0.3, 0.5)
+    },
+    **{
+        f"bpr-mf, margin {eps}, balanced, shrink 0.5": (
+            "bpr-mf",
+            "weight_decay",
+            margin(eps) | BALANCED | {"shrink": 0.5},
+        )
+        for eps in (0.2, 0.5)
+    },
+    "bpr-mf, margin 0.3, weight 4, balanced": (
+        "bpr-mf",
+        "weight_decay",
+        margin(0.3, 4.0) | BALANCED,
+    ),
+    "weight decay, margin 0.1, balanced": ("ultragcn", "weight_decay", margin(0.1) | BALANCED),
+}
+
+
+# What --test reports: name -> arguments of robustcf.presets.preset.
+PRESETS: dict[str, dict[str, Any]] = {
+    "weight_decay": {"reg": "weight_decay"},
+    "two_to_inf": {"reg": "two_to_inf"},
+    "bpr-mf": {"model": "bpr-mf"},
+    "robust": {"kind": "robust"},
+    "robust ultragcn": {"model": "ultragcn", "kind": "robust"},
 }
 
 
@@ -92,11 +126,12 @@ def main() -> None:
         target.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         return
     rows = search(split, options.only or list(CANDIDATES), options.out)
-    best = chosen(rows)
-    print(f"chosen: {best['candidate']}")
-    write(options.out, split, rows, chosen=best["candidate"])
-    if not options.dry:
-        write_preset(split, best)
+    best = {model: chosen(rows, model) for model in MODELS}
+    print(f"chosen: {chosen(rows)['candidate']}; by model {best}")
+    names = {model: row["candidate"] for model, row in best.items()}
+    write(options.out, split, rows, chosen=chosen(rows)["candidate"], by_model=names)
+    for row in () if options.dry else best.values():
+        write_preset(split, row, options.out)
 
 
 def search(split: Split, names: list[str], out: Path) -> list[dict[str, Any]]:
@@ -134,7 +169,7 @@ def header(split: Split, part: str, command: str) -> dict[str, Any]:
     }
 
 
-def write(out: Path, split: Split, rows: list[dict[str, Any]], **more: str) -> None:
+def write(out: Path, split: Split, rows: list[dict[str, Any]], **more: Any) -> None:
     content = header(split, "valid", COMMAND) | {**more, "candidates": rows}
     out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
@@ -168,10 +203,10 @@ def attacked(split: Split, factors: Factors, config: TrainConfig, part: Part) ->
 
 
 def on_test(split: Split, seeds: int) -> dict[str, Any]:
-    """The robust preset beside the others, on test: to be looked at once, after choosing."""
+    """The robust presets beside the others, on test: to be looked at once, after choosing."""
     found: dict[str, Any] = {}
-    for name in ("weight_decay", "two_to_inf", "robust"):
-        runs = [seed_on_test(split, name, seed) for seed in range(seeds)]
+    for name, asked in PRESETS.items():
+        runs = [seed_on_test(split, preset(split.name, **asked), seed) for seed in range(seeds)]
         found[name] = {"seeds": runs} | {
             key: np.mean([run[key] for run in runs], axis=0).round(4).tolist()
             for key in ("clean", "auto", "worst member", "certified")
@@ -179,32 +214,34 @@ def on_test(split: Split, seeds: int) -> dict[str, Any]:
     return found
 
 
-def seed_on_test(split: Split, name: str, seed: int) -> dict[str, Any]:
-    chosen_for = (
-        preset(split.name, kind="robust") if name == "robust" else preset(split.name, reg=name)
-    )
-    config = chosen_for.config.replace(seed=seed, refit="no")
+def seed_on_test(split: Split, asked: Preset, seed: int) -> dict[str, Any]:
+    config = asked.config.replace(seed=seed, refit="no")
     found = attacked(split, train(split, config).factors, config, "test")
-    print(line({"candidate": f"{name}, seed {seed}"} | found), flush=True)
+    print(line({"candidate": f"{asked.name}, seed {seed}"} | found), flush=True)
     return found
 
 
-def chosen(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def chosen(rows: list[dict[str, Any]], model: str | None = None) -> dict[str, Any]:
+    """The best candidate under auto that keeps the clean quality, of one model or of all."""
     floor = KEPT * max(row["clean"] for row in rows)
-    return max(
-        (row for row in rows if row["clean"] >= floor),
-        key=lambda row: float(np.mean(row["auto"][1:])),
-    )
+    fit = [row for row in rows if row["clean"] >= floor]
+    if model is not None:
+        fit = [row for row in fit if row["changes"]["model"] == model and trains(row)]
+    return max(fit, key=lambda row: float(np.mean(row["auto"][1:])))
+
+
+def trains(row: dict[str, Any]) -> bool:
+    return bool(row["changes"].get("epochs") != 0)
 
 
 def line(row: dict[str, Any]) -> str:
     return (
-        f"{row['candidate']:36} clean {row['clean']:.4f}  auto {row['auto'][1:]}  worst member "
+        f"{row['candidate']:40} clean {row['clean']:.4f}  auto {row['auto'][1:]}  worst member "
         f"{row['worst member'][1:]}  certified {row['certified'][1:]}"
     )
 
 
-def write_preset(split: Split, best: dict[str, Any]) -> None:
+def write_preset(split: Split, best: dict[str, Any], out: Path) -> None:
     changes = dict(best["changes"])
     base: Preset = preset(split.name, changes.pop("model"), changes.pop("reg"))
     defaults = TrainConfig(model=base.config.model).as_dict()
@@ -219,10 +256,10 @@ def write_preset(split: Split, best: dict[str, Any]) -> None:
         "found": {
             "how": f"NDCG@10 on valid under auto, mean over the sizes {EPSILONS[1:]}, among "
             f"candidates with {KEPT:.0%} of the best clean value; trained on train alone",
-            "command": COMMAND,
+            "command": f"{COMMAND} --dataset {split.name} --out results/{out.name}",
             "starts from": base.name,
             "valid": {key: best[key] for key in ("clean", "auto", "worst member", "certified")},
-            "tried": "results/robust_search.json",
+            "tried": f"results/{out.name}",
         },
     }
     path = ROOT / "robustcf" / "presets" / f"{split.name}.{base.config.model}.robust.json"

@@ -130,7 +130,6 @@ def test_kinds_of_presets_that_do_not_exist(table: Path, tmp_path: Path) -> None
     for arguments, message in (
         (["--preset", "paper"], "no preset mine.csv.ultragcn.weight_decay.paper; .*citeulike-t"),
         (["--preset", "robust", "--reg", "none"], "chooses its regularizer itself"),
-        (["--preset", "robust", "--model", "bpr-mf"], "no preset mine.csv.bpr-mf.robust"),
         (["--preset", "best"], "'best' is not one of"),
     ):
         with pytest.raises((RobustcfError, click.UsageError), match=message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -385,8 +386,23 @@ def test_preset_refuses() -> None:
         preset("ml-1m", reg="max_norm", kind="robust")
     with pytest.raises(InputError, match="no preset demo.ultragcn.weight_decay.paper; .* ml-1m.ul"):
         preset("demo", kind="paper")
-    with pytest.raises(InputError, match="no preset ml-1m.bpr-mf.robust; of the kind 'robust'"):
-        preset("ml-1m", "bpr-mf", kind="robust")
+
+
+def test_the_robust_preset_is_the_one_that_its_search_chose() -> None:
+    """--preset robust without a model takes that of the best candidate that was found."""
+    path = Path(__file__).resolve().parent.parent / "results" / "robust_search.json"
+    search = json.loads(path.read_text(encoding="utf-8"))
+    tried = {row["candidate"]: row for row in search["candidates"]}
+    for model, name in search["by_model"].items():
+        found = preset("ml-1m", model, kind="robust")
+        assert found.config.model == model
+        for key, value in tried[name]["changes"].items():
+            assert getattr(found.config, key) == value
+        assert found.found["valid"]["auto"] == tried[name]["auto"]
+    best = max(search["by_model"].values(), key=lambda name: sum(tried[name]["auto"][1:]))
+    assert preset("ml-1m", kind="robust").config.model == tried[best]["changes"]["model"]
+    assert preset("mine", kind="robust").name == "default.ultragcn.robust"
+    assert preset("mine", "bpr-mf", kind="robust").name == "default.bpr-mf.robust"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import click
 
 from robustcf.attack_settings import STEPS, Settings
 from robustcf.cli.attack_report import curve_table, draw, members_table, uneven_note
-from robustcf.cli.common import ListCommand, Report, reports, table
+from robustcf.cli.common import ListCommand, Report, budget_option, reports, table
 
 if TYPE_CHECKING:
     from robustcf.attacks import Objective
@@ -43,13 +43,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Whose items softmax pushes down; test is an oracle that no attacker has.",
 )
-@click.option(
-    "--budget",
-    type=click.Choice(["row", "frobenius", "spectral"]),
-    default="row",
-    show_default=True,
-    help="The norm that epsilon bounds, for each factor.",
-)
+@budget_option
 @click.option(
     "--epsilons",
     type=float,
@@ -66,10 +60,10 @@ if TYPE_CHECKING:
 @click.option(
     "--side",
     type=click.Choice(["both", "users", "items"]),
-    default="both",
-    show_default=True,
-    help="Which factors are perturbed.",
+    help="Which factors are perturbed (default both).",
 )
+@click.option("--users", is_flag=True, help="Perturb the users: --side users.")
+@click.option("--items", is_flag=True, help="Perturb the items: --side items.")
 @click.option(
     "--steps", type=click.IntRange(min=1), default=STEPS, show_default=True, help="Of pgd."
 )
@@ -96,7 +90,14 @@ if TYPE_CHECKING:
 )
 @click.option("--data-dir", metavar="DIR", help="Where the run's data are, if they have moved.")
 @reports
-def attack(run: str, data_dir: str | None, **options: Any) -> Report:
+def attack(
+    run: str,
+    data_dir: str | None,
+    side: str | None,
+    users: bool,
+    items: bool,
+    **options: Any,
+) -> Report:
     """Attack the factors of RUN with growing budgets and evaluate them on held-out pairs.
 
     Writes the curve (JSON, and the values of single users as npz) and a picture (PNG and SVG) into
@@ -104,13 +105,23 @@ def attack(run: str, data_dir: str | None, **options: Any) -> Report:
     """
     from robustcf.runs import RunDir
 
-    asked = Settings.of(**options)
+    asked = Settings.of(side=_side(side, users=users, items=items), **options)
     trained = RunDir(run)
     factors, split = trained.factors(), trained.split(data_dir)
     where = {"part": asked.part, "mask": trained.mask(split, asked.part)}
     if asked.kind == "quantization":
         return _quantization(trained, factors, split, asked, where)
     return _curves(trained, factors, split, asked, where)
+
+
+def _side(side: str | None, *, users: bool, items: bool) -> str:
+    """``--users`` and ``--items`` together mean both, as neither does."""
+    flagged = {(True, False): "users", (False, True): "items", (True, True): "both"}.get(
+        (users, items)
+    )
+    if side is not None and flagged not in (None, side):
+        raise click.UsageError(f"--side {side} and --users/--items contradict each other")
+    return side or flagged or "both"
 
 
 def _curves(

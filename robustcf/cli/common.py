@@ -152,6 +152,15 @@ def data_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+budget_option = click.option(
+    "--budget",
+    type=click.Choice(["row", "frobenius", "spectral"]),
+    default="row",
+    show_default=True,
+    help="The norm that epsilon bounds, for each factor.",
+)
+
+
 def load_arguments(
     dataset: str, data: Mapping[str, Any], split_seed: int
 ) -> tuple[str, dict[str, Any]]:

@@ -11,6 +11,7 @@ import click
 from robustcf.cli.common import (
     ListCommand,
     Report,
+    budget_option,
     data_options,
     load_arguments,
     parse_settings,
@@ -66,13 +67,7 @@ from robustcf.cli.common import (
     show_default=True,
     help="Sizes in units of the factors' own, which compares models, or as they are.",
 )
-@click.option(
-    "--budget",
-    type=click.Choice(["row", "frobenius", "spectral"]),
-    default="row",
-    show_default=True,
-    help="The norm that epsilon bounds, for each factor.",
-)
+@budget_option
 @click.option(
     "--preset",
     type=click.Choice(["tuned", "paper"]),

@@ -23,9 +23,7 @@ from robustcf.cli.common import (
 @click.option(
     "--model",
     type=click.Choice(["ultragcn", "bpr-mf"]),
-    default="ultragcn",
-    show_default=True,
-    help="What to train.",
+    help="What to train (default ultragcn; of the robust preset: what holds best).",
 )
 @click.option(
     "--reg",
@@ -82,7 +80,7 @@ from robustcf.cli.common import (
 @reports
 def train(
     dataset: str | None,
-    model: str,
+    model: str | None,
     reg: str | None,
     kind: str,
     settings: tuple[str, ...],

@@ -201,8 +201,10 @@ class _Charge:
         self.block, self.V, self.some, self.a, self.b = block, V, some, a, b
         self.lengths = torch.linalg.vector_norm(block, dim=1)
         self.reach = 2 * b * (self.lengths + a)
-        # Not by way of squares: of near twins nothing would be left but rounding.
-        self.apart = torch.cdist(V, some, compute_mode="donot_use_mm_for_euclid_dist")
+        self.apart = torch.cdist(V, some, compute_mode="use_mm_for_euclid_dist")
+        # By way of squares this much is but rounding: such twins count as level.
+        longest = float(torch.linalg.vector_norm(V, dim=1).max())
+        self.apart[self.apart <= 2 * torch.finfo(V.dtype).eps ** 0.5 * longest] = 0.0
         self.counts = torch.zeros_like(self.apart)
 
     def count(self, items: Tensor, weights: Tensor) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from robustcf import files
-from robustcf.errors import DataError, InputError
+from robustcf.errors import InputError
 from robustcf.files import CheckpointFiles, csv_bytes, json_bytes
 from robustcf.runtime import device_of, environment, set_threads
 from robustcf.vision.config import VisionRunConfig
@@ -118,13 +118,7 @@ class VisionRun:
 
     def check(self, split: ImageSplit) -> None:
         """Raise unless these are the images the run was made from."""
-        expected = json.loads((self.path / DATA).read_text(encoding="utf-8"))["fingerprint"]
-        found = split.fingerprint
-        if found != expected:
-            raise DataError(
-                f"{self.path} was made from other data: its {split.name} has fingerprint "
-                f"{expected[:12]}, this one {found[:12]}; restore the files it read"
-            )
+        files.check_fingerprint(self.path / DATA, split.name, split.fingerprint)
 
     def model(self, split: ImageSplit) -> nn.Module:
         """The trained network, in evaluation mode."""

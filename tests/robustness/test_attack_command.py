@@ -75,6 +75,29 @@ def test_the_command_knows_pgd_noise_sides_and_sizes(trained, capsys):
     assert "random (seed 3), row budget on both, absolute" in out
 
 
+@pytest.mark.parametrize(
+    ("words", "still"),
+    [
+        (["--users"], "items"),
+        (["--items"], "users"),
+        (["--side", "items", "--items"], "users"),
+        (["--users", "--items"], None),
+        ([], None),
+    ],
+)
+def test_either_factor_or_both_are_perturbed(trained, capsys, words, still):
+    capsys.readouterr()
+    arguments = ["attack", str(trained), "--attack", "random", "--epsilons", "0.3", *words]
+    assert run([*arguments, "--json"]) == 0
+    spent = json.loads(capsys.readouterr().out)["realised"][0]
+    assert {name for name, size in spent.items() if size == 0} == ({still} if still else set())
+
+
+def test_sides_that_contradict_each_other_are_refused(trained, capsys):
+    assert run(["attack", str(trained), "--side", "users", "--items"]) == 2
+    assert "--side users and --users/--items contradict each other" in capsys.readouterr().err
+
+
 def test_uneven_rows_are_pointed_out(trained, capsys, tmp_path):
     """A median that does not stand for the rows: a note, for sizes in medians only."""
     uneven = tmp_path / "uneven"
