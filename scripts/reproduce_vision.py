@@ -86,10 +86,10 @@ SMALL_GRID: dict[str, dict[str, tuple[float, ...]]] = {
         "two_to_inf": (1e-2, 3e-2),
     },
     "cifar10-16px": {
-        "frobenius": (3e-3, 1e-2),
-        "spectral": (1e-2, 3e-2),
-        "infinity": (1e-4, 3e-4),
-        "two_to_inf": (0.3, 1.0),
+        "frobenius": (1e-3, 3e-3, 1e-2),
+        "spectral": (3e-3, 1e-2, 3e-2),
+        "infinity": (3e-5, 1e-4, 3e-4),
+        "two_to_inf": (0.1, 0.3, 1.0),
     },
 }
 

@@ -8,8 +8,6 @@ budgets, and are evaluated on valid. The test pairs are never looked at. Out of 
 keep 97 % of the best clean NDCG@10, the one is chosen that has most under auto, mean over the sizes
 above 0. The best of each model that trains at all becomes robustcf/presets/*.robust.json. What no
 attack can take (the certificate) is reported beside. A file that is there already is gone on with.
-
-With --test it reports the chosen preset on test instead, once, beside the others.
 """
 
 from __future__ import annotations
@@ -21,13 +19,19 @@ from typing import Any
 
 import numpy as np
 
+from robustcf.attacks import FGM
 from robustcf.certificates import certified_curve
 from robustcf.config import MODELS, TrainConfig
 from robustcf.data import Split, load
 from robustcf.factors import Factors
-from robustcf.metrics.evaluate import Part
 from robustcf.presets import Preset, preset
-from robustcf.robustness import OBJECTIVES, auto_members, objective_for, worst_of
+from robustcf.robustness import (
+    OBJECTIVES,
+    auto_members,
+    objective_for,
+    robustness_curve,
+    worst_of,
+)
 from robustcf.runtime import set_threads
 from robustcf.training import gauged, train
 
@@ -78,24 +82,15 @@ CANDIDATES: dict[str, tuple[str, str, dict[str, Any]]] = {
             "weight_decay",
             margin(eps) | BALANCED | {"shrink": 0.5},
         )
-        for eps in (0.2, 0.5)
+        for eps in (0.1, 0.2)
     },
+    "bpr-mf, balanced, shrink 0.7": ("bpr-mf", "weight_decay", BALANCED | {"shrink": 0.7}),
     "bpr-mf, margin 0.3, weight 4, balanced": (
         "bpr-mf",
         "weight_decay",
         margin(0.3, 4.0) | BALANCED,
     ),
     "weight decay, margin 0.1, balanced": ("ultragcn", "weight_decay", margin(0.1) | BALANCED),
-}
-
-
-# What --test reports: name -> arguments of robustcf.presets.preset.
-PRESETS: dict[str, dict[str, Any]] = {
-    "weight_decay": {"reg": "weight_decay"},
-    "two_to_inf": {"reg": "two_to_inf"},
-    "bpr-mf": {"model": "bpr-mf"},
-    "robust": {"kind": "robust"},
-    "robust ultragcn": {"model": "ultragcn", "kind": "robust"},
 }
 
 
@@ -106,37 +101,26 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--only", nargs="*", choices=list(CANDIDATES), help="these candidates")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "robust_search.json")
-    parser.add_argument(
-        "--test",
-        type=int,
-        nargs="?",
-        const=3,
-        metavar="SEEDS",
-        help="do not choose: report on test",
-    )
     parser.add_argument("--dry", action="store_true", help="do not write the preset")
+    parser.add_argument(
+        "--one-step", action="store_true", help="leave auto's pgd out: for large data sets"
+    )
     options = parser.parse_args()
     set_threads(options.threads)
     split = load(options.dataset, data_dir=options.data_dir, download=False)
-    if options.test:
-        content = header(split, "test", f"{COMMAND} --test") | {
-            "presets": on_test(split, options.test)
-        }
-        target = options.out.with_name("robust_test.json")
-        target.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        return
-    rows = search(split, options.only or list(CANDIDATES), options.out)
-    best = {model: chosen(rows, model) for model in MODELS}
-    print(f"chosen: {chosen(rows)['candidate']}; by model {best}")
+    rows = search(split, options.only or list(CANDIDATES), options)
+    best = chosen_by_model(rows)
     names = {model: row["candidate"] for model, row in best.items()}
-    write(options.out, split, rows, chosen=chosen(rows)["candidate"], by_model=names)
+    print(f"chosen: {chosen(rows)['candidate']}; by model {names}")
+    write(options, split, rows, chosen=chosen(rows)["candidate"], by_model=names)
     for row in () if options.dry else best.values():
-        write_preset(split, row, options.out)
+        write_preset(split, row, options)
 
 
-def search(split: Split, names: list[str], out: Path) -> list[dict[str, Any]]:
+def search(split: Split, names: list[str], options: argparse.Namespace) -> list[dict[str, Any]]:
     """Judge candidates one by one; what the file has already is not judged again."""
     rows: list[dict[str, Any]] = []
+    out: Path = options.out
     known = json.loads(out.read_text(encoding="utf-8"))["candidates"] if out.exists() else []
     trained: dict[TrainConfig, Factors] = {}
     for name in names:
@@ -151,47 +135,69 @@ def search(split: Split, names: list[str], out: Path) -> list[dict[str, Any]]:
         if "auto" not in row:
             config = preset(split.name, model, reg).config
             config = config.replace(**changes, epochs_chosen=True, refit="no")
-            row |= judge(split, config, trained)
+            row |= judge(split, config, trained, one_step=options.one_step)
         rows.append(row)
         print(line(row), flush=True)
-        write(out, split, rows)
+        write(options, split, rows)
     return rows
 
 
-def header(split: Split, part: str, command: str) -> dict[str, Any]:
-    return {
-        "command": command,
+def command(options: argparse.Namespace) -> str:
+    words = [COMMAND]
+    words += [f"--dataset {options.dataset}"] if options.dataset != "ml-1m" else []
+    words += ["--one-step"] if options.one_step else []
+    return " ".join(words)
+
+
+def write(
+    options: argparse.Namespace, split: Split, rows: list[dict[str, Any]], **more: Any
+) -> None:
+    content = {
+        "command": command(options),
         "dataset": split.name,
-        "metric": f"{METRIC} on {part}",
+        "metric": f"{METRIC} on valid",
         "epsilons": list(EPSILONS),
         "certified epsilons": list(CERTIFIED),
         "budget": BUDGET,
+        **more,
+        "candidates": rows,
     }
+    options.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def write(out: Path, split: Split, rows: list[dict[str, Any]], **more: Any) -> None:
-    content = header(split, "valid", COMMAND) | {**more, "candidates": rows}
-    out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def judge(split: Split, config: TrainConfig, trained: dict[TrainConfig, Factors]) -> dict[str, Any]:
+def judge(
+    split: Split, config: TrainConfig, trained: dict[TrainConfig, Factors], *, one_step: bool
+) -> dict[str, Any]:
     """Train, or take what was trained already, and attack on valid."""
     # Candidates that differ in their gauge alone come from one training.
     raw = config.replace(gauge="none", shrink=0.0)
     if raw not in trained:
         trained[raw] = train(split, raw).factors
-    return attacked(split, gauged(trained[raw], config), config, "valid")
+    return attacked(split, gauged(trained[raw], config), config, one_step=one_step)
 
 
-def attacked(split: Split, factors: Factors, config: TrainConfig, part: Part) -> dict[str, Any]:
-    """NDCG@10 under auto and under its members, and the certificate."""
+def attacked(
+    split: Split, factors: Factors, config: TrainConfig, *, one_step: bool
+) -> dict[str, Any]:
+    """NDCG@10 on valid under auto and under its members, and the certificate."""
 
     def rounded(values: Any) -> list[float]:
         return [round(float(value), 4) for value in values]
 
     aims = [objective_for(name, config, factors, split.train) for name in OBJECTIVES]
-    members = auto_members(factors, split, aims, EPSILONS, (10,), part=part)
-    proved = certified_curve(factors, split, CERTIFIED, (10,), relative=True, part=part)
+    if one_step:
+        attacks = {f"fgm-{aim.name}": FGM(aim, relative=True) for aim in aims} | {
+            f"fgm-{aim.name}-fitted": FGM(aim, relative=True, softness=0.0)
+            for aim in aims
+            if aim.name != "bce"
+        }
+        members = {
+            name: robustness_curve(factors, split, attack, EPSILONS, (10,), part="valid")
+            for name, attack in attacks.items()
+        }
+    else:
+        members = auto_members(factors, split, aims, EPSILONS, (10,), part="valid")
+    proved = certified_curve(factors, split, CERTIFIED, (10,), relative=True, part="valid")
     curves = {name: rounded(curve[METRIC]) for name, curve in members.items()}
     return {
         "clean": curves["fgm-bce"][0],
@@ -202,36 +208,21 @@ def attacked(split: Split, factors: Factors, config: TrainConfig, part: Part) ->
     }
 
 
-def on_test(split: Split, seeds: int) -> dict[str, Any]:
-    """The robust presets beside the others, on test: to be looked at once, after choosing."""
-    found: dict[str, Any] = {}
-    for name, asked in PRESETS.items():
-        runs = [seed_on_test(split, preset(split.name, **asked), seed) for seed in range(seeds)]
-        found[name] = {"seeds": runs} | {
-            key: np.mean([run[key] for run in runs], axis=0).round(4).tolist()
-            for key in ("clean", "auto", "worst member", "certified")
-        }
-    return found
+def chosen(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The best candidate under auto that keeps the clean quality."""
+    return max(good_enough(rows), key=lambda row: float(np.mean(row["auto"][1:])))
 
 
-def seed_on_test(split: Split, asked: Preset, seed: int) -> dict[str, Any]:
-    config = asked.config.replace(seed=seed, refit="no")
-    found = attacked(split, train(split, config).factors, config, "test")
-    print(line({"candidate": f"{asked.name}, seed {seed}"} | found), flush=True)
-    return found
+def chosen_by_model(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The same for each model that has one, among candidates that train at all."""
+    good = [row for row in good_enough(rows) if row["changes"].get("epochs") != 0]
+    by_model = {m: [row for row in good if row["changes"]["model"] == m] for m in MODELS}
+    return {model: chosen(those) for model, those in by_model.items() if those}
 
 
-def chosen(rows: list[dict[str, Any]], model: str | None = None) -> dict[str, Any]:
-    """The best candidate under auto that keeps the clean quality, of one model or of all."""
+def good_enough(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     floor = KEPT * max(row["clean"] for row in rows)
-    fit = [row for row in rows if row["clean"] >= floor]
-    if model is not None:
-        fit = [row for row in fit if row["changes"]["model"] == model and trains(row)]
-    return max(fit, key=lambda row: float(np.mean(row["auto"][1:])))
-
-
-def trains(row: dict[str, Any]) -> bool:
-    return bool(row["changes"].get("epochs") != 0)
+    return [row for row in rows if row["clean"] >= floor]
 
 
 def line(row: dict[str, Any]) -> str:
@@ -241,7 +232,7 @@ def line(row: dict[str, Any]) -> str:
     )
 
 
-def write_preset(split: Split, best: dict[str, Any], out: Path) -> None:
+def write_preset(split: Split, best: dict[str, Any], options: argparse.Namespace) -> None:
     changes = dict(best["changes"])
     base: Preset = preset(split.name, changes.pop("model"), changes.pop("reg"))
     defaults = TrainConfig(model=base.config.model).as_dict()
@@ -256,10 +247,10 @@ def write_preset(split: Split, best: dict[str, Any], out: Path) -> None:
         "found": {
             "how": f"NDCG@10 on valid under auto, mean over the sizes {EPSILONS[1:]}, among "
             f"candidates with {KEPT:.0%} of the best clean value; trained on train alone",
-            "command": f"{COMMAND} --dataset {split.name} --out results/{out.name}",
+            "command": f"{command(options)} --out results/{options.out.name}",
             "starts from": base.name,
             "valid": {key: best[key] for key in ("clean", "auto", "worst member", "certified")},
-            "tried": f"results/{out.name}",
+            "tried": f"results/{options.out.name}",
         },
     }
     path = ROOT / "robustcf" / "presets" / f"{split.name}.{base.config.model}.robust.json"

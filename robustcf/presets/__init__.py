@@ -98,9 +98,9 @@ def _best_robust_model(dataset: str) -> str:
     those of weight decay. BPR-MF's may.
     """
     found = {
-        name.split(".")[1]: sum(entry.found["valid"]["auto"][1:])
-        for name, entry in presets().items()
-        if name.startswith(f"{dataset}.") and name.endswith(".robust") and dataset != DEFAULT
+        model: sum(entry.found["valid"]["auto"][1:])
+        for model in MODELS
+        if (entry := presets().get(f"{dataset}.{model}.robust")) and "valid" in entry.found
     }
     return max(found, key=lambda model: found[model], default="ultragcn")
 
