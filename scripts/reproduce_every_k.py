@@ -9,6 +9,7 @@ digits; paper scale: WideResNet-16-10 on CIFAR-100 (``--device cuda``).
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import time
@@ -192,14 +193,13 @@ def main() -> None:
     shapes = [(10, 1, 16, 128), (10, 1, 32, 128)]
     if options.scale == "paper":
         shapes = [(16, 10, 32, 128)]
-    data: dict[str, Any] = {
-        "scale": options.scale,
-        "operations": operations(16, 10, 32),
-        "costs": []
-        if options.skip_times
-        else [costs(*shape, options.repeats, options.device) for shape in shapes],
-    }
-    for entry in (data["operations"], *data["costs"]):
+    target = options.out / f"every_k_{options.scale}.json"
+    # What is skipped now may be there from before.
+    data: dict[str, Any] = json.loads(target.read_text()) if target.is_file() else {}
+    data |= {"scale": options.scale, "operations": operations(16, 10, 32)}
+    if not options.skip_times:
+        data["costs"] = [costs(*shape, options.repeats, options.device) for shape in shapes]
+    for entry in (data["operations"], *data.get("costs", ())):
         unit = "operations" if "plain_step_gflops" in entry else "time"
         print(f"{entry['network']}, by {unit}")
         for name, ratio in entry["penalty_over_plain_step"].items():
@@ -207,7 +207,7 @@ def main() -> None:
     if not options.skip_accuracy:
         data["accuracy"] = accuracies(options, threads)
         draw(data, options.out / f"every_k_{options.scale}.png")
-    save_json(options.out / f"every_k_{options.scale}.json", data)
+    save_json(target, data)
 
 
 if __name__ == "__main__":

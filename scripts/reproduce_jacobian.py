@@ -83,11 +83,14 @@ def draw(data: dict[str, Any], target: Path) -> None:
     axes[0, 0].legend(frameon=False, fontsize="x-small")
     axes[1, 0].semilogy(data["singular_values"], color="#1b4f8a")
     axes[1, 0].set(xlabel="number", ylabel="singular value of J")
-    shares = {
-        f"p = {share}": ([float(b) for b in row], list(row.values()))
-        for share, row in data["twinest_pp_by_share"].items()
-    }
-    draw_curves(axes[1, 1], shares, 1e-5)
+    looks = zip(
+        ("o-", "s--", "^-.", "D:"), ("#1b4f8a", "#c2410c", "#3f7d20", "#7a2e8e"), strict=True
+    )
+    by_share = data["twinest_pp_by_share"].items()
+    for (share, row), (look, colour) in zip(by_share, looks, strict=True):
+        errors = [max(error, 1e-5) for error in row.values()]
+        axes[1, 1].plot([float(b) for b in row], errors, look, color=colour, label=f"p = {share}")
+    axes[1, 1].grid(alpha=0.3)
     axes[1, 1].set(xscale="log", yscale="log", xlabel="products", ylabel="error of TwINEst++")
     axes[1, 1].legend(frameon=False, fontsize="x-small")
     figure.suptitle(data["title"], fontsize="medium")

@@ -393,7 +393,7 @@ def test_settings_come_from_presets():
     apr, name = plan.train_config("apr", 3)
     assert (apr.adversarial, apr.reg, apr.epochs_chosen) == ("bpr", "weight_decay", False)
     robust, name = plan.train_config("robust", 3)
-    assert robust == preset("ml-1m", kind="robust").config.replace(seed=3)
+    assert robust == preset("ml-1m", "ultragcn", kind="robust").config.replace(seed=3)
     paper = SweepPlan("citeulike", preset="paper").train_config("max_norm", 0)
     assert paper[1] == "citeulike-t.ultragcn.max_norm.paper"
     with pytest.raises(InputError, match="preset must be tuned or paper, got 'best'"):

@@ -36,7 +36,7 @@ from robustcf.cli.common import (
     default=("weight_decay", "two_to_inf", "max_norm"),
     show_default=True,
     help="Settings to compare: none, weight_decay, two_to_inf, max_norm, apr (adversarial "
-    "training on BPR), robust (the robust preset).",
+    "training on BPR), robust (the robust preset of the model).",
 )
 @click.option(
     "--seeds",

@@ -34,7 +34,7 @@ class SweepPlan:
         data: the other arguments of :func:`robustcf.data.load`.
         model: ``ultragcn`` or ``bpr-mf``.
         regs: the settings to compare: regularizers; ``apr``, adversarial training with the BPR
-            objective beside weight decay; ``robust``, the robust preset.
+            objective beside weight decay; ``robust``, the robust preset of the model.
         seeds: of training.
         attacks: names, see :func:`robustcf.sweeps.curves.attacked`; the random control is always
             added, and the certificate where the budget has one.
