@@ -110,7 +110,7 @@ def open_run(path: str | Path) -> SavedRun:
     return SavedRun(folder, config.train, fingerprint, {c.name: c for c in found if c is not None})
 
 
-def uneven_words(ratios: Mapping[str, float]) -> str:
+def uneven_words(ratios: Mapping[str, float | None]) -> str:
     """Which factors' row norms their median does not stand for, in words; or nothing.
 
     Args:
@@ -118,14 +118,14 @@ def uneven_words(ratios: Mapping[str, float]) -> str:
 
     Example:
         >>> uneven_words({"users": 1.1, "items": 4.2})
-        'row norms of items are uneven (root mean square 4.2 medians)'
+        'row norms are uneven (items: root mean square 4.2 medians)'
     """
     found = [
-        f"{name} are uneven (root mean square {ratio:.2g} medians)"
+        f"{name}: " + ("median 0" if ratio is None else f"root mean square {ratio:.2g} medians")
         for name, ratio in ratios.items()
-        if ratio > _UNEVEN
+        if ratio is None or ratio > _UNEVEN
     ]
-    return f"row norms of {' and of '.join(found)}" if found else ""
+    return f"row norms are uneven ({', '.join(found)})" if found else ""
 
 
 def _read(path: Path) -> SavedCurve | None:

@@ -121,8 +121,8 @@ def main() -> None:
         "certificate": "what no attack of this size can take, proved",
     }
     for objective, curves in found.items():
-        words = f"{TITLES[objective]} (fgm on {objective})"
-        print(f"\nNDCG@10 under {words}; {next(iter(curves.values()))['attack'].axis}")
+        attack = f"{TITLES[objective]} (fgm on {objective})"
+        print(f"\nNDCG@10 under {attack}; {next(iter(curves.values()))['attack'].axis}")
         for kind, words in kinds.items():
             if all(kind in by_kind for by_kind in curves.values()):
                 print(f"\n  {words}:\n{table(curves, kind)}")

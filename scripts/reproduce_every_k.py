@@ -78,6 +78,7 @@ def costs(
         "plain_step_seconds": base,
         "penalty_over_plain_step": {name: value / base for name, value in middle.items()},
         "overhead_every_50": {name: value / base / 50 for name, value in middle.items()},
+        "threads": torch.get_num_threads(),
         "clock": "CPU time of the process" if place.type == "cpu" else "wall time, synchronized",
         "repeats": repeats,
     }
@@ -195,11 +196,13 @@ def main() -> None:
         shapes = [(16, 10, 32, 128)]
     target = options.out / f"every_k_{options.scale}.json"
     # What is skipped now may be there from before.
-    data: dict[str, Any] = json.loads(target.read_text()) if target.is_file() else {}
+    data: dict[str, Any] = {}
+    if target.is_file():
+        data = json.loads(target.read_text(encoding="utf-8"))
     data |= {"scale": options.scale, "operations": operations(16, 10, 32)}
     if not options.skip_times:
         data["costs"] = [costs(*shape, options.repeats, options.device) for shape in shapes]
-    for entry in (data["operations"], *data.get("costs", ())):
+    for entry in (data["operations"], *([] if options.skip_times else data["costs"])):
         unit = "operations" if "plain_step_gflops" in entry else "time"
         print(f"{entry['network']}, by {unit}")
         for name, ratio in entry["penalty_over_plain_step"].items():

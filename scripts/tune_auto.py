@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +38,14 @@ from robustcf.training import train
 SOFTNESS = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0)
 SIZES = (0.0, 0.05, 0.1, 0.2)
 METRIC = "ndcg@10"
-# Data set, model, regularizer; "robust" is the preset of that name.
+# Data set, model, regularizer and gauge.
 MODELS = (
-    ("ml-1m", "ultragcn", "weight_decay"),
-    ("ml-1m", "ultragcn", "two_to_inf"),
-    ("ml-1m", "ultragcn", "robust"),
-    ("ml-1m", "bpr-mf", "weight_decay"),
-    ("citeulike", "ultragcn", "weight_decay"),
-    ("citeulike", "ultragcn", "two_to_inf"),
+    ("ml-1m", "ultragcn", "weight_decay", "none"),
+    ("ml-1m", "ultragcn", "two_to_inf", "none"),
+    ("ml-1m", "ultragcn", "weight_decay", "balanced"),
+    ("ml-1m", "bpr-mf", "weight_decay", "none"),
+    ("citeulike", "ultragcn", "weight_decay", "none"),
+    ("citeulike", "ultragcn", "two_to_inf", "none"),
 )
 
 
@@ -58,11 +57,12 @@ def main() -> None:
     options = parser.parse_args()
     set_threads(options.threads)
     found: dict[str, Any] = {}
-    for dataset, model, reg in MODELS:
+    for dataset, model, reg, gauge in MODELS:
         split = load(dataset, data_dir=options.data_dir, download=False)
-        name = f"{dataset} {model} {reg}"
+        name = f"{dataset} {model} {reg}" + (f" {gauge}" if gauge != "none" else "")
         print(name, flush=True)
-        found[name] = judge(split, model, reg)
+        config = preset(split.name, model, reg).config
+        found[name] = judge(split, config.replace(gauge=gauge, epochs_chosen=True, refit="no"))
     content = {
         "command": "python scripts/tune_auto.py --threads 1",
         "metric": f"{METRIC} on valid",
@@ -75,14 +75,8 @@ def main() -> None:
     print(json.dumps(content["left, mean over models and sizes"], indent=1))
 
 
-def judge(split: Split, model: str, reg: str) -> dict[str, Any]:
+def judge(split: Split, config: TrainConfig) -> dict[str, Any]:
     """Train one model; attack it with every objective at every softness, and with auto."""
-    chosen = (
-        preset(split.name, model, kind="robust")
-        if reg == "robust"
-        else preset(split.name, model, reg)
-    )
-    config = chosen.config.replace(epochs_chosen=True, refit="no")
     factors = train(split, config).factors
     curves: dict[str, dict[str, list[float]]] = {
         name: {
@@ -96,7 +90,7 @@ def judge(split: Split, model: str, reg: str) -> dict[str, Any]:
     aims = [objective_for(name, config, factors, split.train) for name in OBJECTIVES]
     members = auto_members(factors, split, aims, SIZES, (10,), part="valid")
     auto = {"all": rounded(worst_of(members, "auto", carry=True))} | {
-        f"without {name}": rounded(worst_of(without(members, [name]), "auto", carry=True))
+        f"without {name}": rounded(worst_of(without(members, name), "auto", carry=True))
         for name in members
     }
     print(f"  auto: {auto}", flush=True)
@@ -111,10 +105,8 @@ def one_step(
     return robustness_curve(factors, split, attack, SIZES, (10,), part="valid")
 
 
-def without(
-    members: dict[str, RobustnessCurve], names: Iterable[str]
-) -> dict[str, RobustnessCurve]:
-    return {name: curve for name, curve in members.items() if name not in names}
+def without(members: dict[str, RobustnessCurve], name: str) -> dict[str, RobustnessCurve]:
+    return {other: curve for other, curve in members.items() if other != name}
 
 
 def rounded(curve: RobustnessCurve) -> list[float]:

@@ -118,28 +118,47 @@ def main() -> None:
 
 
 def search(split: Split, names: list[str], options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Judge candidates one by one; what the file has already is not judged again."""
-    rows: list[dict[str, Any]] = []
-    out: Path = options.out
-    known = json.loads(out.read_text(encoding="utf-8"))["candidates"] if out.exists() else []
+    """Judge candidates; what the file has of this data set and these settings is not judged again.
+
+    Returns:
+        All candidates that are known then, also those that were not asked for.
+    """
+    known = {row["candidate"]: row for row in rows_of(options, split)}
     trained: dict[TrainConfig, Factors] = {}
     for name in names:
         model, reg, changes = CANDIDATES[name]
-        row: dict[str, Any] = {
-            "candidate": name,
-            "changes": {"model": model, "reg": reg, **changes},
-        }
-        for old in known:
-            if (old["candidate"], old["changes"]) == (name, row["changes"]):
-                row = old
-        if "auto" not in row:
-            config = preset(split.name, model, reg).config
-            config = config.replace(**changes, epochs_chosen=True, refit="no")
-            row |= judge(split, config, trained, one_step=options.one_step)
-        rows.append(row)
-        print(line(row), flush=True)
-        write(options, split, rows)
+        config = preset(split.name, model, reg).config
+        config = config.replace(**changes, epochs_chosen=True, refit="no")
+        settings = changed(config)
+        if known.get(name, {}).get("settings") != settings:
+            known[name] = {
+                "candidate": name,
+                "changes": {"model": model, "reg": reg, **changes},
+                "settings": settings,
+                **judge(split, config, trained, one_step=options.one_step),
+            }
+        print(line(known[name]), flush=True)
+        write(options, split, list(known.values()))
+    return list(known.values())
+
+
+def rows_of(options: argparse.Namespace, split: Split) -> list[dict[str, Any]]:
+    """What the file holds already, if it is of this data set and these attacks."""
+    if not options.out.exists():
+        return []
+    content = json.loads(options.out.read_text(encoding="utf-8"))
+    if (content["dataset"], content["command"]) != (split.name, command(options)):
+        raise SystemExit(
+            f"{options.out} is of another search ({content['command']}): choose another --out"
+        )
+    rows: list[dict[str, Any]] = content["candidates"]
     return rows
+
+
+def changed(config: TrainConfig) -> dict[str, Any]:
+    """The settings that differ from the model's defaults."""
+    defaults = TrainConfig(model=config.model).as_dict()
+    return {key: value for key, value in config.as_dict().items() if value != defaults[key]}
 
 
 def command(options: argparse.Namespace) -> str:
@@ -235,13 +254,9 @@ def line(row: dict[str, Any]) -> str:
 def write_preset(split: Split, best: dict[str, Any], options: argparse.Namespace) -> None:
     changes = dict(best["changes"])
     base: Preset = preset(split.name, changes.pop("model"), changes.pop("reg"))
-    defaults = TrainConfig(model=base.config.model).as_dict()
+    config = base.config.replace(**changes)
     always = ("model", "dim", "epochs", "lr", "user_lr", "reg", "reg_weight")
-    settings = {
-        key: value
-        for key, value in base.config.replace(**changes).as_dict().items()
-        if value != defaults[key] or key in always
-    }
+    settings = {key: getattr(config, key) for key in always} | changed(config)
     content = {
         "config": settings | {"epochs_chosen": True},
         "found": {

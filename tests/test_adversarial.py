@@ -148,6 +148,32 @@ def test_the_margin_is_the_formula(model: str, batching: str, seed: int) -> None
     assert rival.add_gradient(theirs, U, V, gradient) is None or batching == "pairs"
 
 
+@pytest.mark.parametrize("longest", [1.0, 100.0, 3000.0])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_margin_in_single_precision_is_that_in_double(seed: int, longest: float) -> None:
+    """Near twins and one row far longer than the rest, which must not blur the others."""
+    start = model_of("bpr-mf", "rows", seed).factors()
+    V = start.items.clone()
+    V[3] = V[5] * (1 + 1e-9)
+    V[0] *= longest
+    found, expected = (
+        model.gradient(list(model.batches(0))[1], *model.factors(), value=True, room=(0.3, 0.2))
+        for model in (
+            BPRMF(
+                BOARD.train, start=Factors(start.users.to(kind), V.to(kind)), block_users=6,
+                seed=seed, dtype=kind,
+            )
+            for kind in (torch.float32, torch.float64)
+        )
+    )  # fmt: skip
+    assert found.value == pytest.approx(expected.value, rel=1e-4)
+    rest = torch.arange(1, len(V))
+    scale = float(expected.items[rest].abs().max())
+    assert (found.items.double() - expected.items)[rest].abs().max() < 1e-3 * scale
+    size = float(expected.users.abs().max())
+    assert (found.users.double() - expected.users).abs().max() < 1e-3 * size
+
+
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("batching", BATCHINGS)
 def test_no_attack_within_the_room_exceeds_the_margins_bound(batching: str, seed: int) -> None:
@@ -282,6 +308,10 @@ def test_refuses() -> None:
         adversary("x", model, eps=0.1, weight=1.0)
     with pytest.raises(InputError, match="adv_eps must be a finite number and not negative"):
         adversary("bpr", model, eps=-0.1, weight=1.0)
+    with pytest.raises(InputError, match="adv_eps must be a finite number and not negative"):
+        adversary("margin", model, eps=float("inf"), weight=1.0)
+    with pytest.raises(InputError, match="adv_weight must be a finite number and not negative"):
+        adversary("margin", model, eps=0.1, weight=-1.0)
     with pytest.raises(InputError, match="adv_weight must be a finite number"):
         adversary("bpr", model, eps=0.1, weight=float("nan"))
     with pytest.raises(InputError, match="adversarial must be one of none, bpr, bce, softmax"):

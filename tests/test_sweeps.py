@@ -427,7 +427,7 @@ def test_a_unit_that_flatters_a_setting_is_named(tmp_path):
         for curve in summary.curves["fgm-bce"][reg]:
             curve.facts["unevenness"] = {"users": 1.0, "items": ratio}
     (said,) = [sentence for sentence in findings(summary) if "uneven" in sentence]
-    assert said.startswith("With two_to_inf row norms of items are uneven (root mean square 3.4")
+    assert said.startswith("two_to_inf: row norms are uneven (items: root mean square 3.4 medians)")
 
 
 def test_a_sweep_keeps_how_even_rows_are(whole):

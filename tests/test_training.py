@@ -376,8 +376,9 @@ def test_no_passes_leave_the_start_as_it_is(model: str, init: str) -> None:
 
 
 def test_preset_refuses() -> None:
-    with pytest.raises(InputError, match="model must be one of"):
-        preset("demo", "svd")
+    for model in ("svd", ""):
+        with pytest.raises(InputError, match="model must be one of"):
+            preset("demo", model)
     with pytest.raises(InputError, match="reg must be one of"):
         preset("demo", "ultragcn", "l1")
     with pytest.raises(InputError, match="preset must be one of tuned, robust, paper, got 'best'"):
@@ -388,19 +389,29 @@ def test_preset_refuses() -> None:
         preset("demo", kind="paper")
 
 
-def test_the_robust_preset_is_the_one_that_its_search_chose() -> None:
+@pytest.mark.parametrize(
+    ("dataset", "file"), [("ml-1m", "robust_search.json"), ("demo", "robust_search_demo.json")]
+)
+def test_the_robust_preset_is_the_one_that_its_search_chose(dataset: str, file: str) -> None:
     """--preset robust without a model takes that of the best candidate that was found."""
-    path = Path(__file__).resolve().parent.parent / "results" / "robust_search.json"
+    path = Path(__file__).resolve().parent.parent / "results" / file
     search = json.loads(path.read_text(encoding="utf-8"))
+    assert search["dataset"] == dataset
     tried = {row["candidate"]: row for row in search["candidates"]}
     for model, name in search["by_model"].items():
-        found = preset("ml-1m", model, kind="robust")
+        found = preset(dataset, model, kind="robust")
         assert found.config.model == model
         for key, value in tried[name]["changes"].items():
             assert getattr(found.config, key) == value
         assert found.found["valid"]["auto"] == tried[name]["auto"]
     best = max(search["by_model"].values(), key=lambda name: sum(tried[name]["auto"][1:]))
-    assert preset("ml-1m", kind="robust").config.model == tried[best]["changes"]["model"]
+    assert preset(dataset, kind="robust").config.model == tried[best]["changes"]["model"]
+
+
+def test_the_robust_preset_of_sets_without_a_search_keeps_the_rankings_of_weight_decay() -> None:
+    for dataset in ("yelp2018", "citeulike-a", "citeulike-t"):
+        found, plain = preset(dataset, kind="robust").config, preset(dataset).config
+        assert found == plain.replace(gauge="balanced")
     assert preset("mine", kind="robust").name == "default.ultragcn.robust"
     assert preset("mine", "bpr-mf", kind="robust").name == "default.bpr-mf.robust"
 

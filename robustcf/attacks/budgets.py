@@ -6,7 +6,6 @@ the very budget that it was projected on.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -139,12 +138,12 @@ class SpectralBudget(Budget):
         return self.measure(factor)
 
 
-def unevenness(factor: Tensor) -> float:
+def unevenness(factor: Tensor) -> float | None:
     """How far the median row norm is from standing for all rows: root mean square over median.
 
     It is 1 where all rows are equally long. Far above, a relative epsilon of the row budget is
     small for the long rows, which rank first, and a curve looks better than it is: compare such
-    factors by the Frobenius budget, whose unit counts every row.
+    factors by the Frobenius budget, whose unit counts every row. None where the median is 0.
 
     Example:
         >>> unevenness(torch.tensor([[1.0], [1.0], [7.0]]))
@@ -152,7 +151,7 @@ def unevenness(factor: Tensor) -> float:
     """
     norms = _row_norms(factor)
     middle = float(norms.median()) if len(norms) else 0.0
-    return float(norms.square().mean().sqrt()) / middle if middle > 0 else math.inf
+    return float(norms.square().mean().sqrt()) / middle if middle > 0 else None
 
 
 def _row_norms(matrix: Tensor) -> Tensor:

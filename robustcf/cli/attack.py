@@ -172,7 +172,7 @@ def _curves(
 
     note = ""
     if asked.relative and asked.budget == "row":
-        ratios, note = uneven_note(factors)
+        ratios, note = uneven_note(factors, asked.side)
         extra |= ratios
     folder, name = trained.path / "attacks", asked.name()
     target = curve.save(folder / f"{name}.json", extra)

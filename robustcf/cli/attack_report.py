@@ -33,12 +33,12 @@ def curve_table(
     return table(("epsilon", *asked.shown, f"{control_name}: {asked.metric}"), rows, left=())
 
 
-def uneven_note(factors: Factors) -> tuple[dict[str, Any], str]:
+def uneven_note(factors: Factors, side: str) -> tuple[dict[str, Any], str]:
     """For sizes in median row norms: what JSON shall hold of it, and a warning where it matters."""
     from robustcf.attacks import unevenness
 
     ratios = {"users": unevenness(factors.users), "items": unevenness(factors.items)}
-    words = uneven_words(ratios)
+    words = uneven_words({name: ratios[name] for name in ratios if side in ("both", name)})
     note = f"\nnote: {words}: sizes in medians are small for the long rows, which rank first; "
     note += "compare by --budget frobenius"
     return {"unevenness": ratios}, note if words else ""

@@ -112,7 +112,7 @@ def train(
     manifest = find(dataset)
     name = manifest.name if manifest is not None else Path(dataset).name
     chosen = preset(name, model, reg, kind)
-    if kind == "robust" and chosen.name.startswith("default."):
+    if kind == "robust" and "valid" not in chosen.found:
         click.echo(f"the robust preset is not tuned for {name}: {chosen.name} is used", err=True)
     changes = {key: value for key, value in given.items() if value is not None}
     changes |= parse_settings(settings)

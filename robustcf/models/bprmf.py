@@ -202,9 +202,6 @@ class _Charge:
         self.lengths = torch.linalg.vector_norm(block, dim=1)
         self.reach = 2 * b * (self.lengths + a)
         self.apart = torch.cdist(V, some, compute_mode="use_mm_for_euclid_dist")
-        # By way of squares this much is but rounding: such twins count as level.
-        longest = float(torch.linalg.vector_norm(V, dim=1).max())
-        self.apart[self.apart <= 2 * torch.finfo(V.dtype).eps ** 0.5 * longest] = 0.0
         self.counts = torch.zeros_like(self.apart)
 
     def count(self, items: Tensor, weights: Tensor) -> None:
@@ -215,7 +212,11 @@ class _Charge:
         """Add the charges' gradient: for the block's rows, and for all items."""
         outward = self.block / self.lengths.clamp_min(torch.finfo(users.dtype).tiny)[:, None]
         users.add_(outward * by_user[:, None], alpha=2 * self.b)
-        pull = torch.where(self.apart > 0, self.counts / self.apart, 0.0)
+        # Distances by way of squares: this much is but rounding, and has no direction.
+        lengths = [torch.linalg.vector_norm(part, dim=1) for part in (self.V, self.some)]
+        rounding = 3 * torch.finfo(users.dtype).eps ** 0.5
+        level = rounding * torch.maximum(lengths[0][:, None], lengths[1])
+        pull = torch.where(self.apart > level, self.counts / self.apart, 0.0)
         items.add_(pull.sum(dim=1)[:, None] * self.V - pull @ self.some, alpha=self.a)
         back = pull.sum(dim=0)[:, None] * self.some - pull.T @ self.V
         items.index_add_(0, drawn, back, alpha=self.a)

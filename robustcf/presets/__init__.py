@@ -1,10 +1,11 @@
 """Settings in files, one for each data set, model and regularizer, with where they come from.
 
 The file names say what they are for. ``dataset.model.reg.json``: chosen on valid by clean quality.
-``dataset.model.robust.json``: chosen on valid by quality under attack; it brings its own
-regularizer. ``dataset.model.reg.paper.json``: what the paper's table says. The data set ``default``
-stands for all that have no file of their own. A file holds the settings that differ from the
-defaults and how they were found.
+``dataset.model.robust.json``: chosen on valid by quality under attack, or, where nobody searched,
+weight decay in a gauge that holds better; it brings its own regularizer.
+``dataset.model.reg.paper.json``: what the paper's table says. The data set ``default`` stands for
+all that have no file of their own. A file holds the settings that differ from the defaults and how
+they were found.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ def preset(
         'ml-1m.ultragcn.two_to_inf.paper'
     """
     for what, value, allowed in (
-        ("model", model or "ultragcn", MODELS),
-        ("reg", reg or "weight_decay", REGULARIZERS),
+        ("model", "ultragcn" if model is None else model, MODELS),
+        ("reg", "weight_decay" if reg is None else reg, REGULARIZERS),
         ("preset", kind, KINDS),
     ):
         if value not in allowed:

@@ -136,8 +136,11 @@ def ensure_curve(
     target = run.path / FOLDER / file_name(name, budget, relative, epsilons)
     if not _is_there(target, epsilons):
         curve = attacked(name, run, split, epsilons, relative=relative, budget=budget)
-        parts = dict(zip(("users", "items"), run.factors(), strict=True))
-        curve.save(target, {"unevenness": {side: unevenness(part) for side, part in parts.items()}})
+        extra: dict[str, Any] = {}
+        if relative and budget == "row":
+            parts = zip(("users", "items"), run.factors(), strict=True)
+            extra["unevenness"] = {name: unevenness(part) for name, part in parts}
+        curve.save(target, extra)
     return target
 
 

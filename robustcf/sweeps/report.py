@@ -109,7 +109,7 @@ def _uneven(summary: Summary) -> list[str]:
         for setting, curves in summary.curves[summary.attacks[0]].items()
     }
     return [
-        f"With {setting} {found}: a size in medians is small for the long rows, which rank first, "
+        f"{setting}: {found}. A size in medians is small for the long rows, which rank first, "
         "so its curves flatter it. `--budget frobenius` has a unit that counts every row."
         for setting, found in words.items()
         if found

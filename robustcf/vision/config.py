@@ -30,8 +30,8 @@ class VisionConfig:
         reg_weight: lambda, the weight of the mean squared norm of the Jacobian (pixels in [0, 1]).
         reg_every: act in every k-th step only.
         reg_images: images of a batch that are penalized; None for all, as the paper has it. Batches
-            are drawn at random, so the first 32 have the expected penalty of all 128 at a quarter
-            of the price.
+            are drawn at random, so 32 of 128 have about the expected penalty of all, at a quarter
+            of the price; but for batch-norm, whose statistics are then those of the 32.
         reg_block: vectors that one pass takes; None for all.
         estimator: of ``two_to_inf``.
         reg_budget: products an image of ``two_to_inf``.

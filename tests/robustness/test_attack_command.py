@@ -108,6 +108,7 @@ def test_uneven_rows_are_pointed_out(trained, capsys, tmp_path):
     words = ["--attack", "random", "--epsilons", "0.1"]
     for folder, options, noted in (
         (uneven, ["--relative"], True),
+        (uneven, ["--relative", "--users"], False),
         (uneven, ["--absolute"], False),
         (uneven, ["--relative", "--budget", "frobenius"], False),
         (trained, ["--relative"], False),
@@ -115,13 +116,19 @@ def test_uneven_rows_are_pointed_out(trained, capsys, tmp_path):
         capsys.readouterr()
         assert run(["attack", str(folder), *words, *options]) == 0
         out = capsys.readouterr().out
-        assert ("note: row norms of items are uneven (root mean square" in out) == noted
+        assert ("note: row norms are uneven (items: root mean square" in out) == noted
         assert run(["attack", str(folder), *words, *options, "--json"]) == 0
         data = json.loads(capsys.readouterr().out)
-        if options == ["--relative"]:
-            assert (data["unevenness"]["items"] > 1.5) == noted
+        if "--relative" in options and "--budget" not in options:
+            assert (data["unevenness"]["items"] > 1.5) == (folder == uneven)
         else:
             assert "unevenness" not in data
+    tensors["items"][5:] = 0
+    write_tensors(uneven / "factors.safetensors", tensors, notes)
+    assert run(["attack", str(uneven), *words, "--relative", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unevenness"]["items"] is None
+    assert run(["attack", str(uneven), *words, "--relative"]) == 0
+    assert "row norms are uneven (items: median 0)" in capsys.readouterr().out
 
 
 def test_the_command_refuses_what_it_cannot_do(trained, capsys, tmp_path):
