@@ -169,9 +169,9 @@ def test_stopped_anywhere_and_started_again_it_ends_the_same(
         if steps > stop:
             raise OSError("power cut")
 
-    def save(self, path):
+    def save(self, path, extra=None):
         count()
-        return ensure(self, path)
+        return ensure(self, path, extra)
 
     def train(self, split, **options):
         count()
