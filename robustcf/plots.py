@@ -44,6 +44,8 @@ _WORDS: Mapping[Kind, str] = {
     "random": "random control, same budget",
     "certificate": "certified lower bound",
 }
+# A legend of more entries than this would cover the lines of a single panel: it goes below.
+_INSIDE = 5
 # Enough for a dozen colours with their smooth edges; a third of the size of full colour.
 _PALETTE = 128
 
@@ -171,13 +173,13 @@ def plot_panels(panels: Sequence[Sequence[Panel]], path: str | Path, *, title: s
         for axes, panel in zip(axes_row, panel_row, strict=True):
             _draw(axes, panel, styles)
     handles = _legend(every, styles)
-    if single:
+    if single and len(handles) <= _INSIDE:
         grid[0, 0].legend(handles=handles, frameon=False, fontsize="small")
     else:
         figure.legend(
             handles=handles,
             loc="outside lower center",
-            ncols=min(4, 2 * columns),
+            ncols=min(4, 2 * columns + single),
             frameon=False,
             fontsize="small",
         )
