@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from robustcf.cli.common import table
-from robustcf.saved_curves import uneven_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +35,7 @@ def curve_table(
 def uneven_note(factors: Factors, side: str) -> tuple[dict[str, Any], str]:
     """For sizes in median row norms: what JSON shall hold of it, and a warning where it matters."""
     from robustcf.attacks import unevenness
+    from robustcf.saved_curves import uneven_words
 
     ratios = {"users": unevenness(factors.users), "items": unevenness(factors.items)}
     words = uneven_words({name: ratios[name] for name in ratios if side in ("both", name)})
