@@ -22,7 +22,7 @@ so for a model with that objective a weight of 1 counts the attacked loss as muc
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -114,7 +114,10 @@ class Adversary:
 
     def rounds(self, model: Model, epoch: int) -> Iterator[tuple[Batch, Batch]]:
         """The model's batches of a pass, each with the batch for the adversary."""
-        return _paired(model, self.objective, epoch)
+        if isinstance(self.objective, Model) and self.objective is not model:
+            yield from zip(model.batches(epoch), self.objective.batches(epoch), strict=True)
+        else:
+            yield from ((batch, batch) for batch in model.batches(epoch))
 
     def perturbation(self, U: Tensor, V: Tensor, gradient: Gradient) -> tuple[Tensor, Tensor]:
         """The attack along a gradient: for its rows of U, and for all of V."""
@@ -155,7 +158,7 @@ class Adversary:
         return there.value
 
 
-class Margin:
+class Margin(Adversary):
     """BPR with a margin that no attack of a size can use up: certified training.
 
     For a pair (u, i) and an item j that u does not have, the gap ``s_ui - s_uj`` falls under row
@@ -180,16 +183,7 @@ class Margin:
         True
     """
 
-    def __init__(self, objective: BPRMF, *, eps: float, weight: float) -> None:
-        """Check the numbers."""
-        check_number("adv_eps", eps)
-        check_number("adv_weight", weight)
-        self.objective, self.eps, self.weight = objective, eps, weight
-        self.budget = RowBudget()
-
-    def rounds(self, model: Model, epoch: int) -> Iterator[tuple[Batch, Batch]]:
-        """The model's batches of a pass, each with the batch for the comparisons."""
-        return _paired(model, self.objective, epoch)
+    objective: BPRMF
 
     def add_gradient(
         self,
@@ -214,18 +208,11 @@ class Margin:
         Returns:
             The bound of the attacked loss, unweighted, or None.
         """
+        # No attack is searched for: the worst of each comparison is known.
         room = self.eps * self.budget.unit(U), self.eps * self.budget.unit(V)
         there = self.objective.gradient(batch, U, V, value=value, room=room)
         _add(into, there, self.weight)
         return there.value
-
-
-def _paired(model: Model, other: BatchObjective, epoch: int) -> Iterator[tuple[Batch, Batch]]:
-    """Batches of two objectives on the same users or pairs, side by side."""
-    if isinstance(other, Model) and other is not model:
-        yield from zip(model.batches(epoch), other.batches(epoch), strict=True)
-    else:
-        yield from ((batch, batch) for batch in model.batches(epoch))
 
 
 def _add(into: Gradient, there: Gradient, weight: float) -> None:
@@ -242,9 +229,7 @@ def _add_rows(whole: Tensor, part: Tensor, rows: Tensor | None, weight: float) -
         whole.index_add_(0, rows, part, alpha=weight)
 
 
-def adversary(
-    name: str, model: Model, *, eps: float, weight: float, **weights: Any
-) -> Adversary | Margin:
+def adversary(name: str, model: Model, *, eps: float, weight: float, **weights: Any) -> Adversary:
     """The adversary of a name for a model, on the model's training pairs.
 
     Where its objective is not the model's own, it is a second model with the same seed and sizes
@@ -290,6 +275,5 @@ def adversary(
             if isinstance(model, UltraGCN):
                 weights = {key: getattr(model, key) for key in _CROSS_ENTROPY}
             objective = UltraGCN(model.train, item_weight=0.0, **options, **weights)
-    if name == "margin":
-        return Margin(cast(BPRMF, objective), eps=eps, weight=weight)
-    return Adversary(objective, eps=eps, weight=weight)
+    kind = Margin if name == "margin" else Adversary
+    return kind(objective, eps=eps, weight=weight)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from robustcf.adversarial import Adversary, Margin
+from robustcf.adversarial import Adversary
 from robustcf.errors import InputError, TrainingError
 from robustcf.estimators.lowrank import LowRank
 from robustcf.factors import Factors
@@ -80,7 +80,7 @@ def fit(
     *,
     reg: nn.Module | None = None,
     reg_weight: float = 0.0,
-    adversary: Adversary | Margin | None = None,
+    adversary: Adversary | None = None,
     lr: float = 7e-3,
     user_lr: float | None = None,
     lr_schedule: str = "linear",
@@ -230,7 +230,7 @@ class _Steps:
     model: Model
     penalty: nn.Module
     share: float  # the weight of the penalty in one step
-    adversary: Adversary | Margin | None
+    adversary: Adversary | None
     users: Adam
     items: Adam
     rates: tuple[float, float]  # of the users and of the items
@@ -294,9 +294,7 @@ class _Steps:
             setattr(self.penalty, name, tensors[f"reg.{name}"])
 
 
-def _rounds(
-    model: Model, adversary: Adversary | Margin | None, epoch: int
-) -> Iterator[tuple[Batch, Batch]]:
+def _rounds(model: Model, adversary: Adversary | None, epoch: int) -> Iterator[tuple[Batch, Batch]]:
     if adversary is not None:
         return adversary.rounds(model, epoch)
     return ((batch, batch) for batch in model.batches(epoch))

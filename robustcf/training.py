@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from robustcf.adversarial import Adversary, Margin, adversary
+from robustcf.adversarial import Adversary, adversary
 from robustcf.config import TrainConfig
 from robustcf.data.interactions import Interactions, Split
 from robustcf.factors import Factors
@@ -120,7 +120,7 @@ def build_regularizer(config: TrainConfig) -> Regularizer:
     return {"none": NoPenalty, "weight_decay": WeightDecay, "max_norm": MaxNorm}[config.reg]()
 
 
-def build_adversary(config: TrainConfig, model: Model) -> Adversary | Margin | None:
+def build_adversary(config: TrainConfig, model: Model) -> Adversary | None:
     """The adversary a configuration describes; None where there is none, or its weight is 0.
 
     Example:
