@@ -5,10 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from robustcf.errors import InputError
+
+
+def as_tensor(name: str, value: object) -> Tensor:
+    """A tensor as it is, or one that shares the memory of a numpy array.
+
+    Example:
+        >>> as_tensor("users", np.zeros((2, 3), np.float32)).dtype
+        torch.float32
+    """
+    if isinstance(value, Tensor):
+        return value
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu":
+        kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
+        raise InputError(f"{name} must be a tensor or a numpy array of numbers, got {kind}")
+    # Torch has native byte order only, and no view of an array that may not be written to.
+    native = value.astype(value.dtype.newbyteorder("="), copy=not value.flags.writeable)
+    return torch.from_numpy(np.ascontiguousarray(native))
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,13 +34,13 @@ class Factors:
     """User and item embeddings; the score of user u and item i is ``users[u] @ items[i]``.
 
     Args:
-        users: U, n_users x dim, a floating-point tensor.
+        users: U, n_users x dim, of floating-point numbers: a tensor, or a numpy array.
         items: V, n_items x dim, of the same dtype and on the same device.
 
     Raises:
         InputError: the tensors are not two matrices that fit each other.
 
-    Cost: none, the tensors are kept as they are.
+    Cost: none, tensors are kept as they are and numpy arrays are not copied.
 
     Example:
         >>> factors = Factors(torch.ones(2, 3), torch.ones(4, 3))
@@ -37,12 +55,9 @@ class Factors:
     items: Tensor
 
     def __post_init__(self) -> None:
-        for name, value in (("users", self.users), ("items", self.items)):
-            if not isinstance(value, Tensor):
-                raise InputError(
-                    f"{name} must be a torch tensor, got {type(value).__name__}: "
-                    "wrap it in torch.as_tensor"
-                )
+        for name in ("users", "items"):
+            value = as_tensor(name, getattr(self, name))
+            object.__setattr__(self, name, value)
             if value.ndim != 2 or not value.is_floating_point():
                 raise InputError(
                     f"{name} must be a floating-point matrix, got {value.dtype} of shape "

@@ -14,7 +14,8 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from robustcf.errors import InputError
 from robustcf.estimators.api import METHODS
 from robustcf.estimators.lowrank import LowRank
+from robustcf.support.checks import check_choice, check_integer, check_numbers
 
 Estimator = Callable[..., Any]
 Side = Literal["users", "items"]
@@ -32,6 +34,22 @@ _POOL = 32
 ESTIMATORS = tuple(METHODS)
 
 
+@dataclass(frozen=True)
+class RegularizerConfig:
+    """Settings that every regularizer has in training.
+
+    Args:
+        weight: for every 1,024 training pairs: an epoch adds ``weight * pairs / 1024`` times the
+            penalty to the summed loss, whatever the batching and the size of a step. At batches of
+            1,024 pairs this is the published meaning, once per batch.
+    """
+
+    weight: float = 6.5e-5
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
+
 class Regularizer(nn.Module):
     """A penalty ``reg(U, V)``, with an in-place way to its gradient for large factors.
 
@@ -39,7 +57,15 @@ class Regularizer(nn.Module):
     updates some rows of U at a time calls :meth:`add_gradient` instead.
     """
 
-    name = ""
+    name: ClassVar[str] = ""
+    Config: ClassVar[type[RegularizerConfig]] = RegularizerConfig
+    #: What it is a penalty on, in a model whose scored factors are a function of its parameters.
+    on: ClassVar[Literal["scored", "parameters"]] = "scored"
+
+    @classmethod
+    def configured(cls, config: Any, seed: int = 0) -> Regularizer:
+        """The regularizer that a config describes; here one without settings but its weight."""
+        return cls()
 
     def add_gradient(
         self,
@@ -136,6 +162,7 @@ class WeightDecay(Regularizer):
     """
 
     name = "weight_decay"
+    on = "parameters"
 
     def forward(self, U: Tensor, V: Tensor) -> Tensor:
         """The penalty."""
@@ -189,6 +216,33 @@ class MaxNorm(Regularizer):
         return matrix[row]
 
 
+@dataclass(frozen=True)
+class TwoToInfConfig(RegularizerConfig):
+    """Settings of :class:`TwoToInf` in training, where its arguments are explained.
+
+    Args:
+        weight: see :class:`RegularizerConfig`.
+        estimator: how to find the row.
+        budget: products the estimator may use.
+        top: rows whose mean squared norm is taken.
+        side: ``users`` or ``items``.
+        every: steps between actions.
+        refresh: actions between two searches of all rows.
+    """
+
+    estimator: str = "exact"
+    budget: int = 33
+    top: int = 1
+    side: str = "users"
+    every: int = 1
+    refresh: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("reg_side", self.side, ("users", "items"))
+        TwoToInf.configured(self)  # its own options are checked by itself
+
+
 class TwoToInf(Regularizer):
     """||U V^T||_{2->inf}^2, the largest squared row norm of the scores: max_u sum_i s_ui^2.
 
@@ -222,6 +276,7 @@ class TwoToInf(Regularizer):
     """
 
     name = "two_to_inf"
+    Config = TwoToInfConfig
     calls: Tensor
     leaders: Tensor
 
@@ -240,10 +295,8 @@ class TwoToInf(Regularizer):
         super().__init__()
         counts = {"budget": budget, "top": top, "every": every, "refresh": refresh}
         for option, value in counts.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{option} must be an integer of at least 1, got {value!r}")
-        if side not in ("users", "items"):
-            raise InputError(f"side must be 'users' or 'items', got {side!r}")
+            check_integer(option, value)
+        check_choice("side", side, ("users", "items"))
         self.estimator_name, self._estimate = _resolve(estimator)
         if top > 1 and self.estimator_name != "exact":
             raise InputError(
@@ -255,6 +308,13 @@ class TwoToInf(Regularizer):
         # Buffers, so that state_dict() carries them: a resumed run goes on as it would have.
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
         self.register_buffer("leaders", torch.zeros(0, dtype=torch.int64))
+
+    @classmethod
+    def configured(cls, config: TwoToInfConfig, seed: int = 0) -> TwoToInf:
+        """The regularizer that a config describes."""
+        options = asdict(config)
+        options.pop("weight")
+        return cls(**options, seed=seed)
 
     def forward(self, U: Tensor, V: Tensor) -> Tensor:
         """The penalty (0 in the calls that ``every`` skips)."""

@@ -29,7 +29,7 @@ from robustcf.robustness import (
     robustness_curve,
 )
 from robustcf.runs import RunDir
-from robustcf.runtime import set_threads
+from robustcf.support.runtime import set_threads
 
 
 def main() -> None:

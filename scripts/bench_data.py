@@ -21,7 +21,7 @@ import numpy as np
 
 from robustcf.data import load
 from robustcf.data.catalog import get
-from robustcf.data.places import locate
+from robustcf.fetching.places import locate
 from robustcf.data.readers import read_adjacency
 
 

@@ -22,7 +22,7 @@ from robustcf.data import Split, load
 from robustcf.factors import Factors
 from robustcf.metrics import evaluate
 from robustcf.models.spectral import spectral_factors
-from robustcf.runtime import set_threads
+from robustcf.support.runtime import set_threads
 
 
 def main() -> None:

@@ -65,11 +65,11 @@ def measure(
     import torch
 
     from robustcf.data import Interactions
-    from robustcf.losses import BLOCK_BYTES
+    from robustcf.objectives.kernels import BLOCK_BYTES
     from robustcf.models import UltraGCN
-    from robustcf.optim import Adam
+    from robustcf.training.optim import Adam
     from robustcf.regularizers import WeightDecay
-    from robustcf.runtime import set_threads
+    from robustcf.support.runtime import set_threads
 
     set_threads(threads)
     rng = np.random.default_rng(0)

@@ -28,15 +28,15 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 import torch
 
-from robustcf.config import TrainConfig
+from robustcf.training.config import TrainConfig
 from robustcf.data import Interactions, Split, load
 from robustcf.factors import Factors
-from robustcf.fitting import Stop, fit
+from robustcf.training.loop import Stop, fit
 from robustcf.metrics import evaluate
 from robustcf.metrics.evaluate import default_mask
-from robustcf.optim import Adam
-from robustcf.presets import preset
-from robustcf.runtime import set_threads
+from robustcf.training.optim import Adam
+from robustcf.training.presets import preset
+from robustcf.support.runtime import set_threads
 from robustcf.training import build_model, build_regularizer
 
 Curve = list[tuple[float, float, float]]  # seconds, Recall@20, NDCG@20

@@ -13,9 +13,9 @@ import os
 import time
 
 from robustcf.data import load
-from robustcf.fitting import Stop, fit, two_to_inf
-from robustcf.presets import preset
-from robustcf.runtime import set_threads
+from robustcf.training.loop import Stop, fit, two_to_inf
+from robustcf.training.presets import preset
+from robustcf.support.runtime import set_threads
 from robustcf.training import build_model, build_regularizer, train
 
 

@@ -21,8 +21,8 @@ import numpy as np
 from robustcf.attacks import FGM, RandomNoise
 from robustcf.certificates import certified_curve
 from robustcf.cli.main import run
-from robustcf.files import write_json
-from robustcf.plots import Kind, Line, Panel, plot_panels
+from robustcf.support.files import write_json
+from robustcf.studies.plots import Kind, Line, Panel, plot_panels
 from robustcf.robustness import RobustnessCurve, objective_for, robustness_curve
 from robustcf.runs import RunDir
 

@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from robustcf.files import write_bytes
-from robustcf.plots import Kind, Line, Panel, plot_panels
-from robustcf.sweeps import SweepPlan, sweep
-from robustcf.sweeps.curves import CERTIFICATE, control_of
-from robustcf.sweeps.report import findings
-from robustcf.sweeps.summary import METRIC, SHOWN, compact_json, display
+from robustcf.support.files import write_bytes
+from robustcf.studies.plots import Kind, Line, Panel, plot_panels
+from robustcf.studies.sweeps import SweepPlan, sweep
+from robustcf.studies.sweeps.curves import CERTIFICATE, control_of
+from robustcf.studies.sweeps.report import findings
+from robustcf.studies.sweeps.summary import METRIC, SHOWN, compact_json, display
 
 DATASETS = ("ml-1m", "yelp2018", "citeulike")
 REGULARIZERS = ("weight_decay", "two_to_inf", "max_norm")

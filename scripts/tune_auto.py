@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from robustcf.attacks import FGM
-from robustcf.config import TrainConfig
+from robustcf.training.config import TrainConfig
 from robustcf.data import Split, load
 from robustcf.factors import Factors
-from robustcf.presets import preset
+from robustcf.training.presets import preset
 from robustcf.robustness import (
     OBJECTIVES,
     RobustnessCurve,
@@ -32,7 +32,7 @@ from robustcf.robustness import (
     robustness_curve,
     worst_of,
 )
-from robustcf.runtime import set_threads
+from robustcf.support.runtime import set_threads
 from robustcf.training import train
 
 SOFTNESS = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0)

@@ -24,13 +24,13 @@ from typing import Any
 
 import numpy as np
 
-from robustcf.config import TrainConfig
+from robustcf.training.config import TrainConfig
 from robustcf.data import Split, load
 from robustcf.errors import TrainingError
 from robustcf.metrics import MetricReport, evaluate
-from robustcf.presets import preset
-from robustcf.randomness import stream
-from robustcf.runtime import set_threads
+from robustcf.training.presets import preset
+from robustcf.support.randomness import stream
+from robustcf.support.runtime import set_threads
 from robustcf.training import train
 
 FOLDER = Path(__file__).resolve().parent.parent / "robustcf" / "presets"

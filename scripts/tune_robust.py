@@ -21,10 +21,10 @@ import numpy as np
 
 from robustcf.attacks import FGM
 from robustcf.certificates import certified_curve
-from robustcf.config import MODELS, TrainConfig
+from robustcf.training.config import MODELS, TrainConfig
 from robustcf.data import Split, load
 from robustcf.factors import Factors
-from robustcf.presets import Preset, preset
+from robustcf.training.presets import Preset, preset
 from robustcf.robustness import (
     OBJECTIVES,
     auto_members,
@@ -32,7 +32,7 @@ from robustcf.robustness import (
     robustness_curve,
     worst_of,
 )
-from robustcf.runtime import set_threads
+from robustcf.support.runtime import set_threads
 from robustcf.training import gauged, train
 
 ROOT = Path(__file__).resolve().parent.parent

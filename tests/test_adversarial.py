@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from robustcf.adversarial import OBJECTIVES, Adversary, Margin, SoftmaxBatches, adversary
+from robustcf.training.adversarial import OBJECTIVES, Adversary, Margin, SoftmaxBatches, adversary
 from robustcf.attacks import FGM, Softmax
-from robustcf.config import TrainConfig
+from robustcf.training.config import TrainConfig
 from robustcf.data import Interactions, checkerboard, load
 from robustcf.errors import InputError, TrainingError
 from robustcf.factors import Factors
-from robustcf.fitting import Stop, fit
+from robustcf.training.loop import Stop, fit
 from robustcf.models import BPRMF, Batch, Gradient, Model, UltraGCN
 from robustcf.robustness import PassObjective, robustness_curve
 from robustcf.training import build_adversary, build_model, train

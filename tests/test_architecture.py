@@ -92,8 +92,8 @@ def test_imports_point_downwards(path):
         ("import robustcf", {"numpy", "torch", "pandas", "scipy"}),
         ("import robustcf.vision", {"pandas", "scipy", "matplotlib", "requests", "sklearn", "PIL"}),
         ("import robustcf.data", {"torch", "pandas", "scipy", "matplotlib", "requests"}),
-        ("import robustcf.comparison", {"torch", "pandas", "scipy", "matplotlib"}),
-        ("import robustcf.saved_curves", {"torch", "pandas", "scipy", "matplotlib"}),
+        ("import robustcf.studies.comparison", {"torch", "pandas", "scipy", "matplotlib"}),
+        ("import robustcf.runs.saved", {"torch", "pandas", "scipy", "matplotlib"}),
     ],
 )
 def test_importing_one_room_does_not_load_the_house(statement, absent):

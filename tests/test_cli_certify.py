@@ -11,7 +11,7 @@ from robustcf.attacks import RandomNoise
 from robustcf.certificates import certified_curve, certified_radii
 from robustcf.cli.main import run
 from robustcf.data import checkerboard
-from robustcf.plots import plot_curves
+from robustcf.studies.plots import plot_curves
 from robustcf.robustness import RobustnessCurve, robustness_curve
 from robustcf.runs import RunDir
 from tests.robustness.test_curves import BOARD, PNG, RIGHT
@@ -130,7 +130,7 @@ def test_a_certificate_is_drawn_dotted(tmp_path):
 @pytest.mark.slow
 def test_no_attack_on_movielens_falls_below_for_any_user(real_data, tmp_path):
     from robustcf.attacks import FGM, Softmax
-    from robustcf.config import TrainConfig
+    from robustcf.training.config import TrainConfig
     from robustcf.data import load
     from robustcf.training import train
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from robustcf.cli.main import run
-from robustcf.comparison import compare
-from robustcf.config import RunConfig, TrainConfig
+from robustcf.studies.comparison import compare
+from robustcf.training.config import RunConfig, TrainConfig
 from robustcf.errors import InputError
-from robustcf.files import write_arrays
+from robustcf.support.files import write_arrays
 from robustcf.metrics.evaluate import Protocol
 from robustcf.robustness import RobustnessCurve
-from robustcf.saved_curves import common_curves, group_runs, open_run
+from robustcf.runs.saved import common_curves, group_runs, open_run
 
 SIZES = (0.0, 0.1, 0.4)
 USERS = 300

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from robustcf.attacks import FGM, Softmax
-from robustcf.config import TrainConfig
+from robustcf.training.config import TrainConfig
 from robustcf.data import checkerboard, load
 from robustcf.factors import Factors
-from robustcf.gauge import Gauge, shrink
+from robustcf.models.gauge import Gauge, shrink
 from robustcf.metrics import evaluate
 from robustcf.models import BPRMF, Model, UltraGCN
 from robustcf.training import train

@@ -18,8 +18,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from robustcf import files
-from robustcf.config import RunConfig, TrainConfig
+from robustcf.support import files
+from robustcf.training.config import RunConfig, TrainConfig
 from robustcf.data import Split, load
 from robustcf.errors import DataError, InputError
 from robustcf.metrics import evaluate

@@ -10,7 +10,7 @@ from scipy import integrate, stats
 
 from robustcf import statistics
 from robustcf.errors import InputError
-from robustcf.statistics import area, bootstrap_mean, holm, sign_flip_test
+from robustcf.studies.statistics import area, bootstrap_mean, holm, sign_flip_test
 
 SEEDS = [0, 1, 2]
 

@@ -18,17 +18,17 @@ from filelock import FileLock
 
 from robustcf.attacks import FGM, RandomNoise, Softmax
 from robustcf.cli.main import run
-from robustcf.config import TrainConfig
+from robustcf.training.config import TrainConfig
 from robustcf.errors import InputError
-from robustcf.plots import Line, Panel, plot_panels
-from robustcf.presets import preset
+from robustcf.studies.plots import Line, Panel, plot_panels
+from robustcf.training.presets import preset
 from robustcf.robustness import OBJECTIVES, auto_members, objective_for, robustness_curve
 from robustcf.runs import RunDir
-from robustcf.saved_curves import open_run
-from robustcf.sweeps import Summary, SweepPlan, sweep
-from robustcf.sweeps import curves as curves_module
-from robustcf.sweeps import summary as summary_module
-from robustcf.sweeps.report import findings
+from robustcf.runs.saved import open_run
+from robustcf.studies.sweeps import Summary, SweepPlan, sweep
+from robustcf.studies.sweeps import curves as curves_module
+from robustcf.studies.sweeps import summary as summary_module
+from robustcf.studies.sweeps.report import findings
 from tests.test_compare import make_run, planted
 
 CHANGES = {"dim": 6, "epochs": 3, "block_users": 20, "negative_weight": 20.0}

@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from robustcf.config import TrainConfig
+from robustcf.training.config import TrainConfig
 from robustcf.data import Interactions, Split, checkerboard, load
 from robustcf.errors import InputError, TrainingError
 from robustcf.factors import Factors
-from robustcf.fitting import Stop, fit, two_to_inf
+from robustcf.training.loop import Stop, fit, two_to_inf
 from robustcf.metrics import evaluate
 from robustcf.models import BPRMF, UltraGCN
-from robustcf.optim import Adam, schedule
-from robustcf.presets import preset, presets
+from robustcf.training.optim import Adam, schedule
+from robustcf.training.presets import preset, presets
 from robustcf.regularizers import MaxNorm, Regularizer, TwoToInf, WeightDecay
 from robustcf.training import build_model, train
 
@@ -117,7 +117,7 @@ def test_weight_means_the_same_in_both_batchings(
     reg: nn.Module, batching: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over a pass the penalty's gradient is weight * pairs / 1024 times its own."""
-    monkeypatch.setattr("robustcf.fitting.Adam", Recorder)
+    monkeypatch.setattr("robustcf.training.loop.Adam", Recorder)
     pairs = checkerboard().train
 
     def whole_pass(weight: float) -> tuple[Tensor, Tensor]:

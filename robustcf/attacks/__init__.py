@@ -8,7 +8,7 @@ Example:
     >>> train = checkerboard().train
     >>> g = torch.Generator().manual_seed(0)
     >>> factors = Factors(torch.randn(20, 4, generator=g), torch.randn(30, 4, generator=g))
-    >>> attacked = FGM(Softmax(train), RowBudget()).perturb(factors, 0.5)
+    >>> attacked = FGM(Softmax(train), RowBudget(), relative=False).perturb(factors, 0.5)
     >>> round(attacked.realised["users"], 4), round(attacked.realised["items"], 4)
     (0.5, 0.5)
 """
@@ -24,8 +24,8 @@ from robustcf.attacks.budgets import (
 )
 from robustcf.attacks.gradient import FGM, PGD
 from robustcf.attacks.noise import RandomNoise
-from robustcf.attacks.objectives import Objective, ObjectiveGradient, Softmax
 from robustcf.attacks.quantization import KINDS, quantize
+from robustcf.objectives import Objective, Softmax
 
 __all__ = [
     "BUDGETS",
@@ -36,7 +36,6 @@ __all__ = [
     "Budget",
     "FrobeniusBudget",
     "Objective",
-    "ObjectiveGradient",
     "Perturbed",
     "RandomNoise",
     "RowBudget",

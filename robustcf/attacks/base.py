@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from robustcf.attacks.budgets import Budget, RowBudget
 from robustcf.errors import InputError, RobustcfError
 from robustcf.factors import Factors
+from robustcf.support.checks import check_choice, check_epsilons
 
 Side = Literal["both", "users", "items"]
 SIDES: tuple[str, ...] = ("both", "users", "items")
@@ -47,22 +49,36 @@ class Attack(ABC):
 
     Args:
         budget: the norm that counts; :class:`RowBudget` by default.
-        relative: whether epsilon is in units of the factor's own size (``budget.unit``) instead
-            of absolute. Multiplying embeddings by a constant changes no ranking: only relative
-            budgets compare models of different scale.
+        relative: whether epsilon is in units of the factor's own size (``budget.unit``), the
+            default, or absolute. Multiplying embeddings by a constant changes no ranking: only
+            relative budgets compare models of different scale.
         side: which factors are perturbed.
+        fixed: columns that no attack may touch, a constant 1 beside a bias, say. They do not count
+            in the factor's own size either.
     """
 
     name: str = ""
 
     def __init__(
-        self, budget: Budget | None = None, *, relative: bool = False, side: Side = "both"
+        self,
+        budget: Budget | None = None,
+        *,
+        relative: bool = True,
+        side: Side = "both",
+        fixed: Sequence[int] = (),
     ) -> None:
         """Keep the options."""
-        if side not in SIDES:
-            raise InputError(f"side must be one of {', '.join(SIDES)}, got {side!r}")
+        check_choice("side", side, SIDES)
         self.budget = RowBudget() if budget is None else budget
-        self.relative, self.side = relative, side
+        self.relative, self.side, self.fixed = relative, side, tuple(fixed)
+
+    def free(self, delta: Tensor) -> Tensor:
+        """A perturbation or gradient with nothing in the columns that are held fixed."""
+        if not self.fixed:
+            return delta
+        kept = delta.clone()
+        kept[:, list(self.fixed)] = 0.0
+        return kept
 
     @abstractmethod
     def propose(self, factors: Factors, allowed: dict[str, float]) -> tuple[Tensor, Tensor]:
@@ -76,12 +92,16 @@ class Attack(ABC):
         Raises:
             InputError: epsilon is negative or not finite, or the factors are not finite.
         """
-        if not math.isfinite(epsilon) or epsilon < 0:
-            raise InputError(f"epsilon must be a finite number of at least 0, got {epsilon}")
+        check_epsilons([epsilon])
         factors.check_finite()
+        if self.fixed and not all(0 <= column < factors.dim for column in self.fixed):
+            raise InputError(
+                f"fixed columns must be in [0, {factors.dim}), got {list(self.fixed)}: they are "
+                "not in these factors"
+            )
         parts = {"users": factors.users, "items": factors.items}
         allowed = {
-            name: epsilon * (self.budget.unit(part) if self.relative else 1.0)
+            name: epsilon * (self.budget.unit(self.free(part)) if self.relative else 1.0)
             if self.side in ("both", name)
             else 0.0
             for name, part in parts.items()
@@ -96,12 +116,12 @@ class Attack(ABC):
                 if allowed[name] == 0:
                     attacked[name] = part
                     continue
-                delta = self.budget.project(proposed[name], allowed[name])
+                delta = self.budget.project(self.free(proposed[name]), allowed[name])
                 attacked[name] = part + delta
                 # What counts is what the factors really moved by, rounding included.
                 realised[name] = self.budget.measure(attacked[name].double() - part.double())
-                room = allowed[name] * (1 + _TOLERANCE) + _rounding(part)
-                if not realised[name] <= room:
+                most = allowed[name] * (1 + _TOLERANCE) + _rounding(part)
+                if not realised[name] <= most:
                     raise BudgetError(
                         f"{self.name} spent {realised[name]:g} of {allowed[name]:g} on the {name}: "
                         "a bug, report it"

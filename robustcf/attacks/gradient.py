@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from robustcf.attacks.base import Attack
-from robustcf.attacks.objectives import Objective, ObjectiveGradient
 from robustcf.attacks.scale import Scaled, canonical
-from robustcf.errors import InputError
 from robustcf.factors import Factors
+from robustcf.objectives import Gradient, Objective
+from robustcf.support.checks import check_integer, check_number
 
 Point = tuple[Tensor, Tensor]
 
@@ -28,7 +28,7 @@ class Viewpoint:
     """
 
     scaled: Scaled
-    gradient: ObjectiveGradient
+    gradient: Gradient
 
 
 class Views:
@@ -37,12 +37,15 @@ class Views:
     Args:
         objective: what is to get worse.
         relative: whether the objective chooses its scale, see :mod:`robustcf.attacks.scale`.
-        softness: octaves below the scale where the objective is least.
+        log2_temperature: how far below the scale where the objective is least.
     """
 
-    def __init__(self, objective: Objective, *, relative: bool, softness: float) -> None:
+    def __init__(
+        self, objective: Objective[Any], *, relative: bool, log2_temperature: float
+    ) -> None:
         """Nothing is seen yet."""
-        self.objective, self.relative, self.softness = objective, relative, softness
+        self.objective, self.relative = objective, relative
+        self.log2_temperature = log2_temperature
         self._last: tuple[Factors, Viewpoint] | None = None
 
     def of(self, factors: Factors) -> Viewpoint:
@@ -50,8 +53,8 @@ class Views:
         if self._last is None or self._last[0] is not factors:
             scaled = Scaled(factors)
             if self.relative:
-                scaled = canonical(factors, self.objective, self.softness)
-            gradient = self.objective.gradient(scaled.factors.users, scaled.factors.items)
+                scaled = canonical(factors, self.objective, self.log2_temperature)
+            gradient = self.objective.full_gradient(scaled.factors.users, scaled.factors.items)
             self._last = factors, Viewpoint(scaled, gradient)
         return self._last[1]
 
@@ -68,8 +71,8 @@ class FGM(Attack):
     Args:
         objective: what to make worse.
         budget: the norm that counts.
-        softness: relative only: octaves between that scale and the one where the objective is
-            least; None for the objective's own choice.
+        log2_temperature: relative only: scores are taken times 2**-log2_temperature of those
+            where the objective is least; None for the objective's own choice.
         **options: see :class:`robustcf.attacks.base.Attack`.
 
     Cost: one gradient for a whole sweep of epsilons, and, relative, about two more.
@@ -79,18 +82,20 @@ class FGM(Attack):
 
     def __init__(
         self,
-        objective: Objective,
+        objective: Objective[Any],
         *arguments: Any,
-        softness: float | None = None,
+        log2_temperature: float | None = None,
         **options: Any,
     ) -> None:
         """Keep the objective."""
         super().__init__(*arguments, **options)
         self.objective = objective
-        own: float = getattr(objective, "softness", 0.0)
+        own = objective.log2_temperature
         # Attacks on one objective may share this: they start from the same place.
         self.views = Views(
-            objective, relative=self.relative, softness=own if softness is None else softness
+            objective,
+            relative=self.relative,
+            log2_temperature=own if log2_temperature is None else log2_temperature,
         )
         self._warned: Viewpoint | None = None
 
@@ -104,14 +109,14 @@ class FGM(Attack):
         )
         return users / scaled.users, items / scaled.items
 
-    def climb(self, view: Viewpoint, rooms: tuple[float, float]) -> Point:
-        """Perturbations of U and V within these rooms: the gradient, scaled to the edge."""
-        return self._scale((view.gradient.users, view.gradient.items), rooms)
+    def climb(self, view: Viewpoint, sizes: tuple[float, float]) -> Point:
+        """Perturbations of U and V of these sizes at most: the gradient, scaled to the edge."""
+        return self._scale((view.gradient.users, view.gradient.items), sizes)
 
-    def _scale(self, directions: Point, rooms: tuple[float, float]) -> Point:
+    def _scale(self, directions: Point, sizes: tuple[float, float]) -> Point:
         return (
-            self.budget.scale(directions[0], rooms[0]),
-            self.budget.scale(directions[1], rooms[1]),
+            self.budget.scale(self.free(directions[0]), sizes[0]),
+            self.budget.scale(self.free(directions[1]), sizes[1]),
         )
 
     def _warn(self, view: Viewpoint, allowed: dict[str, float]) -> None:
@@ -132,8 +137,8 @@ class PGD(FGM):
 
     The best point by the objective is returned, out of all steps of all starts, FGM's own point
     among them: PGD is never weaker than FGM in the objective. In a ranking metric it may be, for
-    the objective is not the metric: :func:`robustcf.robustness.pgd_curve` reports the worst of
-    both, user by user.
+    the objective is not the metric: :func:`robustcf.robustness.measure` reports the worst of both,
+    user by user.
 
     Args:
         objective: what to make worse.
@@ -151,7 +156,7 @@ class PGD(FGM):
 
     def __init__(
         self,
-        objective: Objective,
+        objective: Objective[Any],
         *arguments: Any,
         steps: int = 8,
         step_size: float = 0.4,
@@ -160,18 +165,16 @@ class PGD(FGM):
         **options: Any,
     ) -> None:
         """Check and keep the options."""
-        for name, value in (("steps", steps), ("restarts", restarts)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} must be an integer of at least 1, got {value!r}")
-        if not step_size > 0:
-            raise InputError(f"step_size must be positive, got {step_size!r}")
+        check_integer("steps", steps)
+        check_integer("restarts", restarts)
+        check_number("step_size", step_size, positive=True)
         super().__init__(objective, *arguments, **options)
         self.steps, self.step_size, self.restarts, self.seed = steps, step_size, restarts, seed
 
-    def climb(self, view: Viewpoint, rooms: tuple[float, float]) -> Point:
+    def climb(self, view: Viewpoint, sizes: tuple[float, float]) -> Point:
         """The best point that was seen."""
-        best = super().climb(view, rooms)
-        best_value = self._at(view, best).value
+        best = super().climb(view, sizes)
+        best_value = self._at(view, best).value or 0.0
         generator = torch.Generator().manual_seed(self.seed)
         U, V = view.scaled.factors
         for start in range(self.restarts):
@@ -179,24 +182,24 @@ class PGD(FGM):
                 point, here = (torch.zeros_like(U), torch.zeros_like(V)), view.gradient
             else:
                 noise = [torch.randn(part.shape, generator=generator).to(part) for part in (U, V)]
-                point = self._scale((noise[0], noise[1]), rooms)
+                point = self._scale((noise[0], noise[1]), sizes)
                 here = self._at(view, point)
             for _ in range(self.steps):
-                point = self._step(point, here, rooms)
+                point = self._step(point, here, sizes)
                 here = self._at(view, point)
-                if here.value > best_value:
-                    best, best_value = point, here.value
+                if (here.value or 0.0) > best_value:
+                    best, best_value = point, here.value or 0.0
         return best
 
-    def _at(self, view: Viewpoint, point: Point) -> ObjectiveGradient:
+    def _at(self, view: Viewpoint, point: Point) -> Gradient:
         U, V = view.scaled.factors
-        return self.objective.gradient(U + point[0], V + point[1])
+        return self.objective.full_gradient(U + point[0], V + point[1])
 
-    def _step(self, point: Point, here: ObjectiveGradient, rooms: tuple[float, float]) -> Point:
+    def _step(self, point: Point, here: Gradient, sizes: tuple[float, float]) -> Point:
         moves = self._scale(
-            (here.users, here.items), (self.step_size * rooms[0], self.step_size * rooms[1])
+            (here.users, here.items), (self.step_size * sizes[0], self.step_size * sizes[1])
         )
         return (
-            self.budget.project(point[0] + moves[0], rooms[0]),
-            self.budget.project(point[1] + moves[1], rooms[1]),
+            self.budget.project(point[0] + moves[0], sizes[0]),
+            self.budget.project(point[1] + moves[1], sizes[1]),
         )

@@ -41,6 +41,6 @@ class RandomNoise(Attack):
             for part in factors
         )
         return (
-            self.budget.scale(users, allowed["users"]),
-            self.budget.scale(items, allowed["items"]),
+            self.budget.scale(self.free(users), allowed["users"]),
+            self.budget.scale(self.free(items), allowed["items"]),
         )

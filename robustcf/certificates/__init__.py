@@ -1,35 +1,27 @@
 """Certificates: what no attack within a row budget can do to a ranking, proved and not tried.
 
-Example:
-    >>> import torch
-    >>> from robustcf.certificates import certified_curve
-    >>> from robustcf.data import checkerboard
-    >>> from robustcf.factors import Factors
-    >>> parity = torch.eye(2)[torch.arange(30) % 2]
-    >>> right = Factors(parity[:20], parity)
-    >>> certified_curve(right, checkerboard(), [0, 0.316, 0.317])["ndcg@10"].tolist()
-    [1.0, 1.0, 0.0]
+The proofs are in :mod:`robustcf.certificates.radius` (two items of one user) and
+:mod:`robustcf.certificates.bounds` (metrics and top-k sets). For a whole recommender use
+:func:`robustcf.robustness.measure` with ``"certificate"``.
 """
 
-from robustcf.certificates.curves import (
+from robustcf.certificates.bounds import (
     BOUNDS,
-    CertifiedRadii,
-    certified_curve,
-    certified_radii,
+    certified_metrics,
+    top_radii,
+    usable_bound,
     worst_hits,
 )
-from robustcf.certificates.personal import personal_curve
 from robustcf.certificates.radius import Budgets, plain_radius, tight_radius, worst_case
 
 __all__ = [
     "BOUNDS",
     "Budgets",
-    "CertifiedRadii",
-    "certified_curve",
-    "certified_radii",
-    "personal_curve",
+    "certified_metrics",
     "plain_radius",
     "tight_radius",
+    "top_radii",
+    "usable_bound",
     "worst_case",
     "worst_hits",
 ]

@@ -32,6 +32,13 @@ lower bound.)
 The plain bound, the sum of the worst of each term, is ``gap > e (a D + 2 b n) + 2 a b e^2``. It
 is never better: its radius is below gap / (a D + 2 b n), which is r for ``sin(theta) = 1``.
 
+**Columns held fixed.** Let some columns not move at all (a bias, and the constant 1 it is
+multiplied with). Then ``gap = u.d`` is the sum of the fixed columns' part, which stays, and of the
+others', which falls by at most ``e (a D + 2 b n) + 2 a b e^2`` with D and n taken over the columns
+that move (the triangle inequality and Cauchy-Schwarz, in those columns alone). So the plain bound
+holds as it stands with these D and n. The exact radius does not: its proof needs the whole gap to
+be the product of what moves.
+
 **Rounding.** Radii are computed in float64 from upper bounds of n and D and a lower bound of the
 gap, which is right because r falls with n and D and rises with the gap. Ranking the attacked
 factors rounds as well: it may misjudge a gap by ``h ||x||``, with h a tiny multiple of the largest

@@ -7,6 +7,7 @@ soon as the gap alone, with the largest distance there is between items, rules t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +43,7 @@ def smallest_radii(
     seen: Interactions | None,
     count: int,
     cap: float,
+    fixed: Sequence[int] = (),
 ) -> npt.NDArray[np.float64]:
     """For each own item, the ``count`` smallest radii against the user's other candidates.
 
@@ -57,6 +59,8 @@ def smallest_radii(
         seen: pairs that are no candidates, or None.
         count: how many rivals matter.
         cap: radii above this need not be told apart.
+        fixed: columns that no attack may touch; only the plain radius is sound with them, see
+            :mod:`robustcf.certificates.radius`.
 
     Returns:
         own items x count, ascending; at least ``cap`` or infinite where there are fewer rivals
@@ -64,7 +68,7 @@ def smallest_radii(
 
     Cost: one float64 product of users x items x dim, and little more; memory of a few blocks.
     """
-    search = _Search(factors, budgets, radius, count, cap)
+    search = _Search(factors, budgets, radius, count, cap, fixed)
     size = max(1, BLOCK_BYTES // (8 * max(1, factors.n_items)))
     found = np.zeros((len(own.rows), count))
     with torch.no_grad():
@@ -85,12 +89,23 @@ class _Search:
     """What all blocks of users share: items in float64, their norms, their spread."""
 
     def __init__(
-        self, factors: Factors, budgets: Budgets, radius: Radius, count: int, cap: float
+        self,
+        factors: Factors,
+        budgets: Budgets,
+        radius: Radius,
+        count: int,
+        cap: float,
+        fixed: Sequence[int],
     ) -> None:
         self.U, self.V = factors.users.cpu(), factors.items.cpu().double()
         self.budgets, self.radius, self.count, self.cap = budgets, radius, count, cap
-        self.squares = (self.V**2).sum(dim=1)
-        from_centre = torch.linalg.vector_norm(self.V - self.V.mean(dim=0), dim=1)
+        self.free = torch.tensor([n for n in range(factors.dim) if n not in fixed])
+        # What an attack can move: all columns, or those that are not held fixed.
+        self.movable = self.V[:, self.free] if fixed else self.V
+        # Scores round by the whole rows, also by the columns that do not move.
+        self.rounding = budgets.rounding * budgets.largest_item if fixed else 0.0
+        self.squares = (self.movable**2).sum(dim=1)
+        from_centre = torch.linalg.vector_norm(self.movable - self.movable.mean(dim=0), dim=1)
         # No two items are further apart than by way of the centre.
         self.farthest = (from_centre + from_centre.max()) * (1 + 1e-9)
 
@@ -98,9 +113,15 @@ class _Search:
         self, users: Ids, rows: Tensor, items: Tensor, seen: Interactions | None
     ) -> npt.NDArray[np.float64]:
         U = self.U[torch.from_numpy(users)].double()
-        norms = torch.linalg.vector_norm(U, dim=1) * (1 + self.budgets.rounding)
+        whole = torch.linalg.vector_norm(U, dim=1) * (1 + self.budgets.rounding)
+        norms = whole
         scores = U @ self.V.T
         own = scores[rows, items]
+        if self.movable is not self.V:
+            moved = torch.linalg.vector_norm(U[:, self.free], dim=1)
+            norms = moved * (1 + self.budgets.rounding)
+            # Twice the rounding of a gap, for the clean and for the attacked ranking.
+            own = own - 4 * self.rounding * whole[rows]
         if seen is not None:
             seen_rows, seen_items = rows_of(seen, users)
             scores[torch.from_numpy(seen_rows), torch.from_numpy(seen_items).long()] = -torch.inf
@@ -147,6 +168,7 @@ class _Search:
         # What cancels in this difference must not shorten a distance.
         blur = 4 * self.budgets.rounding * self.budgets.largest_item**2
         distances = (squares.clamp_min(0) + blur).sqrt() * (1 + self.budgets.rounding)
+        distances = distances + 2 * self.rounding
         theirs, n = best[at], n[:, None]
         radii = self.radius(own[:, None] - theirs, n, distances, self.budgets)
         radii = torch.where(theirs == -torch.inf, torch.inf, radii)
@@ -155,7 +177,10 @@ class _Search:
         smallest = radii.topk(self.count, dim=1, largest=False).values
         # All others score at most the last rival seen, and are nowhere farther than the farthest.
         others = self.radius(
-            own[:, None] - theirs[:, -1:], n, self.farthest[items][:, None], self.budgets
+            own[:, None] - theirs[:, -1:],
+            n,
+            self.farthest[items][:, None] + 2 * self.rounding,
+            self.budgets,
         )[:, 0]
         enough = smallest[:, -1].clamp_max(self.cap)
         settled = (others > enough) | (theirs[:, -1] == -torch.inf)
@@ -167,5 +192,5 @@ class _Search:
         within = torch.arange(len(number)) - first[number]
         padded = torch.zeros(len(rivals), int(within.max()) + 1, dtype=torch.int64)
         padded[number, within] = items
-        products = torch.bmm(self.V[padded], self.V[rivals].mT)
+        products = torch.bmm(self.movable[padded], self.movable[rivals].mT)
         return products[number, within]

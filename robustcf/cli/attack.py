@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from robustcf.attack_settings import STEPS, Settings
-from robustcf.cli.attack_report import curve_table, draw, members_table, uneven_note
-from robustcf.cli.common import ListCommand, Report, budget_option, reports, table
+from robustcf.cli.common import (
+    ListCommand,
+    NameOf,
+    Report,
+    budget_option,
+    cutoffs_option,
+    reports,
+    run_data_option,
+    side_option,
+    table,
+    unit_option,
+)
+from robustcf.support.registry import ATTACKS, OBJECTIVES
 
 if TYPE_CHECKING:
-    from robustcf.attacks import Objective
-    from robustcf.data import Split
-    from robustcf.factors import Factors
-    from robustcf.robustness import RobustnessCurve
+    from pathlib import Path
+
+    from robustcf.robustness import Result, Target
     from robustcf.runs import RunDir
 
 
@@ -23,64 +32,56 @@ if TYPE_CHECKING:
 @click.option(
     "--attack",
     "kind",
-    type=click.Choice(["fgm", "pgd", "auto", "random", "quantization"]),
+    type=NameOf(ATTACKS, "auto", "quantization"),
     default="fgm",
     show_default=True,
-    help="How to choose the perturbation: one gradient step; many (the worst of both, user by "
-    "user); the worst over fgm and pgd on all objectives, the number to quote; noise; rounding.",
+    help="How to choose the perturbation: fgm, one gradient step; pgd, many (the worst of both, "
+    "user by user); auto, the worst over both on all objectives; random, noise; quantization, "
+    "rounding to fewer bits.",
 )
 @click.option(
     "--objective",
-    type=click.Choice(["bce", "bpr", "softmax"]),
+    type=NameOf(OBJECTIVES),
     default="bce",
     show_default=True,
-    help="What fgm and pgd make worse: the paper's cross-entropy, pairwise, or the ranking-aware.",
+    help="What fgm and pgd make worse: the paper's cross-entropy, the pairwise loss, or softmax, "
+    "which is aware of the ranking.",
 )
 @click.option(
-    "--positives",
-    type=click.Choice(["train", "test"]),
-    default="train",
+    "--knowledge",
+    type=click.Choice(["data", "labels"]),
+    default="data",
     show_default=True,
-    help="Whose items softmax pushes down; test is an oracle that no attacker has.",
+    help="Whose items are pushed down: the training pairs, or the pairs that count.",
 )
+@click.option("--positives", type=click.Choice(["train", "test"]), hidden=True,
+              help="Older name of --knowledge: train is data, test is labels.")  # fmt: skip
 @budget_option
 @click.option(
     "--epsilons",
     type=float,
     multiple=True,
     metavar="E...",
-    help="Sizes, ascending (default 0 0.1 0.2 0.4 0.8 1.6; relative: 0 0.02 0.05 0.1 0.2).",
+    help="Sizes, ascending (default 0 0.02 0.05 0.1 0.2; absolute: 0 0.1 0.2 0.4 0.8 1.6).",
+)
+@unit_option
+@side_option
+@click.option("--users", is_flag=True, help="Perturb the users only: --side users.")
+@click.option("--items", is_flag=True, help="Perturb the items only: --side items.")
+@click.option(
+    "--steps", type=click.IntRange(min=1), default=8, show_default=True, help="PGD steps."
 )
 @click.option(
-    "--relative/--absolute",
-    default=None,
-    help="Sizes in the factors' own: median row norm, Frobenius or spectral norm, by the budget "
-    "(default for auto); or as they are (default for the others).",
-)
-@click.option(
-    "--side",
-    type=click.Choice(["both", "users", "items"]),
-    help="Which factors are perturbed (default both).",
-)
-@click.option("--users", is_flag=True, help="Perturb the users: --side users.")
-@click.option("--items", is_flag=True, help="Perturb the items: --side items.")
-@click.option(
-    "--steps", type=click.IntRange(min=1), default=STEPS, show_default=True, help="Of pgd."
-)
-@click.option(
-    "--restarts", type=click.IntRange(min=1), default=1, show_default=True, help="Starts of pgd."
+    "--restarts", type=click.IntRange(min=1), default=1, show_default=True, help="PGD starts."
 )
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Of the noise, and of pgd's restarts.",
+    help="Seed of the noise, and of PGD's restarts.",
 )
-@click.option(
-    "--k", "ks", type=click.IntRange(min=1), multiple=True, metavar="K...",
-    help="Cutoffs of the metrics (default 10 20).",
-)  # fmt: skip
+@cutoffs_option
 @click.option(
     "--part",
     type=click.Choice(["test", "valid"]),
@@ -88,136 +89,150 @@ if TYPE_CHECKING:
     show_default=True,
     help="The pairs that count; choose by valid, report test.",
 )
-@click.option("--data-dir", metavar="DIR", help="Where the run's data are, if they have moved.")
+@run_data_option
 @reports
 def attack(
     run: str,
-    data_dir: str | None,
-    side: str | None,
+    kind: str,
+    objective: str,
+    knowledge: str,
+    positives: str | None,
+    budget: str,
+    epsilons: tuple[float, ...],
+    relative: bool,
+    side: str,
     users: bool,
     items: bool,
-    **options: Any,
+    steps: int,
+    restarts: int,
+    seed: int,
+    ks: tuple[int, ...],
+    part: Literal["test", "valid"],
+    data_dir: str | None,
 ) -> Report:
     """Attack the factors of RUN with growing budgets and evaluate them on held-out pairs.
 
     Writes the curve (JSON, and the values of single users as npz) and a picture (PNG and SVG) into
-    RUN/attacks, under a name that tells all settings; the random control is always beside.
+    RUN/robustness, under a name that tells all settings; so does the random control.
     """
+    from robustcf.robustness import AttackSpec, Threat, measure
     from robustcf.runs import RunDir
+    from robustcf.support.checks import check_epsilons
 
-    asked = Settings.of(side=_side(side, users=users, items=items), **options)
+    if positives is not None:
+        knowledge = "labels" if positives == "test" else "data"
+    threat = Threat(
+        norm=budget,
+        unit="relative" if relative else "absolute",
+        side=_side(side, users=users, items=items),
+        knowledge=knowledge,
+    )
+    if epsilons:
+        check_epsilons(epsilons)  # before any data are read
     trained = RunDir(run)
-    factors, split = trained.factors(), trained.split(data_dir)
-    where = {"part": asked.part, "mask": trained.mask(split, asked.part)}
-    if asked.kind == "quantization":
-        return _quantization(trained, factors, split, asked, where)
-    return _curves(trained, factors, split, asked, where)
-
-
-def _side(side: str | None, *, users: bool, items: bool) -> str:
-    """``--users`` and ``--items`` together mean both, as neither does."""
-    flagged = {(True, False): "users", (False, True): "items", (True, True): "both"}.get(
-        (users, items)
-    )
-    if side is not None and flagged not in (None, side):
-        raise click.UsageError(f"--side {side} and --users/--items contradict each other")
-    return side or flagged or "both"
-
-
-def _curves(
-    trained: RunDir, factors: Factors, split: Split, asked: Settings, where: dict[str, Any]
-) -> Report:
-    from robustcf.attacks import BUDGETS, FGM, PGD
-    from robustcf.robustness import (
-        auto_members,
-        pgd_curve,
-        random_curve,
-        robustness_curve,
-        worst_counts,
-        worst_of,
-    )
-
-    sizes, ks, norm = asked.epsilons, asked.ks, BUDGETS[asked.budget]()
-    how: dict[str, Any] = {"relative": asked.relative, "side": asked.side}
-    members: dict[str, RobustnessCurve] = {}
-    extra: dict[str, Any] = {"positives": asked.positives, "oracle": asked.positives == "test"}
-
-    def control_of(draws: int, *, carry: bool = False) -> RobustnessCurve:
-        return random_curve(
-            factors, split, sizes, ks, draws=draws, carry=carry, seed=asked.seed, budget=norm,
-            **how, **where,
-        )  # fmt: skip
-
-    draws = 1
-    if asked.kind == "random":
-        curve = control = control_of(draws)
-    elif asked.kind == "auto":
-        aims = _objectives(trained, factors, split, asked)
-        members = auto_members(factors, split, aims, sizes, ks, budget=norm, **how, **where)
-        curve, draws = worst_of(members, "auto", carry=True), len(members)
-        control = control_of(draws, carry=True)
-        counts = worst_counts(members, asked.metric)
-        extra["members"] = {
-            name: {**member.as_lists(), **counts[name]} for name, member in members.items()
-        }
-    else:
-        (aim,) = _objectives(trained, factors, split, asked)
-        if asked.kind == "fgm":
-            curve = robustness_curve(factors, split, FGM(aim, norm, **how), sizes, ks, **where)
-        else:
-            many = {"steps": asked.steps, "restarts": asked.restarts, "seed": asked.seed}
-            steps = PGD(aim, norm, **many, **how)
-            curve, draws = pgd_curve(factors, split, steps, sizes, ks, **where), 2
-        control = control_of(draws)
-
-    note = ""
-    if asked.relative and asked.budget == "row":
-        ratios, note = uneven_note(factors, asked.side)
-        extra |= ratios
-    folder, name = trained.path / "attacks", asked.name()
-    target = curve.save(folder / f"{name}.json", extra)
-    if curve is not control:
-        control.save(folder / f"{asked.name('random', draws)}.json")
-    pictures = draw(trained, curve, control, members, asked.metric, folder / name)
+    trained.factors()
+    target = trained.target(trained.split(data_dir), part)
+    if kind == "quantization":
+        return _quantization(trained, target, ks or (10, 20))
+    spec = AttackSpec(kind, objective, steps=steps, restarts=restarts, seed=seed)
+    result = measure(target, spec, threat, epsilons, ks or (10, 20))
+    saved, replaced = trained.save(result)
+    pictures = _draw(result, saved)
     data = {
         "run": str(trained.path),
-        **curve.as_dict(),
-        **extra,
-        "random": control.as_lists(),
-        "random_draws": draws,
-        "file": str(target),
+        **result.as_dict(),
+        "file": str(saved),
+        "replaced": replaced,
         "picture": pictures[0],
         "pictures": pictures,
     }
-    text = curve_table(curve, control, draws, asked)
-    if members:
-        text += "\n\n" + members_table(members, extra["members"], asked)
-    text += f"\n{asked.words()}; {curve.protocol}{note}\npicture: {pictures[0]}"
-    return Report(data, text)
+    lines = [str(result), *_uneven_note(result)]
+    if result.members:
+        lines.insert(0, _members_table(result) + "\n")
+    if replaced:
+        lines.append(f"replaced an earlier result of the same settings: {saved}")
+    return Report(data, "\n".join([*lines, f"picture: {pictures[0]}"]))
 
 
-def _objectives(
-    trained: RunDir, factors: Factors, split: Split, asked: Settings
-) -> list[Objective]:
-    from robustcf.attacks import Softmax
-    from robustcf.robustness import OBJECTIVES, objective_for
-
-    if asked.positives == "test":
-        return [Softmax(split.test, oracle=True)]
-    names = OBJECTIVES if asked.kind == "auto" else (asked.objective,)
-    seen = trained.learnt_pairs(split)
-    return [objective_for(name, trained.config.train, factors, seen) for name in names]
+def _side(side: str, *, users: bool, items: bool) -> str:
+    """``--users`` and ``--items`` together mean both, as neither does."""
+    flags = {(True, False): "users", (False, True): "items", (True, True): "both"}
+    flagged = flags.get((users, items), side)
+    if side not in ("both", flagged):
+        raise click.UsageError(f"--side {side} and --users/--items contradict each other")
+    return flagged
 
 
-def _quantization(
-    trained: RunDir, factors: Factors, split: Split, asked: Settings, where: dict[str, Any]
-) -> Report:
-    from robustcf.files import write_json
+def _uneven_note(result: Result) -> list[str]:
+    """For sizes in median row norms: a warning where the median does not stand for the rows."""
+    from robustcf.runs.saved import uneven_words
+
+    ratios = result.extra().get("unevenness", {})
+    side = result.threat.side
+    words = uneven_words({name: ratios[name] for name in ratios if side in ("both", name)})
+    if not words:
+        return []
+    return [
+        f"note: {words}: sizes in medians are small for the long rows, which rank first; compare "
+        "by --budget frobenius"
+    ]
+
+
+def _members_table(result: Result) -> str:
+    """What each member of an ensemble does, and for how many users nothing else does more."""
+    members, counts = result.members or {}, result.extra()["members"]
+    rows = [
+        (
+            name,
+            *(
+                f"{curve[result.metric][n]:.4f} ({counts[name]['worst'][n]})"
+                for n in range(len(curve.epsilons))
+            ),
+        )
+        for name, curve in members.items()
+    ]
+    title = f"{result.metric} (users it is worst for)"
+    return table((title, *(f"{size:g}" for size in result.curve.epsilons)), rows)
+
+
+def _draw(result: Result, saved: Path) -> list[str]:
+    """Draw the curve, its control and its members; returns the paths of PNG and SVG."""
+    from robustcf.robustness import worst_of
+    from robustcf.studies.plots import plot_curves
+
+    label = result.target.label
+    curves = {label: result.curve}
+    members = result.members or {}
+    # One line per objective: with all members apart the picture could not be read.
+    for n, objective in enumerate(dict.fromkeys(each.objective for each in members.values()), 1):
+        same = {name: each for name, each in members.items() if each.objective == objective}
+        curves[f"member {n}"] = worst_of(same, "fgm or pgd")
+    has_control = result.control is not None and result.control is not result.curve
+    controls = {label: result.control} if has_control else None
+    return [
+        str(
+            plot_curves(
+                curves,
+                saved.with_name(f"{saved.stem}.{ending}"),
+                metric=result.metric,
+                controls=controls,  # type: ignore[arg-type]
+            )
+        )
+        for ending in ("png", "svg")
+    ]
+
+
+def _quantization(trained: RunDir, target: Target, ks: tuple[int, ...]) -> Report:
     from robustcf.robustness import quantization_table
+    from robustcf.runs.saved import FOLDER
+    from robustcf.support.files import write_json
 
-    found = quantization_table(factors, split, asked.ks, **where)
-    target = trained.path / "attacks" / f"{asked.name()}.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
+    found = quantization_table(target, ks)
+    cutoffs = sorted(set(ks))
+    words = ["quantization", *([target.part] if target.part != "test" else [])]
+    name = "-".join([*words, "k" + "_".join(map(str, cutoffs))])
+    saved = trained.path / FOLDER / f"{name}.json"
+    saved.parent.mkdir(parents=True, exist_ok=True)
     protocol = found[0].metrics.protocol
     data: dict[str, Any] = {
         "run": str(trained.path),
@@ -225,11 +240,13 @@ def _quantization(
         "kinds": {row.kind: row.as_dict() for row in found},
         "protocol": protocol.as_dict(),
     }
-    write_json(target, data)
+    write_json(saved, {"format": "robustcf quantization 1", **data})
+    first, last = cutoffs[0], cutoffs[-1]
+    shown = (f"ndcg@{first}", f"mrr@{first}", f"coverage@{first}", f"recall@{last}")
     rows = [
         (
             row.kind,
-            *(f"{row.metrics[metric]:.4f}" for metric in asked.shown),
+            *(f"{row.metrics[metric]:.4f}" for metric in shown),
             *(f"{row.absolute[name]:.2g}" for name in ("users", "items")),
             *(
                 "-" if row.relative[name] is None else f"{row.relative[name]:.2g}"
@@ -239,8 +256,8 @@ def _quantization(
         for row in found
     ]
     moved = ("users moved", "items moved", "users, relative", "items, relative")
-    text = table(("kind", *asked.shown, *moved), rows)
+    text = table(("kind", *shown, *moved), rows)
     text += (
         f"\nmoved: the largest row of the perturbation; relative: in median row norms\n{protocol}"
     )
-    return Report({**data, "file": str(target)}, text)
+    return Report({**data, "file": str(saved)}, text)

@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 
 import click
 
+from robustcf.support.tables import Table
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -46,6 +48,42 @@ def reports(function: Callable[..., Report | None]) -> Callable[..., None]:
             raise click.UsageError("--json belongs behind the subcommand")
 
     return command
+
+
+class NameOf(click.ParamType):  # type: ignore[type-arg]
+    """A name out of a table, or ``module:Class`` of the user's own.
+
+    Args:
+        table: where the names are.
+        others: more names that the option takes.
+    """
+
+    name = "name"
+
+    def __init__(self, table: Table[Any], *others: str) -> None:
+        """Keep the names; no class is imported."""
+        self.table, self.others = table, others
+
+    @property
+    def names(self) -> list[str]:
+        """All names, without those of entry points."""
+        return [*self.table, *self.others]
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """The names, as help shows them."""
+        return f"[{'|'.join(self.names)}|module:Class]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name, if there is such an entry; its class is imported later."""
+        if value not in self.names and ":" not in value and not self._is_entry_point(value):
+            known = ", ".join(self.names)
+            self.fail(f"{value!r} is not one of {known}, or module:Class.", param, ctx)
+        return str(value)
+
+    def _is_entry_point(self, value: str) -> bool:
+        from importlib.metadata import entry_points
+
+        return any(point.name == value for point in entry_points(group=self.table.group))
 
 
 class ListCommand(click.Command):
@@ -158,6 +196,27 @@ budget_option = click.option(
     default="row",
     show_default=True,
     help="The norm that epsilon bounds, for each factor.",
+)
+unit_option = click.option(
+    "--relative/--absolute",
+    default=True,
+    show_default=True,
+    help="Sizes in units of the factors' own size (median row norm, Frobenius or spectral norm, by "
+    "the budget), which compares models of different scale; or as they are.",
+)
+side_option = click.option(
+    "--side",
+    type=click.Choice(["both", "users", "items"]),
+    default="both",
+    show_default=True,
+    help="Which factors are perturbed.",
+)
+cutoffs_option = click.option(
+    "--k", "ks", type=click.IntRange(min=1), multiple=True, metavar="K...",
+    help="Cutoffs of the metrics (default 10 20).",
+)  # fmt: skip
+run_data_option = click.option(
+    "--data-dir", metavar="DIR", help="Where the run's data are, if they have moved."
 )
 
 

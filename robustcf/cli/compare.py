@@ -9,7 +9,7 @@ import click
 from robustcf.cli.common import Report, reports, table
 
 if TYPE_CHECKING:
-    from robustcf.comparison import Comparison
+    from robustcf.studies.comparison import Comparison
 
 
 @click.command()
@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 @click.option(
     "--attack",
     metavar="NAME",
-    help="A saved curve or its beginning: fgm-bce-row (default: the strongest common one).",
+    help="A saved curve or its beginning: fgm-bce, certificate (default: the strongest attack "
+    "that all runs have).",
 )
 @click.option("--metric", default="ndcg@10", show_default=True, help="What to compare by.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of draws.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of resamples."
+)
 @click.option(
     "--resamples",
     type=click.IntRange(min=1),
@@ -49,9 +52,9 @@ def compare(
     Runs that differ in their seed alone are averaged, user by user. Nothing is computed but
     statistics: a missing curve is named with the command that makes it.
     """
-    from robustcf.comparison import METHOD
-    from robustcf.comparison import compare as compare_groups
-    from robustcf.saved_curves import common_curves, group_runs, open_run
+    from robustcf.runs.saved import common_curves, group_runs, open_run
+    from robustcf.studies.comparison import METHOD
+    from robustcf.studies.comparison import compare as compare_groups
 
     opened = [open_run(run) for run in runs]
     curves = common_curves(opened, attack)
@@ -70,13 +73,15 @@ def compare(
         resamples=resamples,
         confidence=confidence,
     )
-    facts = {key: first.facts[key] for key in ("objective", "budget", "relative", "side")}
+    shared = ("objective", "budget", "relative", "unit", "side", "knowledge")
+    facts = {key: first.facts[key] for key in shared}
     data = {"curve": first.name, "attack": first.facts["attack"], **facts, **found.as_dict()}
     data["protocol"] = first.facts["protocol"]
     for group, places in zip(data["groups"], groups.values(), strict=True):
         group["runs"] = [str(opened[n].path) for n in places]
     unit = "in units of the factors" if first.facts["relative"] else "absolute"
-    kind = f"{first.name}; epsilon: {first.facts['budget']} budget, {unit}"
+    kind = f"{first.name}; epsilon: {first.facts['budget']} budget, {unit}, attacker knows "
+    kind += first.facts["knowledge"]
     text = "\n\n".join([kind, _values(found), _differences(found), *found.words(), METHOD])
     return Report(data, text)
 

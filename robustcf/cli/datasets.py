@@ -11,8 +11,9 @@ from robustcf.errors import DataError, DownloadError
 
 if TYPE_CHECKING:
     from robustcf.data import Split
-    from robustcf.data.catalog import Manifest, SourceFile
-    from robustcf.data.places import Named
+    from robustcf.data.catalog import Manifest
+    from robustcf.fetching.places import Named
+    from robustcf.fetching.sources import SourceFile
 
 
 @click.group(invoke_without_command=True)
@@ -70,7 +71,7 @@ def info(name: str, seed: int, data: dict[str, Any]) -> Report:
 @reports
 def fetch(names: tuple[str, ...], data_dir: str | None) -> Report:
     """Download each of NAMES that is not there yet; what is present and right is left alone."""
-    from robustcf.data.places import locate, obtain
+    from robustcf.fetching.places import locate, obtain
 
     wanted = [_files_of(name) for name in names]  # a wrong name is an error before any download
     fetched: dict[str, list[dict[str, Any]]] = {}
@@ -119,7 +120,7 @@ def _files_of(name: str) -> tuple[Named, list[tuple[SourceFile, ...]]]:
 
 
 def _entry(manifest: Manifest, data_dir: str | None) -> dict[str, Any]:
-    from robustcf.data.places import locate
+    from robustcf.fetching.places import locate
 
     found = [locate(manifest, files, data_dir) for files in manifest.parts.values()]
     present = all(file is not None for file in found)

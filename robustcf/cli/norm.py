@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -60,7 +60,7 @@ def norm(file: Path, method: str, budget: int, delta: float, kind: str, seed: in
     FILE is .npy; .npz (one dense array, a scipy sparse matrix, or factors U and V of U V^T); .mtx;
     or .safetensors (one tensor, or factors U and V).
     """
-    from robustcf.estimators import one_to_two, two_to_inf
+    from robustcf.estimators import one_to_two, read_matrix, two_to_inf
 
     estimate = two_to_inf if kind == "two_to_inf" else one_to_two
     answer = estimate(read_matrix(file), budget, method, generator=seed, delta=delta)
@@ -68,74 +68,6 @@ def norm(file: Path, method: str, budget: int, delta: float, kind: str, seed: in
     # One number on the bill: what --budget limits.
     data["products"] += data.pop("rproducts")
     return Report(data=data, text=_describe(answer, kind, delta))
-
-
-def read_matrix(path: Path) -> Any:
-    """The matrix in a file: an ndarray, a tensor, a scipy sparse matrix, or a ``LowRank``."""
-    from robustcf.errors import InputError
-
-    readers = {
-        ".npy": _read_npy,
-        ".npz": _read_npz,
-        ".mtx": _read_mtx,
-        ".safetensors": _read_safetensors,
-    }
-    if path.suffix not in readers:
-        raise InputError(
-            f"expected a file ending in {', '.join(readers)}, got {path.name}: convert it first"
-        )
-    try:
-        return readers[path.suffix](path)
-    except InputError:
-        raise
-    except Exception as problem:  # parsers raise what they like; the reader wants the file's name
-        reason = " ".join(str(problem).split()) or type(problem).__name__
-        raise InputError(f"{path} is no readable {path.suffix} file: {reason}") from problem
-
-
-def _read_npy(path: Path) -> Any:
-    import numpy as np
-
-    return np.load(path, allow_pickle=False)
-
-
-def _read_npz(path: Path) -> Any:
-    import numpy as np
-
-    with np.load(path, allow_pickle=False) as archive:
-        names = set(archive.files)
-        if {"format", "shape"} <= names:
-            import scipy.sparse
-
-            return scipy.sparse.load_npz(path)
-        return _one_of({name: archive[name] for name in archive.files}, path)
-
-
-def _read_mtx(path: Path) -> Any:
-    import scipy.io
-
-    return scipy.io.mmread(path)
-
-
-def _read_safetensors(path: Path) -> Any:
-    from safetensors.torch import load_file
-
-    return _one_of(load_file(path), path)
-
-
-def _one_of(arrays: dict[str, Any], path: Path) -> Any:
-    """The only array, or the product of the factors named U and V."""
-    from robustcf.errors import InputError
-    from robustcf.estimators import LowRank
-
-    if {"U", "V"} <= set(arrays):
-        return LowRank(arrays["U"], arrays["V"])
-    if len(arrays) == 1:
-        return next(iter(arrays.values()))
-    raise InputError(
-        f"expected one array, or factors named U and V, got {', '.join(sorted(arrays)) or 'none'} "
-        f"in {path.name}: save just one"
-    )
 
 
 def _describe(answer: NormEstimate, kind: str, delta: float) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=10,
     show_default=True,
-    help="Items a user.",
+    help="Items per user.",
 )
 @click.option("--data-dir", metavar="DIR", help="Look here first for the data of the run.")
 @reports
@@ -48,14 +48,14 @@ def recommend(
     opened = RunDir(run)
     opened.factors()
     split = opened.split(data_dir)
-    from robustcf.recommending import fold_in, recommend_to
+    from robustcf.metrics.recommend import recommend_to
 
     if users:
         ids = [_id("user", label, split.user_labels, split.n_users) for label in users]
         found = recommend_to(opened.factors(), split.train_full, ids, k)
     else:
         ids = [_id("item", label, split.item_labels, split.n_items) for label in items]
-        found = [fold_in(opened, split, ids, k)]
+        found = [opened.fold_in(split, ids, k)]
     names = list(users) if users else ["new user"]
     lists: list[dict[str, Any]] = [
         {

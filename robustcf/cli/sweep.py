@@ -10,6 +10,7 @@ import click
 
 from robustcf.cli.common import (
     ListCommand,
+    NameOf,
     Report,
     budget_option,
     data_options,
@@ -17,14 +18,16 @@ from robustcf.cli.common import (
     parse_settings,
     reports,
     table,
+    unit_option,
 )
+from robustcf.support.registry import MODELS
 
 
 @click.command(cls=ListCommand)
 @click.option("--dataset", metavar="NAME|FILE", required=True, help="A known set, or a file.")
 @click.option(
     "--model",
-    type=click.Choice(["ultragcn", "bpr-mf"]),
+    type=NameOf(MODELS),
     default="ultragcn",
     show_default=True,
     help="What to train.",
@@ -43,7 +46,7 @@ from robustcf.cli.common import (
     type=click.IntRange(min=1),
     default=5,
     show_default=True,
-    help="How many training seeds a setting: 0, 1, ...",
+    help="How many training seeds per setting: 0, 1, ...",
 )
 @click.option(
     "--attacks",
@@ -51,22 +54,17 @@ from robustcf.cli.common import (
     metavar="A...",
     default=("fgm-bce", "fgm-softmax", "auto"),
     show_default=True,
-    help="fgm- or pgd- with bce, bpr or softmax; auto, the worst of all; random control and "
-    "certificate are always beside.",
+    help="fgm- or pgd- with bce, bpr or softmax; auto, the worst of all; the random control and "
+    "the certificate are always added.",
 )
 @click.option(
     "--epsilons",
     type=float,
     multiple=True,
     metavar="E...",
-    help="Sizes, ascending (default 0 0.02 0.05 0.1 0.2 0.4, absolute 0 0.1 0.2 0.4 0.8 1.6).",
+    help="Sizes, ascending (default 0 0.02 0.05 0.1 0.2; absolute: 0 0.1 0.2 0.4 0.8 1.6).",
 )
-@click.option(
-    "--relative/--absolute",
-    default=True,
-    show_default=True,
-    help="Sizes in units of the factors' own, which compares models, or as they are.",
-)
+@unit_option
 @budget_option
 @click.option(
     "--preset",
@@ -76,10 +74,12 @@ from robustcf.cli.common import (
     help="Settings chosen on valid, or the paper's.",
 )
 @click.option(
-    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A training setting, of all runs."
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A training setting of all runs."
 )
-@click.option("--split-seed", type=int, default=0, show_default=True, help="Of a drawn split.")
-@click.option("--threads", type=int, help="Threads a run (default: the cores shared by the jobs).")
+@click.option("--split-seed", type=int, default=0, show_default=True, help="Seed of a drawn split.")
+@click.option(
+    "--threads", type=int, help="Threads per run (default: the cores shared by the jobs)."
+)
 @click.option("--jobs", type=int, default=1, show_default=True, help="Runs at a time.")
 @click.option("--out", metavar="DIR", required=True, help="The folder; a stopped sweep goes on.")
 @data_options
@@ -105,12 +105,12 @@ def sweep(
 
     Results depend on the threads of a run, which are kept with the sweep, and not on --jobs.
     """
-    from robustcf.sweeps import SweepPlan
-    from robustcf.sweeps import sweep as run_sweep
-    from robustcf.sweeps.execute import kept_threads
-    from robustcf.sweeps.plan import ABSOLUTE_EPSILONS, RELATIVE_EPSILONS
-    from robustcf.sweeps.report import findings
-    from robustcf.sweeps.summary import METRIC
+    from robustcf.robustness.table import ATTACK_SIZES
+    from robustcf.studies.sweeps import SweepPlan
+    from robustcf.studies.sweeps import sweep as run_sweep
+    from robustcf.studies.sweeps.execute import kept_threads
+    from robustcf.studies.sweeps.report import findings
+    from robustcf.studies.sweeps.summary import METRIC
 
     dataset, options = load_arguments(dataset, data, split_seed)
     plan = SweepPlan(
@@ -120,7 +120,7 @@ def sweep(
         regs=regs,
         seeds=tuple(range(seeds)),
         attacks=attacks,
-        epsilons=epsilons or (RELATIVE_EPSILONS if relative else ABSOLUTE_EPSILONS),
+        epsilons=epsilons or ATTACK_SIZES["relative" if relative else "absolute"],
         relative=relative,
         budget=budget,
         preset=preset,

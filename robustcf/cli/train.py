@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from robustcf.cli.common import (
+    NameOf,
     Report,
     data_options,
     free_folder,
@@ -16,18 +17,24 @@ from robustcf.cli.common import (
     parse_settings,
     reports,
 )
+from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
 
 
 @click.command()
 @click.option("--dataset", metavar="NAME|FILE", help="A known set, or a file of your own.")
 @click.option(
     "--model",
-    type=click.Choice(["ultragcn", "bpr-mf"]),
+    type=NameOf(MODELS),
     help="What to train (default ultragcn; of the robust preset: what holds best).",
 )
 @click.option(
+    "--objective",
+    type=NameOf(OBJECTIVES),
+    help="What is minimized (default: the model's own).",
+)
+@click.option(
     "--reg",
-    type=click.Choice(["none", "weight_decay", "two_to_inf", "max_norm"]),
+    type=NameOf(REGULARIZERS),
     help="The regularizer (default weight_decay; the robust preset has its own).",
 )
 @click.option(
@@ -45,7 +52,7 @@ from robustcf.cli.common import (
 @click.option("--reg-every", type=int, help="Steps between actions of two_to_inf.")
 @click.option(
     "--adversarial",
-    type=click.Choice(["none", "bpr", "bce", "softmax", "margin"]),
+    type=NameOf(ADVERSARIES),
     help="Adversarial training: the objective of the attack to train against; margin: a bound of "
     "all attacks.",
 )
@@ -57,7 +64,7 @@ from robustcf.cli.common import (
     help="Balanced: the same rankings in coordinates that an attack reaches less far in.",
 )
 @click.option("--dim", type=int, help="Columns of the factors.")
-@click.option("--epochs", type=int, help="Passes over the pairs, at most; 0: the start.")
+@click.option("--epochs", type=int, help="Epochs at most; 0 leaves the start as it is.")
 @click.option("--lr", type=float, help="Learning rate of the items; the users' follows it.")
 @click.option("--user-lr", type=float, help="Learning rate of the users.")
 @click.option("--batching", type=click.Choice(["rows", "pairs"]), help="What a step is.")
@@ -70,8 +77,8 @@ from robustcf.cli.common import (
 @click.option(
     "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any other training setting."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of training.")
-@click.option("--split-seed", type=int, default=0, show_default=True, help="Of a drawn split.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Training seed.")
+@click.option("--split-seed", type=int, default=0, show_default=True, help="Seed of a drawn split.")
 @click.option("--threads", type=int, help="CPU threads (default: all cores).")
 @click.option("--device", default="cpu", show_default=True, help="Where the tensors live.")
 @click.option("--out", metavar="DIR", help="The run directory (default: a new one in runs/).")
@@ -96,18 +103,18 @@ def train(
     """Train a recommender and evaluate it on the test pairs.
 
     Settings come from the preset of the data set, model and regularizer. A tuned one's number of
-    passes was chosen on valid; once you change a setting, the number is chosen again.
+    epochs was chosen on valid; once you change a setting, the number is chosen again.
     """
     if resume is not None and dataset is None:
         return _resume(resume, data["data_dir"])
     if dataset is None or resume is not None:
         raise click.UsageError("give either --dataset or --resume")
-    from robustcf.config import RunConfig
     from robustcf.data import load
     from robustcf.data.catalog import find
-    from robustcf.presets import adapted, preset
     from robustcf.runs import RunDir
-    from robustcf.runtime import device_of, set_threads
+    from robustcf.runs.config import RunConfig
+    from robustcf.support.runtime import device_of, set_threads
+    from robustcf.training.presets import adapted, preset
 
     manifest = find(dataset)
     name = manifest.name if manifest is not None else Path(dataset).name
@@ -122,8 +129,10 @@ def train(
     # Every core, unless told otherwise: torch counts hyper-threads out.
     set_threads(threads)
     split = load(dataset, **options)
-    run_config = RunConfig(dataset, options, config, chosen.name, set_threads(threads), device)
-    label = "-".join(chosen.name.split(".")[1:])
+    run_config = RunConfig(
+        dataset, options, config, set_threads(threads), device, preset=chosen.name
+    )
+    label = "-".join(chosen.name.split(".")[1:]).replace(":", ".")
     folder = Path(out) if out else free_folder(f"{Path(name).stem}-{label}-seed{seed}")
     run = RunDir.create(folder, run_config, split)
     run.execute(split, progress=sys.stderr.isatty())
@@ -132,7 +141,7 @@ def train(
 
 def _resume(folder: str, data_dir: str | None) -> Report:
     from robustcf.runs import RunDir
-    from robustcf.runtime import set_threads
+    from robustcf.support.runtime import set_threads
 
     run = RunDir(folder)
     if not run.complete:
@@ -161,7 +170,7 @@ def _text(result: dict[str, Any], run: Any) -> str:
             f"{protocol['n_users']:,} users)"
         )
     lines.append(
-        f"{result['epochs']} passes in {result['train_seconds']:.1f} s, learnt from "
+        f"{result['epochs']} epochs in {result['train_seconds']:.1f} s, fit on "
         f"{result['learnt_from']}; norm of the scores (two-to-infinity) {result['two_to_inf']:.2f}"
     )
     if result["interrupted"]:

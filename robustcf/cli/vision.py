@@ -25,7 +25,7 @@ def vision(context: click.Context, data_dir: str | None) -> Report | None:
         if data_dir is not None:
             raise click.UsageError("--data-dir belongs behind the subcommand")
         return None
-    from robustcf.data.places import locate
+    from robustcf.fetching.places import locate
     from robustcf.vision.catalog import image_manifests
 
     entries: list[dict[str, Any]] = []
@@ -114,7 +114,7 @@ def train(
         return _resume(resume, data_dir)
     if dataset is None or resume is not None:
         raise click.UsageError("give either --dataset or --resume")
-    from robustcf.runtime import device_of, set_threads
+    from robustcf.support.runtime import device_of, set_threads
     from robustcf.vision.config import VisionConfig, VisionRunConfig
     from robustcf.vision.loading import load_images
     from robustcf.vision.runs import VisionRun
@@ -193,7 +193,7 @@ def evaluate(
     run: str, eps: float, steps: int, jacobian_images: int, data_dir: str | None
 ) -> Report:
     """Accuracy of RUN, clean and attacked, and the norms and stable rank of its Jacobian."""
-    from robustcf.runtime import set_threads
+    from robustcf.support.runtime import set_threads
     from robustcf.vision.measures import report
     from robustcf.vision.runs import VisionRun
 
@@ -236,7 +236,7 @@ def jacobian(
     import torch
 
     from robustcf.errors import InputError
-    from robustcf.runtime import set_threads
+    from robustcf.support.runtime import set_threads
     from robustcf.vision.comparison import COMPARED, compare, product_gflops
     from robustcf.vision.jacobian import JacobianOperator
     from robustcf.vision.measures import pixels

@@ -6,9 +6,19 @@ Example:
     Split('demo', 2,000 users x 1,500 items, train 80,846, valid 9,067, test 10,087)
 """
 
-from robustcf.data.interactions import Interactions, Split
+from robustcf.data.interactions import Interactions
 from robustcf.data.loading import load
+from robustcf.data.split import EvaluationProtocol, Split
 from robustcf.data.splits import k_core, split_pairs
 from robustcf.data.synthetic import checkerboard, demo
 
-__all__ = ["Interactions", "Split", "checkerboard", "demo", "k_core", "load", "split_pairs"]
+__all__ = [
+    "EvaluationProtocol",
+    "Interactions",
+    "Split",
+    "checkerboard",
+    "demo",
+    "k_core",
+    "load",
+    "split_pairs",
+]

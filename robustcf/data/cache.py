@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf.data.interactions import Interactions
-from robustcf.data.places import cache_dir
+from robustcf.fetching.places import cache_dir
 
 _FORMAT = 2
 _MOST_BYTES = 2 << 30  # older entries make room beyond this

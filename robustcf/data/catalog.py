@@ -14,34 +14,12 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from robustcf.errors import DataError
+from robustcf.fetching.sources import SourceFile, parse_source
 
-Format = Literal[
-    "adjacency", "counted-lists", "json-lists", "id-list", "ratings-tsv",
-    "cifar-binary", "cifar-pickle", "tiny-imagenet",
-]  # fmt: skip
 Layout = Literal["split", "pairs", "generated"]
-
-
-@dataclass(frozen=True)
-class SourceFile:
-    """One file that can serve as a part of a data set.
-
-    Args:
-        path: its name inside the data set's folder.
-        format: how to read it.
-        checksums: ``sha256:...`` or ``md5:...`` of every byte sequence that counts as right.
-        urls: where it can be downloaded; none for files that are only ever put there by hand.
-        member: for an archive, the name of the file inside.
-    """
-
-    path: str
-    format: Format
-    checksums: tuple[str, ...]
-    urls: tuple[str, ...] = ()
-    member: str | None = None
 
 
 @dataclass(frozen=True)
@@ -123,17 +101,6 @@ def unknown_name(name: str) -> str:
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     what = "that is a folder: give a file, or" if Path(name).is_dir() else "give a file, or"
     return f"no data set or file is called {name!r}{hint}; {what} one of {', '.join(known)}"
-
-
-def parse_source(entry: Mapping[str, Any]) -> SourceFile:
-    """One alternative, as a manifest spells it."""
-    return SourceFile(
-        path=entry["path"],
-        format=cast(Format, entry["format"]),
-        checksums=tuple(entry["checksums"]),
-        urls=tuple(entry["urls"]),
-        member=entry.get("member"),
-    )
 
 
 def _parse(raw: dict[str, Any]) -> Manifest:

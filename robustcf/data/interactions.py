@@ -1,13 +1,10 @@
-"""Interactions and Split: the two things every other room knows about data."""
+"""Interactions: an immutable set of (user, item) pairs."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -21,7 +18,6 @@ if TYPE_CHECKING:
 # Any integers are accepted; what an Interactions holds is int32, see _MAX_ID.
 Ids = npt.NDArray[np.integer[Any]]
 Labels = npt.NDArray[Any]
-ValidSource = Literal["published", "carved", "none"]
 
 # Ids are stored as int32: half the memory of int64, and no catalogue comes near 2**31 users.
 _MAX_ID = np.iinfo(np.int32).max
@@ -157,6 +153,56 @@ class Interactions:
         )
         return built, len(user_ids) - len(kept)
 
+    @classmethod
+    def from_csr(
+        cls,
+        matrix: Any,
+        *,
+        user_labels: Labels | None = None,
+        item_labels: Labels | None = None,
+    ) -> Interactions:
+        """Build from a users x items matrix: every entry that is not 0 is a pair.
+
+        Args:
+            matrix: a scipy sparse matrix or array of any format, or a dense numpy matrix.
+                Entries of one cell add up. Values other than 1 are kept as weights.
+            user_labels: the original name of each row, or None.
+            item_labels: the original name of each column, or None.
+
+        Raises:
+            DataError: it is no matrix of finite numbers, or has a negative entry.
+
+        Cost: one copy of the pairs.
+
+        Example:
+            >>> Interactions.from_csr(np.array([[0, 1], [1, 1]]))
+            Interactions(3 pairs, 2 users x 2 items)
+        """
+        coo = _sparse(matrix)
+        values = np.asarray(coo.data)
+        if values.dtype.kind not in "biuf" or (values.size and not np.isfinite(values).all()):
+            raise DataError(
+                f"a matrix of interactions must hold finite numbers, got {values.dtype} with a "
+                "value that is none: repair it, or drop the entry"
+            )
+        if values.size and values.min() < 0:
+            raise DataError(
+                f"a matrix of interactions must not hold negative numbers, got {values.min()}: "
+                "keep the pairs that count and set the others to 0"
+            )
+        there = values != 0
+        weights = None if bool((values[there] == 1).all()) else values[there]
+        n_users, n_items = coo.shape
+        return cls(
+            coo.row[there],
+            coo.col[there],
+            n_users,
+            n_items,
+            user_labels=user_labels,
+            item_labels=item_labels,
+            weights=weights,
+        )
+
     def __len__(self) -> int:
         return len(self.users)
 
@@ -247,7 +293,7 @@ class Interactions:
 
         Timestamps and weights survive where both sides have them.
         """
-        _same_ids("union", self, other)
+        same_ids("union", self, other)
 
         def joined(name: str) -> npt.NDArray[Any] | None:
             left, right = getattr(self, name), getattr(other, name)
@@ -265,104 +311,6 @@ class Interactions:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Split:
-    """A data set cut into train, valid and test, with what is to be said about it.
-
-    Args:
-        name: what the set is called in tables and runs.
-        train: pairs to learn from.
-        valid: pairs to choose epochs and hyper-parameters on; may be empty.
-        test: pairs to report on, never to choose by; may be empty.
-        valid_source: ``published`` when the validation pairs come in a file of their own,
-            ``carved`` when they were taken out of the published training pairs, ``none``.
-            Evaluation protocols differ by it: carved pairs were in everybody else's train file.
-        notes: what was dropped or changed on the way, in sentences for a person.
-        sources: file name -> sha256 of what was read (empty for generated sets).
-
-    Raises:
-        DataError: if the parts differ in ids or labels, share a pair, or train is empty.
-
-    Example:
-        >>> from robustcf.data import load
-        >>> split = load("demo")
-        >>> split.train.n_users, split.train.n_items
-        (2000, 1500)
-    """
-
-    name: str
-    train: Interactions
-    valid: Interactions
-    test: Interactions
-    valid_source: ValidSource = "carved"
-    notes: tuple[str, ...] = ()
-    sources: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sources", MappingProxyType(dict(self.sources)))
-        object.__setattr__(self, "notes", tuple(self.notes))
-        parts = {"train": self.train, "valid": self.valid, "test": self.test}
-        if len(self.train) == 0:
-            raise DataError(f"{self.name}: train has no interactions; at least one is needed")
-        for name, part in list(parts.items())[1:]:
-            _same_ids(f"{self.name}: train and {name}", self.train, part)
-        for left, right in (("train", "valid"), ("train", "test"), ("valid", "test")):
-            _disjoint(self.name, left, parts[left], right, parts[right])
-
-    @property
-    def n_users(self) -> int:
-        """Number of users, the same in all parts."""
-        return self.train.n_users
-
-    @property
-    def n_items(self) -> int:
-        """Number of items, the same in all parts."""
-        return self.train.n_items
-
-    @property
-    def user_labels(self) -> Labels | None:
-        """Original user names, or None."""
-        return self.train.user_labels
-
-    @property
-    def item_labels(self) -> Labels | None:
-        """Original item names, or None."""
-        return self.train.item_labels
-
-    @property
-    def n_interactions(self) -> int:
-        """Pairs in all three parts."""
-        return len(self.train) + len(self.valid) + len(self.test)
-
-    @cached_property
-    def train_full(self) -> Interactions:
-        """Train and valid together: what a final refit learns from."""
-        return self.train.union(self.valid)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """sha256 of sizes and pairs: equal for two splits exactly when their pairs are equal.
-
-        It is what a run records, so that a result can be traced to the very pairs behind it.
-        """
-        digest = hashlib.sha256(f"{self.n_users},{self.n_items}".encode())
-        for part in (self.train, self.valid, self.test):
-            digest.update(f";{len(part)};".encode())
-            digest.update(part.users.astype("<i4", copy=False).tobytes())
-            digest.update(part.items.astype("<i4", copy=False).tobytes())
-        return digest.hexdigest()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return Split, tuple({**values, "sources": dict(self.sources)}.values())
-
-    def __repr__(self) -> str:
-        return (
-            f"Split({self.name!r}, {self.n_users:,} users x {self.n_items:,} items, "
-            f"train {len(self.train):,}, valid {len(self.valid):,}, test {len(self.test):,})"
-        )
-
-
 def one_of_each(
     keys: npt.NDArray[np.int64], times: npt.NDArray[np.int64] | None
 ) -> npt.NDArray[np.intp]:
@@ -375,6 +323,21 @@ def one_of_each(
     first = np.ones(len(keys), dtype=bool)
     first[1:] = keys[order[1:]] != keys[order[:-1]]
     return order[first]
+
+
+def _sparse(matrix: Any) -> Any:
+    """Any matrix as a scipy one of coordinates, each cell once."""
+    from scipy.sparse import coo_matrix, issparse
+
+    if not issparse(matrix):
+        matrix = np.asarray(matrix)
+        if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
+            raise DataError(
+                "interactions must be a users x items matrix of numbers, scipy or numpy, got "
+                f"{matrix.dtype} of shape {matrix.shape}"
+            )
+    # By way of CSR, where entries of one cell are added up.
+    return coo_matrix(coo_matrix(matrix).tocsr())
 
 
 def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -463,7 +426,8 @@ def _same(left: npt.NDArray[Any] | None, right: npt.NDArray[Any] | None) -> bool
     return bool(np.array_equal(left, right))
 
 
-def _same_ids(what: str, left: Interactions, right: Interactions) -> None:
+def same_ids(what: str, left: Interactions, right: Interactions) -> None:
+    """Raise unless two sets of pairs have the same users and items, by number and by label."""
     if (left.n_users, left.n_items) != (right.n_users, right.n_items):
         raise DataError(
             f"{what} must have the same users and items, got {left.n_users} x {left.n_items} and "
@@ -473,26 +437,3 @@ def _same_ids(what: str, left: Interactions, right: Interactions) -> None:
         mine, theirs = getattr(left, kind), getattr(right, kind)
         if mine is not theirs and not _same(mine, theirs):
             raise DataError(f"{what} must have the same {kind.replace('_', ' ')}")
-
-
-def _disjoint(name: str, left: str, a: Interactions, right: str, b: Interactions) -> None:
-    if len(a) == 0 or len(b) == 0:
-        return
-    n_items = max(a.n_items, 1)
-    keys_a = a.users.astype(np.int64) * n_items + a.items
-    keys_b = b.users.astype(np.int64) * n_items + b.items
-    # Both are sorted, so looking the smaller up in the larger beats a set intersection.
-    small, large = (keys_a, keys_b) if len(keys_a) < len(keys_b) else (keys_b, keys_a)
-    places = np.minimum(np.searchsorted(large, small), len(large) - 1)
-    shared = small[large[places] == small]
-    if len(shared):
-        user, item = divmod(int(shared[0]), n_items)
-        raise DataError(
-            f"{name}: {len(shared)} pairs are in both {left} and {right}, the first is user "
-            f"{_label_of(a.user_labels, user)}, item {_label_of(a.item_labels, item)}; "
-            "remove them from one of the two"
-        )
-
-
-def _label_of(labels: Labels | None, index: int) -> str:
-    return str(index) if labels is None else repr(labels[index].item())

@@ -12,12 +12,10 @@ import numpy as np
 
 from robustcf.data import cache as parsed_cache
 from robustcf.data import catalog, readers, splits, synthetic
-from robustcf.data.archives import read_member
 from robustcf.data.catalog import Manifest
-from robustcf.data.download import Policy
-from robustcf.data.interactions import Interactions, Split
-from robustcf.data.places import LocatedFile, locate, obtain, sha256_of
+from robustcf.data.interactions import Interactions
 from robustcf.data.readers import RawPairs
+from robustcf.data.split import EvaluationProtocol, Split
 from robustcf.data.splits import Strategy
 from robustcf.data.tables import (
     Columns,
@@ -29,6 +27,9 @@ from robustcf.data.tables import (
     to_interactions,
 )
 from robustcf.errors import DataError
+from robustcf.fetching.archives import read_member
+from robustcf.fetching.download import Policy
+from robustcf.fetching.places import LocatedFile, locate, obtain, sha256_of
 
 Parts = dict[str, Interactions]
 
@@ -188,6 +189,8 @@ def _load_named(
             valid_source="published",
             notes=notes,
             sources=sources,
+            # Published figures on such a set leave its validation pairs among the candidates.
+            protocol=EvaluationProtocol(test=("train",)),
         )
     train, valid = splits.carve_valid(parts["train"], seed)
     return Split(manifest.name, train, valid, parts["test"], notes=notes, sources=sources)

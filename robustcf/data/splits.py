@@ -7,9 +7,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from robustcf.data.interactions import Interactions, Labels, Split
+from robustcf.data.interactions import Interactions, Labels
+from robustcf.data.split import Split
 from robustcf.errors import DataError
-from robustcf.randomness import stream
+from robustcf.support.randomness import stream
 
 Strategy = Literal["random", "leave-one-out"]
 STRATEGIES: tuple[Strategy, ...] = ("random", "leave-one-out")

@@ -21,6 +21,7 @@ from robustcf.estimators.api import METHODS, one_to_two, two_to_inf
 from robustcf.estimators.certify import certify
 from robustcf.estimators.estimate import NormEstimate
 from robustcf.estimators.exact import exact
+from robustcf.estimators.files import read_matrix
 from robustcf.estimators.hutchinson import hutchinson_diagonal
 from robustcf.estimators.hutchpp import hutchpp_diagonal
 from robustcf.estimators.jacobian import Jacobian
@@ -51,6 +52,7 @@ __all__ = [
     "hutchpp_diagonal",
     "one_to_two",
     "rademacher_averaging",
+    "read_matrix",
     "rsvd_sketch",
     "sketch",
     "sketch_and_verify",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from robustcf.estimators.estimate import NormEstimate, Run
+from robustcf.estimators.estimate import NormEstimate, Ranking, Run
 from robustcf.estimators.numerics import row_norms
 from robustcf.estimators.operators import MatrixLike
 from robustcf.estimators.probes import Seed, gaussian
@@ -53,29 +53,20 @@ def adaptive_power(
         2.0
     """
     run = Run(
-        A,
-        budget,
-        method="adaptive_power",
-        generator=generator,
-        delta=delta,
-        verify=verify,
-        least_verify=0,
-        samples_cost=1,
+        A, budget, verify, generator, delta, method="adaptive_power", samples_cost=1, least_verify=0
     )
-    if run.trivial:
-        return run.conclude_trivial()
+    return run.rank_and_verify(_rank)
+
+
+def _rank(run: Run) -> Ranking:
     op = run.op
-    with torch.no_grad():
-        x = dual_two(gaussian(op.shape[1], 1, op.dtype, op.device, run.generator))
+    x = dual_two(gaussian(op.shape[1], 1, op.dtype, op.device, run.generator))
+    image = op.matmat(x)
+    for _ in range((op.left - run.verify) // 2):
+        x = dual_two(op.rmatmat(dual_inf(image)))
         image = op.matmat(x)
-        for _ in range((op.left - run.verify) // 2):
-            x = dual_two(op.rmatmat(dual_inf(image)))
-            image = op.matmat(x)
-        size = image[:, 0].abs().to(torch.float64)
-        # The same slack as for every bound made of one rounded product.
-        slack = 1 - 8 * op.shape[1] ** 0.5 * torch.finfo(op.dtype).eps
-        lower = float(size.max()) * max(0.0, slack)
-    if run.verify:
-        run.read_best(size, run.verify)
-        return run.conclude(torch.inf, lower=lower)
-    return run.conclude(torch.inf, value=size.max(), row=int(size.argmax()), lower=lower)
+    size = image[:, 0].abs().to(torch.float64)
+    # The same slack as for every bound made of one rounded product.
+    slack = 1 - 8 * op.shape[1] ** 0.5 * torch.finfo(op.dtype).eps
+    lower = float(size.max()) * max(0.0, slack)
+    return Ranking(size, torch.inf, lower, size.max())

@@ -9,7 +9,7 @@ from typing import Any
 from robustcf.errors import InputError
 from robustcf.estimators.adaptive_power import adaptive_power
 from robustcf.estimators.composed import Adjoint
-from robustcf.estimators.estimate import NormEstimate, check_integer
+from robustcf.estimators.estimate import NormEstimate
 from robustcf.estimators.exact import exact, exact_cost
 from robustcf.estimators.operators import Matrix, MatrixLike, as_operator
 from robustcf.estimators.probes import Seed
@@ -21,6 +21,7 @@ from robustcf.estimators.twinest import twinest
 from robustcf.estimators.twinest_pp import twinest_pp
 from robustcf.estimators.xnysdiag import xnysdiag
 from robustcf.estimators.xrownorm import xrownorm
+from robustcf.support.checks import check_integer
 
 METHODS: dict[str, Callable[..., NormEstimate]] = {
     "exact": exact,

@@ -56,9 +56,11 @@ def certify(
         >>> answer.row, answer.certified
         (42, True)
     """
-    run = Run(A, max_products, method="certify", generator=generator, delta=delta, samples_cost=1)
-    if run.trivial:
-        return run.conclude_trivial()
+    run = Run(A, max_products, 1, generator, delta, method="certify", samples_cost=1)
+    return run.carry_out(_look_and_sharpen)
+
+
+def _look_and_sharpen(run: Run) -> NormEstimate:
     op, (d, n) = run.op, run.op.shape
     with torch.no_grad():
         s = max(1, min(_FIRST_LOOK, op.left // 3))

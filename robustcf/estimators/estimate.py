@@ -1,11 +1,12 @@
-"""What every method returns, and the steps they all share: check, verify, conclude."""
+"""What every method returns, and the steps they all share: check, rank, verify, conclude."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import numbers
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from robustcf.estimators.counting import Counted
 from robustcf.estimators.numerics import blocks, row_norms
 from robustcf.estimators.operators import MatrixLike
 from robustcf.estimators.probes import Seed, as_generator
+from robustcf.support.checks import check_integer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,13 +66,20 @@ class NormEstimate:
         }
 
 
-def check_integer(name: str, value: object, least: int) -> int:
-    """``value`` as an int, or an error that says what was expected."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise InputError(f"{name} must be an integer, got {value!r}: pass {least} or more")
-    if value < least:
-        raise InputError(f"{name} must be at least {least}, got {value}: raise it")
-    return int(value)
+class Ranking(NamedTuple):
+    """What a method knows of all rows before it reads the best of them.
+
+    Attributes:
+        scores: one a row, larger for rows that seem longer; on any scale.
+        bounds: upper bounds of the norm, as in `Run.conclude`.
+        lower: a lower bound of the norm that needs no row to be read.
+        value: the answer where no row is to be read, for the methods that allow it.
+    """
+
+    scores: Tensor
+    bounds: Tensor | float
+    lower: float = 0.0
+    value: Tensor | None = None
 
 
 def check_probability(name: str, value: object) -> float:
@@ -81,31 +90,54 @@ def check_probability(name: str, value: object) -> float:
     return number
 
 
-def default_verify(budget: object, most: int) -> int:
-    """``most`` rows, but no more than a quarter of the budget, and at least one."""
-    return max(1, min(most, budget // 4)) if isinstance(budget, int) else 1
-
-
 class Run:
     """One estimation: the counted operator, the randomness, and the rows verified so far.
 
+    A method makes a run, which checks the arguments, and hands it its own steps: a ranking of the
+    rows to `rank_and_verify`, anything else to `carry_out`.
+
     Everything but the reading of rows happens without gradients; rows are read with them, so that
     the value differentiates as the norm of the row that was chosen.
+
+    Example:
+        >>> def by_first_entry(run: Run) -> Ranking:
+        ...     e = torch.eye(run.op.shape[1], 1, dtype=run.op.dtype)
+        ...     return Ranking(scores=run.op.matmat(e)[:, 0].abs(), bounds=math.inf)
+        >>> A = torch.tensor([[1.0, 0.0], [3.0, 4.0]])
+        >>> run = Run(A, 2, 1, None, 0.05, method="by first entry", samples_cost=1)
+        >>> answer = run.rank_and_verify(by_first_entry)
+        >>> float(answer), answer.row, answer.products, answer.rproducts
+        (5.0, 1, 1, 1)
     """
 
     def __init__(
         self,
         A: MatrixLike,
         budget: int | None,
-        *,
-        method: str,
+        verify: int | None,
         generator: Seed,
         delta: float,
-        verify: int = 1,
-        least_verify: int = 1,
+        *,
+        method: str,
         samples_cost: int = 0,
+        least_verify: int = 1,
+        default_verify: int | None = None,
     ) -> None:
-        """Check the arguments; the least budget is ``samples_cost`` + rows to verify."""
+        """Check the arguments; the least budget is ``samples_cost`` + rows to verify.
+
+        Args:
+            A: as the method was given it, like the next four.
+            budget: None counts products without a limit.
+            verify: rows to read; None only where there is a ``default_verify``.
+            generator: see `as_generator`.
+            delta: strictly between 0 and 1.
+            method: its name.
+            samples_cost: the fewest products that give any ranking.
+            least_verify: 0 for methods that can answer without reading a row.
+            default_verify: what None stands for, but no more than a quarter of the budget.
+        """
+        if verify is None and default_verify is not None:
+            verify = max(1, min(default_verify, budget // 4)) if isinstance(budget, int) else 1
         self.method = method
         self.delta = check_probability("delta", delta)
         self.generator = as_generator(generator)
@@ -128,6 +160,23 @@ class Run:
         self.best_row: int | None = None
         self.verified = torch.zeros(d, dtype=torch.bool, device=self.op.device)
         self.norms = torch.zeros(d, dtype=torch.float64, device=self.op.device)
+
+    def carry_out(self, steps: Callable[[Run], NormEstimate]) -> NormEstimate:
+        """What ``steps`` conclude; a matrix without entries needs none."""
+        return self.conclude_trivial() if self.trivial else steps(self)
+
+    def rank_and_verify(self, rank: Callable[[Run], Ranking]) -> NormEstimate:
+        """Rank all rows, without gradients, then read the ``verify`` best and conclude."""
+
+        def steps(run: Run) -> NormEstimate:
+            with torch.no_grad():
+                scores, bounds, lower, value = rank(run)
+            if not run.verify:
+                return run.conclude(bounds, value=value, row=int(scores.argmax()), lower=lower)
+            run.read_best(scores, run.verify)
+            return run.conclude(bounds, lower=lower)
+
+        return self.carry_out(steps)
 
     @property
     def lower(self) -> float:
@@ -167,7 +216,7 @@ class Run:
         *,
         value: Tensor | float | None = None,
         row: int | None = None,
-        lower: float | None = None,
+        lower: float = 0.0,
     ) -> NormEstimate:
         """Assemble the answer.
 
@@ -179,7 +228,7 @@ class Run:
             lower: a lower bound that needs no verified row.
         """
         witness = value is None
-        true_lower = max(self.lower, lower or 0.0)
+        true_lower = max(self.lower, lower)
         if bool(self.verified.all()):
             upper = true_lower
         elif isinstance(bounds, Tensor):

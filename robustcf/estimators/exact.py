@@ -46,9 +46,11 @@ def exact(
         >>> float(answer.value), answer.row
         (10.0, 1)
     """
-    run = Run(A, None, method="exact", generator=generator, delta=delta, verify=verify)
-    if run.trivial:
-        return run.conclude_trivial()
+    run = Run(A, None, verify, generator, delta, method="exact")
+    return run.carry_out(lambda run: _read_largest(run, budget))
+
+
+def _read_largest(run: Run, budget: int | None) -> NormEstimate:
     if budget is not None:
         need = exact_cost(run.op.operator)
         if budget < need:

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from robustcf.errors import InputError
 from robustcf.estimators.counting import Counted
-from robustcf.estimators.estimate import check_integer
 from robustcf.estimators.numerics import norm_scale
 from robustcf.estimators.operators import MatrixLike
 from robustcf.estimators.probes import Seed, as_generator, rademacher
+from robustcf.support.checks import check_integer
 
 
 def square(B: MatrixLike) -> Counted:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from robustcf.errors import InputError
-from robustcf.estimators.estimate import check_integer
 from robustcf.estimators.hutchinson import square
 from robustcf.estimators.operators import MatrixLike
 from robustcf.estimators.probes import Seed, as_generator, rademacher
+from robustcf.support.checks import check_integer
 
 
 def split_samples(samples: int, p: float) -> tuple[int, int]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import torch
-
 from robustcf.estimators.estimate import NormEstimate, Run
-from robustcf.estimators.hutchinson import gram_samples
 from robustcf.estimators.operators import MatrixLike
-from robustcf.estimators.probes import Seed, rademacher
-from robustcf.estimators.twinest import gram_bounds
+from robustcf.estimators.probes import Seed
+from robustcf.estimators.twinest import rank_by_samples
 
 
 def rademacher_averaging(
@@ -36,6 +33,7 @@ def rademacher_averaging(
         The estimate; its value is not the norm of its row unless rows were verified.
 
     Example:
+        >>> import torch
         >>> A = torch.diag(torch.tensor([1.0, 3.0, 2.0]))
         >>> round(float(rademacher_averaging(A, 2, generator=0)), 6)
         3.0
@@ -43,23 +41,11 @@ def rademacher_averaging(
     run = Run(
         A,
         budget,
+        verify,
+        generator,
+        delta,
         method="rademacher_averaging",
-        generator=generator,
-        delta=delta,
-        verify=verify,
-        least_verify=0,
         samples_cost=2,
+        least_verify=0,
     )
-    if run.trivial:
-        return run.conclude_trivial()
-    with torch.no_grad():
-        m = (run.op.left - run.verify) // 2
-        X = rademacher(run.op.shape[0], m, run.op.dtype, run.op.device, run.generator)
-        probe = gram_samples(run.op, X)
-        scores = probe.samples.mean(dim=1)
-        bounds = gram_bounds(probe.samples, probe.scale, delta)
-    if run.verify:
-        run.read_best(scores, run.verify)
-        return run.conclude(bounds, lower=probe.lower)
-    value = scores.max().clamp_min(0).sqrt() * probe.scale**0.5
-    return run.conclude(bounds, value=value, row=int(scores.argmax()), lower=probe.lower)
+    return run.rank_and_verify(rank_by_samples)

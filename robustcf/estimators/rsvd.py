@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from robustcf.estimators.estimate import NormEstimate, Run, default_verify
+from robustcf.estimators.estimate import NormEstimate, Ranking, Run
 from robustcf.estimators.hutchpp import orthonormal
 from robustcf.estimators.numerics import norm_scale, row_norms
 from robustcf.estimators.operators import MatrixLike
@@ -43,29 +43,23 @@ def rsvd_sketch(
         1
     """
     run = Run(
-        A,
-        budget,
-        method="rsvd_sketch",
-        generator=generator,
-        delta=delta,
-        verify=default_verify(budget, 4) if verify is None else verify,
-        samples_cost=4,
+        A, budget, verify, generator, delta, method="rsvd_sketch", samples_cost=4, default_verify=4
     )
-    if run.trivial:
-        return run.conclude_trivial()
+    return run.rank_and_verify(_rank)
+
+
+def _rank(run: Run) -> Ranking:
     op, (d, n) = run.op, run.op.shape
-    with torch.no_grad():
-        s = min((op.left - run.verify) // 4, d, n)
-        Y = op.matmat(gaussian(n, s, op.dtype, op.device, run.generator))
-        Z = op.rmatmat(orthonormal(Y / norm_scale(Y)))
-        Q = orthonormal(Z / norm_scale(Z))
-        B = op.matmat(Q)
-        t = op.left - run.verify
-        G = gaussian(n, t, op.dtype, op.device, run.generator)
-        rest = row_norms(op.matmat(G - Q @ (Q.mH @ G)))
-        known = row_norms(B)
-        scores = torch.hypot(known, rest / t**0.5)
-        # Given Q the rest is a fresh sketch of a fixed matrix, so its chi-square bound holds.
-        bounds = torch.hypot(known, chi2_bounds(rest, t, B.is_complex(), delta))
-    run.read_best(scores, run.verify)
-    return run.conclude(bounds)
+    s = min((op.left - run.verify) // 4, d, n)
+    Y = op.matmat(gaussian(n, s, op.dtype, op.device, run.generator))
+    Z = op.rmatmat(orthonormal(Y / norm_scale(Y)))
+    Q = orthonormal(Z / norm_scale(Z))
+    B = op.matmat(Q)
+    t = op.left - run.verify
+    G = gaussian(n, t, op.dtype, op.device, run.generator)
+    rest = row_norms(op.matmat(G - Q @ (Q.mH @ G)))
+    known = row_norms(B)
+    scores = torch.hypot(known, rest / t**0.5)
+    # Given Q the rest is a fresh sketch of a fixed matrix, so its chi-square bound holds.
+    bounds = torch.hypot(known, chi2_bounds(rest, t, B.is_complex(), run.delta))
+    return Ranking(scores, bounds)

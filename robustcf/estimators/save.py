@@ -57,17 +57,11 @@ def sketch_and_verify(
         >>> sketch_and_verify(A, 20, generator=0).row
         42
     """
-    run = Run(
-        A,
-        budget,
-        method="save",
-        generator=generator,
-        delta=delta,
-        verify=verify,
-        samples_cost=2,
-    )
-    if run.trivial:
-        return run.conclude_trivial()
+    run = Run(A, budget, verify, generator, delta, method="save", samples_cost=2)
+    return run.carry_out(_look_choose_verify)
+
+
+def _look_choose_verify(run: Run) -> NormEstimate:
     op, (d, n) = run.op, run.op.shape
     if op.left >= min(d, n + 1):
         return _everything(run)
@@ -77,7 +71,7 @@ def sketch_and_verify(
         Y = op.matmat(G)
         scale = norm_scale(Y)
         norms = row_norms(Y)
-        bounds = chi2_bounds(norms, s, Y.is_complex(), delta / 2)
+        bounds = chi2_bounds(norms, s, Y.is_complex(), run.delta / 2)
         squares = (norms / scale) ** 2 / s
         run.read_best(squares, 1)
         look = FirstLook.of(Y / scale, squares)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from robustcf.estimators.estimate import NormEstimate, Run, default_verify
+from robustcf.estimators.estimate import NormEstimate, Ranking, Run
 from robustcf.estimators.numerics import chi2_quantile, row_norms
 from robustcf.estimators.operators import MatrixLike
 from robustcf.estimators.probes import Seed, gaussian
@@ -44,24 +44,17 @@ def sketch(
         42
     """
     run = Run(
-        A,
-        budget,
-        method="sketch",
-        generator=generator,
-        delta=delta,
-        verify=default_verify(budget, 16) if verify is None else verify,
-        samples_cost=1,
+        A, budget, verify, generator, delta, method="sketch", samples_cost=1, default_verify=16
     )
-    if run.trivial:
-        return run.conclude_trivial()
+    return run.rank_and_verify(_rank)
+
+
+def _rank(run: Run) -> Ranking:
     op = run.op
-    with torch.no_grad():
-        s = op.left - run.verify
-        Y = op.matmat(gaussian(op.shape[1], s, op.dtype, op.device, run.generator))
-        scores = row_norms(Y)
-        bounds = chi2_bounds(scores, s, Y.is_complex(), delta)
-    run.read_best(scores, run.verify)
-    return run.conclude(bounds)
+    s = op.left - run.verify
+    Y = op.matmat(gaussian(op.shape[1], s, op.dtype, op.device, run.generator))
+    norms = row_norms(Y)
+    return Ranking(norms, chi2_bounds(norms, s, Y.is_complex(), run.delta))
 
 
 def chi2_bounds(norms: Tensor, s: int, is_complex: bool, delta: float) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from robustcf.estimators.estimate import NormEstimate, Run
+from robustcf.estimators.estimate import NormEstimate, Ranking, Run
 from robustcf.estimators.hutchinson import gram_samples
 from robustcf.estimators.numerics import sign_test_groups
 from robustcf.estimators.operators import MatrixLike
@@ -40,25 +40,19 @@ def twinest(
         >>> twinest(torch.diag(torch.tensor([1.0, 3.0, 2.0])), 3, generator=0).row
         1
     """
-    run = Run(
-        A,
-        budget,
-        method="twinest",
-        generator=generator,
-        delta=delta,
-        verify=verify,
-        samples_cost=2,
-    )
-    if run.trivial:
-        return run.conclude_trivial()
-    with torch.no_grad():
-        m = (run.op.left - run.verify) // 2
-        X = rademacher(run.op.shape[0], m, run.op.dtype, run.op.device, run.generator)
-        probe = gram_samples(run.op, X)
-        scores = probe.samples.mean(dim=1)
-        bounds = gram_bounds(probe.samples, probe.scale, delta)
-    run.read_best(scores, run.verify)
-    return run.conclude(bounds, lower=probe.lower)
+    run = Run(A, budget, verify, generator, delta, method="twinest", samples_cost=2)
+    return run.rank_and_verify(rank_by_samples)
+
+
+def rank_by_samples(run: Run) -> Ranking:
+    """Rank by D, Hutchinson's diagonal of A A^H; where no row is read the value is sqrt(max D)."""
+    op = run.op
+    m = (op.left - run.verify) // 2
+    probe = gram_samples(op, rademacher(op.shape[0], m, op.dtype, op.device, run.generator))
+    scores = probe.samples.mean(dim=1)
+    bounds = gram_bounds(probe.samples, probe.scale, run.delta)
+    value = scores.max().clamp_min(0).sqrt() * probe.scale**0.5
+    return Ranking(scores, bounds, probe.lower, value)
 
 
 def gram_bounds(samples: Tensor, scale: float, delta: float, exact: Tensor | None = None) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from robustcf.estimators.estimate import NormEstimate, Run
+from robustcf.estimators.estimate import NormEstimate, Ranking, Run
 from robustcf.estimators.hutchinson import gram_samples
 from robustcf.estimators.hutchpp import orthonormal, split_samples
 from robustcf.estimators.numerics import norm_scale
@@ -44,39 +44,32 @@ def twinest_pp(
         >>> twinest_pp(A, 7, generator=0).row
         1
     """
-    run = Run(
-        A,
-        budget,
-        method="twinest_pp",
-        generator=generator,
-        delta=delta,
-        verify=verify,
-        samples_cost=2,
-    )
+    run = Run(A, budget, verify, generator, delta, method="twinest_pp", samples_cost=2)
+    # Split here, not in the ranking: an empty matrix must not hide a bad p.
     r, rest = split_samples(max(1, (run.op.left - run.verify) // 2), p)
-    if run.trivial:
-        return run.conclude_trivial()
+    return run.rank_and_verify(lambda run: _rank(run, r, rest))
+
+
+def _rank(run: Run, r: int, rest: int) -> Ranking:
     op, d = run.op, run.op.shape[0]
-    with torch.no_grad():
-        scores = torch.zeros(d, dtype=torch.float64, device=op.device)
-        Q, scale, lower = None, 1.0, 0.0
-        if r:
-            W = op.rmatmat(rademacher(d, r, op.dtype, op.device, run.generator))
-            W = W / norm_scale(W)
-            Y = op.matmat(W)
-            Q = orthonormal(Y / norm_scale(Y))
-            V = op.rmatmat(Q)
-            scale = norm_scale(V)
-            scores += (op.matmat(V / scale) * Q.conj()).real.sum(dim=1)
-        bounds = torch.full((d,), torch.inf, dtype=torch.float64, device=op.device)
-        if rest:
-            X = rademacher(d, rest, op.dtype, op.device, run.generator)
-            probe = gram_samples(op, X, Q)
-            lower = probe.lower
-            if r == 0:
-                scale = probe.scale
-            samples = probe.samples * (probe.scale / scale)
-            bounds = gram_bounds(samples, scale, delta, exact=scores)
-            scores = scores + samples.mean(dim=1)
-    run.read_best(scores, run.verify)
-    return run.conclude(bounds, lower=lower)
+    scores = torch.zeros(d, dtype=torch.float64, device=op.device)
+    Q, scale, lower = None, 1.0, 0.0
+    if r:
+        W = op.rmatmat(rademacher(d, r, op.dtype, op.device, run.generator))
+        W = W / norm_scale(W)
+        Y = op.matmat(W)
+        Q = orthonormal(Y / norm_scale(Y))
+        V = op.rmatmat(Q)
+        scale = norm_scale(V)
+        scores += (op.matmat(V / scale) * Q.conj()).real.sum(dim=1)
+    bounds = torch.full((d,), torch.inf, dtype=torch.float64, device=op.device)
+    if rest:
+        X = rademacher(d, rest, op.dtype, op.device, run.generator)
+        probe = gram_samples(op, X, Q)
+        lower = probe.lower
+        if r == 0:
+            scale = probe.scale
+        samples = probe.samples * (probe.scale / scale)
+        bounds = gram_bounds(samples, scale, run.delta, exact=scores)
+        scores = scores + samples.mean(dim=1)
+    return Ranking(scores, bounds, lower)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from robustcf.estimators.estimate import NormEstimate, Run, default_verify
+from robustcf.estimators.estimate import NormEstimate, Ranking, Run
 from robustcf.estimators.numerics import norm_scale, row_norms
 from robustcf.estimators.operators import MatrixLike
 from robustcf.estimators.probes import Seed, rademacher
@@ -45,28 +45,21 @@ def xnysdiag(
         1
     """
     run = Run(
-        A,
-        budget,
-        method="xnysdiag",
-        generator=generator,
-        delta=delta,
-        verify=default_verify(budget, 4) if verify is None else verify,
-        samples_cost=2,
+        A, budget, verify, generator, delta, method="xnysdiag", samples_cost=2, default_verify=4
     )
-    if run.trivial:
-        return run.conclude_trivial()
+    return run.rank_and_verify(_rank)
+
+
+def _rank(run: Run) -> Ranking:
     op = run.op
-    with torch.no_grad():
-        m = (op.left - run.verify) // 2
-        X = rademacher(op.shape[0], m, op.dtype, op.device, run.generator)
-        W = op.rmatmat(X)
-        scale = norm_scale(W)
-        W = W / scale
-        Y = op.matmat(W)
-        bounds = gram_bounds((X.conj() * Y).real.to(torch.float64), scale, delta)
-        scores = leave_one_out_diagonal(X, W, Y, scale)
-    run.read_best(scores, run.verify)
-    return run.conclude(bounds)
+    m = (op.left - run.verify) // 2
+    X = rademacher(op.shape[0], m, op.dtype, op.device, run.generator)
+    W = op.rmatmat(X)
+    scale = norm_scale(W)
+    W = W / scale
+    Y = op.matmat(W)
+    bounds = gram_bounds((X.conj() * Y).real.to(torch.float64), scale, run.delta)
+    return Ranking(leave_one_out_diagonal(X, W, Y, scale), bounds)
 
 
 def leave_one_out_diagonal(X: Tensor, W: Tensor, Y: Tensor, scale: float) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from robustcf.estimators.estimate import NormEstimate, Run, default_verify
+from robustcf.estimators.estimate import NormEstimate, Ranking, Run
 from robustcf.estimators.numerics import norm_scale, row_norms
 from robustcf.estimators.operators import MatrixLike
 from robustcf.estimators.probes import Seed, gaussian
@@ -45,25 +45,19 @@ def xrownorm(
         1
     """
     run = Run(
-        A,
-        budget,
-        method="xrownorm",
-        generator=generator,
-        delta=delta,
-        verify=default_verify(budget, 4) if verify is None else verify,
-        samples_cost=3,
+        A, budget, verify, generator, delta, method="xrownorm", samples_cost=3, default_verify=4
     )
-    if run.trivial:
-        return run.conclude_trivial()
+    return run.rank_and_verify(_rank)
+
+
+def _rank(run: Run) -> Ranking:
     op = run.op
-    with torch.no_grad():
-        m = (op.left - run.verify) // 3
-        omega = gaussian(op.shape[1], m, op.dtype, op.device, run.generator)
-        Y = op.matmat(omega)
-        bounds = chi2_bounds(row_norms(Y), m, Y.is_complex(), delta)
-        scores = leave_one_out_row_norms(op.rmatmat(Y / norm_scale(Y)), omega, Y, op.matmat)
-    run.read_best(scores, run.verify)
-    return run.conclude(bounds)
+    m = (op.left - run.verify) // 3
+    omega = gaussian(op.shape[1], m, op.dtype, op.device, run.generator)
+    Y = op.matmat(omega)
+    bounds = chi2_bounds(row_norms(Y), m, Y.is_complex(), run.delta)
+    scores = leave_one_out_row_norms(op.rmatmat(Y / norm_scale(Y)), omega, Y, op.matmat)
+    return Ranking(scores, bounds)
 
 
 def leave_one_out_row_norms(

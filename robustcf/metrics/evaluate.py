@@ -9,14 +9,15 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from robustcf.data import catalog
-from robustcf.data.interactions import Interactions, Split
+from robustcf.data.interactions import Interactions
+from robustcf.data.split import Split
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics import ranking
 from robustcf.metrics.topk import TopItems, top_items
+from robustcf.support.checks import check_choice, check_cutoffs
 
-Part = Literal["valid", "test"]
+Part = Literal["train", "valid", "test"]
 PARTS: tuple[str, ...] = ("train", "valid", "test")
 
 PER_USER = {
@@ -120,25 +121,6 @@ class MetricReport:
         return "\n".join((*lines, str(self.protocol)))
 
 
-def default_mask(split: Split, part: Part) -> tuple[str, ...]:
-    """The parts that are masked when evaluating on ``part``, so that numbers compare.
-
-    On valid: train. On test: what the published training file holds. That is train alone where
-    a catalogued set publishes its validation pairs apart (they stay candidates, as in every
-    published figure on it), and train with valid elsewhere: there valid was carved out of that
-    file. On your own data it is train and valid.
-
-    Example:
-        >>> from robustcf.data import load
-        >>> default_mask(load("demo"), "valid"), default_mask(load("demo"), "test")
-        (('train',), ('train', 'valid'))
-    """
-    if part == "valid":
-        return ("train",)
-    apart = split.valid_source == "published" and catalog.find(split.name) is not None
-    return ("train",) if apart or len(split.valid) == 0 else ("train", "valid")
-
-
 def evaluate(
     factors: Factors,
     split: Split,
@@ -158,8 +140,9 @@ def evaluate(
         factors: embeddings with the ids of the split.
         split: the data.
         ks: cutoffs.
-        part: ``test``, or ``valid`` to choose by.
-        mask: parts whose pairs are not candidates; None takes :func:`default_mask`. Masking
+        part: ``test``; ``valid`` to choose by; ``train`` where there is nothing else, for what a
+            model has learnt and not for its quality.
+        mask: parts whose pairs are not candidates; None for the split's own protocol. Masking
             more than that makes numbers that published ones do not compare with.
         block_users: users scored at a time; None keeps a block near 16 MB.
 
@@ -179,15 +162,10 @@ def evaluate(
         demo, test: all 1,500 items ranked, pairs of train and valid masked, mean over the
         2,000 users with a test item, ties to the lower item id
     """
-    cutoffs = _cutoffs(ks)
-    if part not in ("valid", "test"):
-        raise InputError(f"part must be 'valid' or 'test', got {part!r}")
-    if (factors.n_users, factors.n_items) != (split.n_users, split.n_items):
-        raise InputError(
-            f"factors are for {factors.n_users} users x {factors.n_items} items, {split.name} "
-            f"has {split.n_users} x {split.n_items}: they belong to different data"
-        )
-    masked = default_mask(split, part) if mask is None else tuple(mask)
+    cutoffs = check_cutoffs(ks)
+    check_choice("part", part, PARTS)
+    check_same_data(factors, split)
+    masked = split.masked(part) if mask is None else tuple(mask)
     relevant: Interactions = getattr(split, part)
     users = np.flatnonzero(relevant.user_degrees).astype(np.int64)
     if len(users) == 0:
@@ -230,13 +208,13 @@ def hits_of(
     return found
 
 
-def _cutoffs(ks: Sequence[int]) -> tuple[int, ...]:
-    if not ks:
-        raise InputError("ks must name at least one cutoff, got none")
-    for k in ks:
-        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-            raise InputError(f"every cutoff must be an integer of at least 1, got {k!r}")
-    return tuple(sorted({int(k) for k in ks}))
+def check_same_data(factors: Factors, split: Split) -> None:
+    """Raise unless factors have the sizes of a split: before an attack, not after it."""
+    if (factors.n_users, factors.n_items) != (split.n_users, split.n_items):
+        raise InputError(
+            f"factors are for {factors.n_users} users x {factors.n_items} items, {split.name} "
+            f"has {split.n_users} x {split.n_items}: they belong to different data"
+        )
 
 
 def masked_pairs(split: Split, part: str, masked: tuple[str, ...]) -> Interactions | None:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf.errors import InputError
+from robustcf.support.checks import check_integer
 
 Hits = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.integer[Any]]
@@ -22,8 +23,7 @@ PerUser = npt.NDArray[np.float64]
 
 
 def _checked(hits: Hits, relevant: Counts, k: int) -> Hits:
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise InputError(f"k must be an integer of at least 1, got {k!r}")
+    check_integer("k", k)
     if hits.ndim != 2 or hits.dtype != np.bool_:
         raise InputError(
             f"hits must be a boolean array, users x ranks, got {hits.dtype} of shape {hits.shape}"
@@ -139,8 +139,7 @@ def coverage(top: npt.NDArray[np.integer[Any]], n_items: int, k: int) -> float:
         >>> coverage(np.array([[0, 1], [0, 2]]), 4, 2)
         0.75
     """
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise InputError(f"k must be an integer of at least 1, got {k!r}")
+    check_integer("k", k)
     if top.ndim != 2:
         raise InputError(f"top must be users x ranks, got shape {top.shape}")
     if top.size and (top.max() >= n_items or top.min() < -1):

@@ -21,6 +21,7 @@ from torch import Tensor
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.factors import Factors
+from robustcf.support.checks import check_integer
 
 # Bulk scores of one block: large enough for a fast matrix product, small enough for the cache.
 BLOCK_BYTES = 16 * 2**20
@@ -61,15 +62,14 @@ def top_items(
         [[1, 0], [2, 0]]
     """
     ids = _user_ids(users, factors.n_users)
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise InputError(f"k must be an integer of at least 1, got {k!r}")
+    check_integer("k", k)
     if seen is not None and (seen.n_users, seen.n_items) != (factors.n_users, factors.n_items):
         raise InputError(
             f"factors are for {factors.n_users} users x {factors.n_items} items, seen for "
             f"{seen.n_users} x {seen.n_items}: they belong to different data"
         )
-    if block_users is not None and block_users < 1:
-        raise InputError(f"block_users must be at least 1, got {block_users}")
+    if block_users is not None:
+        check_integer("block_users", block_users)
     factors.check_finite()
     top = np.full((len(ids), k), -1, dtype=np.int64)
     if factors.n_items == 0 or len(ids) == 0:

@@ -1,7 +1,19 @@
-"""Matrix factorizations: an objective of two tensors, and the parameters it is about."""
+"""Models: parameters, where they start, what is scored, how a new user folds in."""
 
-from robustcf.models.base import Batch, Gradient, Model
+from robustcf.models.base import INITS, Model, ModelConfig, fold_in
 from robustcf.models.bprmf import BPRMF
+from robustcf.models.lightgcn import LightGCN, LightGCNConfig
 from robustcf.models.ultragcn import UltraGCN
+from robustcf.support.registry import MODELS
 
-__all__ = ["BPRMF", "Batch", "Gradient", "Model", "UltraGCN"]
+__all__ = [
+    "BPRMF",
+    "INITS",
+    "MODELS",
+    "LightGCN",
+    "LightGCNConfig",
+    "Model",
+    "ModelConfig",
+    "UltraGCN",
+    "fold_in",
+]

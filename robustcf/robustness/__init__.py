@@ -1,24 +1,45 @@
-"""Robustness: what attacks leave of a recommender's metrics."""
+"""Robustness: what attacks leave of a recommender, and what no attack can take.
 
-from robustcf.robustness.curves import RobustnessCurve, check_epsilons, robustness_curve
-from robustcf.robustness.ensembles import auto_curve, auto_members, pgd_curve, random_curve
-from robustcf.robustness.objectives import OBJECTIVES, PassObjective, objective_for
-from robustcf.robustness.quantized import Quantized, quantization_table
+Two nouns and one function: a :class:`Target` is what is attacked, a :class:`Threat` what the
+attacker may do and knows, and :func:`measure` gives the result.
+
+Example:
+    >>> import numpy as np
+    >>> from robustcf.robustness import Target, harden, measure
+    >>> rng = np.random.default_rng(0)
+    >>> target = Target(rng.normal(size=(30, 8)), rng.normal(size=(20, 8)), np.eye(30, 20))
+    >>> attacked = measure(target, "fgm-softmax", epsilons=[0, 0.1, 0.2])
+    >>> certified = measure(target, "certificate", epsilons=[0, 0.1, 0.2])
+    >>> bool((certified.curve["ndcg@10"] <= attacked.curve["ndcg@10"]).all())
+    True
+    >>> harden(target).factors.dim
+    8
+"""
+
+from robustcf.robustness.certified import CertifiedRadii, certified_radii
+from robustcf.robustness.curves import RobustnessCurve
+from robustcf.robustness.measure import Result, measure
+from robustcf.robustness.quantization import Quantized, quantization_table
+from robustcf.robustness.table import NAMES, AttackSpec
+from robustcf.robustness.target import Target, harden
+from robustcf.robustness.threat import Threat
 from robustcf.robustness.worst import worst_counts, worst_of
+from robustcf.support.registry import ATTACKS
 
 __all__ = [
-    "OBJECTIVES",
-    "PassObjective",
+    "ATTACKS",
+    "NAMES",
+    "AttackSpec",
+    "CertifiedRadii",
     "Quantized",
+    "Result",
     "RobustnessCurve",
-    "auto_curve",
-    "auto_members",
-    "check_epsilons",
-    "objective_for",
-    "pgd_curve",
+    "Target",
+    "Threat",
+    "certified_radii",
+    "harden",
+    "measure",
     "quantization_table",
-    "random_curve",
-    "robustness_curve",
     "worst_counts",
     "worst_of",
 ]

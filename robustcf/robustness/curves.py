@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf.attacks.base import Attack
-from robustcf.data.interactions import Split
 from robustcf.errors import InputError
-from robustcf.factors import Factors
-from robustcf.files import read_arrays, write_arrays, write_json
-from robustcf.metrics.evaluate import Part, Protocol, evaluate
+from robustcf.metrics.evaluate import MetricReport, Protocol
+from robustcf.robustness.target import Target
+from robustcf.robustness.threat import Threat
+from robustcf.support.files import read_arrays, write_arrays, write_json
 
-_FORMAT = "robustcf curve 1"
+_FORMAT = "robustcf curve 2"
+_FORMATS = ("robustcf curve 1", _FORMAT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +29,9 @@ class RobustnessCurve:
     Args:
         attack: name of the attack.
         objective: what it made worse, or None.
-        budget: the norm that counted.
-        relative: whether epsilons are in units of the factors' own size.
-        side: which factors were perturbed.
+        threat: what the attacker could do and knew; the unit of the epsilons.
         epsilons: ascending.
-        values: metric -> one mean an epsilon.
+        values: metric -> one mean per epsilon.
         per_user: metric -> epsilons x users.
         users: ids of the users evaluated.
         realised: for each epsilon, the measured perturbation of users and items.
@@ -43,9 +40,7 @@ class RobustnessCurve:
 
     attack: str
     objective: str | None
-    budget: str
-    relative: bool
-    side: str
+    threat: Threat
     epsilons: tuple[float, ...]
     values: Mapping[str, npt.NDArray[np.float64]]
     per_user: Mapping[str, npt.NDArray[np.float64]]
@@ -58,27 +53,16 @@ class RobustnessCurve:
             raise InputError(f"no metric {metric!r} here; there are {', '.join(self.values)}")
         return self.values[metric]
 
-    @property
-    def axis(self) -> str:
-        """What epsilon means, for the axis of a picture."""
-        units = {
-            "row": "median row norms",
-            "frobenius": "Frobenius norms",
-            "spectral": "spectral norms",
-        }
-        kind = f"{self.budget} budget" + ("" if self.side == "both" else f" on {self.side}")
-        if self.relative:
-            return f"attack size, {kind}, in {units.get(self.budget, 'units')} of the factors"
-        return f"attack size epsilon, {kind}, absolute"
-
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; without the values of single users."""
         return {
             "attack": self.attack,
             "objective": self.objective,
-            "budget": self.budget,
-            "relative": self.relative,
-            "side": self.side,
+            "budget": self.threat.norm,
+            "relative": self.threat.relative,
+            "unit": self.threat.unit,
+            "side": self.threat.side,
+            "knowledge": self.threat.knowledge,
             "epsilons": list(self.epsilons),
             **self.as_lists(),
             "realised": list(self.realised),
@@ -86,11 +70,11 @@ class RobustnessCurve:
         }
 
     def as_lists(self) -> dict[str, list[float]]:
-        """The metrics alone: name -> one mean an epsilon."""
+        """The metrics alone: name -> one mean per epsilon."""
         return {name: values.tolist() for name, values in self.values.items()}
 
     def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> Path:
-        """Write the curve as JSON, and the values of single users beside it as ``.npz``.
+        """Write the curve as JSON, and the values of single users next to it as ``.npz``.
 
         Both files are written whole or not at all, the values of the users first: a JSON file
         that is there has them.
@@ -121,16 +105,14 @@ class RobustnessCurve:
         source = Path(path)
         try:
             found = json.loads(source.read_text(encoding="utf-8"))
-            if not isinstance(found, dict) or found.get("format") != _FORMAT:
+            if not isinstance(found, dict) or found.get("format") not in _FORMATS:
                 raise InputError(f"{source} is no robustness curve (format {_FORMAT!r} expected)")
             arrays = read_arrays(source.with_suffix(".npz"))
             protocol = found["protocol"]
             return cls(
                 attack=found["attack"],
                 objective=found["objective"],
-                budget=found["budget"],
-                relative=found["relative"],
-                side=found["side"],
+                threat=threat_of(found),
                 epsilons=tuple(found["epsilons"]),
                 values={name: np.array(found[name]) for name in found["metrics"]},
                 users=arrays.pop("users"),
@@ -152,61 +134,53 @@ class RobustnessCurve:
             ) from error
 
 
-def robustness_curve(
-    factors: Factors,
-    split: Split,
+def threat_of(facts: Mapping[str, Any]) -> Threat:
+    """The threat of a saved curve; version 0.1 knew no units by name, and called labels an oracle.
+
+    Example:
+        >>> threat_of({"budget": "row", "relative": False, "side": "users"})
+        Threat(norm='row', unit='absolute', side='users', knowledge='data')
+    """
+    return Threat(
+        norm=facts["budget"],
+        unit="relative" if facts["relative"] else "absolute",
+        side=facts["side"],
+        knowledge=facts.get("knowledge", "labels" if facts.get("oracle") else "data"),
+    )
+
+
+def attack_curve(
+    target: Target,
     attack: Attack,
+    threat: Threat,
     epsilons: Sequence[float],
     ks: Sequence[int] = (10, 20),
-    *,
-    mask: Sequence[str] | None = None,
-    part: Part = "test",
 ) -> RobustnessCurve:
-    """Attack factors with growing budgets and evaluate each result on held-out pairs.
+    """Attack a target with growing budgets and evaluate each result.
 
     Args:
-        factors: trained embeddings.
-        split: the data.
-        attack: how to perturb.
+        target: what is attacked.
+        attack: how to perturb; made for this threat.
+        threat: what the attacker may do, for the record.
         epsilons: ascending, from 0 on.
         ks: cutoffs of the metrics.
-        mask: parts that are not candidates; None for the set's own protocol.
-        part: the pairs that count: ``test``, or ``valid`` to choose by.
 
     Returns:
         The curve. At epsilon 0 it is the clean result to the bit.
 
-    Raises:
-        InputError: epsilons that :func:`check_epsilons` refuses, or factors of other sizes than
-            the split.
-
-    Cost: the attack's, and one evaluation an epsilon.
-
-    Example:
-        >>> import torch
-        >>> from robustcf.attacks import RandomNoise
-        >>> from robustcf.data import checkerboard
-        >>> board = checkerboard()
-        >>> parity = torch.eye(2)[torch.arange(30) % 2]
-        >>> curve = robustness_curve(Factors(parity[:20], parity), board, RandomNoise(), [0, 2])
-        >>> bool(curve["ndcg@10"][0] > curve["ndcg@10"][1])
-        True
+    Cost: the attack's, and one evaluation per epsilon.
     """
-    sizes = check_epsilons(epsilons)
-    check_same_data(factors, split)
     reports, realised = [], []
-    for epsilon in sizes:
-        attacked = attack.perturb(factors, epsilon)
-        reports.append(evaluate(attacked.factors, split, ks, part=part, mask=mask))
+    for epsilon in epsilons:
+        attacked = attack.perturb(target.factors, epsilon)
+        reports.append(target.evaluate(ks, attacked.factors))
         realised.append(attacked.realised)
     first = reports[0]
     return RobustnessCurve(
-        attack=attack.name,
+        attack=attack.name or type(attack).__name__,
         objective=getattr(getattr(attack, "objective", None), "name", None),
-        budget=attack.budget.name,
-        relative=attack.relative,
-        side=attack.side,
-        epsilons=sizes,
+        threat=threat,
+        epsilons=tuple(epsilons),
         values={name: np.array([r.values[name] for r in reports]) for name in first.values},
         per_user={name: np.stack([r.per_user[name] for r in reports]) for name in first.per_user},
         users=first.users,
@@ -215,31 +189,37 @@ def robustness_curve(
     )
 
 
-def check_epsilons(epsilons: Sequence[float]) -> tuple[float, ...]:
-    """Epsilons as floats, or an error: finite, not negative, strictly ascending, at least one.
+def curve_from_users(
+    attack: str,
+    threat: Threat,
+    epsilons: Sequence[float],
+    per_size: Sequence[Mapping[str, npt.NDArray[np.float64]]],
+    clean: MetricReport,
+    sizes: tuple[float, float],
+) -> RobustnessCurve:
+    """A curve from the values of single users at each epsilon; where it is 0, the clean ones.
 
-    Example:
-        >>> check_epsilons([0, 0.5])
-        (0.0, 0.5)
+    Args:
+        attack: its name.
+        threat: what the attacker may do.
+        epsilons: ascending.
+        per_size: for each epsilon, metric -> one value per user.
+        clean: the evaluation without attack.
+        sizes: how far rows of U and of V move at epsilon 1.
     """
-    sizes = tuple(float(epsilon) for epsilon in epsilons)
-    if not sizes:
-        raise InputError("epsilons must name at least one attack size, got none")
-    for epsilon in sizes:
-        if not math.isfinite(epsilon) or epsilon < 0:
-            raise InputError(f"epsilons must be finite and not negative, got {epsilon}")
-    if any(b <= a for a, b in pairwise(sizes)):
-        raise InputError(
-            f"epsilons must be ascending and differ, got {', '.join(f'{e:g}' for e in sizes)}: "
-            "sort them"
-        )
-    return sizes
-
-
-def check_same_data(factors: Factors, split: Split) -> None:
-    """Raise unless factors have the sizes of a split: before an attack, not after it."""
-    if (factors.n_users, factors.n_items) != (split.n_users, split.n_items):
-        raise InputError(
-            f"factors are for {factors.n_users} users x {factors.n_items} items, {split.name} "
-            f"has {split.n_users} x {split.n_items}: they belong to different data"
-        )
+    per_user = {name: np.stack([values[name] for values in per_size]) for name in clean.per_user}
+    means = {name: values.mean(axis=1) for name, values in per_user.items()}
+    if epsilons[0] == 0:
+        for name, values in means.items():
+            values[0] = clean[name]  # the very bits, whatever the order of summation
+    return RobustnessCurve(
+        attack=attack,
+        objective=None,
+        threat=threat,
+        epsilons=tuple(epsilons),
+        values=means,
+        per_user=per_user,
+        users=clean.users,
+        realised=tuple({"users": e * sizes[0], "items": e * sizes[1]} for e in epsilons),
+        protocol=clean.protocol,
+    )

@@ -26,14 +26,14 @@ from robustcf.robustness.curves import RobustnessCurve
 
 
 def worst_of(
-    members: Mapping[str, RobustnessCurve], attack: str, *, carry: bool = False
+    members: Mapping[str, RobustnessCurve], attack: str, *, cumulative: bool = False
 ) -> RobustnessCurve:
     """The least value of each user and metric over several curves.
 
     Args:
         members: name -> curve, all of the same epsilons, budget, metrics and protocol.
         attack: the name of the result.
-        carry: whether what a smaller epsilon did counts for the larger ones too.
+        cumulative: whether what a smaller epsilon did counts for the larger ones too.
 
     Returns:
         The curve. ``objective`` is that of the members where they share one, else None;
@@ -50,13 +50,13 @@ def worst_of(
         if _frame(curve) != _frame(first):
             raise InputError(
                 f"curves compare at the same epsilons, budget, metrics and protocol: {name} "
-                f"({curve.axis}, {curve.protocol}) is not like {next(iter(members))} "
-                f"({first.axis}, {first.protocol})"
+                f"({curve.threat.axis}, {curve.protocol}) is not like {next(iter(members))} "
+                f"({first.threat.axis}, {first.protocol})"
             )
 
     def least(arrays: list[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
         worst: npt.NDArray[np.float64] = np.minimum.reduce(arrays)
-        return np.minimum.accumulate(worst, axis=0) if carry else worst
+        return np.minimum.accumulate(worst, axis=0) if cumulative else worst
 
     per_user = {name: least([curve.per_user[name] for curve in curves]) for name in first.per_user}
     values = {
@@ -73,9 +73,7 @@ def worst_of(
     return RobustnessCurve(
         attack=attack,
         objective=objectives.pop() if len(objectives) == 1 else None,
-        budget=first.budget,
-        relative=first.relative,
-        side=first.side,
+        threat=first.threat,
         epsilons=first.epsilons,
         values=values,
         per_user=per_user,
@@ -91,12 +89,12 @@ def worst_counts(
     """For how many users each member is the worst, at each epsilon by itself.
 
     Args:
-        members: name -> curve, as :func:`auto_members` gives them.
+        members: name -> curve, as a result of :func:`robustcf.robustness.measure` holds them.
         metric: one with values of single users, ``ndcg@10`` say.
 
     Returns:
         name -> ``worst`` (as bad as any other; ties count for each) and ``alone`` (worse than all
-        others), one count an epsilon.
+        others), one count per epsilon.
     """
     stack = np.stack([curve.per_user[metric] for curve in members.values()])
     least = stack == stack.min(axis=0)
@@ -108,4 +106,4 @@ def worst_counts(
 
 
 def _frame(curve: RobustnessCurve) -> tuple[object, ...]:
-    return (curve.epsilons, curve.axis, set(curve.values), curve.protocol, curve.users.tobytes())
+    return (curve.epsilons, curve.threat, set(curve.values), curve.protocol, curve.users.tobytes())

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from robustcf.data.archives import read_members
 from robustcf.errors import DataError, InputError
+from robustcf.fetching.archives import read_members
 from robustcf.vision.images import ImageSet
 from robustcf.vision.unpickling import read_pickle
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from robustcf.data.catalog import SourceFile, parse_source
+from robustcf.fetching.sources import SourceFile, parse_source
 
 
 @dataclass(frozen=True)

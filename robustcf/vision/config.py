@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from robustcf.errors import InputError
-from robustcf.settings import check_known, check_numbers
+from robustcf.runs.base import RunConfigBase
+from robustcf.support.checks import check_choice, check_known, check_numbers
 from robustcf.vision.regularizers import REGULARIZERS, JacobianRegularizer, OperatorNorm, TwoToInf
 
 REGS = ("none", *REGULARIZERS)
@@ -70,8 +70,7 @@ class VisionConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.reg not in REGS:
-            raise InputError(f"reg must be one of {', '.join(REGS)}, got {self.reg!r}")
+        check_choice("reg", self.reg, REGS)
         check_numbers(self, may_be_zero=("seed",))
         if not isinstance(self.augment, bool):
             raise InputError(f"augment must be true or false, got {self.augment!r}")
@@ -121,7 +120,7 @@ class VisionConfig:
 
 
 @dataclass(frozen=True)
-class VisionRunConfig:
+class VisionRunConfig(RunConfigBase[VisionConfig]):
     """What a vision run was made from.
 
     Args:
@@ -137,25 +136,7 @@ class VisionRunConfig:
         True
     """
 
-    dataset: str
-    data: Mapping[str, Any] = field(default_factory=dict)
-    train: VisionConfig = field(default_factory=VisionConfig)
-    threads: int = 1
-    device: str = "cpu"
-
-    def to_json(self) -> str:
-        """As indented JSON text."""
-        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
-
     @classmethod
-    def from_json(cls, text: str) -> VisionRunConfig:
-        """From JSON text; an unknown key is an error."""
-        try:
-            values = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InputError(f"a configuration must be JSON ({error})") from error
-        if not isinstance(values, dict) or "dataset" not in values:
-            raise InputError("a configuration must be a JSON object that names its dataset")
-        check_known(cls, values)
-        train = VisionConfig.from_dict(values.pop("train", {}))
-        return cls(train=train, **values)
+    def read_train(cls, values: Mapping[str, Any]) -> VisionConfig:
+        """From plain values."""
+        return VisionConfig.from_dict(values)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from robustcf.errors import DataError, InputError
 from robustcf.estimators.numerics import blocks
-from robustcf.randomness import stream
+from robustcf.support.randomness import stream
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from robustcf.data.download import Policy
-from robustcf.data.places import obtain, sha256_of
 from robustcf.errors import DataError, InputError
+from robustcf.fetching.download import Policy
+from robustcf.fetching.places import obtain, sha256_of
 from robustcf.vision import augment
 from robustcf.vision.archives import READERS, Parts, decode
 from robustcf.vision.catalog import ImageManifest, image_manifests

@@ -1,35 +1,30 @@
-"""VisionRun: what a vision run writes, how it is opened again, how it goes on after a kill.
-
-The conventions are those of the recommender side: configuration, environment and data checksums
-first, ``metrics.json`` last, every file whole or absent.
-"""
+"""VisionRun: a classifier's run, from its configuration to its results."""
 
 from __future__ import annotations
 
-import json
-import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from robustcf import files
 from robustcf.errors import InputError
-from robustcf.files import CheckpointFiles, csv_bytes, json_bytes
-from robustcf.runtime import device_of, environment, set_threads
+from robustcf.runs.base import CONFIG, HISTORY, RunBase
+from robustcf.support import files
+from robustcf.support.files import CheckpointFiles, csv_bytes
+from robustcf.support.runtime import device_of, set_threads
 from robustcf.vision.config import VisionRunConfig
 from robustcf.vision.images import ImageSplit
 from robustcf.vision.loading import load_images
 from robustcf.vision.measures import accuracy, report
 from robustcf.vision.training import Fitted, build, fit
 
-CONFIG, ENVIRONMENT, DATA = "config.json", "environment.json", "data.json"
-MODEL, METRICS, HISTORY = "model.safetensors", "metrics.json", "history.csv"
+MODEL = "model.safetensors"
 _FORMAT = "robustcf vision run 1"
 
 
-class VisionRun:
+class VisionRun(RunBase[VisionRunConfig, ImageSplit]):
     """A run directory of a classifier.
 
     Args:
@@ -48,32 +43,13 @@ class VisionRun:
         False
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open a run; reads its configuration only."""
-        self.path = Path(path)
-        if not (self.path / CONFIG).is_file():
-            raise InputError(
-                f"{self.path} is no run directory (no {CONFIG} in it): "
-                "give the directory that 'robustcf vision train' wrote"
-            )
-        try:
-            text = (self.path / CONFIG).read_text(encoding="utf-8")
-            self.config = VisionRunConfig.from_json(text)
-        except InputError as error:
-            raise InputError(f"{self.path / CONFIG}: no vision run ({error})") from error
+    config_type = VisionRunConfig
+    command = "robustcf vision train"
 
     @classmethod
-    def create(
-        cls, path: str | os.PathLike[str], config: VisionRunConfig, split: ImageSplit
-    ) -> VisionRun:
-        """Make a run directory with configuration, versions and data checksums in it.
-
-        Args:
-            path: must not exist yet, or be an empty directory.
-            config: what the run will do.
-            split: the images it will use; their checksum is written down.
-        """
-        facts = {
+    def data_facts(cls, split: ImageSplit) -> dict[str, Any]:
+        """Name, fingerprint, sources and sizes."""
+        return {
             "name": split.name,
             "fingerprint": split.fingerprint,
             "sources": dict(split.sources),
@@ -83,48 +59,16 @@ class VisionRun:
                 "train": len(split.train), "valid": len(split.valid), "test": len(split.test),
             },
         }  # fmt: skip
-        contents = {
-            CONFIG: config.to_json().encode(),
-            ENVIRONMENT: json_bytes({**environment(), "seed": config.train.seed}),
-            DATA: json_bytes(facts),
-        }
-        files.create_folder(Path(path), contents)
-        return cls(path)
 
-    @property
-    def complete(self) -> bool:
-        """Whether the run has its result, and that of all its epochs."""
-        return (self.path / METRICS).is_file() and not self.metrics()["interrupted"]
-
-    def metrics(self) -> dict[str, Any]:
-        """The result, as ``metrics.json`` has it."""
-        if not (self.path / METRICS).is_file():
-            raise self._unfinished("result")
-        found: dict[str, Any] = json.loads((self.path / METRICS).read_text(encoding="utf-8"))
-        return found
-
-    def split(self, data_dir: str | None = None) -> ImageSplit:
-        """The images of the run, loaded again and checked to be the very same.
-
-        Args:
-            data_dir: where to look first, instead of where the run found them.
-        """
-        data = dict(self.config.data)
-        if data_dir is not None:
-            data["data_dir"] = data_dir
-        split = load_images(self.config.dataset, **data)
-        self.check(split)
-        return split
-
-    def check(self, split: ImageSplit) -> None:
-        """Raise unless these are the images the run was made from."""
-        files.check_fingerprint(self.path / DATA, split.name, split.fingerprint)
+    def load(self, data: Mapping[str, Any]) -> ImageSplit:
+        """Load the run's images with these arguments of :func:`load_images`."""
+        return load_images(self.config.dataset, **data)
 
     def model(self, split: ImageSplit) -> nn.Module:
         """The trained network, in evaluation mode."""
         path = self.path / MODEL
         if not path.is_file():
-            raise self._unfinished(MODEL)
+            raise self.unfinished(MODEL)
         tensors, _ = files.read_tensors(path)
         net = build(split, self.config.train)
         net.load_state_dict(tensors)
@@ -164,7 +108,7 @@ class VisionRun:
         valid = None
         if len(split.valid):
             valid = accuracy(net, split.valid.images.to(device), split.valid.labels.to(device))
-        result = {
+        result: dict[str, Any] = {
             "run": str(self.path),
             "dataset": split.name,
             "model": f"WideResNet-{config.depth}-{config.width}",
@@ -179,13 +123,7 @@ class VisionRun:
             "overhead": round(fitted.overhead, 4),
             "interrupted": fitted.interrupted,
         }
-        files.write_bytes(self.path / METRICS, json_bytes(result))
-
-    def _unfinished(self, what: str) -> InputError:
-        return InputError(
-            f"{self.path} has no {what} yet: finish it with "
-            f"'robustcf vision train --resume {self.path}'"
-        )
+        self.write_metrics(result)
 
 
 def open_or_create(

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from robustcf.errors import InputError, TrainingError
-from robustcf.files import CheckpointFiles
-from robustcf.randomness import stream
+from robustcf.support.files import CheckpointFiles
+from robustcf.support.randomness import stream
 from robustcf.vision.augment import NOTHING, Augmentation
 from robustcf.vision.config import VisionConfig
 from robustcf.vision.images import ImageSet, ImageSplit

@@ -43,7 +43,7 @@ def naive_softmax(U: torch.Tensor, V: torch.Tensor, pairs: Interactions) -> torc
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("block", [1, 700, 2**24])
 def test_softmax_is_its_definition_with_autograds_gradient(seed, block, monkeypatch):
-    monkeypatch.setattr("robustcf.losses.BLOCK_BYTES", block)
+    monkeypatch.setattr("robustcf.objectives.kernels.BLOCK_BYTES", block)
     rng = np.random.default_rng(seed)
     dense = rng.random((9, 7)) < 0.3
     dense[0] = False  # a user without items does not count

@@ -10,7 +10,7 @@ from scipy.optimize import minimize_scalar
 from robustcf.attacks import BUDGETS, FGM, PGD, RandomNoise, Softmax
 from robustcf.attacks.objectives import ObjectiveGradient
 from robustcf.attacks.scale import canonical, slope
-from robustcf.config import TrainConfig
+from robustcf.training.config import TrainConfig
 from robustcf.data import Interactions, checkerboard
 from robustcf.factors import Factors
 from robustcf.robustness import OBJECTIVES, objective_for

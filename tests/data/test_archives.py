@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from robustcf.data.archives import read_member
+from robustcf.fetching.archives import read_member
 from robustcf.errors import DataError
 
 

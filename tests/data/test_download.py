@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from robustcf.data.download import Policy, fetch
+from robustcf.fetching.download import Policy, fetch
 from robustcf.errors import DownloadError
 from tests.data.faulty_server import Plan, serve
 

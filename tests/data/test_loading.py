@@ -13,9 +13,9 @@ import pytest
 
 from robustcf.data import cache, catalog, load
 from robustcf.data.catalog import Manifest, SourceFile
-from robustcf.data.download import Policy
+from robustcf.fetching.download import Policy
 from robustcf.data.interactions import Interactions
-from robustcf.data.places import data_dirs, locate, obtain
+from robustcf.fetching.places import data_dirs, locate, obtain
 from robustcf.errors import DataError, DownloadError
 from tests.conftest import ROOT
 from tests.data.faulty_server import Plan, serve

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from robustcf.data import Interactions, k_core, split_pairs
 from robustcf.data.splits import at_least, carve_valid, compact, hold_out, hold_out_last
 from robustcf.errors import DataError, InputError
-from robustcf.randomness import stream
+from robustcf.support.randomness import stream
 
 
 @st.composite

@@ -306,9 +306,9 @@ def test_auto() -> None:
     ("arguments", "message"),
     [
         ({"method": "magic"}, "method must be"),
-        ({"budget": 0}, "at least 1"),
-        ({"budget": 2.5}, "must be an integer"),
-        ({"budget": True}, "must be an integer"),
+        ({"budget": 0}, "budget must be an integer of at least 1, got 0"),
+        ({"budget": 2.5}, "budget must be an integer of at least 1, got 2.5"),
+        ({"budget": True}, "budget must be an integer of at least 1, got True"),
         ({"delta": 0}, "between 0 and 1"),
         ({"delta": 1.0}, "between 0 and 1"),
         ({"delta": "small"}, "between 0 and 1"),
@@ -316,9 +316,12 @@ def test_auto() -> None:
         ({"generator": "seed"}, "generator must be"),
         ({"generator": True}, "generator must be"),
         ({"generator": 2**64}, "64 bits"),
-        ({"verify": 0, "method": "twinest"}, "verify must be at least 1"),
-        ({"verify": -1, "method": "rademacher_averaging"}, "verify must be at least 0"),
-        ({"verify": 1.5, "method": "sketch"}, "verify must be an integer"),
+        ({"verify": 0, "method": "twinest"}, "verify must be an integer of at least 1"),
+        (
+            {"verify": -1, "method": "rademacher_averaging"},
+            "verify must be an integer of at least 0",
+        ),
+        ({"verify": 1.5, "method": "sketch"}, "verify must be an integer of at least 1"),
     ],
 )
 def test_bad_arguments(arguments: dict[str, object], message: str) -> None:

@@ -12,7 +12,7 @@ import torch
 from robustcf.data import Interactions, load
 from robustcf.errors import InputError
 from robustcf.factors import Factors
-from robustcf.losses import bpr
+from robustcf.objectives.kernels import bpr
 from robustcf.metrics import evaluate
 from robustcf.models import BPRMF, UltraGCN
 from robustcf.models.spectral import spectral_factors

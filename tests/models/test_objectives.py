@@ -11,7 +11,7 @@ from torch import Tensor
 
 from robustcf.data import Interactions
 from robustcf.models import BPRMF, Batch, UltraGCN
-from robustcf.models.graph import item_beta, item_graph, user_beta
+from robustcf.objectives.graph import item_beta, item_graph, user_beta
 
 SEEDS = [0, 1, 2]
 
@@ -217,7 +217,7 @@ def test_bpr_negatives_are_uniform_over_what_the_user_lacks(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_item_graph_is_the_published_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("robustcf.models.graph._BLOCK_PAIRS", 30)  # several blocks
+    monkeypatch.setattr("robustcf.objectives.graph._BLOCK_PAIRS", 30)  # several blocks
     train = pairs_of(np.random.default_rng(seed), 30, 20)
     graph = item_graph(train, 4)
     for i, expected in enumerate(official_omega(train, 4)):
@@ -236,7 +236,7 @@ def test_small_blocks_and_large_ones_agree(monkeypatch: pytest.MonkeyPatch) -> N
     model = ultragcn(train, block_users=50)
     (batch,) = model.batches(0)
     whole = model.gradient(batch, model.users, model.items, value=True)
-    monkeypatch.setattr("robustcf.losses.BLOCK_BYTES", 8 * train.n_items * 3)
+    monkeypatch.setattr("robustcf.objectives.kernels.BLOCK_BYTES", 8 * train.n_items * 3)
     parts = model.gradient(batch, model.users, model.items, value=True)
     torch.testing.assert_close(whole.users, parts.users)
     torch.testing.assert_close(whole.items, parts.items)

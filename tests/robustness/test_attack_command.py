@@ -11,7 +11,7 @@ import pytest
 
 from robustcf.attack_settings import Settings
 from robustcf.cli.main import run
-from robustcf.files import read_tensors, write_tensors
+from robustcf.support.files import read_tensors, write_tensors
 from robustcf.robustness import RobustnessCurve
 
 CONTROL = "random-worst-of-8"

@@ -10,12 +10,12 @@ import torch
 
 from robustcf.attacks import FGM, RandomNoise, RowBudget, Softmax
 from robustcf.attacks.budgets import FrobeniusBudget
-from robustcf.config import TrainConfig
+from robustcf.training.config import TrainConfig
 from robustcf.data import checkerboard
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import evaluate
-from robustcf.plots import plot_curves
+from robustcf.studies.plots import plot_curves
 from robustcf.robustness import RobustnessCurve, objective_for, robustness_curve
 
 BOARD = checkerboard()

@@ -10,7 +10,7 @@ import torch
 
 from robustcf.attacks import BUDGETS, FGM, PGD, RandomNoise, Softmax
 from robustcf.attacks.objectives import ObjectiveGradient
-from robustcf.config import TrainConfig
+from robustcf.training.config import TrainConfig
 from robustcf.data import checkerboard
 from robustcf.errors import InputError
 from robustcf.factors import Factors

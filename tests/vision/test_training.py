@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from robustcf import files
+from robustcf.support import files
 from robustcf.errors import DataError, InputError, TrainingError
 from robustcf.vision import ImageSet, ImageSplit, VisionConfig, fit, jacobian_norms, load_images
 from robustcf.vision.augment import NOTHING

@@ -1,0 +1,228 @@
+"""Split: train, valid and test pairs of one set, and how they are evaluated."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+
+from robustcf.data.interactions import Interactions, Labels, same_ids
+from robustcf.errors import DataError
+
+ValidSource = Literal["published", "carved", "none"]
+
+
+@dataclass(frozen=True)
+class EvaluationProtocol:
+    """For each part that can be evaluated, the parts whose pairs are no candidates there.
+
+    Numbers compare only between evaluations of one protocol, so it belongs to the data. A set that
+    publishes its validation pairs apart masks train alone on test (the validation pairs stay
+    candidates, as in every published figure on it); where valid was carved out of the published
+    training pairs, and on data of one's own, both are masked.
+
+    Args:
+        test: masked when evaluating on test.
+        valid: masked when evaluating on valid.
+        train: masked when evaluating on the training pairs themselves.
+    """
+
+    test: tuple[str, ...] = ("train", "valid")
+    valid: tuple[str, ...] = ("train",)
+    train: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for part in ("train", "valid", "test"):
+            masked = tuple(getattr(self, part))
+            object.__setattr__(self, part, masked)
+            known = {"train", "valid", "test"} - {part}
+            if not set(masked) <= known or len(set(masked)) != len(masked):
+                raise DataError(
+                    f"masked on {part} may be {' and '.join(sorted(known))}, each once, got "
+                    f"{list(masked)}"
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A data set cut into train, valid and test, with what is to be said about it.
+
+    Args:
+        name: what the set is called in tables and runs.
+        train: pairs to learn from.
+        valid: pairs to choose epochs and hyper-parameters on; may be empty.
+        test: pairs to report on, never to choose by; may be empty.
+        valid_source: ``published`` when the validation pairs come in a file of their own,
+            ``carved`` when they were taken out of the published training pairs, ``none``.
+            Carved pairs were in everybody else's train file.
+        notes: what was dropped or changed on the way, in sentences for a person.
+        protocol: what is masked when the split is evaluated; None for the usual, see
+            :class:`EvaluationProtocol`.
+        sources: file name -> sha256 of what was read (empty for generated sets).
+
+    Raises:
+        DataError: if the parts differ in ids or labels, share a pair, or train is empty.
+
+    Example:
+        >>> from robustcf.data import load
+        >>> split = load("demo")
+        >>> split.train.n_users, split.train.n_items
+        (2000, 1500)
+    """
+
+    name: str
+    train: Interactions
+    valid: Interactions
+    test: Interactions
+    valid_source: ValidSource = "carved"
+    notes: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+    protocol: EvaluationProtocol | None = None
+
+    def __post_init__(self) -> None:
+        if self.protocol is None:
+            # What is known of a user at the time of the test is not recommended again.
+            known = ("train", "valid") if len(self.valid) else ("train",)
+            object.__setattr__(self, "protocol", EvaluationProtocol(test=known))
+        object.__setattr__(self, "sources", MappingProxyType(dict(self.sources)))
+        object.__setattr__(self, "notes", tuple(self.notes))
+        parts = {"train": self.train, "valid": self.valid, "test": self.test}
+        if len(self.train) == 0:
+            raise DataError(f"{self.name}: train has no interactions; at least one is needed")
+        for name, part in list(parts.items())[1:]:
+            same_ids(f"{self.name}: train and {name}", self.train, part)
+        for left, right in (("train", "valid"), ("train", "test"), ("valid", "test")):
+            _disjoint(self.name, left, parts[left], right, parts[right])
+
+    @classmethod
+    def from_csr(
+        cls,
+        train: Any,
+        test: Any = None,
+        valid: Any = None,
+        *,
+        name: str = "own data",
+        user_labels: Labels | None = None,
+        item_labels: Labels | None = None,
+    ) -> Split:
+        """Build from users x items matrices of one shape: every entry that is not 0 is a pair.
+
+        Args:
+            train: the pairs that a model learns from, see :meth:`Interactions.from_csr`.
+            test: pairs to report on, or None for none.
+            valid: pairs to choose by, or None for none.
+            name: what to call it.
+            user_labels: the original name of each row, or None.
+            item_labels: the original name of each column, or None.
+
+        Raises:
+            DataError: the matrices differ in shape, or share a pair.
+
+        Example:
+            >>> import numpy as np
+            >>> Split.from_csr(np.array([[1, 1, 0]]), test=np.array([[0, 0, 1]]))
+            Split('own data', 1 users x 3 items, train 2, valid 0, test 1)
+        """
+        labels: dict[str, Any] = {"user_labels": user_labels, "item_labels": item_labels}
+        pairs = Interactions.from_csr(train, **labels)
+        none = pairs.take(np.zeros(len(pairs), dtype=bool))
+        held, judged = (
+            none if matrix is None else Interactions.from_csr(matrix, **labels)
+            for matrix in (valid, test)
+        )
+        source: ValidSource = "none" if valid is None else "published"
+        return cls(name, pairs, held, judged, valid_source=source)
+
+    def masked(self, part: str) -> tuple[str, ...]:
+        """The parts whose pairs are no candidates when ``part`` is evaluated.
+
+        Example:
+            >>> from robustcf.data import load
+            >>> load("demo").masked("valid"), load("demo").masked("test")
+            (('train',), ('train', 'valid'))
+        """
+        if self.protocol is None or part not in ("train", "valid", "test"):
+            raise DataError(f"part must be one of train, valid, test, got {part!r}")
+        masked: tuple[str, ...] = getattr(self.protocol, part)
+        return masked
+
+    @property
+    def n_users(self) -> int:
+        """Number of users, the same in all parts."""
+        return self.train.n_users
+
+    @property
+    def n_items(self) -> int:
+        """Number of items, the same in all parts."""
+        return self.train.n_items
+
+    @property
+    def user_labels(self) -> Labels | None:
+        """Original user names, or None."""
+        return self.train.user_labels
+
+    @property
+    def item_labels(self) -> Labels | None:
+        """Original item names, or None."""
+        return self.train.item_labels
+
+    @property
+    def n_interactions(self) -> int:
+        """Pairs in all three parts."""
+        return len(self.train) + len(self.valid) + len(self.test)
+
+    @cached_property
+    def train_full(self) -> Interactions:
+        """Train and valid together: what a final refit learns from."""
+        return self.train.union(self.valid)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of sizes and pairs: equal for two splits exactly when their pairs are equal.
+
+        It is what a run records, so that a result can be traced to the very pairs behind it.
+        """
+        digest = hashlib.sha256(f"{self.n_users},{self.n_items}".encode())
+        for part in (self.train, self.valid, self.test):
+            digest.update(f";{len(part)};".encode())
+            digest.update(part.users.astype("<i4", copy=False).tobytes())
+            digest.update(part.items.astype("<i4", copy=False).tobytes())
+        return digest.hexdigest()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return Split, tuple({**values, "sources": dict(self.sources)}.values())
+
+    def __repr__(self) -> str:
+        return (
+            f"Split({self.name!r}, {self.n_users:,} users x {self.n_items:,} items, "
+            f"train {len(self.train):,}, valid {len(self.valid):,}, test {len(self.test):,})"
+        )
+
+
+def _disjoint(name: str, left: str, a: Interactions, right: str, b: Interactions) -> None:
+    if len(a) == 0 or len(b) == 0:
+        return
+    n_items = max(a.n_items, 1)
+    keys_a = a.users.astype(np.int64) * n_items + a.items
+    keys_b = b.users.astype(np.int64) * n_items + b.items
+    # Both are sorted, so looking the smaller up in the larger beats a set intersection.
+    small, large = (keys_a, keys_b) if len(keys_a) < len(keys_b) else (keys_b, keys_a)
+    places = np.minimum(np.searchsorted(large, small), len(large) - 1)
+    shared = small[large[places] == small]
+    if len(shared):
+        user, item = divmod(int(shared[0]), n_items)
+        raise DataError(
+            f"{name}: {len(shared)} pairs are in both {left} and {right}, the first is user "
+            f"{_label_of(a.user_labels, user)}, item {_label_of(a.item_labels, item)}; "
+            "remove them from one of the two"
+        )
+
+
+def _label_of(labels: Labels | None, index: int) -> str:
+    return str(index) if labels is None else repr(labels[index].item())

@@ -1,0 +1,106 @@
+"""Matrices from files: numpy's, scipy's, Matrix Market's and safetensors'."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from robustcf.errors import InputError
+from robustcf.estimators.lowrank import LowRank
+from robustcf.estimators.operators import MatrixLike
+
+
+def read_matrix(path: str | PathLike[str]) -> MatrixLike:
+    """Read the one matrix that a file holds, in the form in which it was saved.
+
+    The end of the name says how:
+
+    - ``.npy``: an ndarray.
+    - ``.npz``: an ndarray, a scipy sparse matrix, or factors named U and V.
+    - ``.mtx``: an ndarray or a scipy sparse matrix.
+    - ``.safetensors``: a tensor, or factors named U and V.
+
+    Factors stand for U V^T and become a `LowRank`: they are never multiplied out. Nothing is
+    unpickled.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The ndarray, tensor, sparse matrix or `LowRank`, ready for `two_to_inf`.
+
+    Raises:
+        InputError: the name ends otherwise, the file cannot be read, it holds several arrays or
+            none, or factors that do not fit.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "factors.npz"
+        ...     np.savez(file, U=np.ones((5, 2)), V=np.ones((3, 2)))
+        ...     read_matrix(file).shape
+        (5, 3)
+    """
+    path = Path(path)
+    if path.suffix not in _READERS:
+        raise InputError(
+            f"expected a file ending in {', '.join(_READERS)}, got {path.name}: convert it first"
+        )
+    try:
+        return _READERS[path.suffix](path)
+    except InputError:
+        raise
+    except Exception as problem:  # parsers raise what they like; the reader wants the file's name
+        reason = " ".join(str(problem).split()) or type(problem).__name__
+        raise InputError(f"{path} is no readable {path.suffix} file: {reason}") from problem
+
+
+# scipy and safetensors are imported only for files that need them: estimating needs neither.
+
+
+def _read_npy(path: Path) -> MatrixLike:
+    return np.load(path, allow_pickle=False)
+
+
+def _read_npz(path: Path) -> MatrixLike:
+    with np.load(path, allow_pickle=False) as archive:
+        if {"format", "shape"} <= set(archive.files):
+            import scipy.sparse
+
+            return scipy.sparse.load_npz(path)
+        return _one_of({name: archive[name] for name in archive.files}, path)
+
+
+def _read_mtx(path: Path) -> MatrixLike:
+    import scipy.io
+
+    return scipy.io.mmread(path)
+
+
+def _read_safetensors(path: Path) -> MatrixLike:
+    from safetensors.torch import load_file
+
+    return _one_of(load_file(path), path)
+
+
+_READERS = {
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    ".mtx": _read_mtx,
+    ".safetensors": _read_safetensors,
+}
+
+
+def _one_of(arrays: Mapping[str, MatrixLike], path: Path) -> MatrixLike:
+    """The only array, or the product of the factors named U and V."""
+    if {"U", "V"} <= set(arrays):
+        return LowRank(arrays["U"], arrays["V"])
+    if len(arrays) == 1:
+        return next(iter(arrays.values()))
+    raise InputError(
+        f"expected one array, or factors named U and V, got {', '.join(sorted(arrays)) or 'none'} "
+        f"in {path.name}: save just one"
+    )

@@ -1,0 +1,1 @@
+"""Getting files: sources with checksums, downloads that verify, archives, places to look in."""

@@ -1,0 +1,248 @@
+"""The Objective contract: a loss of two tensors that is a sum over training pairs.
+
+An epoch visits every pair once. The epoch's objective is the sum of the losses of all its pairs;
+the gradients of the batches of an epoch add up to its gradient, exactly or in expectation. All
+methods are pure functions of the two tensors they are given: training asks at its parameters, an
+attack or an adversary elsewhere.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from robustcf.data.interactions import Interactions
+from robustcf.errors import InputError
+from robustcf.support.checks import check_known
+
+# Users that a slope in the scale of the scores is taken from: one number needs no more.
+SLOPE_USERS = 1024
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What one step learns from.
+
+    Args:
+        users: rows: the users of the block, each once; pairs: the user of each pair.
+        items: pairs: the positive item of each pair; rows: None.
+        negatives: sampled items: pairs x number (pairs), or one shared list (rows), or None.
+        prepared: what :meth:`Objective.prepare` has made for this block, or None.
+    """
+
+    users: Tensor
+    items: Tensor | None = None
+    negatives: Tensor | None = None
+    prepared: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class Gradient:
+    """The gradient of one batch's share of the objective, or of all of it.
+
+    Args:
+        users: for the rows ``rows`` of U only, len(rows) x d.
+        rows: the users that ``users`` speaks of, each once; None means all, in order.
+        items: for all of V, n x d.
+        value: the loss, or None where it was not asked for.
+    """
+
+    users: Tensor
+    rows: Tensor | None
+    items: Tensor
+    value: float | None
+
+    def add(self, other: Gradient, weight: float = 1.0) -> None:
+        """Add another gradient of the same users, or of some of them where this names all."""
+        rows = other.rows if self.rows is None else None
+        add_rows(self.users, other.users, rows, weight)
+        self.items.add_(other.items, alpha=weight)
+
+
+def add_rows(whole: Tensor, part: Tensor, rows: Tensor | None, weight: float = 1.0) -> None:
+    """Add to some rows, each named once, or to all."""
+    if rows is None:
+        whole.add_(part, alpha=weight)
+    else:
+        whole.index_add_(0, rows, part, alpha=weight)
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """The settings of an objective; subclasses add theirs, with defaults and checks."""
+
+
+ConfigT = TypeVar("ConfigT", bound=ObjectiveConfig)
+
+
+class Objective(ABC, Generic[ConfigT]):
+    """A loss that is a sum over pairs of users and items.
+
+    Args:
+        pairs: the positives: what is to be learnt, or made worse by an attack.
+        config: its settings; None for the defaults.
+        device: where its constants live: that of the factors it will be given.
+        dtype: of its constants: that of the factors.
+        **settings: single settings instead of a config.
+
+    A subclass sets ``name`` and ``Config`` and defines the gradient of a batch. For ``pairs``
+    batches it also defines :meth:`pairs_loss`, which may be differentiated by autograd.
+    """
+
+    name: ClassVar[str] = ""
+    Config: ClassVar[type[ObjectiveConfig]] = ObjectiveConfig
+    #: Whether it is a function of differences of a user's scores: such ones can have a margin.
+    compares_items: ClassVar[bool] = False
+    #: An attack of relative size looks at factors whose scores are multiplied by
+    #: 2**-log2_temperature, see :mod:`robustcf.attacks.scale`.
+    log2_temperature: ClassVar[float] = 0.0
+
+    config: ConfigT
+
+    def __init__(
+        self,
+        pairs: Interactions,
+        config: ConfigT | None = None,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        **settings: Any,
+    ) -> None:
+        """Check the settings; nothing large is built yet."""
+        if len(pairs) == 0:
+            raise InputError(f"{self.name} needs pairs, got none: there is nothing to learn from")
+        self.pairs = pairs
+        self.config = self.configured(config, settings)
+        self.device, self.dtype = torch.device(device), dtype
+
+    @classmethod
+    def configured(cls, config: ConfigT | None, settings: dict[str, Any]) -> ConfigT:
+        """A config of this class from one or from single settings; unknown ones are an error."""
+        if config is not None and settings:
+            raise InputError(f"give {cls.__name__} a config or single settings, not both")
+        if config is None:
+            check_known(cls.Config, settings)
+            config = cls.Config(**settings)  # type: ignore[assignment]
+        if not isinstance(config, cls.Config):
+            raise InputError(
+                f"{cls.__name__} takes a {cls.Config.__name__}, got a {type(config).__name__}"
+            )
+        return config
+
+    def tensor(self, array: npt.NDArray[Any], dtype: torch.dtype | None = None) -> Tensor:
+        """An array as a tensor on the objective's device, in its dtype unless told otherwise."""
+        return torch.tensor(array, dtype=dtype or self.dtype, device=self.device)
+
+    # --- what batches hold ------------------------------------------------------------------
+
+    def shared_negatives(self, rng: np.random.Generator) -> Tensor | None:
+        """Items drawn once for a block of users; None: all of them."""
+        return None
+
+    def pair_negatives(self, rng: np.random.Generator, users: npt.NDArray[Any]) -> Ids | None:
+        """Negatives for each of some positives, by their users; None: it needs none."""
+        return None
+
+    def prepare(self, users: Ids) -> tuple[Any, int]:
+        """Constants of a block of users that are worth keeping, and how many entries they have."""
+        return None, 0
+
+    # --- gradients --------------------------------------------------------------------------
+
+    @abstractmethod
+    def gradient(self, batch: Batch, U: Tensor, V: Tensor, *, value: bool = False) -> Gradient:
+        """The gradient of the batch's share of the objective at (U, V)."""
+
+    def pairs_loss(self, batch: Batch, U: Tensor, V: Tensor) -> Tensor:
+        """The loss of a batch of pairs, differentiable."""
+        raise InputError(f"{self.name} has no loss of single pairs: use batching 'rows'")
+
+    def pairs_gradient(self, batch: Batch, U: Tensor, V: Tensor, **options: Any) -> Gradient:
+        """The gradient of :meth:`pairs_loss` with these options, for all of U and V."""
+        with torch.enable_grad():
+            u, v = U.detach().requires_grad_(), V.detach().requires_grad_()
+            loss = self.pairs_loss(batch, u, v, **options)
+            users, items = torch.autograd.grad(loss, (u, v))
+        return Gradient(users, None, items, float(loss.detach()))
+
+    @cached_property
+    def _whole(self) -> Any:
+        """The batches of one epoch, in which whatever is drawn is drawn once and stays."""
+        from robustcf.objectives.batches import Batches
+
+        return Batches(self)
+
+    def full_gradient(self, U: Tensor, V: Tensor) -> Gradient:
+        """Value and gradient over all the pairs at (U, V).
+
+        Cost: one epoch.
+        """
+        self.check_shapes(U, V)
+        total = Gradient(torch.zeros_like(U), None, torch.zeros_like(V), None)
+        value = 0.0
+        for batch in self._whole.epoch(0):
+            part = self.gradient(batch, U, V, value=True)
+            total.add(part)
+            value += part.value or 0.0
+        return Gradient(total.users, None, total.items, value)
+
+    def slope(self, U: Tensor, V: Tensor) -> float:
+        """The derivative of the objective for log t, all scores times t, at t = 1; or a share.
+
+        It is ``<G_U, U>``: the scores are linear in U.
+        """
+        self.check_shapes(U, V)
+        total, seen = 0.0, 0
+        for batch in self._whole.epoch(0):
+            part = self.gradient(batch, U, V)
+            rows = U if part.rows is None else U[part.rows]
+            total += float((part.users.double() * rows.double()).sum())
+            seen += len(batch.users)
+            # A block holds each of its users once, and blocks are drawn at random: some will do.
+            if batch.items is None and seen >= SLOPE_USERS:
+                break
+        return total
+
+    def user_loss(self, items: Ids, V: Tensor) -> Callable[[Tensor], Tensor]:
+        """What the objective is for a new user with these items, as a function of the row."""
+        raise InputError(f"{self.name} does not define the loss of a new user: no fold-in with it")
+
+    def check_shapes(self, U: Tensor, V: Tensor) -> None:
+        """Raise unless the factors are for the users and items of the pairs."""
+        if (len(U), len(V)) != (self.pairs.n_users, self.pairs.n_items):
+            raise InputError(
+                f"factors are for {len(U)} users x {len(V)} items, the pairs for "
+                f"{self.pairs.n_users} x {self.pairs.n_items}: they belong to different data"
+            )
+
+
+class ComparingObjective(Objective[ConfigT]):
+    """An objective of differences of scores, which a margin can be taken off."""
+
+    compares_items = True
+
+    @abstractmethod
+    def margin_gradient(
+        self, batch: Batch, U: Tensor, V: Tensor, slack: tuple[float, float], *, value: bool = False
+    ) -> Gradient:
+        """The gradient of an upper bound of the loss under every attack of a size.
+
+        Args:
+            batch: what it is about.
+            U: users.
+            V: items.
+            slack: how far an attack may move the rows of U and of V, (a, b). The gap
+                ``s_ui - s_uj`` then falls by at most ``a ||v_i - v_j|| + 2 b ||u|| + 2 a b``;
+                the loss is taken with every gap less at least that.
+            value: whether to compute the bound too.
+        """

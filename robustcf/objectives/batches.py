@@ -1,0 +1,123 @@
+"""How an epoch is cut into steps: blocks of users (``rows``), or sampled pairs (``pairs``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from robustcf.objectives.base import Batch, Objective
+from robustcf.support.checks import check_choice, check_numbers
+from robustcf.support.randomness import stream
+
+BATCHINGS: tuple[str, ...] = ("rows", "pairs")
+
+# Prepared blocks are kept while they have fewer entries than this (20 bytes each); beyond it every
+# step makes its own again, so that memory does not grow with the interactions.
+_KEEP_ENTRIES = 12_000_000
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    """What one step is.
+
+    Args:
+        kind: ``rows``: a block of users against all items (or a shared sample of them);
+            ``pairs``: the published procedure, sampled negatives for each positive.
+        block_users: users per step (rows).
+        batch_size: pairs per step (pairs).
+    """
+
+    kind: str = "rows"
+    block_users: int = 256
+    batch_size: int = 1024
+
+    def __post_init__(self) -> None:
+        check_choice("batching", self.kind, BATCHINGS)
+        check_numbers(self)
+
+
+class Batches:
+    """The batches of every epoch of an objective, in an order that depends on the seed alone.
+
+    Two objectives on the same pairs with the same seed visit the same users or pairs in the same
+    order, and draw their own negatives.
+
+    Args:
+        objective: what the batches are for: it draws the negatives.
+        config: how to cut; None for blocks of 256 users.
+        seed: of order and negatives.
+
+    Example:
+        >>> from robustcf.data import checkerboard
+        >>> from robustcf.objectives import BPR
+        >>> batches = Batches(BPR(checkerboard().train), BatchConfig(block_users=8))
+        >>> [len(batch.users) for batch in batches.epoch(0)]
+        [7, 7, 6]
+    """
+
+    def __init__(
+        self, objective: Objective[Any], config: BatchConfig | None = None, *, seed: int = 0
+    ) -> None:
+        """Cut users with pairs, shuffled once, into blocks."""
+        self.objective, self.seed = objective, seed
+        self.config = BatchConfig() if config is None else config
+        warm = np.flatnonzero(objective.pairs.user_degrees)
+        warm = stream(seed, "blocks").permutation(warm)
+        count = -(-len(warm) // self.config.block_users)
+        self.blocks = [np.sort(part) for part in np.array_split(warm, count)]
+        self._prepared: list[Any] | None = None
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether a step is a block of users, each of whom is then visited once an epoch."""
+        return self.config.kind == "rows"
+
+    @property
+    def n_steps(self) -> int:
+        """Steps per epoch."""
+        if self.by_rows:
+            return len(self.blocks)
+        return -(-len(self.objective.pairs) // self.config.batch_size)
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """The batches of an epoch, which depend on the seed and the number only."""
+        rng = stream(self.seed, "batches", str(number))
+        if not self.by_rows:
+            yield from self._pair_batches(rng)
+            return
+        if self._prepared is None:
+            # All at once, before the first step: small tensors that stay, made in between large
+            # ones that come and go, would leave the heap full of holes.
+            self._prepared = self._prepare()
+        for block in rng.permutation(len(self.blocks)).tolist():
+            users = self.objective.tensor(self.blocks[block], torch.int64)
+            negatives = self.objective.shared_negatives(rng)
+            yield Batch(users, negatives=negatives, prepared=self._prepared[block])
+
+    def _prepare(self) -> list[Any]:
+        kept: list[Any] = [None] * len(self.blocks)
+        entries = 0
+        for number, users in enumerate(self.blocks):
+            prepared, size = self.objective.prepare(users)
+            entries += size
+            if entries > _KEEP_ENTRIES:
+                break
+            kept[number] = prepared
+        return kept
+
+    def _pair_batches(self, rng: np.random.Generator) -> Iterator[Batch]:
+        pairs, tensor = self.objective.pairs, self.objective.tensor
+        order = rng.permutation(len(pairs))
+        for start in range(0, len(order), self.config.batch_size):
+            chosen = order[start : start + self.config.batch_size]
+            users, items = pairs.users[chosen], pairs.items[chosen]
+            negatives = self.objective.pair_negatives(rng, users)
+            yield Batch(
+                tensor(users, torch.int64),
+                tensor(items, torch.int64),
+                None if negatives is None else tensor(negatives, torch.int64),
+            )

@@ -1,0 +1,347 @@
+"""Losses as plain functions, and their gradients over whole rows of scores.
+
+A score s stands for the probability sigmoid(s). ``softplus(-s)`` is what a positive costs,
+``softplus(s)`` what a negative costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from robustcf.errors import InputError
+
+# One block of scores: the bulk of the work happens on memory that stays in the cache.
+BLOCK_BYTES = 16 * 2**20
+
+
+def weighted_bce(scores: Tensor, positive: Tensor | float, negative: Tensor | float) -> Tensor:
+    """Sum of ``positive * softplus(-s) + negative * softplus(s)``: both weights may be dense.
+
+    Cost: one pass over the scores.
+
+    Example:
+        >>> round(float(weighted_bce(torch.tensor([0.0, 2.0]), 1.0, 0.5)), 4)
+        2.2301
+    """
+    return (positive * softplus(-scores) + negative * softplus(scores)).sum()
+
+
+def bpr(positive: Tensor, negative: Tensor) -> Tensor:
+    """Sum over positives of the mean over their negatives of ``softplus(s_neg - s_pos)``.
+
+    Args:
+        positive: scores of the positives, any shape.
+        negative: scores of their negatives: the same shape and one dimension more.
+
+    Cost: one pass over the negatives.
+
+    Example:
+        >>> round(float(bpr(torch.tensor([1.0]), torch.tensor([[1.0, 1.0]]))), 4)
+        0.6931
+    """
+    if negative.shape[:-1] != positive.shape:
+        raise InputError(
+            "negative must have the shape of positive and one dimension more, got "
+            f"{tuple(negative.shape)} for {tuple(positive.shape)}"
+        )
+    return softplus(negative - positive[..., None]).mean(dim=-1).sum()
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """Weights of positives for a block of users: entry (row, column) has ``weights``.
+
+    Args:
+        rows: position of the user in the block, ascending, int64.
+        columns: item, int64.
+        weights: the weight.
+    """
+
+    rows: Tensor
+    columns: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class NegativeWeights:
+    """Weights of negatives, never held as a matrix: ``w_uj = row_u * (column_j + shift_u)``.
+
+    Args:
+        row: one entry per user.
+        column: one entry per item.
+        shift: one entry per user, or None for 0: then a pass over the scores is saved.
+    """
+
+    row: Tensor
+    column: Tensor
+    shift: Tensor | None = None
+
+
+def bce_rows(
+    users: Tensor,
+    items: Tensor,
+    positives: SparseRows,
+    negatives: NegativeWeights,
+    item_gradient: Tensor,
+    *,
+    value: bool = False,
+) -> tuple[Tensor, float | None]:
+    """Gradient of a block of users against ALL items; the scores of a few users exist at a time.
+
+    The loss is, over users u of the block, the sum over sparse entries of
+    ``weights * softplus(-s_uj)`` plus the sum over all items of ``w_uj * softplus(s_uj)``.
+
+    Args:
+        users: the block's embeddings, B x d.
+        items: all item embeddings, n x d.
+        positives: the sparse entries of the block.
+        negatives: the weights w_uj of the block's users.
+        item_gradient: n x d, to which the gradient for the items is ADDED.
+        value: whether to compute the loss too (as costly as a product).
+
+    Returns:
+        The gradient for the users (B x d), and the loss or None.
+
+    Cost: three products of B x n x d, two or three cheap passes, one look at each sparse entry.
+
+    Example:
+        >>> U, V = torch.zeros(1, 1), torch.tensor([[1.0], [2.0]])
+        >>> one = torch.zeros(1, dtype=torch.int64)
+        >>> sparse = SparseRows(one, one, torch.ones(1))
+        >>> dense = NegativeWeights(torch.ones(1), torch.ones(2))
+        >>> gradient, loss = bce_rows(U, V, sparse, dense, torch.zeros(2, 1), value=True)
+        >>> gradient.tolist(), round(loss, 4)
+        ([[1.0]], 2.0794)
+    """
+    gradient = torch.empty_like(users)
+    weight_buffer: Tensor | None = None
+    total = 0.0
+    for block in _score_blocks(users, items, positives):
+        scores, flat, rows, places = block.scores, block.flat, block.rows, block.places
+        row = negatives.row[block.span]
+        if negatives.shift is not None and weight_buffer is None:
+            weight_buffer = torch.empty_like(flat)  # the first block is the largest
+        if value:
+            total += float((block.weights * softplus(-flat[places])).sum())
+            weighted = _weighted(softplus(scores), negatives, block.span, None)
+            total += float(row @ weighted.sum(dim=1))
+        scores.sigmoid_()
+        misses = block.weights * (1.0 - flat[places]) / row[rows]
+        _weighted(scores, negatives, block.span, weight_buffer)
+        flat[places] -= misses
+        # Row weights go to the small factor: cheaper than scaling the scores.
+        block.add_products(items, row[:, None], gradient, item_gradient)
+    return gradient, total if value else None
+
+
+@dataclass(frozen=True, eq=False)
+class _ScoreBlock:
+    """The scores of a few users over all items, and where their positives are."""
+
+    span: slice
+    users: Tensor
+    scores: Tensor
+    rows: Tensor  # of the positives: position in this block
+    weights: Tensor
+    places: Tensor  # of the positives: position in the flat scores
+
+    @property
+    def flat(self) -> Tensor:
+        return self.scores.view(-1)
+
+    def add_products(
+        self, items: Tensor, factor: Tensor, gradient: Tensor, item_gradient: Tensor
+    ) -> None:
+        """Both gradients, where the scores hold the loss's derivatives up to a factor per user."""
+        torch.mm(self.scores, items, out=gradient[self.span])
+        gradient[self.span].mul_(factor)
+        item_gradient.addmm_(self.scores.T, self.users * factor)
+
+
+def _score_blocks(users: Tensor, items: Tensor, positives: SparseRows) -> Iterator[_ScoreBlock]:
+    """Scores block by block, in one buffer that the caller may write to."""
+    n = len(items)
+    size = max(1, BLOCK_BYTES // max(1, n * items.element_size()))
+    buffer = items.new_empty(min(size, len(users)) * n)
+    bounds = torch.searchsorted(
+        positives.rows, torch.arange(0, len(users) + size, size, device=users.device)
+    ).tolist()
+    for part, start in enumerate(range(0, len(users), size)):
+        block = users[start : start + size]
+        scores = buffer[: len(block) * n].view(len(block), n)
+        torch.mm(block, items.T, out=scores)
+        entries = slice(bounds[part], bounds[part + 1])
+        rows = positives.rows[entries] - start
+        places = rows * n + positives.columns[entries]
+        span = slice(start, start + len(block))
+        yield _ScoreBlock(span, block, scores, rows, positives.weights[entries], places)
+
+
+def softmax_rows(
+    users: Tensor,
+    items: Tensor,
+    positives: SparseRows,
+    item_gradient: Tensor,
+    *,
+    value: bool = False,
+    offsets: Tensor | None = None,
+    item_mass: Tensor | None = None,
+) -> tuple[Tensor, float | None]:
+    """Gradient of a softmax over ALL items for a block of users, a few users' scores at a time.
+
+    The loss is the sum over sparse entries (u, i) of
+    ``weights * (log sum over all items j of exp(s_uj + offsets_j) - s_ui)``.
+
+    Args:
+        users: the block's embeddings, B x d.
+        items: all item embeddings, n x d.
+        positives: the sparse entries of the block; a user without any has no loss.
+        item_gradient: n x d, to which the gradient for the items is ADDED.
+        value: whether to compute the loss too (cheap here).
+        offsets: one number per item, or None for 0.
+        item_mass: one number per item, to which the softmax's weights are ADDED, or None.
+
+    Returns:
+        The gradient for the users (B x d), and the loss or None.
+
+    Cost: three products of B x n x d, three cheap passes, one look at each sparse entry.
+
+    Example:
+        >>> one, U, V = torch.zeros(1, dtype=torch.int64), torch.zeros(1, 1), torch.ones(2, 1)
+        >>> _, loss = softmax_rows(
+        ...     U, V, SparseRows(one, one, torch.ones(1)), torch.zeros(2, 1), value=True
+        ... )
+        >>> round(loss, 4)
+        0.6931
+    """
+    gradient = torch.empty_like(users)
+    mass = users.new_zeros(len(users)).index_add_(0, positives.rows, positives.weights)
+    total = 0.0
+    for block in _score_blocks(users, items, positives):
+        scores, flat, rows, places = block.scores, block.flat, block.rows, block.places
+        shares, weight = block.weights, mass[block.span]
+        if value:
+            total -= float(shares @ flat[places])
+        if offsets is not None:
+            scores += offsets
+        top = scores.amax(dim=1)
+        norm = scores.sub_(top[:, None]).exp_().sum(dim=1)
+        if value:
+            total += float(weight @ (norm.log() + top))
+        factor = weight / norm
+        if item_mass is not None:
+            item_mass.addmv_(scores.T, factor)
+        # exp(s) / norm * weight - shares, with the factor of a row left to the small products.
+        flat[places] -= shares * (norm / weight)[rows]
+        block.add_products(items, factor[:, None], gradient, item_gradient)
+    return gradient, total if value else None
+
+
+def bce_sampled(
+    users: Tensor,
+    items: Tensor,
+    positives: SparseRows,
+    negatives: NegativeWeights,
+    drawn: Tensor,
+    weights: Tensor,
+    item_gradient: Tensor,
+    *,
+    value: bool = False,
+) -> tuple[Tensor, float | None]:
+    """:func:`bce_rows` with the sum over all items replaced by a weighted sum over a few.
+
+    Unbiased when ``weights`` are one over the expected number of times an item is drawn.
+
+    Args:
+        users: the block's embeddings, B x d.
+        items: all item embeddings, n x d.
+        positives: the sparse entries of the block, taken exactly.
+        negatives: the weights of the block's users over ALL items.
+        drawn: item ids, m of them, repeats allowed.
+        weights: one for each of ``drawn``.
+        item_gradient: n x d, to which the gradient for the items is ADDED.
+        value: whether to estimate the loss too.
+
+    Returns:
+        The gradient for the users (B x d), and the estimated loss or None.
+
+    Cost: three products of B x m x d, and three passes over sparse entries x d.
+
+    Example:
+        >>> U, V = torch.zeros(1, 1), torch.tensor([[1.0], [2.0]])
+        >>> one = torch.zeros(1, dtype=torch.int64)
+        >>> sparse = SparseRows(one, one, torch.ones(1))
+        >>> dense = NegativeWeights(torch.ones(1), torch.ones(2))
+        >>> both = torch.tensor([0, 1])
+        >>> bce_sampled(U, V, sparse, dense, both, torch.ones(2), torch.zeros(2, 1))[0].tolist()
+        [[1.0]]
+    """
+    some = items[drawn]
+    scores = users @ some.T
+    weight = negatives.column[drawn] * weights
+    if negatives.shift is not None:
+        weight = weight + negatives.shift[:, None] * weights
+    own = sparse_scores(users, items, positives)
+    total = None
+    if value:
+        total = float((positives.weights * softplus(-own)).sum())
+        total += float(negatives.row @ (weight * softplus(scores)).sum(dim=1))
+    scores.sigmoid_().mul_(weight)
+    gradient = (scores @ some).mul_(negatives.row[:, None])
+    item_gradient.index_add_(0, drawn, scores.T @ (users * negatives.row[:, None]))
+    misses = positives.weights * torch.sigmoid(-own)
+    entries = SparseRows(positives.rows, positives.columns, misses)
+    add_sparse_product(gradient, entries, items, scale=-1.0)
+    add_sparse_product(item_gradient, entries, users, scale=-1.0, transposed=True)
+    return gradient, total
+
+
+def sparse_scores(users: Tensor, items: Tensor, entries: SparseRows) -> Tensor:
+    """The scores of the entries only, some at a time."""
+    step = max(1, 2**20 // max(1, users.shape[1] * users.element_size()))
+    scores = users.new_empty(len(entries.rows))
+    for n in range(0, len(scores), step):
+        left = users.index_select(0, entries.rows[n : n + step])
+        left.mul_(items.index_select(0, entries.columns[n : n + step]))
+        torch.sum(left, dim=1, out=scores[n : n + step])
+    return scores
+
+
+def add_sparse_product(
+    out: Tensor, entries: SparseRows, dense: Tensor, *, scale: float, transposed: bool = False
+) -> None:
+    """``out += scale * S @ dense`` (or S^T) for the sparse matrix S of the entries."""
+    rows, columns = entries.rows, entries.columns
+    if transposed:
+        rows, columns = columns, rows
+    if out.device.type == "cpu":
+        # scipy's product reads each row of the dense factor once an entry; torch's index_add_
+        # would form every product first and then add them one by one.
+        from scipy.sparse import coo_matrix
+
+        matrix = coo_matrix(
+            (entries.weights.numpy(), (rows.numpy(), columns.numpy())),
+            shape=(len(out), len(dense)),
+        ).tocsr()
+        out.add_(torch.from_numpy(matrix @ dense.detach().numpy()), alpha=scale)
+        return
+    out.index_add_(0, rows, dense[columns] * (scale * entries.weights)[:, None])
+
+
+def _weighted(
+    scores: Tensor, negatives: NegativeWeights, span: slice, buffer: Tensor | None
+) -> Tensor:
+    """Multiply scores in place by ``column_j + shift_u``."""
+    if negatives.shift is None:
+        return scores.mul_(negatives.column)
+    shift = negatives.shift[span, None]
+    if buffer is None:
+        return scores.mul_(negatives.column + shift)
+    weight = buffer[: scores.numel()].view_as(scores)
+    torch.add(negatives.column, shift, out=weight)
+    return scores.mul_(weight)

@@ -1,0 +1,252 @@
+"""``measure``: a target, an attack and a threat in, a result out. The one door to robustness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from robustcf.attacks import Attack, unevenness
+from robustcf.errors import InputError
+from robustcf.robustness.curves import RobustnessCurve, attack_curve
+from robustcf.robustness.table import (
+    AUTO,
+    CUTOFFS,
+    RANDOM,
+    AttackSpec,
+    Request,
+    random_member,
+)
+from robustcf.robustness.target import Target
+from robustcf.robustness.threat import Threat
+from robustcf.robustness.worst import worst_counts, worst_of
+from robustcf.support.checks import check_cutoffs, check_epsilons
+from robustcf.support.files import read_json
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What an attack leaves of a target, or what a certificate promises.
+
+    Args:
+        spec: the attack and its options.
+        target: what was attacked.
+        curve: metrics by size.
+        control: the same budget in random directions, chosen from as often; None for certificates.
+        members: of an ensemble, name -> curve; else empty.
+        draws: how many random directions the control is the worst of.
+    """
+
+    spec: AttackSpec
+    target: Target
+    curve: RobustnessCurve
+    control: RobustnessCurve | None = None
+    members: dict[str, RobustnessCurve] | None = None
+    draws: int = 1
+
+    @property
+    def threat(self) -> Threat:
+        """What the attacker could do and knew."""
+        return self.curve.threat
+
+    @property
+    def metric(self) -> str:
+        """The metric that tables and pictures show."""
+        return next(iter(self.curve.values))
+
+    @property
+    def ks(self) -> list[int]:
+        """The cutoffs of its metrics."""
+        return sorted({int(name.split("@")[1]) for name in self.curve.values})
+
+    @property
+    def stem(self) -> str:
+        """The name of its file, which tells all settings."""
+        return self.spec.file_name(self.threat, self.target.part, self.curve.epsilons, self.ks)
+
+    @property
+    def control_stem(self) -> str:
+        """The name of the control's file."""
+        return self.spec.control_file_name(
+            self.threat, self.target.part, self.curve.epsilons, self.ks
+        )  # fmt: skip
+
+    def extra(self) -> dict[str, Any]:
+        """What a file holds next to the curve: members, and how even the rows are."""
+        labels = self.spec.way.uses_pairs and self.threat.knowledge == "labels"
+        found: dict[str, Any] = {"positives": "test" if labels else "train", "oracle": labels}
+        if self.spec.way.certifies:
+            found = {"bound": self.spec.bound}
+        if self.members:
+            counts = worst_counts(self.members, self.metric)
+            found["members"] = {
+                name: {**member.as_lists(), **counts[name]} for name, member in self.members.items()
+            }
+        if self.threat.relative and self.threat.norm == "row":
+            names = ("users", "items")
+            parts = zip(names, self.target.factors, strict=True)
+            found["unevenness"] = {name: unevenness(part) for name, part in parts}
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        data = {**self.curve.as_dict(), **self.extra()}
+        if self.control is not None:
+            data |= {"random": self.control.as_lists(), "random_draws": self.draws}
+        return data
+
+    def save(self, folder: str | Path) -> tuple[Path, bool]:
+        """Write the curve, and its control, under names that tell all settings.
+
+        Returns:
+            The curve's file, and whether it replaced another result of the same settings, from
+            another version or number of threads, say. An equal one is left as it is.
+        """
+        target = Path(folder) / f"{self.stem}.json"
+        replaced = _store(self.curve, target, self.extra())
+        if self.control is not None and self.control is not self.curve:
+            _store(self.control, Path(folder) / f"{self.control_stem}.json", {})
+        return target, replaced
+
+    def __str__(self) -> str:
+        ks = self.ks
+        wanted = (f"ndcg@{ks[0]}", f"mrr@{ks[0]}", f"coverage@{ks[0]}", f"recall@{ks[-1]}")
+        shown = [name for name in wanted if name in self.curve.values]
+        header = ["size", *shown]
+        if self.control is not None and self.control is not self.curve:
+            random = "random" if self.draws == 1 else f"worst of {self.draws} random"
+            header.append(f"{random}: {shown[0]}")
+        rows = []
+        for n, size in enumerate(self.curve.epsilons):
+            cells = [f"{size:g}", *(f"{self.curve[name][n]:.4f}" for name in shown)]
+            if self.control is not None and self.control is not self.curve:
+                cells.append(f"{self.control[shown[0]][n]:.4f}")
+            rows.append(cells)
+        widths = [max(len(row[n]) for row in (header, *rows)) for n in range(len(header))]
+        lines = [
+            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+            for row in (header, *rows)
+        ]
+        what = f"{self.spec.words()}; {self.threat.norm} budget on {self.threat.side}, "
+        return "\n".join([*lines, f"{what}{self.threat.unit_words}; {self.curve.protocol}"])
+
+
+def measure(
+    target: Target,
+    attack: str | AttackSpec | Attack = AUTO,
+    threat: Threat | None = None,
+    epsilons: Sequence[float] = (),
+    ks: Sequence[int] = CUTOFFS,
+    *,
+    control: bool = True,
+    **options: Any,
+) -> Result:
+    """What an attack leaves of a target at growing sizes, or what a certificate promises.
+
+    Args:
+        target: what is attacked.
+        attack: a name (``auto``, ``fgm-bce``, ``pgd-softmax``, ``random``, ``certificate``,
+            ``personal``), see :mod:`robustcf.robustness.table`; or an attack of your own.
+        threat: what the attacker may do and knows; None for a row budget in units of the factors'
+            own size, on both sides, with the training pairs known.
+        epsilons: ascending, from 0 on; none for those of the table.
+        ks: cutoffs of the metrics.
+        control: whether to make the random control too.
+        **options: of the attack by name: ``steps``, ``restarts``, ``seed``, ``bound``.
+
+    Returns:
+        The result; ``print`` shows it as a table, ``.curve["ndcg@10"]`` has the numbers.
+
+    Raises:
+        InputError: an unknown attack, sizes that are not ascending, a norm without certificate, an
+            attacker who knows nothing and needs to.
+
+    Cost: for every size, one evaluation per member and direction, and the gradients of the attack:
+    one in all for ``fgm``, ``(steps + 1) * restarts`` per size for ``pgd``.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> target = Target(rng.normal(size=(9, 4)), rng.normal(size=(7, 4)), np.eye(9, 7))
+        >>> result = measure(target, "fgm-softmax", epsilons=[0, 0.5], ks=[1])
+        >>> bool(result.curve["ndcg@1"][1] <= result.curve["ndcg@1"][0])
+        True
+    """
+    cutoffs = check_cutoffs(ks)
+    if isinstance(attack, Attack):
+        return _measure_own(target, attack, threat, epsilons, cutoffs, options, control=control)
+    spec = AttackSpec.parse(attack, **options) if isinstance(attack, str) else attack
+    if not isinstance(spec, AttackSpec) or (options and not isinstance(attack, str)):
+        raise InputError(
+            f"attack must be a name, an AttackSpec with its options in it, or an Attack, got "
+            f"{attack!r}"
+        )
+    threat = Threat() if threat is None else threat
+    if spec.way.knowledge is not None:
+        threat = replace(threat, knowledge=spec.way.knowledge)
+    sizes = check_epsilons(tuple(epsilons) or spec.sizes(threat.unit))
+    request = Request(target, threat, spec, sizes, cutoffs)
+    members = spec.way.members(request)
+    curve = next(iter(members.values()))
+    if len(members) > 1:
+        curve = worst_of(members, spec.kind, cumulative=spec.way.cumulative)
+    shown = members if spec.kind == AUTO else None
+    if spec.kind == RANDOM:
+        return Result(spec, target, curve, curve)
+    if not control or spec.way.certifies:
+        return Result(spec, target, curve, None, shown)
+    draws = spec.way.draws(threat)
+    return Result(spec, target, curve, random_control(request, draws), shown, draws)
+
+
+def random_control(request: Request, draws: int) -> RobustnessCurve:
+    """The worst of some random directions, chosen from as the attack of the request does.
+
+    Choosing the worst of several does harm by itself: the control of an ensemble chooses from as
+    many random directions as it has members.
+    """
+    spec = AttackSpec(RANDOM, seed=request.spec.seed)
+    threat = replace(request.threat, knowledge="none")
+    noise = Request(request.target, threat, spec, request.epsilons, request.ks)
+    members = {str(number): random_member(noise, number) for number in range(draws)}
+    if draws == 1:
+        return members["0"]
+    return worst_of(members, RANDOM, cumulative=request.spec.way.cumulative)
+
+
+def _measure_own(
+    target: Target,
+    attack: Attack,
+    threat: Threat | None,
+    epsilons: Sequence[float],
+    ks: tuple[int, ...],
+    options: dict[str, Any],
+    *,
+    control: bool,
+) -> Result:
+    """An attack that somebody has built already: it says itself what it may do."""
+    if threat is not None or options:
+        raise InputError("an attack that is built has its budget and options: leave them out")
+    unit = "relative" if attack.relative else "absolute"
+    own = Threat(attack.budget.name, unit, attack.side)
+    spec = AttackSpec(f"{type(attack).__module__}:{type(attack).__name__}")
+    request = Request(target, own, spec, check_epsilons(tuple(epsilons) or spec.sizes(unit)), ks)
+    curve = attack_curve(target, attack, own, request.epsilons, ks)
+    return Result(spec, target, curve, random_control(request, 1) if control else None)
+
+
+def _store(curve: RobustnessCurve, path: Path, extra: dict[str, Any]) -> bool:
+    """Save a curve unless the same one is there; whether another one was replaced."""
+    if path.is_file():
+        try:
+            there = read_json(path)
+        except InputError:
+            there = {}
+        new = {**extra, **curve.as_dict()}
+        if path.with_suffix(".npz").is_file() and all(there.get(k) == v for k, v in new.items()):
+            return False
+        curve.save(path, extra)
+        return True
+    curve.save(path, extra)
+    return False

@@ -1,0 +1,131 @@
+"""The worst that was found for each user alone: how much a certificate leaves on the table.
+
+A certificate bounds what an attack may do to one user, with all rows of V moved against that user.
+Attacks on everybody at once have one V for all and stay far above it. This one does not: for
+every user it moves that user's row, and all items for that user, in the way that the proof of the
+certificate calls the worst: relevant items against the moved row x, all others along it. The
+choice of x is a search. What each user truly keeps in the worst case lies between both curves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from robustcf.attacks.budgets import RowBudget
+from robustcf.certificates.radius import Budgets
+from robustcf.data.interactions import Interactions
+from robustcf.metrics.evaluate import PER_USER
+from robustcf.metrics.topk import BLOCK_BYTES, rows_of
+from robustcf.robustness.curves import RobustnessCurve, curve_from_users
+from robustcf.robustness.target import Target
+from robustcf.robustness.threat import Threat
+from robustcf.support.checks import check_integer
+
+PerUser = dict[str, npt.NDArray[np.float64]]
+
+
+def personal_curve(
+    target: Target, threat: Threat, epsilons: Sequence[float], ks: Sequence[int], *, steps: int = 3
+) -> RobustnessCurve:
+    """Attack every user alone, knowing the pairs that count, and keep the worst of each metric.
+
+    Not an attack that could be mounted on a system: it is the yardstick of the certificate. With
+    ``side="items"`` both agree.
+
+    Args:
+        target: what is attacked.
+        threat: of the norm ``row``.
+        epsilons: ascending, from 0 on.
+        ks: cutoffs of the metrics, ascending.
+        steps: of the search for x.
+
+    Returns:
+        A curve with ``attack="personal"``; never below the certified one.
+
+    Cost: ``steps + 1`` evaluations per epsilon (one where users may not move).
+    """
+    check_integer("steps", steps, 0)
+    clean = target.evaluate(ks)
+    budgets = threat.row_budgets(target)
+    search = _Search(target, list(ks), steps)
+    block = max(1, BLOCK_BYTES // (8 * target.factors.n_items))
+    parts = [clean.users[at : at + block] for at in range(0, len(clean.users), block)]
+    per_size: list[PerUser] = []
+    for size in epsilons:
+        if size == 0:
+            per_size.append(dict(clean.per_user))
+            continue
+        found = [search.block(users, size, budgets) for users in parts]
+        per_size.append({name: np.concatenate([f[name] for f in found]) for name in found[0]})
+    moved = (budgets.users, budgets.items)
+    return curve_from_users("personal", threat, epsilons, per_size, clean, moved)
+
+
+class _Search:
+    """What all blocks share."""
+
+    def __init__(self, target: Target, ks: list[int], steps: int) -> None:
+        self.U, self.V = (part.cpu().double() for part in target.factors)
+        self.relevant, self.seen = target.relevant, target.seen
+        self.ks, self.steps, self.fixed = ks, steps, list(target.fixed)
+
+    def _free(self, rows: Tensor) -> Tensor:
+        """Rows with nothing in the columns that are held fixed."""
+        if not self.fixed:
+            return rows
+        kept = rows.clone()
+        kept[:, self.fixed] = 0.0
+        return kept
+
+    def block(self, users: npt.NDArray[np.int64], size: float, budgets: Budgets) -> PerUser:
+        U = self.U[torch.from_numpy(users)]
+        own = _cells(self.relevant, users, len(self.V))
+        hidden = None if self.seen is None else _cells(self.seen, users, len(self.V))
+        reach, X, worst = size * budgets.users, U, PerUser()
+        for step in range(self.steps + 1 if reach > 0 else 1):
+            scores = X @ self.V.T
+            moving = self._free(X)
+            push = size * budgets.items * torch.linalg.vector_norm(moving, dim=1, keepdim=True)
+            scores += torch.where(own, -push, push)
+            if hidden is not None:
+                scores[hidden] = -torch.inf
+            top = scores.topk(min(2 * self.ks[-1], len(self.V)), dim=1).indices
+            hits = own.gather(1, top)
+            self._keep_worst(worst, hits, users)
+            # The first and the largest cutoff in turn: their contests are at different places.
+            window = 2 * self.ks[0] if step % 2 else 2 * self.ks[-1]
+            away = self._free(self._towards_own(top[:, :window], hits[:, :window]))
+            stride = reach if step == 0 else reach / 2
+            X = U + RowBudget().project(X - RowBudget().scale(away, stride) - U, reach)
+        return worst
+
+    def _keep_worst(self, worst: PerUser, hits: Tensor, users: npt.NDArray[np.int64]) -> None:
+        counts = self.relevant.user_degrees[users]
+        for name, function in PER_USER.items():
+            for k in self.ks:
+                now = function(hits.numpy(), counts, k)
+                worst[f"{name}@{k}"] = np.minimum(worst.get(f"{name}@{k}", np.inf), now)
+
+    def _towards_own(self, top: Tensor, hits: Tensor) -> Tensor:
+        """Mean of the relevant items in contest less that of the others, discounted by rank."""
+        discounts = 1 / torch.log2(torch.arange(2, top.shape[1] + 2, dtype=torch.float64))
+        embedded = self.V[top]
+
+        def mean(chosen: Tensor) -> Tensor:
+            weights = discounts * chosen
+            whole = weights.sum(dim=1, keepdim=True).clamp_min(1e-12)
+            return torch.einsum("uk,ukd->ud", weights / whole, embedded)
+
+        return mean(hits) - mean(~hits)
+
+
+def _cells(pairs: Interactions, users: npt.NDArray[np.int64], n_items: int) -> Tensor:
+    rows, items = rows_of(pairs, users)
+    cells = torch.zeros(len(users), n_items, dtype=torch.bool)
+    cells[torch.from_numpy(rows), torch.from_numpy(items).long()] = True
+    return cells

@@ -1,0 +1,126 @@
+"""Threat: what an attacker may do and know."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor
+
+from robustcf.attacks.base import SIDES
+from robustcf.attacks.budgets import BUDGETS, Budget
+from robustcf.certificates.radius import Budgets
+from robustcf.data.interactions import Interactions
+from robustcf.errors import InputError
+from robustcf.robustness.target import Target
+from robustcf.support.checks import check_choice
+
+UNITS: tuple[str, ...] = ("relative", "absolute")
+KNOWLEDGE: tuple[str, ...] = ("none", "data", "labels")
+
+_UNIT_WORDS = {
+    "row": "median row norms",
+    "frobenius": "Frobenius norms",
+    "spectral": "spectral norms",
+}
+
+
+@dataclass(frozen=True)
+class Threat:
+    """What an attacker may do to the embeddings, and what the attacker knows.
+
+    The attacker always knows the embeddings themselves.
+
+    Args:
+        norm: what bounds a perturbation of a factor: ``row``, every row by itself in the Euclidean
+            norm; ``frobenius`` or ``spectral``, the whole factor.
+        unit: what a size of 1 is: ``relative``, the factor's own size (median row norm, Frobenius
+            or spectral norm), so that models of different scale compare; or ``absolute``.
+        side: which factors are perturbed: ``both``, ``users`` or ``items``.
+        knowledge: ``data``: the pairs that the factors were fit on; ``labels``: the pairs that the
+            evaluation counts, as every attack on a classifier has them; ``none``: only noise.
+
+    Example:
+        >>> Threat().axis
+        'attack size, row budget, in median row norms of the factors'
+    """
+
+    norm: str = "row"
+    unit: str = "relative"
+    side: str = "both"
+    knowledge: str = "data"
+
+    def __post_init__(self) -> None:
+        check_choice("norm", self.norm, BUDGETS)
+        check_choice("unit", self.unit, UNITS)
+        check_choice("side", self.side, SIDES)
+        check_choice("knowledge", self.knowledge, KNOWLEDGE)
+
+    @property
+    def relative(self) -> bool:
+        """Whether sizes are in units of the factors' own."""
+        return self.unit == "relative"
+
+    @property
+    def budget(self) -> Budget:
+        """The norm, with its measure and its projection."""
+        return BUDGETS[self.norm]()
+
+    @property
+    def axis(self) -> str:
+        """What a size means, for the axis of a picture."""
+        kind = f"{self.norm} budget" + ("" if self.side == "both" else f" on {self.side}")
+        if self.relative:
+            return f"attack size, {kind}, in {_UNIT_WORDS[self.norm]} of the factors"
+        return f"attack size epsilon, {kind}, absolute"
+
+    @property
+    def unit_words(self) -> str:
+        """The unit of sizes, in a few words."""
+        return f"in {_UNIT_WORDS[self.norm]}" if self.relative else "absolute"
+
+    def options(self, target: Target) -> dict[str, Any]:
+        """The options of an :class:`robustcf.attacks.Attack` on this target."""
+        return {
+            "budget": self.budget,
+            "relative": self.relative,
+            "side": self.side,
+            "fixed": target.fixed,
+        }
+
+    def pairs(self, target: Target) -> Interactions:
+        """The pairs that the attacker pushes down: those the attacker knows."""
+        if self.knowledge == "none":
+            raise InputError(
+                "an attacker who knows nothing has no pairs to aim at: use the attack random, or "
+                "knowledge data or labels"
+            )
+        return target.known if self.knowledge == "data" else target.relevant
+
+    def row_budgets(self, target: Target) -> Budgets:
+        """How far rows may move at size 1, for certificates.
+
+        Raises:
+            InputError: the norm is not that of single rows.
+        """
+        if self.norm != "row":
+            raise InputError(f"there are certificates for the norm 'row' only, got {self.norm!r}")
+        budget, free = self.budget, target.free
+        users, items = target.factors
+
+        def unit(factor: Tensor) -> float:
+            return (
+                budget.unit(factor[:, free] if target.fixed else factor) if self.relative else 1.0
+            )
+
+        largest = items.double().norm(dim=1).max().item() if len(items) else 0.0
+        return Budgets(
+            users=unit(users) if self.side != "items" else 0.0,
+            items=unit(items) if self.side != "users" else 0.0,
+            dim=target.factors.dim,
+            largest_item=largest * (1 + 1e-9),
+        )
+
+    def as_dict(self) -> dict[str, str]:
+        """Plain values, ready for JSON."""
+        return asdict(self)

@@ -1,0 +1,19 @@
+"""Run directories: what a run writes, how it is opened again, what it was attacked with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from robustcf.runs.run import RunDir
+
+__all__ = ["RunDir"]
+
+
+def __getattr__(name: str) -> Any:
+    # On demand: comparing saved curves and the vision side want this room, but not all of training.
+    if name == "RunDir":
+        from robustcf.runs.run import RunDir
+
+        return RunDir
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,41 @@
+"""The configuration of a recommender run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from robustcf.runs.base import RunConfigBase
+from robustcf.training.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class RunConfig(RunConfigBase[TrainConfig]):
+    """What a run directory was made from: the data, and how to train on them.
+
+    Args:
+        dataset: a name or a path.
+        data: the other arguments of :func:`robustcf.data.load`.
+        train: the training configuration.
+        threads: torch threads; the same number repeats the same bits.
+        device: where the tensors live.
+        preset: the preset it came from, or None.
+
+    Example:
+        >>> config = RunConfig("demo")
+        >>> RunConfig.from_json(config.to_json()) == config
+        True
+    """
+
+    preset: str | None = None
+
+    @classmethod
+    def read_train(cls, values: Mapping[str, Any]) -> TrainConfig:
+        """Nested, or flat as version 0.1 wrote it."""
+        return TrainConfig.from_dict(values)
+
+    @staticmethod
+    def plain_train(train: TrainConfig) -> dict[str, Any]:
+        """Nested plain values."""
+        return train.as_dict()

@@ -1,0 +1,371 @@
+"""Curves that runs have saved, found and read without loading torch: ``compare`` starts at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from robustcf.errors import InputError
+from robustcf.support.files import read_arrays, read_json
+from robustcf.support.naming import grid_name
+
+# The home of every saved curve, and where version 0.1 kept them.
+FOLDER = "robustness"
+FOLDERS = (FOLDER, "attacks", "certificates")
+# From the strongest on. Not by measured damage: which curve is read must not depend on results.
+_ATTACKS = ("auto", "pgd", "fgm")
+_OBJECTIVES = ("softmax", "bpr", "bce")
+_BUDGETS = ("row", "frobenius", "spectral")
+# Above this a median row norm does not stand for the rows, see robustcf.attacks.unevenness.
+_UNEVEN = 1.5
+# How version 0.1 spelled cutoffs and sizes other than the default ones.
+_GRID_OF_0_1 = r"k\d+(_\d+)*|eps[0-9a-f]{8}"
+# What has to be equal before two curves can be compared.
+_SHARED = (
+    *("attack", "objective", "budget", "relative", "side", "knowledge"),
+    *("epsilons", "protocol"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class SavedCurve:
+    """A curve as it was saved; the values of users are read when asked for.
+
+    Args:
+        path: of the JSON file.
+        facts: what it holds.
+    """
+
+    path: Path
+    facts: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The name of the file, which tells all settings; a file of 0.1 as it is named today."""
+        if self.facts["format"] == "robustcf curve 1":
+            return _name_today(self.path, self.facts)
+        return self.path.stem
+
+    @property
+    def epsilons(self) -> tuple[float, ...]:
+        """The attack sizes."""
+        return tuple(self.facts["epsilons"])
+
+    def users(self) -> npt.NDArray[np.int64]:
+        """Ids of the users whose values there are."""
+        return self._arrays()["users"]
+
+    def per_user(self, metric: str) -> npt.NDArray[np.float64]:
+        """Epsilons x users.
+
+        Raises:
+            InputError: there are no values of single users for this metric.
+        """
+        arrays = self._arrays()
+        if metric not in arrays:
+            known = ", ".join(name for name in arrays if name != "users")
+            whole = " (coverage is of the whole list, not of single users)"
+            raise InputError(
+                f"{self.path} has no values of single users for {metric!r}"
+                f"{whole if metric.startswith('coverage') else ''}; there are {known}"
+            )
+        return arrays[metric].astype(np.float64)
+
+    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
+        return read_arrays(self.path.with_suffix(".npz"))
+
+
+@dataclass(frozen=True, eq=False)
+class SavedRun:
+    """A run as far as a comparison needs it.
+
+    Args:
+        path: its directory.
+        settings: what it was trained with, by flat names.
+        fingerprint: of its data.
+        curves: name -> saved curve.
+    """
+
+    path: Path
+    settings: Mapping[str, Any]
+    fingerprint: str
+    curves: Mapping[str, SavedCurve]
+
+
+def open_run(path: str | Path) -> SavedRun:
+    """Open a run directory for reading its saved curves.
+
+    Raises:
+        InputError: it is no run directory, or a file in it cannot be read.
+    """
+    folder = Path(path)
+    if not (folder / "config.json").is_file():
+        raise InputError(
+            f"{folder} is no run directory (no config.json in it): give directories that "
+            "'robustcf train' wrote"
+        )
+    try:
+        config = read_json(folder / "config.json")
+        fingerprint = read_json(folder / "data.json")["fingerprint"]
+        settings = flat_settings(config["train"])
+        found = [_read(file) for home in FOLDERS for file in sorted((folder / home).glob("*.json"))]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder} cannot be read as a run: {error}") from error
+    curves: dict[str, SavedCurve] = {}
+    for curve in found:
+        if curve is not None:
+            # Of one name, the one in the home of this version counts.
+            curves.setdefault(curve.name, curve)
+    return SavedRun(folder, settings, fingerprint, curves)
+
+
+def flat_settings(train: Mapping[str, Any]) -> dict[str, Any]:
+    """Training settings by flat names, as a configuration file nests them or 0.1 wrote them.
+
+    Plain JSON in, so that no model has to be imported to compare runs of it.
+
+    Example:
+        >>> flat_settings({"model": {"name": "mine", "dim": 2}, "reg": {"name": "none"}, "lr": 1})
+        {'model': 'mine', 'dim': 2, 'reg': 'none', 'lr': 1}
+    """
+    prefixes = {"reg": "reg_", "adversary": "adv_"}
+    names = {"adversary": "adversarial", "reg_estimator": "estimator", "batching.kind": "batching"}
+    values: dict[str, Any] = {}
+    for part, value in train.items():
+        if not isinstance(value, Mapping):
+            values[part] = value
+            continue
+        for key, setting in value.items():
+            flat = part if key == "name" else prefixes.get(part, "") + key
+            flat = f"{part}.{key}" if (part, key) == ("batching", "kind") else flat
+            values[names.get(flat, flat)] = setting
+    return values
+
+
+def uneven_words(ratios: Mapping[str, float | None]) -> str:
+    """Which factors' row norms their median does not stand for, in words; or nothing.
+
+    Args:
+        ratios: ``users`` and ``items`` -> :func:`robustcf.attacks.unevenness`.
+
+    Example:
+        >>> uneven_words({"users": 1.1, "items": 4.2})
+        'row norms are uneven (items: root mean square 4.2 medians)'
+    """
+    found = [
+        f"{name}: " + ("median 0" if ratio is None else f"root mean square {ratio:.2g} medians")
+        for name, ratio in ratios.items()
+        if ratio is None or ratio > _UNEVEN
+    ]
+    return f"row norms are uneven ({', '.join(found)})" if found else ""
+
+
+def _read(path: Path) -> SavedCurve | None:
+    facts = read_json(path)
+    if not str(facts.get("format")).startswith("robustcf curve "):
+        return None
+    # Version 0.1 knew one special case of knowledge, and called it an oracle.
+    facts.setdefault("knowledge", "labels" if facts.get("oracle") else "data")
+    facts["unit"] = "relative" if facts["relative"] else "absolute"
+    return SavedCurve(path, facts) if path.with_suffix(".npz").is_file() else None
+
+
+def _name_today(path: Path, facts: Mapping[str, Any]) -> str:
+    """What a curve of version 0.1 would be called today.
+
+    Its names left out the unit where it was absolute, and defaults of sizes and cutoffs; those of
+    certificates left out everything but the bound, the unit and the side.
+    """
+    unit = "relative" if facts["relative"] else "absolute"
+    if path.parent.name == "certificates":
+        words = ["certificate", *(["plain"] if path.stem.startswith("plain") else [])]
+        words += [facts["budget"], unit]
+        words += [facts["side"]] if facts["side"] != "both" else []
+    else:
+        labels = facts["knowledge"] == "labels"
+        words = [word for word in path.stem.split("-") if not re.fullmatch(_GRID_OF_0_1, word)]
+        words = [word for word in words if word not in ("oracle", "relative")]
+        # Controls of ensembles had two names, by who wrote them.
+        name = "-".join(words)
+        auto = f"random-worst-of-{8 if facts['relative'] else 6}"
+        name = name.replace("random-auto", auto).replace("random-pgd", "random-worst-of-2")
+        words = name.replace(auto, f"{auto}-cumulative").split("-")
+        place = words.index(facts["budget"]) + 1
+        words.insert(place, unit)
+        place += 2 if facts["side"] != "both" else 1
+        words[place:place] = ["labels"] if labels else []
+    ks = sorted({int(metric.split("@")[1]) for metric in facts["metrics"]})
+    return "-".join([*words, grid_name(facts["epsilons"], ks)])
+
+
+def common_curves(runs: Sequence[SavedRun], attack: str | None = None) -> list[SavedCurve]:
+    """The curve of the same attack from every run, checked to be comparable.
+
+    Args:
+        runs: at least two.
+        attack: the name of a saved curve or its beginning (``fgm-bce``). None takes the strongest
+            that all runs have: ``auto``, else ``pgd`` before ``fgm``, on ``softmax`` before
+            ``bpr`` before ``bce``, relative sizes before absolute ones.
+
+    Raises:
+        InputError: there is no such common curve (the message says which command makes it), or
+            the runs differ in data, protocol, epsilons or budget.
+    """
+    if len(runs) < 2:
+        raise InputError(f"a comparison needs at least two runs, got {len(runs)}")
+    for run in runs[1:]:
+        if run.fingerprint != runs[0].fingerprint:
+            raise InputError(
+                f"{runs[0].path} and {run.path} were made from different data (fingerprints "
+                f"{runs[0].fingerprint[:12]}, {run.fingerprint[:12]}): they cannot be compared"
+            )
+    name = _strongest(runs) if attack is None else _named(runs, attack)
+    curves = [run.curves[name] for run in runs]
+    first = curves[0]
+    for curve in curves[1:]:
+        for key in _SHARED:
+            if curve.facts[key] != first.facts[key]:
+                raise InputError(
+                    f"{first.path} and {curve.path} differ in {key} ({first.facts[key]}, "
+                    f"{curve.facts[key]}): attack the runs in the same way"
+                )
+        if not np.array_equal(curve.users(), first.users()):
+            raise InputError(f"{first.path} and {curve.path} are about different users")
+    return curves
+
+
+def group_runs(runs: Sequence[SavedRun]) -> dict[str, list[int]]:
+    """Label -> places of the runs that differ in nothing but their training seed.
+
+    The label is model, regularizer and adversarial training; settings that tell groups of one
+    label apart are added to it.
+
+    Raises:
+        InputError: two runs have the same settings and the same seed.
+    """
+    settings = []
+    for run in runs:
+        values = dict(run.settings)
+        settings.append((values.pop("seed", 0), values))
+    groups: list[tuple[dict[str, Any], list[int]]] = []
+    for place, (seed, values) in enumerate(settings):
+        members = next((places for known, places in groups if _alike(known, values)), None)
+        if members is None:
+            groups.append((values, [place]))
+            continue
+        twin = next((other for other in members if settings[other][0] == seed), None)
+        if twin is not None:
+            raise InputError(
+                f"{runs[twin].path} and {runs[place].path} have the same settings and the same "
+                f"seed {seed}: they are one run, not two"
+            )
+        members.append(place)
+    labels = [label_of(values) for values, _ in groups]
+    named = {}
+    for number, (values, places) in enumerate(groups):
+        alike = [groups[n][0] for n, label in enumerate(labels) if label == labels[number]]
+        differing = [k for k in values if any(other.get(k) != values[k] for other in alike)]
+        extra = ", ".join(f"{key} {values[key]}" for key in differing)
+        named[f"{labels[number]} ({extra})" if extra else labels[number]] = places
+    return named
+
+
+def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether settings agree; version 0.1 wrote some that its model did not have."""
+    return all(one[key] == other[key] for key in one.keys() & other.keys())
+
+
+def label_of(settings: Mapping[str, Any]) -> str:
+    """Model, regularizer and, where there is any, adversarial training.
+
+    Example:
+        >>> label_of({"model": "bpr-mf", "reg": "none", "adversarial": "bpr"})
+        'bpr-mf, none, adversarial bpr'
+    """
+    adversarial = settings.get("adversarial", "none")
+    extra = [] if adversarial == "none" else [f"adversarial {adversarial}"]
+    return ", ".join([settings["model"], settings["reg"], *extra])
+
+
+def _strongest(runs: Sequence[SavedRun]) -> str:
+    common = set.intersection(*(set(run.curves) for run in runs))
+    ranked = [curve for name, curve in runs[0].curves.items() if name in common]
+    ranked = [curve for curve in ranked if _is_candidate(curve.facts)]
+    if not ranked:
+        raise InputError(_nothing_common(runs, "auto", common))
+    return min(ranked, key=_strength).name
+
+
+def _is_candidate(facts: Mapping[str, Any]) -> bool:
+    """An attack on the test rankings by somebody who knows the training pairs."""
+    return (
+        facts["attack"] in _ATTACKS
+        and facts["protocol"]["part"] == "test"
+        and facts["knowledge"] == "data"
+    )
+
+
+def _strength(curve: SavedCurve) -> tuple[Any, ...]:
+    facts = curve.facts
+    objective = facts["objective"]
+    return (
+        _ATTACKS.index(facts["attack"]),
+        _OBJECTIVES.index(objective) if objective in _OBJECTIVES else len(_OBJECTIVES),
+        not facts["relative"],
+        facts["side"] != "both",
+        -len(facts["epsilons"]),
+        curve.name,
+    )
+
+
+def _named(runs: Sequence[SavedRun], attack: str) -> str:
+    common = set.intersection(*(set(run.curves) for run in runs))
+    if attack in common:
+        return attack
+    matching = sorted(name for name in common if name.startswith(f"{attack}-"))
+    if len(matching) > 1:
+        raise InputError(f"--attack {attack} may be {', '.join(matching)}: name one of them")
+    if not matching:
+        raise InputError(_nothing_common(runs, attack, common))
+    return matching[0]
+
+
+def _nothing_common(runs: Sequence[SavedRun], name: str, common: set[str]) -> str:
+    lacking = [
+        run.path
+        for run in runs
+        if not any(f"{have}-".startswith(f"{name}-") for have in run.curves)
+    ]
+    having = [curve for run in runs for have, curve in run.curves.items() if have == name]
+    options = _options(having[0].facts) if having else _options_from_name(name)
+    command = "certify" if name.startswith("certificate") else "attack"
+    lines = (f"robustcf {command} {path} {options}".rstrip() for path in lacking or [runs[0].path])
+    commands = "; ".join(lines)
+    known = f"common to all are {', '.join(sorted(common))}" if common else "none is common to all"
+    return f"not all runs have a saved curve {name!r} ({known}): make it with: {commands}"
+
+
+def _options(facts: Mapping[str, Any]) -> str:
+    if facts["attack"] == "certificate":
+        words = [] if facts["relative"] else ["--absolute"]
+        return " ".join([*words, "--epsilons", *(f"{size:g}" for size in facts["epsilons"])])
+    words = [f"--attack {facts['attack']}"]
+    words += [f"--objective {facts['objective']}"] if facts["objective"] in _OBJECTIVES else []
+    words += [f"--budget {facts['budget']}"] + ([] if facts["relative"] else ["--absolute"])
+    words += ["--knowledge labels"] if facts["knowledge"] == "labels" else []
+    words += [f"--side {facts['side']}"] if facts["side"] != "both" else []
+    return " ".join([*words, "--epsilons", *(f"{size:g}" for size in facts["epsilons"])])
+
+
+def _options_from_name(name: str) -> str:
+    attack, *rest = name.split("-")
+    words = [] if attack == "certificate" else [f"--attack {attack}"]
+    words += [f"--objective {word}" for word in rest if word in _OBJECTIVES]
+    words += [f"--budget {word}" for word in rest if word in _BUDGETS]
+    return " ".join(words + (["--absolute"] if "absolute" in rest else []))

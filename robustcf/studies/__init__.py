@@ -1,0 +1,1 @@
+"""Studies: statistics, comparisons, pictures, and sweeps of many runs."""

@@ -1,0 +1,262 @@
+"""Robustness curves as pictures a paper could print: readable without colour.
+
+Settings differ by marker and colour. Solid lines are attacks, dashed ones the random control,
+dotted ones certificates; a shaded band reaches from the lowest to the highest seed.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from robustcf.errors import InputError
+from robustcf.robustness import RobustnessCurve
+from robustcf.support.files import write_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Kind = Literal["attack", "random", "certificate"]
+# Marker, colour: either of them tells settings apart.
+_STYLES = (
+    ("o", "#1b4f8a"),
+    ("s", "#c2410c"),
+    ("^", "#3f7d20"),
+    ("D", "#7a2e8e"),
+    ("v", "#8a6d1b"),
+    ("P", "#0f766e"),
+)
+_DASHES: Mapping[Kind, Literal["-", "--", ":"]] = {
+    "attack": "-",
+    "random": "--",
+    "certificate": ":",
+}
+_WORDS: Mapping[Kind, str] = {
+    "attack": "attacked",
+    "random": "random control, same budget",
+    "certificate": "certified lower bound",
+}
+# A legend of more entries than this would cover the lines of a single panel: it goes below.
+_INSIDE = 5
+# Enough for a dozen colours with their smooth edges; a third of the size of full colour.
+_PALETTE = 128
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A metric against the size of the attack, for one setting.
+
+    Args:
+        label: the setting; lines of one label share marker and colour.
+        epsilons: attack sizes.
+        values: seeds x epsilons; the mean is drawn, and a band where there are several seeds.
+        kind: ``attack`` (solid), ``random`` (dashed) or ``certificate`` (dotted).
+    """
+
+    label: str
+    epsilons: Sequence[float]
+    values: npt.NDArray[np.float64]
+    kind: Kind = "attack"
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Lines that share their axes.
+
+    Args:
+        lines: what to draw.
+        axis: what epsilon means.
+        metric: what is drawn.
+        title: above the panel.
+    """
+
+    lines: Sequence[Line]
+    axis: str
+    metric: str
+    title: str = ""
+
+
+def plot_curves(
+    curves: Mapping[str, RobustnessCurve],
+    path: str | Path,
+    *,
+    metric: str = "ndcg@10",
+    controls: Mapping[str, RobustnessCurve] | None = None,
+    certificates: Mapping[str, RobustnessCurve] | None = None,
+    title: str = "",
+) -> Path:
+    """Draw a metric against the size of the attack, one line per curve.
+
+    Args:
+        curves: label -> curve; all of one kind of budget.
+        path: where to; ``.png`` or ``.svg``.
+        metric: what to draw.
+        controls: label -> random control of the same name, drawn dashed in the same colour.
+        certificates: label -> certified curve of the same name, drawn dotted in the same colour.
+        title: above the picture.
+
+    Returns:
+        The path.
+
+    Raises:
+        InputError: nothing to draw, or curves of different budgets in one picture.
+    """
+    if not curves:
+        raise InputError("plot_curves needs at least one curve, got none")
+    beside: dict[Kind, Mapping[str, RobustnessCurve]] = {
+        "random": controls or {},
+        "certificate": certificates or {},
+    }
+    everything = [c for group in (curves, *beside.values()) for c in group.values()]
+    axes_names = {curve.threat.axis for curve in everything}
+    if len(axes_names) > 1:
+        raise InputError(
+            f"curves of different budgets do not share an axis: {'; '.join(sorted(axes_names))}"
+        )
+    lines = []
+    for label, curve in curves.items():
+        shown = f"{label}, {curve.attack}" + (f" on {curve.objective}" if curve.objective else "")
+        lines.append(Line(shown, curve.epsilons, curve[metric][None]))
+        lines += [
+            Line(shown, group[label].epsilons, group[label][metric][None], kind)
+            for kind, group in beside.items()
+            if label in group
+        ]
+    first = everything[0]
+    name = f"{metric.upper()} on {first.protocol.dataset} ({first.protocol.part})"
+    return plot_panels([[Panel(lines, first.threat.axis, name, title)]], path)
+
+
+def plot_panels(panels: Sequence[Sequence[Panel]], path: str | Path, *, title: str = "") -> Path:
+    """Draw a grid of panels with one legend.
+
+    Args:
+        panels: rows of panels, all rows of one length.
+        path: where to; ``.png`` (of few colours, so that it stays small) or ``.svg``.
+        title: above the picture.
+
+    Returns:
+        The path. The file is written whole or not at all, and is the same for the same lines.
+
+    Raises:
+        InputError: no panels, rows of different lengths, or another kind of file.
+    """
+    target = Path(path)
+    if target.suffix not in (".png", ".svg"):
+        raise InputError(f"a picture must end in .png or .svg, got {target.name}")
+    if not panels or not panels[0] or len({len(row) for row in panels}) > 1:
+        raise InputError("plot_panels needs rows of panels, all of one length and not empty")
+    # No global state of pyplot: a library must not open or keep windows.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows, columns = len(panels), len(panels[0])
+    single = rows * columns == 1
+    size = (6.0, 4.0) if single else (3.6 * columns + 0.2, 2.7 * rows + 0.9)
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    every = [line for row in panels for panel in row for line in panel.lines]
+    styles = {
+        label: _STYLES[n % len(_STYLES)]
+        for n, label in enumerate(dict.fromkeys(line.label for line in every))
+    }
+    for axes_row, panel_row in zip(grid, panels, strict=True):
+        for axes, panel in zip(axes_row, panel_row, strict=True):
+            _draw(axes, panel, styles)
+    handles = _legend(every, styles)
+    if single and len(handles) <= _INSIDE:
+        grid[0, 0].legend(handles=handles, frameon=False, fontsize="small")
+    else:
+        figure.legend(
+            handles=handles,
+            loc="outside lower center",
+            ncols=min(4, 2 * columns + single),
+            frameon=False,
+            fontsize="small",
+        )
+    if title:
+        figure.suptitle(title, fontsize="medium")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(target, _svg(figure) if target.suffix == ".svg" else _png(figure))
+    return target
+
+
+def _draw(axes: Axes, panel: Panel, styles: Mapping[str, tuple[str, str]]) -> None:
+    for line in panel.lines:
+        marker, colour = styles[line.label]
+        attacked = line.kind == "attack"
+        values = np.atleast_2d(line.values)
+        if len(values) > 1:
+            axes.fill_between(
+                line.epsilons, values.min(axis=0), values.max(axis=0), color=colour,
+                alpha=0.25 if attacked else 0.12, linewidth=0,
+            )  # fmt: skip
+        axes.plot(
+            line.epsilons,
+            values.mean(axis=0),
+            linestyle=_DASHES[line.kind],
+            linewidth=1.6 if attacked else 1.0,
+            marker=marker,
+            markersize=5 if attacked else 3.5,
+            markerfacecolor=colour if attacked else "white",
+            color=colour,
+        )
+    # A small panel has room for about this many letters below and above it.
+    narrow = axes.get_window_extent().width / axes.figure.dpi < 5
+    wrap = (lambda text: fill(text, 44)) if narrow else str
+    axes.set_xlabel(wrap(panel.axis), fontsize="small")
+    axes.set_ylabel(panel.metric)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(wrap(panel.title), fontsize="medium")
+
+
+def _legend(lines: Sequence[Line], styles: Mapping[str, tuple[str, str]]) -> list[Any]:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Any] = [
+        Line2D([], [], color=colour, marker=marker, markersize=5, linewidth=1.6, label=label)
+        for label, (marker, colour) in styles.items()
+    ]
+    kinds = list(dict.fromkeys(line.kind for line in lines))
+    if kinds != ["attack"]:
+        handles += [
+            Line2D([], [], color="#444444", linestyle=_DASHES[kind], label=_WORDS[kind])
+            for kind in kinds
+        ]
+    seeds = max(len(np.atleast_2d(line.values)) for line in lines)
+    if seeds > 1:
+        band = f"band: lowest to highest of {seeds} seeds"
+        handles.append(Patch(color="#444444", alpha=0.25, linewidth=0, label=band))
+    return handles
+
+
+def _png(figure: Figure) -> bytes:
+    from PIL import Image
+
+    full, light = io.BytesIO(), io.BytesIO()
+    figure.savefig(full, format="png", dpi=150)
+    with Image.open(full) as picture:
+        picture.convert("RGB").quantize(_PALETTE).save(light, format="png", optimize=True)
+    return light.getvalue()
+
+
+def _svg(figure: Figure) -> bytes:
+    from matplotlib import rc_context
+
+    buffer = io.BytesIO()
+    # Ids from the content and no date: the same picture is the same file.
+    with rc_context({"svg.hashsalt": "robustcf"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()

@@ -1,0 +1,182 @@
+"""Do what a plan says: train what is not there, attack what is not attacked, sum up.
+
+Killed at any time and started again, a sweep goes on where it was and ends with the same files:
+runs resume from their checkpoints, curves are written whole, and the summary is made from files.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from tqdm import tqdm
+
+from robustcf.data import Split, load
+from robustcf.errors import InputError
+from robustcf.robustness import measure
+from robustcf.runs.config import RunConfig
+from robustcf.runs.run import RunDir
+from robustcf.runs.saved import SavedRun, open_run
+from robustcf.studies.sweeps.plan import SweepPlan
+from robustcf.studies.sweeps.report import write_report
+from robustcf.studies.sweeps.summary import Summary, places, summarize
+from robustcf.support.files import write_json
+
+PLAN = "sweep.json"
+
+
+def sweep(
+    plan: SweepPlan,
+    out: str | Path,
+    *,
+    runs: str | Path | None = None,
+    jobs: int = 1,
+    progress: bool = False,
+) -> Summary:
+    """Train, attack and sum up; or go on with a sweep that was stopped.
+
+    Writes ``sweep.json`` (the plan), ``runs/``, ``curves.json``, ``curves.csv``, a picture for
+    every attack (PNG and SVG) and ``report.md``.
+
+    Args:
+        plan: what to do.
+        out: the folder.
+        runs: where the runs are; ``out/runs`` by default. Sweeps of different attacks may share
+            them: a run is taken only if it was trained as the plan says.
+        jobs: runs that go on at a time, each with ``plan.threads`` threads. Results do not depend
+            on it.
+        progress: whether to show a bar.
+
+    Raises:
+        InputError: the folder holds a sweep of another plan or of other data, another sweep is at
+            work in it, or jobs are more than the cores.
+
+    Cost: that of the runs that are not there, and one curve for each run and attack.
+    """
+    folder = Path(out)
+    home = folder / "runs" if runs is None else Path(runs)
+    _check_jobs(jobs)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder):
+        split = load(plan.dataset, **plan.data)
+        _keep_plan(plan, split, folder)
+        units = len(plan.runs()) * (1 + len(plan.measured))
+        bar: tqdm[Any]
+        with tqdm(
+            total=units, desc="sweep", unit="step", disable=not progress, file=sys.stderr
+        ) as bar:
+            if jobs == 1:
+                for reg, seed in plan.runs():
+                    for step in _complete(plan, home, reg, seed, split):
+                        bar.set_postfix_str(f"{reg}, seed {seed}: {step}")
+                        bar.update()
+            else:
+                _in_parallel(plan, home, jobs, bar)
+        summary = summarize(plan, folder, home, split)
+        write_report(summary)
+        return summary
+
+
+def kept_threads(out: str | Path) -> int | None:
+    """The threads a run of the sweep that is already in this folder has, or None."""
+    kept = _kept_plan(Path(out))
+    return None if kept is None else int(kept["threads"])
+
+
+def _kept_plan(folder: Path) -> dict[str, Any] | None:
+    path = folder / PLAN
+    if not path.is_file():
+        return None
+    try:
+        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        kept["threads"] = int(kept["threads"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} is no plan of a sweep ({error!r}): choose another --out"
+        ) from error
+    return kept
+
+
+def _complete(plan: SweepPlan, home: Path, reg: str, seed: int, split: Split) -> Iterator[str]:
+    """Bring one run to its end, step by step; says what has been done."""
+    train, preset = plan.train_config(reg, seed)
+    config = RunConfig(plan.dataset, dict(plan.data), train, plan.threads, preset=preset)
+    path = home / f"{reg}-seed{seed}"
+    run = RunDir(path) if path.exists() else RunDir.create(path, config, split)
+    if (run.config.train, run.config.threads) != (train, plan.threads):
+        raise InputError(
+            f"{path} was trained with other settings than this sweep's: choose another --out"
+        )
+    run.check(split)
+    if not run.complete and run.execute(split).interrupted:
+        raise KeyboardInterrupt
+    yield "trained"
+    there: SavedRun = open_run(path)
+    target = None
+    for name in plan.measured:
+        if not all(stem in there.curves for stem in places(plan, name)):
+            target = run.target(split) if target is None else target
+            run.save(measure(target, name, plan.threat, plan.epsilons))
+        yield name
+
+
+def _in_parallel(plan: SweepPlan, home: Path, jobs: int, bar: tqdm[Any]) -> None:
+    # Fresh processes: torch's threads do not survive a fork.
+    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        tasks = {
+            pool.submit(_complete_run, plan, home, reg, seed): f"{reg}, seed {seed}"
+            for reg, seed in plan.runs()
+        }
+        for task in as_completed(tasks):
+            bar.update(task.result())
+            bar.set_postfix_str(tasks[task])
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _complete_run(plan: SweepPlan, home: Path, reg: str, seed: int) -> int:
+    split = load(plan.dataset, **plan.data)
+    return len(list(_complete(plan, home, reg, seed, split)))
+
+
+def _check_jobs(jobs: int) -> None:
+    cores = os.cpu_count() or 1
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or not 1 <= jobs <= cores:
+        raise InputError(f"jobs must be between 1 and the number of cores, {cores}, got {jobs!r}")
+
+
+def _keep_plan(plan: SweepPlan, split: Split, folder: Path) -> None:
+    asked = {**plan.identity(), "fingerprint": split.fingerprint}
+    kept = _kept_plan(folder)
+    if kept is None:
+        write_json(folder / PLAN, asked)
+        return
+    asked = json.loads(json.dumps(asked))
+    for key in dict.fromkeys((*kept, *asked)):
+        if kept.get(key) != asked.get(key):
+            raise InputError(
+                f"{folder} holds a sweep with {key} {kept.get(key)}, not {asked.get(key)}: choose "
+                "another --out, or ask for what it was begun with"
+            )
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise InputError(f"another sweep is at work in {folder}: wait for it to end") from error
+    try:
+        yield
+    finally:
+        lock.release()

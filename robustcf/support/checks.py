@@ -1,0 +1,133 @@
+"""Checks of numbers, choices and settings: one place, one wording."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import numbers
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from robustcf.errors import InputError
+
+
+def check_integer(name: str, value: object, least: int = 1) -> int:
+    """``value`` as an int of at least ``least``, or an error that says what was expected.
+
+    Example:
+        >>> check_integer("k", 0)
+        Traceback (most recent call last):
+        robustcf.errors.InputError: k must be an integer of at least 1, got 0
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise InputError(f"{name} must be an integer of at least {least}, got {value!r}")
+    return int(value)
+
+
+def check_number(name: str, value: object, *, positive: bool = False) -> float:
+    """``value`` as a finite float that is not negative (or is positive), or an error.
+
+    Example:
+        >>> check_number("lr", 0.0, positive=True)
+        Traceback (most recent call last):
+        robustcf.errors.InputError: lr must be a finite number and positive, got 0.0
+    """
+    good = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    number = float(value) if good else math.nan  # type: ignore[arg-type]
+    if not math.isfinite(number) or number < 0 or (positive and number == 0):
+        wanted = "positive" if positive else "not negative"
+        raise InputError(f"{name} must be a finite number and {wanted}, got {value!r}")
+    return number
+
+
+def check_choice(name: str, value: object, allowed: Iterable[str]) -> None:
+    """Raise unless ``value`` is one of the allowed names.
+
+    Example:
+        >>> check_choice("side", "left", ("users", "items"))
+        Traceback (most recent call last):
+        robustcf.errors.InputError: side must be one of users, items, got 'left'
+    """
+    known = tuple(allowed)
+    if value not in known:
+        raise InputError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+
+
+def check_cutoffs(ks: Sequence[int]) -> tuple[int, ...]:
+    """Cutoffs in ascending order, each once, or an error.
+
+    Example:
+        >>> check_cutoffs([20, 10])
+        (10, 20)
+    """
+    if not ks:
+        raise InputError("ks must name at least one cutoff, got none")
+    return tuple(sorted({check_integer("every cutoff", k) for k in ks}))
+
+
+def check_epsilons(epsilons: Sequence[float]) -> tuple[float, ...]:
+    """Epsilons as floats, or an error: finite, not negative, strictly ascending, at least one.
+
+    Example:
+        >>> check_epsilons([0, 0.5])
+        (0.0, 0.5)
+    """
+    sizes = tuple(float(epsilon) for epsilon in epsilons)
+    if not sizes:
+        raise InputError("epsilons must name at least one attack size, got none")
+    for epsilon in sizes:
+        if not math.isfinite(epsilon) or epsilon < 0:
+            raise InputError(f"epsilons must be finite and not negative, got {epsilon}")
+    if any(b <= a for a, b in pairwise(sizes)):
+        raise InputError(
+            f"epsilons must be ascending and differ, got {', '.join(f'{e:g}' for e in sizes)}: "
+            "sort them"
+        )
+    return sizes
+
+
+def check_known(kind: type, values: Mapping[str, Any]) -> None:
+    """Raise for a key that the dataclass ``kind`` does not have, and suggest one that it has.
+
+    Example:
+        >>> @dataclasses.dataclass
+        ... class Settings:
+        ...     dim: int = 2
+        >>> check_known(Settings, {"dmi": 3})
+        Traceback (most recent call last):
+        robustcf.errors.InputError: unknown setting 'dmi'; did you mean 'dim'?
+    """
+    names = [entry.name for entry in dataclasses.fields(kind)]
+    for key in values:
+        if key not in names:
+            raise InputError(unknown_setting(key, names))
+
+
+def unknown_setting(key: str, names: Collection[str]) -> str:
+    """What to tell somebody who set something that is not there."""
+    close = difflib.get_close_matches(key, names, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+    return f"unknown setting {key!r}; {hint}"
+
+
+def check_numbers(settings: Any, may_be_zero: Collection[str] = ()) -> None:
+    """Raise unless every ``int`` is at least 1 and every ``float`` finite and not negative.
+
+    Args:
+        settings: an instance of a dataclass with annotations as text; None passes where the
+            annotation allows it.
+        may_be_zero: integers that may be 0.
+    """
+    for entry in dataclasses.fields(settings):
+        value = getattr(settings, entry.name)
+        kind = str(entry.type)
+        if value is None and "None" in kind:
+            continue
+        if kind.startswith("int"):
+            check_integer(entry.name, value, 0 if entry.name in may_be_zero else 1)
+        elif kind.startswith("float"):
+            check_number(entry.name, value)
+        elif kind == "bool" and not isinstance(value, bool):
+            raise InputError(f"{entry.name} must be true or false, got {value!r}")

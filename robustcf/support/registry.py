@@ -1,0 +1,69 @@
+"""All tables of names, in one place that imports nothing: a new name is one new line here.
+
+A class is imported when its name is asked for, so that the command line can list the choices
+without loading torch. Code outside of the package adds to a table without touching it, see
+:mod:`robustcf.support.tables`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from robustcf.support.tables import Table
+
+if TYPE_CHECKING:
+    from robustcf.attacks.base import Attack
+    from robustcf.models.base import Model
+    from robustcf.objectives.base import Objective
+    from robustcf.regularizers import Regularizer
+    from robustcf.training.adversarial import Adversary
+
+MODELS: Table[Model[Any]] = Table(
+    "model",
+    {
+        "ultragcn": "robustcf.models.ultragcn:UltraGCN",
+        "bpr-mf": "robustcf.models.bprmf:BPRMF",
+        "lightgcn": "robustcf.models.lightgcn:LightGCN",
+    },
+    "robustcf.models.base:Model",
+)
+OBJECTIVES: Table[Objective[Any]] = Table(
+    "objective",
+    {
+        "bce": "robustcf.objectives.bce:BCE",
+        "bpr": "robustcf.objectives.bpr:BPR",
+        "softmax": "robustcf.objectives.softmax:Softmax",
+    },
+    "robustcf.objectives.base:Objective",
+)
+REGULARIZERS: Table[Regularizer] = Table(
+    "regularizer",
+    {
+        "none": "robustcf.regularizers:NoPenalty",
+        "weight_decay": "robustcf.regularizers:WeightDecay",
+        "two_to_inf": "robustcf.regularizers:TwoToInf",
+        "max_norm": "robustcf.regularizers:MaxNorm",
+    },
+    "robustcf.regularizers:Regularizer",
+)
+ADVERSARIES: Table[Adversary] = Table(
+    "adversary",
+    {
+        "none": "robustcf.training.adversarial:NoAdversary",
+        "bpr": "robustcf.training.adversarial:AttackBPR",
+        "bce": "robustcf.training.adversarial:AttackBCE",
+        "softmax": "robustcf.training.adversarial:AttackSoftmax",
+        "margin": "robustcf.training.adversarial:Margin",
+    },
+    "robustcf.training.adversarial:Adversary",
+)
+#: Ways to spend a budget; :mod:`robustcf.robustness.table` has how results are made of them.
+ATTACKS: Table[Attack] = Table(
+    "attack",
+    {
+        "fgm": "robustcf.attacks.gradient:FGM",
+        "pgd": "robustcf.attacks.gradient:PGD",
+        "random": "robustcf.attacks.noise:RandomNoise",
+    },
+    "robustcf.attacks.base:Attack",
+)

@@ -1,0 +1,102 @@
+"""Tables from names to classes, which code outside of the package can add to.
+
+A name is one of three things: an entry of the table; ``module:Class``, a class of the reader's
+own; or an entry point of the table's group, which an installed package declares::
+
+    [project.entry-points."robustcf.models"]
+    mine = "my_module:MyModel"
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
+from typing import Any, Generic, TypeVar
+
+from robustcf.errors import InputError
+
+Entry = TypeVar("Entry")
+
+
+class Table(Generic[Entry]):
+    """Names -> classes of one kind, imported when they are asked for.
+
+    Args:
+        kind: what the entries are, in a word: ``model``.
+        entries: name -> ``module:Class``.
+        base: what a class from outside must derive from, ``module:Class`` too.
+
+    Example:
+        >>> table: Table[int] = Table("number", {"whole": "builtins:int"}, "builtins:object")
+        >>> table["whole"], list(table)
+        (<class 'int'>, ['whole'])
+        >>> table["fractions:Fraction"]
+        <class 'fractions.Fraction'>
+        >>> table["hole"]
+        Traceback (most recent call last):
+        robustcf.errors.InputError: number must be one of whole, or module:Class, got 'hole'; did
+        you mean 'whole'?
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, str], base: str) -> None:
+        """Keep the entries; nothing is imported yet."""
+        self.kind, self._base = kind, base
+        self._entries = dict(entries)
+
+    @property
+    def group(self) -> str:
+        """The group of entry points that adds to this table."""
+        return f"robustcf.{self.kind}s"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __getitem__(self, name: str) -> type[Entry]:
+        """The class of a name; code from outside is imported here, and nowhere else."""
+        if name in self._entries:
+            found: type[Entry] = _imported(self.kind, self._entries[name])
+            return found
+        if isinstance(name, str) and ":" in name:
+            # A command's own folder comes first on sys.path; the user's module lies where the
+            # user is.
+            if os.getcwd() not in sys.path and "" not in sys.path:
+                sys.path.append(os.getcwd())
+            return self._checked(name, _imported(self.kind, name))
+        for point in entry_points(group=self.group):
+            if point.name == name:
+                return self._checked(name, point.load())
+        close = difflib.get_close_matches(str(name), self._entries, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise InputError(
+            f"{self.kind} must be one of {', '.join(self._entries)}, or module:Class, got "
+            f"{name!r}{hint}"
+        )
+
+    def _checked(self, name: str, found: object) -> type[Entry]:
+        base = _imported(self.kind, self._base)
+        if not isinstance(found, type) or not issubclass(found, base):
+            raise InputError(
+                f"{name} must be a subclass of {base.__module__}.{base.__name__} to serve as a "
+                f"{self.kind}, got {found!r}"
+            )
+        return found
+
+
+def _imported(kind: str, name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, ValueError) as error:
+        raise InputError(
+            f"{kind} {name!r} cannot be imported ({error}): give module:Class of a module that "
+            "this Python finds, from this folder or installed"
+        ) from error
+    except AttributeError as error:
+        raise InputError(f"{module} has no {attribute!r}: give module:Class") from error

@@ -1,0 +1,382 @@
+"""``fit``: the one training loop, for every model, objective, regularizer and adversary."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from robustcf.errors import InputError, TrainingError
+from robustcf.estimators.lowrank import LowRank
+from robustcf.factors import Factors
+from robustcf.models import Model
+from robustcf.objectives import Batch, Batches, Gradient
+from robustcf.regularizers import NoPenalty, Regularizer, add_gradient
+from robustcf.training.adversarial import Adversary
+from robustcf.training.optim import Adam, schedule
+
+# The loss is computed in one step out of this many: as a number to watch, that is enough.
+_VALUE_EVERY = 16
+_PAIRS_PER_UNIT = 1024
+
+
+class Checkpoint(Protocol):
+    """Where a fit keeps its state between epochs, so that it can go on after a kill."""
+
+    def load(self, stage: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The state saved last for this stage, or None."""
+
+    def save(
+        self, stage: str, tensors: dict[str, Tensor], facts: dict[str, Any], *, final: bool
+    ) -> None:
+        """Replace the stage's state, all or nothing; unless final, it may find it too early."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When a fit ends, and whether the best epoch is chosen by validation.
+
+    Args:
+        epochs: epochs at most; with 0 the model stays as it starts.
+        validate: the value to maximize, for factors; None: nothing is chosen.
+        every: epochs between validations.
+        patience: validations without improvement before stopping; 0 never.
+        planned: epochs the learning rate falls over (``epochs`` where it is None).
+    """
+
+    epochs: int
+    validate: Callable[[Factors], float] | None = None
+    every: int = 1
+    patience: int = 0
+    planned: int | None = None
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """How parameters are updated: Adam, with a rate for the items and one for the users.
+
+    Args:
+        lr: learning rate of the items.
+        user_lr: of the users; None for the same.
+        schedule: how both fall over the epochs.
+        beta1: Adam's first decay.
+        beta2: Adam's second decay.
+    """
+
+    lr: float = 7e-3
+    user_lr: float | None = None
+    schedule: str = "linear"
+    beta1: float = 0.9
+    beta2: float = 0.999
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What a fit leaves.
+
+    Args:
+        factors: of the chosen epoch.
+        epochs: the epochs these factors took.
+        history: one row per epoch.
+        interrupted: whether Ctrl-C ended it.
+    """
+
+    factors: Factors
+    epochs: int
+    history: list[dict[str, Any]]
+    interrupted: bool = False
+
+
+def fit(
+    model: Model[Any],
+    batches: Batches,
+    stop: Stop,
+    *,
+    reg: nn.Module | None = None,
+    reg_weight: float = 0.0,
+    adversary: Adversary | None = None,
+    optimizer: Optimizer | None = None,
+    checkpoint: Checkpoint | None = None,
+    stage: str = "fit",
+    progress: bool = False,
+) -> Fitted:
+    """Train a model in place: Adam on batch gradients plus the regularizer's.
+
+    What an epoch minimizes is the objective, summed over its pairs, plus the adversary's, plus
+    ``reg_weight * pairs / 1024 * reg(U, V)``. Every step takes its share, so the weight means
+    the same for both batchings and for every size of a step. A step of ``rows`` updates its
+    users only; such a user is visited once per epoch and then takes the whole epoch's share.
+
+    Deterministic for a seed and a number of threads, resumed or not.
+
+    Args:
+        model: its parameters are updated.
+        batches: of the objective to minimize.
+        stop: when to end and how to choose.
+        reg: any module of two tensors.
+        reg_weight: see above.
+        adversary: a second loss at attacked factors, see :mod:`robustcf.training.adversarial`.
+        optimizer: learning rates and their schedule; None for the defaults.
+        checkpoint: where to keep the state, and to go on from.
+        stage: the name of the state in the checkpoint.
+        progress: whether to show a bar (loss per pair, validation, norm of the scores).
+
+    Returns:
+        The factors of the best epoch by ``stop.validate``, of the last one where there is none.
+
+    Raises:
+        TrainingError: something is not finite; the message says which term.
+
+    Cost: that of the epochs and of the adversary's; the parameters and two moments in memory, and
+    once more the parameters where an epoch is chosen.
+
+    Example:
+        >>> from robustcf.data import checkerboard
+        >>> from robustcf.models import UltraGCN
+        >>> from robustcf.objectives import BCE
+        >>> from robustcf.regularizers import WeightDecay
+        >>> train = checkerboard().train
+        >>> batches = Batches(BCE(train, negative_weight=10.0))
+        >>> fit(UltraGCN(train, dim=4), batches, Stop(3), reg=WeightDecay(), reg_weight=1e-5).epochs
+        3
+    """
+    if stop.epochs < 0 or stop.every < 1:
+        raise InputError(
+            f"epochs must be at least 0 and every at least 1, got {stop.epochs}, {stop.every}"
+        )
+    how = Optimizer() if optimizer is None else optimizer
+    schedule(how.schedule, 0.0)
+    penalty: nn.Module = NoPenalty() if reg is None else reg
+    planned = (stop.planned or stop.epochs) * batches.n_steps
+    steps = _Steps(
+        model,
+        batches,
+        penalty,
+        share=reg_weight * len(model.train) / (_PAIRS_PER_UNIT * batches.n_steps),
+        adversary=adversary,
+        users=Adam(model.users, beta1=how.beta1, beta2=how.beta2),
+        items=Adam(model.items, beta1=how.beta1, beta2=how.beta2),
+        rates=(how.user_lr or how.lr, how.lr),
+        factor=lambda step: schedule(how.schedule, step / planned),
+    )
+    state = FitState()
+    saved = checkpoint.load(stage) if checkpoint is not None else None
+    if saved is not None:
+        steps.restore(saved[0])
+        state = FitState.restored(*saved)
+    interrupted = False
+    done = len(state.history)
+    bar = tqdm(
+        total=stop.epochs, initial=done, desc=stage, unit="epoch", disable=not progress,
+        file=sys.stderr,
+    )  # fmt: skip
+    try:
+        for epoch in range(done, stop.epochs):
+            if state.out_of_patience(stop):
+                break
+            row = {"stage": stage, **steps.one_epoch(epoch)}
+            last = epoch + 1 == stop.epochs
+            if stop.validate is not None and ((epoch + 1) % stop.every == 0 or last):
+                row["valid_ndcg@10"] = state.validate(stop.validate, model.factors(), epoch + 1)
+            state.history.append(row)
+            bar.set_postfix_str(_postfix(row, state.best))
+            bar.update()
+            if checkpoint is not None:
+                tensors = {**steps.state(), **state.tensors()}
+                final = last or state.out_of_patience(stop)
+                checkpoint.save(stage, tensors, state.facts(), final=final)
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        bar.close()
+    if state.best is not None:
+        _, epochs, factors = state.best
+        return Fitted(factors, epochs, state.history, interrupted)
+    return Fitted(model.factors(), len(state.history), state.history, interrupted)
+
+
+@dataclass
+class FitState:
+    """How far a fit is: its epochs so far, and the best of them by validation."""
+
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best: tuple[float, int, Factors] | None = None
+    since_best: int = 0  # validations
+
+    @classmethod
+    def restored(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> FitState:
+        """From what a checkpoint holds."""
+        best = None
+        if facts["best"] is not None:
+            value, epoch = facts["best"]
+            best = value, epoch, Factors(tensors["best.users"], tensors["best.items"])
+        return cls(facts["history"], best, facts["looks_since"])
+
+    def validate(self, at: Callable[[Factors], float], factors: Factors, epoch: int) -> float:
+        """Evaluate on validation data and keep the factors if they are the best so far."""
+        value = at(factors)
+        self.since_best += 1
+        if self.best is None or value > self.best[0]:
+            self.best, self.since_best = (value, epoch, factors), 0
+        return value
+
+    def out_of_patience(self, stop: Stop) -> bool:
+        """Whether validations have not improved for long enough."""
+        return stop.patience > 0 and self.since_best >= stop.patience
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The best factors, for a checkpoint."""
+        if self.best is None:
+            return {}
+        return {"best.users": self.best[2].users, "best.items": self.best[2].items}
+
+    def facts(self) -> dict[str, Any]:
+        """The rest, for a checkpoint; the key looks_since is that of version 0.1."""
+        return {
+            "history": self.history,
+            "looks_since": self.since_best,
+            "best": None if self.best is None else [self.best[0], self.best[1]],
+        }
+
+
+@dataclass
+class _Steps:
+    """The steps of an epoch: gradients of objective, adversary and penalty, then Adam."""
+
+    model: Model[Any]
+    batches: Batches
+    penalty: nn.Module
+    share: float  # the weight of the penalty in one step
+    adversary: Adversary | None
+    users: Adam
+    items: Adam
+    rates: tuple[float, float]  # of the users and of the items
+    factor: Callable[[int], float]  # of both, by the number of the step
+
+    def one_epoch(self, epoch: int) -> dict[str, Any]:
+        """Every batch once; returns the row of the history."""
+        model, objective, n_steps = self.model, self.batches.objective, self.batches.n_steps
+        name = model.name or type(model).__name__
+        began = time.perf_counter()
+        loss = attacked = pairs = penalized = 0.0
+        for number, (batch, theirs) in enumerate(_rounds(self.batches, self.adversary, epoch)):
+            with_value = number % _VALUE_EVERY == 0
+            U, V = model.scored()
+            gradient = objective.gradient(batch, U, V, value=with_value)
+            _check(gradient.users, name, "the loss", epoch)
+            if with_value and gradient.value is not None:
+                loss += gradient.value
+                pairs += _pairs_in(model, batch)
+            if self.adversary is not None:
+                own = gradient if self.adversary.objective is objective else None
+                at_attack = self.adversary.add_gradient(
+                    theirs, U, V, gradient, own=own, value=with_value
+                )
+                _check(gradient.users, name, "the adversarial loss", epoch)
+                attacked += at_attack or 0.0
+            on_parameters = getattr(self.penalty, "on", "scored") == "parameters"
+            if self.share and not on_parameters:
+                penalized = _penalize(self.penalty, U, V, gradient, self.share, n_steps)
+            gradient = model.pull_back(gradient)
+            if self.share and on_parameters:
+                where = model.users, model.items
+                penalized = _penalize(self.penalty, *where, gradient, self.share, n_steps)
+            if not math.isfinite(penalized):
+                raise TrainingError(not_finite(f"the regularizer {_name(self.penalty)}", epoch))
+            factor = self.factor(epoch * n_steps + number)
+            self.users.step(gradient.users, self.rates[0] * factor, gradient.rows)
+            self.items.step(gradient.items, self.rates[1] * factor)
+        _check(model.users, name, "the update of the users", epoch)
+        _check(model.items, name, "the update of the items", epoch)
+        row: dict[str, Any] = {
+            "epoch": epoch + 1,
+            "loss": loss / max(pairs, 1.0),
+            "penalty": penalized,
+            "valid_ndcg@10": None,
+            "two_to_inf": two_to_inf(model.factors()),
+            "seconds": time.perf_counter() - began,
+        }
+        if self.adversary is not None:
+            row["attacked_loss"] = attacked / max(pairs, 1.0)
+        return row
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            "users": self.model.users,
+            "items": self.model.items,
+            **self.users.state("adam.users"),
+            **self.items.state("adam.items"),
+            **{f"reg.{name}": value for name, value in self.penalty.state_dict().items()},
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        self.model.users.copy_(tensors["users"])
+        self.model.items.copy_(tensors["items"])
+        self.users.load("adam.users", tensors)
+        self.items.load("adam.items", tensors)
+        for name in self.penalty.state_dict():
+            setattr(self.penalty, name, tensors[f"reg.{name}"])
+
+
+def _rounds(
+    batches: Batches, adversary: Adversary | None, epoch: int
+) -> Iterator[tuple[Batch, Batch]]:
+    if adversary is not None:
+        return adversary.rounds(batches, epoch)
+    return ((batch, batch) for batch in batches.epoch(epoch))
+
+
+def _penalize(
+    penalty: nn.Module, U: Tensor, V: Tensor, gradient: Gradient, share: float, steps: int
+) -> float:
+    rows, scale = gradient.rows, 1.0 if gradient.rows is None else float(steps)
+    places = (gradient.users, gradient.items)
+    if isinstance(penalty, Regularizer):
+        return penalty.add_gradient(U, V, rows, *places, weight=share, row_scale=scale)
+    return add_gradient(penalty, U, V, rows, *places, weight=share, row_scale=scale)
+
+
+def _pairs_in(model: Model[Any], batch: Batch) -> float:
+    if batch.items is not None:
+        return float(len(batch.users))
+    return float(model.train.user_degrees[batch.users.cpu().numpy()].sum())
+
+
+def _check(values: Tensor, model: str, what: str, epoch: int) -> None:
+    if not bool(torch.isfinite(values.sum(dtype=torch.float64))):
+        raise TrainingError(not_finite(f"{what} of {model}", epoch))
+
+
+def not_finite(what: str, epoch: int) -> str:
+    """What to tell somebody whose training diverged."""
+    return (
+        f"{what} is not finite in epoch {epoch + 1}: lower the learning rate or the weights "
+        "of the terms"
+    )
+
+
+def _name(penalty: nn.Module) -> str:
+    return str(getattr(penalty, "name", "") or type(penalty).__name__)
+
+
+def _postfix(row: Mapping[str, Any], best: tuple[float, int, Factors] | None) -> str:
+    valid = "" if best is None else f", valid ndcg@10 {best[0]:.4f} (epoch {best[1]})"
+    return f"loss {row['loss']:.4f}{valid}, 2->inf {row['two_to_inf']:.1f}"
+
+
+def two_to_inf(factors: Factors) -> float:
+    """||U V^T||_{2->inf}: the largest norm of a user's scores over the whole catalogue.
+
+    Example:
+        >>> two_to_inf(Factors(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]])))
+        10.0
+    """
+    norms = LowRank(factors.users, factors.items).row_norms()
+    return float(norms.max()) if len(norms) else 0.0

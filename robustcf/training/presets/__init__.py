@@ -1,0 +1,154 @@
+"""Settings in files, one for each data set, model and regularizer, with where they come from.
+
+The file names say what they are for. ``dataset.model.reg.json``: chosen on valid by clean quality.
+``dataset.model.robust.json``: chosen on valid by quality under attack, or, where nobody searched,
+weight decay in a gauge that holds better; it brings its own regularizer.
+``dataset.model.reg.paper.json``: what the paper's table says. The data set ``default`` stands for
+all that have no file of their own. A file holds the settings that differ from the defaults and how
+they were found.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from robustcf.errors import InputError
+from robustcf.support.checks import check_choice
+from robustcf.support.registry import MODELS, REGULARIZERS
+from robustcf.training.config import TrainConfig
+
+DEFAULT = "default"
+KINDS = ("tuned", "robust", "paper")
+# What the published procedure goes with, where the preset speaks of whole rows.
+_PAIRS = {"lr": 1e-3, "user_lr": None, "schedule": "constant"}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A configuration and where it comes from.
+
+    Args:
+        name: the file's, without ``.json``.
+        config: the settings.
+        found: how they were found: the script, its command, the metrics on valid.
+    """
+
+    name: str
+    config: TrainConfig
+    found: Mapping[str, Any]
+
+
+def preset(
+    dataset: str, model: str | None = None, reg: str | None = None, kind: str = "tuned"
+) -> Preset:
+    """The preset of a data set, model and regularizer.
+
+    Args:
+        dataset: its name; ``tuned`` and ``robust`` fall back to ``default``, which is tuned for no
+            set.
+        model: ``ultragcn`` or ``bpr-mf``; by default the first, and for ``robust`` the one that
+            did best on valid under attack, where that was looked at.
+        reg: the regularizer, weight decay by default; ``robust`` chooses it itself.
+        kind: ``tuned``, ``robust`` or ``paper``.
+
+    Raises:
+        InputError: something has another name, or there is no such preset.
+
+    Example:
+        >>> preset("my-file.csv").name
+        'default.ultragcn.weight_decay'
+        >>> preset("ml-1m", reg="two_to_inf", kind="paper").name
+        'ml-1m.ultragcn.two_to_inf.paper'
+    """
+    check_choice("preset", kind, KINDS)
+    # A name that is not in the tables is code of the user's own, or an error.
+    for table, value in ((MODELS, model), (REGULARIZERS, reg)):
+        if value is not None:
+            table[value]
+    if kind == "robust" and reg is not None:
+        raise InputError(
+            f"the robust preset chooses its regularizer itself, got reg {reg!r}: leave it out"
+        )
+    known = presets()
+    if model is None:
+        model = _best_robust_model(dataset) if kind == "robust" else "ultragcn"
+    rest = {
+        "tuned": f"{model}.{reg or 'weight_decay'}",
+        "robust": f"{model}.robust",
+        "paper": f"{model}.{reg or 'weight_decay'}.paper",
+    }[kind]
+    found = known.get(f"{dataset}.{rest}") or known.get(f"{DEFAULT}.{rest}")
+    if found is None and kind == "tuned":
+        # Code of the user's own has no preset: its own defaults are the settings.
+        named = {"model": model, "reg": reg or "weight_decay"}
+        how = {"how": "the defaults of the model and the regularizer; not tuned for any set"}
+        return Preset(f"{DEFAULT}.{rest}", TrainConfig.of(**named), how)
+    if found is None:
+        there = [name for name in known if name.endswith(f".{kind}")]
+        raise InputError(
+            f"there is no preset {dataset}.{rest}; of the kind {kind!r} there are "
+            f"{', '.join(there)}"
+        )
+    return found
+
+
+def _best_robust_model(dataset: str) -> str:
+    """The model that keeps most under attack on valid, mean over the sizes; else UltraGCN.
+
+    In a set that nobody looked at, UltraGCN's preset costs no clean quality: its rankings are
+    those of weight decay. BPR-MF's may.
+    """
+    found = {
+        model: sum(entry.found["valid"]["auto"][1:])
+        for model in MODELS
+        if (entry := presets().get(f"{dataset}.{model}.robust")) and "valid" in entry.found
+    }
+    return max(found, key=lambda model: found[model], default="ultragcn")
+
+
+@cache
+def presets() -> Mapping[str, Preset]:
+    """All presets by name.
+
+    Example:
+        >>> "ml-1m.ultragcn.weight_decay" in presets()
+        True
+    """
+    found = {}
+    for entry in sorted(resources.files(__package__).iterdir(), key=lambda e: e.name):
+        if not entry.name.endswith(".json"):
+            continue
+        name = entry.name.removesuffix(".json")
+        raw = json.loads(entry.read_text(encoding="utf-8"))
+        _, model, reg, *_ = name.split(".")
+        named = {"model": model} if reg == "robust" else {"model": model, "reg": reg}
+        config = TrainConfig.of(**{**named, **raw["config"]})
+        found[name] = Preset(name, config, raw["found"])
+    return found
+
+
+def adapted(base: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
+    """A preset's settings with some of them changed.
+
+    A changed setting, other than how to refit, makes the preset's number of epochs a guess: it
+    will be chosen again. The users' learning rate follows that of the items; a change to pairs
+    takes the published procedure's learning rate and schedule along.
+
+    Example:
+        >>> adapted(preset("ml-1m").config, {"dim": 8}).epochs_chosen
+        False
+    """
+    if not changes:
+        return base
+    wanted = dict(changes)
+    if wanted.get("batching") == "pairs" and base.batching.kind != "pairs":
+        base = base.replace(**_PAIRS)
+    if "lr" in wanted and "user_lr" not in wanted and base.user_lr is not None:
+        wanted["user_lr"] = base.user_lr * wanted["lr"] / base.lr
+    tuned = base.epochs_chosen and set(wanted) <= {"refit", "epochs_chosen"}
+    return base.replace(**{"epochs_chosen": tuned, **wanted})

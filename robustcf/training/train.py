@@ -1,0 +1,256 @@
+"""``train``: a split and a configuration in, factors out."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from robustcf.data.interactions import Interactions
+from robustcf.data.split import Split
+from robustcf.errors import InputError
+from robustcf.factors import Factors
+from robustcf.metrics.evaluate import MetricReport, evaluate
+from robustcf.metrics.topk import top_items
+from robustcf.models import Model
+from robustcf.models.gauge import Gauge, shrink
+from robustcf.objectives import Batches, Objective
+from robustcf.regularizers import Regularizer
+from robustcf.support.registry import MODELS, OBJECTIVES, REGULARIZERS
+from robustcf.training.adversarial import Adversary, adversary
+from robustcf.training.config import TrainConfig
+from robustcf.training.loop import Checkpoint, Fitted, Optimizer, Stop, fit
+
+FIT_ON = ("train", "train and valid")
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A trained recommender and how it came about.
+
+    Args:
+        factors: the embeddings.
+        config: what it was trained with.
+        split: the data.
+        fit_on: ``train``, or ``train and valid``.
+        epochs: epochs behind the factors.
+        history: one row per epoch, of all stages.
+        train_seconds: time spent learning, validations included.
+        valid: metrics on valid of the factors that were fit without it, or None.
+        interrupted: whether Ctrl-C ended it.
+    """
+
+    factors: Factors
+    config: TrainConfig
+    split: Split
+    fit_on: str
+    epochs: int
+    history: list[dict[str, Any]]
+    train_seconds: float
+    valid: MetricReport | None = None
+    interrupted: bool = False
+
+    @property
+    def seen(self) -> Interactions:
+        """The pairs it was fit on."""
+        return fit_pairs(self.split, self.fit_on)
+
+    def evaluate(self, ks: tuple[int, ...] = (10, 20)) -> MetricReport:
+        """Test metrics by the protocol of the set; what it was fit on is masked in any case."""
+        mask = fit_mask(self.split, self.fit_on, "test")
+        return evaluate(self.factors, self.split, ks, mask=mask)
+
+    def recommend(self, user: int, k: int = 10) -> list[int]:
+        """The ids of the k best items that a user (an id) does not have yet."""
+        top = top_items(self.factors, [user], k, self.split.train_full)[0]
+        return [int(item) for item in top if item >= 0]
+
+
+def fit_pairs(split: Split, fit_on: str) -> Interactions:
+    """The pairs that factors were fit on: train, or train and valid after a refit."""
+    return split.train if fit_on == "train" else split.train_full
+
+
+def fit_mask(split: Split, fit_on: str, part: str) -> tuple[str, ...]:
+    """The parts that are no candidates when such factors are evaluated on ``part``.
+
+    Raises:
+        InputError: they were fit on the very pairs that would be evaluated.
+    """
+    if fit_on == "train":
+        return split.masked(part)
+    if part == "valid":
+        raise InputError("these factors were fit on train and valid: evaluate them on test only")
+    return ("train", "valid")
+
+
+def build_model(
+    config: TrainConfig,
+    train: Interactions,
+    *,
+    device: torch.device | str = "cpu",
+    start: Factors | None = None,
+) -> Model[Any]:
+    """The model that a configuration describes, on these pairs.
+
+    Example:
+        >>> from robustcf.data import checkerboard
+        >>> build_model(TrainConfig.of(model="bpr-mf", dim=3), checkerboard().train).dim
+        3
+    """
+    chosen = config.resolved().model
+    kind = MODELS[chosen.name]
+    return kind(train, chosen.settings, seed=config.seed, device=device, start=start)
+
+
+def build_objective(
+    config: TrainConfig, pairs: Interactions, *, device: torch.device | str = "cpu"
+) -> Objective[Any]:
+    """The objective that a configuration describes, on these pairs.
+
+    Example:
+        >>> from robustcf.data import checkerboard
+        >>> build_objective(TrainConfig.of(negative_weight=7.0), checkerboard().train).name
+        'bce'
+    """
+    chosen = config.resolved().objective
+    return OBJECTIVES[chosen.name](pairs, chosen.settings, device=device)
+
+
+def build_regularizer(config: TrainConfig) -> Regularizer:
+    """The regularizer that a configuration describes.
+
+    Example:
+        >>> build_regularizer(TrainConfig.of(reg="two_to_inf", reg_top=8))
+        TwoToInf(estimator=exact, top=8, side=users)
+    """
+    chosen = config.resolved().reg
+    return REGULARIZERS[chosen.name].configured(chosen.settings, config.seed)
+
+
+def build_adversary(config: TrainConfig, batches: Batches) -> Adversary | None:
+    """The adversary that a configuration describes; None where there is none, or its weight is 0.
+
+    Example:
+        >>> from robustcf.data import checkerboard
+        >>> config = TrainConfig.of(adversarial="softmax", adv_eps=0.05)
+        >>> batches = Batches(build_objective(config, checkerboard().train))
+        >>> build_adversary(config, batches).config.eps
+        0.05
+    """
+    chosen = config.resolved().adversary
+    if chosen.name == "none" or chosen.settings.weight == 0:
+        return None
+    return adversary(chosen.name, batches, chosen.settings)
+
+
+def gauged(factors: Factors, config: TrainConfig) -> Factors:
+    """Trained factors in the gauge, and shrunk, as a configuration says.
+
+    Example:
+        >>> factors = Factors(torch.ones(2, 1), torch.tensor([[4.0], [8.0]]))
+        >>> balanced = gauged(factors, TrainConfig.of(gauge="balanced"))
+        >>> (balanced.items ** 2).round(decimals=3).tolist()
+        [[2.0], [2.0]]
+    """
+    if config.gauge == "none":
+        return factors
+    return shrink(Gauge.balanced(*factors).apply(factors), config.shrink)
+
+
+def train(
+    split: Split,
+    config: TrainConfig | None = None,
+    *,
+    device: torch.device | str = "cpu",
+    checkpoint: Checkpoint | None = None,
+    progress: bool = False,
+) -> Trained:
+    """Train on a split as a configuration says; test pairs are never touched.
+
+    Where the number of epochs is not chosen yet, it is chosen on valid by NDCG@10, learning
+    from train alone. Then, by ``config.refit``, that many epochs are made again on train and
+    valid together: ``auto`` does so where valid was carved out of the training pairs. A
+    configuration whose number of epochs is already chosen goes there at once.
+
+    Args:
+        split: the data.
+        config: None takes the preset of the split's name, or the defaults.
+        device: where the tensors live.
+        checkpoint: where to keep the state, and to go on from.
+        progress: whether to show a bar.
+
+    Returns:
+        The factors and how they came about.
+
+    Example:
+        >>> from robustcf.data import checkerboard
+        >>> trained = train(checkerboard(), TrainConfig.of(dim=4, epochs=2, negative_weight=10.0))
+        >>> len(trained.recommend(0, k=3))
+        3
+    """
+    if config is None:
+        from robustcf.training.presets import preset
+
+        config = preset(split.name).config
+    config = config.resolved()
+    refit = config.refit == "yes" or (config.refit == "auto" and split.valid_source == "carved")
+    has_valid = len(split.valid) > 0
+    refit = refit and has_valid
+
+    def fitted_on(pairs: Interactions, stop: Stop, stage: str) -> Fitted:
+        objective = build_objective(config, pairs, device=device)
+        batches = Batches(objective, config.batching, seed=config.seed)
+        return fit(
+            build_model(config, pairs, device=device),
+            batches,
+            stop,
+            reg=build_regularizer(config),
+            reg_weight=config.reg.settings.weight,
+            adversary=build_adversary(config, batches),
+            optimizer=Optimizer(
+                config.lr, config.user_lr, config.schedule, config.beta1, config.beta2
+            ),
+            checkpoint=checkpoint,
+            stage=stage,
+            progress=progress,
+        )
+
+    began = time.perf_counter()
+    history: list[dict[str, Any]] = []
+    epochs, valid = config.epochs, None
+    if not (config.epochs_chosen and refit):
+
+        def validate(factors: Factors) -> float:
+            return evaluate(factors, split, (10,), part="valid")["ndcg@10"]
+
+        choosing = has_valid and not config.epochs_chosen
+        stop = Stop(
+            config.epochs,
+            validate if choosing else None,
+            every=config.eval_every,
+            patience=config.patience,
+        )
+        fitted = fitted_on(split.train, stop, "train")
+        history, epochs = fitted.history, fitted.epochs
+        if has_valid:
+            valid = evaluate(gauged(fitted.factors, config), split, part="valid")
+        if not refit or fitted.interrupted:
+            return Trained(
+                gauged(fitted.factors, config), config, split, "train", epochs, history,
+                _seconds(began, history), valid, fitted.interrupted,
+            )  # fmt: skip
+    fitted = fitted_on(split.train_full, Stop(epochs, planned=config.epochs), "refit")
+    history = history + fitted.history
+    return Trained(
+        gauged(fitted.factors, config), config, split, "train and valid", fitted.epochs, history,
+        _seconds(began, history), valid, fitted.interrupted,
+    )  # fmt: skip
+
+
+def _seconds(began: float, history: list[dict[str, Any]]) -> float:
+    """Time of this process, or of the epochs where more of them were made by an earlier one."""
+    return max(time.perf_counter() - began, float(np.sum([row["seconds"] for row in history])))
