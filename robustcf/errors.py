@@ -23,4 +23,4 @@ class DownloadError(RobustcfError, OSError):
 
 
 class TrainingError(RobustcfError, ArithmeticError):
-    """Training went astray: a loss, a penalty or an update is not finite any more."""
+    """Training diverged: a loss, a penalty or an update is not finite any more."""

@@ -53,7 +53,7 @@ class Attack(ABC):
             default, or absolute. Multiplying embeddings by a constant changes no ranking: only
             relative budgets compare models of different scale.
         side: which factors are perturbed.
-        fixed: columns that no attack may touch, a constant 1 beside a bias, say. They do not count
+        fixed: columns that no attack may touch, the constant 1 of a bias, say. They do not count
             in the factor's own size either.
     """
 

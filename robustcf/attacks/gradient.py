@@ -23,7 +23,7 @@ class Viewpoint:
     """What an attack sees of the factors before it moves.
 
     Args:
-        scaled: the factors, at the scale at which the objective looks at them.
+        scaled: the factors, at the scale at which the objective sees them.
         gradient: the objective's there.
     """
 

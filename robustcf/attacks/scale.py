@@ -1,8 +1,8 @@
-"""The scale at which an objective looks at factors: its own choice, not that of their training.
+"""The scale at which an objective sees factors: its own choice, not that of their training.
 
 Multiplying U or V by a constant changes no ranking, but it does change the gradients of losses that
 read a score as a logit. An attack of relative size must not depend on it: otherwise embeddings that
-are merely long, or short, would pass for robust ones. So it looks at ``c U / ||U||`` and
+are merely long, or short, would pass for robust ones. So it works on ``c U / ||U||`` and
 ``c V / ||V||``, where c is the scale at which the objective is least, and takes its perturbation
 back to the scale of the factors.
 

@@ -151,14 +151,14 @@ def _shortened(
         radius = safe / slope(safe, n, D) * (1 - relative) - blur / budgets.items
     else:
         # Items that may not move cannot stand in for rounding: it is taken off gap and distance.
-        room = safe - 2 * blur * n
-        radius = room / slope(room, n, D + 2 * blur) * (1 - relative)
+        safer = safe - 2 * blur * n
+        radius = safer / slope(safer, n, D + 2 * blur) * (1 - relative)
     # A comparison with NaN is false: whatever went wrong is certified for nothing.
     return torch.where(radius > 0, radius, 0.0)
 
 
 def worst_case(
-    user: npt.ArrayLike, ahead: npt.ArrayLike, behind: npt.ArrayLike, user_room: float
+    user: npt.ArrayLike, ahead: npt.ArrayLike, behind: npt.ArrayLike, user_size: float
 ) -> npt.NDArray[np.float64]:
     """Where to move a user so that, at the radius of a pair, the two items draw level.
 
@@ -169,10 +169,10 @@ def worst_case(
         user: u, a vector.
         ahead: v_i.
         behind: v_j.
-        user_room: how far u may move, at most ||u||.
+        user_size: how far u may move, at most ||u||.
 
     Returns:
-        x, at distance ``user_room`` from u.
+        x, at distance ``user_size`` from u.
 
     Example:
         >>> worst_case([1.0, 0.0], [1.0, 1.0], [0.0, 1.0], 0.6).round(3).tolist()
@@ -180,7 +180,7 @@ def worst_case(
     """
     u, d = np.asarray(user, np.float64), np.asarray(ahead, np.float64) - np.asarray(behind)
     n = float(np.linalg.norm(u))
-    if n == 0 or user_room == 0:
+    if n == 0 or user_size == 0:
         return u.copy()
     along = u / n
     away = (d @ along) * along - d  # at a right angle to u, away from d
@@ -188,7 +188,7 @@ def worst_case(
         away = np.eye(len(u))[int(np.abs(along).argmin())]
         away = away - (away @ along) * along
     size = float(np.linalg.norm(away))
-    sine = min(user_room / n, 1.0)
+    sine = min(user_size / n, 1.0)
     turned = away / size if size > 0 else away
     cosine = math.sqrt(1 - sine**2)
     x: npt.NDArray[np.float64] = n * cosine * (cosine * along + sine * turned)

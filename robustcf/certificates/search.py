@@ -1,7 +1,7 @@
 """The smallest radii of an item against the rest of the catalogue, without looking at all of it.
 
 Ranked lists end: only the first few items that may overtake another one matter. The radius of a
-pair falls with the gap, so the catalogue is looked at in the order of its scores, and left as
+pair falls with the gap, so the catalogue is read in the order of its scores, and left as
 soon as the gap alone, with the largest distance there is between items, rules the rest out.
 """
 
@@ -20,8 +20,8 @@ from robustcf.data.interactions import Interactions
 from robustcf.factors import Factors
 from robustcf.metrics.topk import BLOCK_BYTES, rows_of
 
-# Rivals looked at first; where they do not settle it, twice as many, and so on.
-_FIRST_LOOK = 64
+# Rivals read first; where they do not settle it, twice as many, and so on.
+_FIRST_RIVALS = 64
 
 Ids = npt.NDArray[np.int64]
 
@@ -127,41 +127,41 @@ class _Search:
             scores[torch.from_numpy(seen_rows), torch.from_numpy(seen_items).long()] = -torch.inf
         scores[rows, items] = -torch.inf
 
-        look = min(max(_FIRST_LOOK, 2 * self.count), scores.shape[1])
-        best, rivals = scores.topk(look, dim=1)
+        width = min(max(_FIRST_RIVALS, 2 * self.count), scores.shape[1])
+        best, rivals = scores.topk(width, dim=1)
         place = torch.arange(len(users))
         found = torch.zeros(len(rows), self.count, dtype=torch.float64)
         pending = torch.arange(len(rows))
-        if look >= self.count:
+        if width >= self.count:
             pending = pending[own > best[rows, self.count - 1]]
         while len(pending):
             left = []
-            for part in self._parts(pending, rows, look):
+            for part in self._parts(pending, rows, width):
                 at = place[rows[part]]
-                radii, settled = self._look(
+                radii, settled = self._smallest(
                     best, rivals, norms[rows[part]], at, items[part], own[part]
                 )
                 found[part] = radii
                 left.append(part[~settled])
             pending = torch.cat(left)
-            look = min(2 * look, scores.shape[1])
+            width = min(2 * width, scores.shape[1])
             undecided = torch.unique_consecutive(rows[pending])
-            best, rivals = scores[undecided].topk(look, dim=1)
+            best, rivals = scores[undecided].topk(width, dim=1)
             place[undecided] = torch.arange(len(undecided))
         return np.asarray(found.numpy())
 
-    def _parts(self, pending: Tensor, rows: Tensor, look: int) -> list[Tensor]:
+    def _parts(self, pending: Tensor, rows: Tensor, width: int) -> list[Tensor]:
         """Pending items in groups of whole users, small enough for their rivals' embeddings."""
-        size = max(1, BLOCK_BYTES // (8 * look * max(1, self.V.shape[1])))
+        size = max(1, BLOCK_BYTES // (8 * width * max(1, self.V.shape[1])))
         number = torch.unique_consecutive(rows[pending], return_inverse=True)[1]
         sizes = torch.bincount(number // size)
         return list(torch.split(pending, sizes.tolist()))
 
-    def _look(
+    def _smallest(
         self, best: Tensor, rivals: Tensor, n: Tensor, at: Tensor, items: Tensor, own: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The smallest radii among the best rivals, and whether no other one matters."""
-        look = rivals.shape[1]
+        width = rivals.shape[1]
         chosen, number = torch.unique_consecutive(at, return_inverse=True)
         inner = self._inner_products(number, items, rivals[chosen])
         squares = self.squares[items][:, None] + self.squares[rivals[at]] - 2 * inner
@@ -172,8 +172,8 @@ class _Search:
         theirs, n = best[at], n[:, None]
         radii = self.radius(own[:, None] - theirs, n, distances, self.budgets)
         radii = torch.where(theirs == -torch.inf, torch.inf, radii)
-        if look < self.count:
-            radii = torch.nn.functional.pad(radii, (0, self.count - look), value=torch.inf)
+        if width < self.count:
+            radii = torch.nn.functional.pad(radii, (0, self.count - width), value=torch.inf)
         smallest = radii.topk(self.count, dim=1, largest=False).values
         # All others score at most the last rival seen, and are nowhere farther than the farthest.
         others = self.radius(
@@ -184,10 +184,10 @@ class _Search:
         )[:, 0]
         enough = smallest[:, -1].clamp_max(self.cap)
         settled = (others > enough) | (theirs[:, -1] == -torch.inf)
-        return smallest, settled if look < len(self.V) else torch.ones_like(settled)
+        return smallest, settled if width < len(self.V) else torch.ones_like(settled)
 
     def _inner_products(self, number: Tensor, items: Tensor, rivals: Tensor) -> Tensor:
-        """v_i.v_j of each item with the rivals of its user: one small product a user."""
+        """v_i.v_j of each item with the rivals of its user: one small product per user."""
         first = torch.searchsorted(number, torch.arange(len(rivals)))
         within = torch.arange(len(number)) - first[number]
         padded = torch.zeros(len(rivals), int(within.max()) + 1, dtype=torch.int64)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.95,
     show_default=True,
-    help="Of the intervals; the rest is the level of the tests.",
+    help="Confidence of the intervals; the rest is the level of the tests.",
 )
 @reports
 def compare(

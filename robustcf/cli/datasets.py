@@ -51,7 +51,11 @@ def datasets(context: click.Context, data_dir: str | None) -> Report | None:
 @datasets.command()
 @click.argument("name")
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the random split."
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of the random split.",
 )
 @data_options
 @reports

@@ -45,7 +45,9 @@ from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZ
     show_default=True,
     help="Settings chosen on valid for clean quality, for quality under attack, or the paper's.",
 )
-@click.option("--reg-weight", type=float, help="Its weight, for every 1,024 training pairs.")
+@click.option(
+    "--reg-weight", type=float, help="Weight of the regularizer, for every 1,024 training pairs."
+)
 @click.option("--estimator", metavar="E", help="How two_to_inf finds its row (default exact).")
 @click.option("--reg-top", type=int, help="Rows that two_to_inf averages over.")
 @click.option("--reg-side", type=click.Choice(["users", "items"]), help="Rows of UV^T or VU^T.")

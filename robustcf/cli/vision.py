@@ -65,13 +65,13 @@ def vision(context: click.Context, data_dir: str | None) -> Report | None:
     help="Penalize N images of each batch (default 32; all of them: --set reg_images=null).",
 )
 @click.option("--estimator", metavar="E", help="How two_to_inf finds its row (default twinest).")
-@click.option("--reg-budget", type=int, help="Products an image of two_to_inf (default 9).")
+@click.option("--reg-budget", type=int, help="Products per image of two_to_inf (default 9).")
 @click.option("--reg-steps", type=int, help="Power steps of spectral and infinity (default 1).")
-@click.option("--depth", type=int, help="Of the WideResNet (default 16).")
-@click.option("--width", type=int, help="Of the WideResNet (default 10).")
-@click.option("--epochs", type=int, help="Passes over the training images (default 200).")
+@click.option("--depth", type=int, help="Depth of the WideResNet (default 16).")
+@click.option("--width", type=int, help="Width of the WideResNet (default 10).")
+@click.option("--epochs", type=int, help="Epochs (default 200).")
 @click.option("--lr", type=float, help="Learning rate at the start (default 0.1).")
-@click.option("--batch-size", type=int, help="Images a step (default 128).")
+@click.option("--batch-size", type=int, help="Images per step (default 128).")
 @click.option(
     "--set", "options", metavar="KEY=VALUE", multiple=True, help="Any other training setting."
 )
@@ -80,8 +80,8 @@ def vision(context: click.Context, data_dir: str | None) -> Report | None:
     "--valid-share", type=float, default=0.0, show_default=True,
     help="Share of train that is held out, to choose settings on.",
 )  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True, help="Of training.")
-@click.option("--split-seed", type=int, default=0, show_default=True, help="Of a drawn split.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Training seed.")
+@click.option("--split-seed", type=int, default=0, show_default=True, help="Seed of a drawn split.")
 @click.option("--threads", type=int, help="CPU threads (default: all cores).")
 @click.option("--device", default="cpu", show_default=True, help="Where the tensors live.")
 @click.option("--data-dir", metavar="DIR", help="Look here first, and download to here.")
@@ -182,7 +182,7 @@ def _measured(test: dict[str, Any]) -> str:
 @vision.command()
 @click.argument("run")
 @click.option("--eps", type=float, default=2 / 255, show_default="2/255", help="Pixels in [0, 1].")
-@click.option("--steps", type=int, default=2, show_default=True, help="Of PGD.")
+@click.option("--steps", type=int, default=2, show_default=True, help="PGD steps.")
 @click.option(
     "--jacobian-images", type=click.IntRange(min=1), default=100, show_default=True,
     help="Test images at which the Jacobian is measured.",
@@ -212,13 +212,19 @@ def evaluate(
 
 @vision.command(cls=ListCommand)
 @click.argument("run")
-@click.option("--image", type=click.IntRange(min=0), default=0, show_default=True, help="Of test.")
+@click.option(
+    "--image",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Number of the test image.",
+)
 @click.option(
     "--methods", multiple=True, metavar="M...", help="Estimators (default: the paper's and ours)."
 )
 @click.option("--budgets", type=int, multiple=True, metavar="B...", help="Products (10 20 50 100).")
-@click.option("--trials", type=int, default=100, show_default=True, help="For each point.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the first trial.")
+@click.option("--trials", type=int, default=100, show_default=True, help="Trials for each point.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the first trial.")
 @click.option("--data-dir", metavar="DIR", help="Look here first for the images of the run.")
 @reports
 def jacobian(

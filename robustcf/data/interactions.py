@@ -383,7 +383,7 @@ def _column(
         return None
     array = np.asarray(values)
     if array.shape != (length,):
-        raise DataError(f"{name} must have one entry a pair ({length}), got shape {array.shape}")
+        raise DataError(f"{name} must have one entry per pair ({length}), got shape {array.shape}")
     if array.dtype.kind not in "iuf":
         raise DataError(f"{name} must be numbers, got dtype {array.dtype}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():

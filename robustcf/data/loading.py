@@ -311,7 +311,7 @@ def _load_own(
 ) -> Split:
     given_test = "test" in files
     if "valid" in files and not given_test:
-        raise DataError("valid_file needs test_file beside it: a file for valid alone is no split")
+        raise DataError("valid_file needs test_file too: a file for valid alone is no split")
     refused = {"k_core": k_core, "split": strategy, "test_ratio": test_ratio}
     if "valid" in files:
         refused["valid_ratio"] = valid_ratio

@@ -106,7 +106,7 @@ def read_json_lists(data: bytes, source: str) -> RawPairs:
             f"{source}: not valid JSON ({error}); expected [[item, ...], ...]"
         ) from None
     if not isinstance(lists, list) or not lists:
-        raise DataError(f"{source}: expected a non-empty JSON list with one list of items a user")
+        raise DataError(f"{source}: expected a non-empty JSON list with one list of items per user")
     for user, items in enumerate(lists):
         if not isinstance(items, list) or not all(
             type(item) is int and item >= 0 for item in items

@@ -154,7 +154,7 @@ def _sharpen(
 
 
 def _finish(run: Run) -> NormEstimate:
-    """Small sides, or no room for a look: every row or column that the budget allows."""
+    """Small sides, or no budget for a first sketch: every row or column that the budget allows."""
     from robustcf.estimators.exact import norms_by_products
 
     d, n = run.op.shape

@@ -70,7 +70,7 @@ class Ranking(NamedTuple):
     """What a method knows of all rows before it reads the best of them.
 
     Attributes:
-        scores: one a row, larger for rows that seem longer; on any scale.
+        scores: one per row, larger for rows that seem longer; on any scale.
         bounds: upper bounds of the norm, as in `Run.conclude`.
         lower: a lower bound of the norm that needs no row to be read.
         value: the answer where no row is to be read, for the methods that allow it.

@@ -24,7 +24,7 @@ def rademacher_averaging(
 
     Args:
         A: a matrix or operator.
-        budget: products in all, two a sign vector.
+        budget: products in all, two per sign vector.
         verify: how many of the best-ranked rows to read exactly.
         generator: a torch generator, an integer seed, or None for fresh entropy.
         delta: the upper bound may fail with this probability.

@@ -26,7 +26,7 @@ def xnysdiag(
     With m sign vectors X and W = A^H X, the Nystrom approximation of A A^H is A P A^H, P the
     projector onto range(W). Leaving x_k out of it, the rest is estimated by Hutchinson's sample
     x_k * (A (I - P_k) A^H x_k), and the m results are averaged. Exact once A has rank below m.
-    Two products a vector.
+    Two products per vector.
 
     Args:
         A: a matrix or operator.

@@ -26,7 +26,7 @@ def xrownorm(
 
     With m Gaussian vectors w_k and Q_k an orthonormal basis of A^H A times all of them but the
     k-th, every ||A_i Q_k||^2 + |A_i (I - Q_k Q_k^H) w_k|^2 is unbiased for ||A_i||^2; their mean
-    ranks the rows. Exact as soon as A has rank below m. Three products a vector.
+    ranks the rows. Exact as soon as A has rank below m. Three products per vector.
 
     Args:
         A: a matrix or operator.

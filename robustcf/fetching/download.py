@@ -1,6 +1,6 @@
 """Fetching one file over HTTP so that what arrives is whole, right, and arrives once.
 
-A file is streamed into a hidden ``.NAME.part`` beside its target, resumed by range where the
+A file is streamed into a hidden ``.NAME.part`` next to its target, resumed by range where the
 server can, checked, and only then renamed to its name: a reader never sees half a file. A
 connection that breaks leaves the part for the next try to resume; a wrong checksum or a full
 disk leaves nothing.

@@ -1,4 +1,4 @@
-"""Ranking metrics, one value a user, and the full-ranking evaluation on top of them."""
+"""Ranking metrics, one value per user, and the full-ranking evaluation on top of them."""
 
 from robustcf.metrics.evaluate import MetricReport, Protocol, evaluate
 from robustcf.metrics.ranking import (

@@ -1,4 +1,4 @@
-"""Full-ranking evaluation of factors on a split, with its protocol beside the numbers."""
+"""Full-ranking evaluation of factors on a split, with the protocol behind the numbers."""
 
 from __future__ import annotations
 

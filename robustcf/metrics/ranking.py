@@ -1,4 +1,4 @@
-"""Pure functions on ranked lists: hits in, one value a user out.
+"""Pure functions on ranked lists: hits in, one value per user out.
 
 Everywhere, ``hits`` is users x length, True where the item at that rank is relevant, best rank
 first (a list that ran out of items is padded with False), and ``relevant`` is the number of
@@ -30,7 +30,7 @@ def _checked(hits: Hits, relevant: Counts, k: int) -> Hits:
         )
     if relevant.shape != (len(hits),):
         raise InputError(
-            f"relevant must hold one count a user ({len(hits)}), got shape {relevant.shape}"
+            f"relevant must hold one count per user ({len(hits)}), got shape {relevant.shape}"
         )
     if len(relevant) and relevant.min() < 1:
         raise InputError(

@@ -131,22 +131,22 @@ class _Ranker:
         rough, items_t = self._candidates(scores)
         top = items_t[:, : self.k].cpu().numpy()
 
-        reach = self.error * torch.linalg.vector_norm(Ub, dim=1)[:, None]
-        near = torch.nonzero(~self._apart(rough, items_t, reach))[:, 0]
+        slack = self.error * torch.linalg.vector_norm(Ub, dim=1)[:, None]
+        near = torch.nonzero(~self._told_apart(rough, items_t, slack))[:, 0]
         if len(near):
             top[near.cpu().numpy()] = self._rank_again(
-                users, Ub, near, rough[near], items_t[near], reach[near, 0].double(), seen
+                users, Ub, near, rough[near], items_t[near], slack[near, 0].double(), seen
             )
         top[np.arange(self.k) >= left[:, None]] = -1
         return np.asarray(top, dtype=np.int64)
 
-    def _apart(self, rough: Tensor, items: Tensor, reach: Tensor) -> Tensor:
+    def _told_apart(self, rough: Tensor, items: Tensor, slack: Tensor) -> Tensor:
         """Whether the bulk scores alone tell each of the first k from the next, for certain."""
-        errors = reach * self.norms[items]
+        errors = slack * self.norms[items]
         high, low = rough - errors, rough + errors
         if self.candidates < self.n_items:
             # What is no candidate scores at most the last one, with the largest error there is.
-            low[:, -1] = rough[:, -1] + reach[:, 0] * self.largest
+            low[:, -1] = rough[:, -1] + slack[:, 0] * self.largest
         last = min(self.k, rough.shape[1] - 1)
         clear = (high[:, :last] > low[:, 1 : last + 1]) | (rough[:, 1 : last + 1] == -torch.inf)
         whole: Tensor = clear.all(dim=1)
@@ -159,7 +159,7 @@ class _Ranker:
         near: Tensor,
         rough: Tensor,
         items: Tensor,
-        reach: Tensor,
+        slack: Tensor,
         seen: Interactions | None,
     ) -> TopItems:
         """Candidates by their float64 scores; where even these leave doubt, all items."""
@@ -169,7 +169,7 @@ class _Ranker:
         if self.candidates < self.n_items:
             kept = exact.sort(dim=1, descending=True).values[:, self.k - 1]
             # Everything left out scored at most the last candidate, up to the error of the bulk.
-            bound = rough[:, -1].double() + reach * self.largest
+            bound = rough[:, -1].double() + slack * self.largest
             unsure = ~(kept > bound) & (rough[:, -1] > -torch.inf)
             for place in torch.nonzero(unsure)[:, 0].tolist():
                 row = int(near[place])

@@ -107,7 +107,7 @@ def bce_rows(
     Returns:
         The gradient for the users (B x d), and the loss or None.
 
-    Cost: three products of B x n x d, two or three cheap passes, one look at each sparse entry.
+    Cost: three products of B x n x d, two or three cheap passes, one read of each sparse entry.
 
     Example:
         >>> U, V = torch.zeros(1, 1), torch.tensor([[1.0], [2.0]])
@@ -209,7 +209,7 @@ def softmax_rows(
     Returns:
         The gradient for the users (B x d), and the loss or None.
 
-    Cost: three products of B x n x d, three cheap passes, one look at each sparse entry.
+    Cost: three products of B x n x d, three cheap passes, one read of each sparse entry.
 
     Example:
         >>> one, U, V = torch.zeros(1, dtype=torch.int64), torch.zeros(1, 1), torch.ones(2, 1)

@@ -127,7 +127,7 @@ def certified_radii(
     """How large an attack must be before a user's top k are no longer the same items.
 
     Args:
-        target: what is attacked; users with a pair that counts are looked at.
+        target: what is attacked; users with a pair that counts.
         threat: of the norm ``row``; None for the default, relative sizes.
         ks: sizes of the set; 1 is the first recommendation.
         bound: ``tight`` gives the exact radius, ``plain`` a lower bound of it.

@@ -247,7 +247,7 @@ def _pgd(request: Request) -> Curves:
 def _auto(request: Request) -> Curves:
     """FGM and PGD on every objective.
 
-    Relative, objectives are looked at with the temperature they ask for, and by FGM also at the
+    Relative, objectives get the temperature they ask for, and by FGM also at the
     scale where they are least (see :mod:`robustcf.attacks.scale`): two views see more than one.
     """
     options, curves = request.options(), Curves()

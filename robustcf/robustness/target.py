@@ -36,7 +36,7 @@ class Target:
         items: V, items x dim. The score of user u and item i is ``U[u] @ V[i]``.
         data: the pairs that the factors were fit on: a scipy or numpy matrix (users x items), an
             :class:`robustcf.data.Interactions`, or a whole :class:`robustcf.data.Split`.
-        test: held-out pairs, a matrix too; only beside a matrix or Interactions.
+        test: held-out pairs, a matrix too; only with a matrix or Interactions.
         part: the pairs that count as relevant: ``test`` by default, or ``valid`` to choose by.
             Without any held-out pairs it is ``train``: then the curve tells how what was learnt
             holds, and nothing of quality on new pairs.

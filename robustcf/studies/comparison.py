@@ -152,7 +152,7 @@ def compare(
 
     Several seeds of a setting are averaged user by user. Verdicts are by the Holm-corrected p:
     the chance of any false verdict in the whole comparison is at most ``1 - confidence``. That is
-    a statement about users; the seeds are shown beside it.
+    a statement about users; the seeds are shown next to it.
 
     Args:
         groups: label -> one array, epsilons x users, for each seed; the same users everywhere.

@@ -111,11 +111,11 @@ def plot_curves(
     """
     if not curves:
         raise InputError("plot_curves needs at least one curve, got none")
-    beside: dict[Kind, Mapping[str, RobustnessCurve]] = {
+    others: dict[Kind, Mapping[str, RobustnessCurve]] = {
         "random": controls or {},
         "certificate": certificates or {},
     }
-    everything = [c for group in (curves, *beside.values()) for c in group.values()]
+    everything = [c for group in (curves, *others.values()) for c in group.values()]
     axes_names = {curve.threat.axis for curve in everything}
     if len(axes_names) > 1:
         raise InputError(
@@ -127,7 +127,7 @@ def plot_curves(
         lines.append(Line(shown, curve.epsilons, curve[metric][None]))
         lines += [
             Line(shown, group[label].epsilons, group[label][metric][None], kind)
-            for kind, group in beside.items()
+            for kind, group in others.items()
             if label in group
         ]
     first = everything[0]

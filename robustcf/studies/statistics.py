@@ -2,7 +2,7 @@
 
 Everything here is about means over users. The users are what is drawn again: an interval says how
 far a mean would move with other users of the same kind. It says nothing of other training seeds;
-their spread has to be shown beside it.
+their spread has to be shown next to it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: beside their place, to the disk, then by renaming."""
+"""Files that are there whole or not at all: next to their place, to the disk, then by renaming."""
 
 from __future__ import annotations
 

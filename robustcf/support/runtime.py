@@ -46,7 +46,7 @@ def device_of(name: str) -> torch.device:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, machine and threads: what a run writes down beside its configuration.
+    """Versions, machine and threads: what a run writes down with its configuration.
 
     Example:
         >>> sorted(environment())

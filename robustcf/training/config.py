@@ -319,7 +319,7 @@ def _from_0_1(values: Mapping[str, Any]) -> dict[str, Any]:
         changed = [key for key in weights if values.get(key, defaults[key]) != defaults[key]]
         if changed:
             raise InputError(
-                f"{', '.join(changed)} of the adversary bce beside bpr-mf cannot be carried over "
+                f"{', '.join(changed)} of the adversary bce with bpr-mf cannot be carried over "
                 "from version 0.1: train again"
             )
     configs = {

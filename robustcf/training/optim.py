@@ -6,10 +6,15 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 from robustcf.errors import InputError
 
 SCHEDULES = ("linear", "cosine", "constant")
+
+# From this many numbers on, a step on all rows is torch's fused one, in a single sweep through
+# memory: below, the parameter and its moments stay in the cache and there is little to gain.
+FUSED_FROM = 2**21
 
 
 def schedule(name: str, progress: float) -> float:
@@ -33,8 +38,8 @@ def schedule(name: str, progress: float) -> float:
 class Adam:
     """Adam with bias correction; rows that a step leaves out keep their moments as they are.
 
-    A row counts its own steps. In a pass over blocks of users every user is visited once, so
-    for them this is plain Adam at one step a pass; items take a step with every block.
+    A row counts its own steps. In an epoch over blocks of users every user is visited once, so
+    for them this is plain Adam at one step per epoch; items take a step with every block.
 
     Args:
         parameter: updated in place.
@@ -67,6 +72,8 @@ class Adam:
     def step(self, gradient: Tensor, lr: float, rows: Tensor | None = None) -> None:
         """One step for all rows, or for these rows (each at most once)."""
         if rows is None:
+            if self.parameter.numel() >= FUSED_FROM and self._fused(gradient, lr):
+                return
             self.steps += 1
             self._update(self.parameter, self.mean, self.square, gradient, lr, self.steps)
             return
@@ -75,6 +82,20 @@ class Adam:
         self._update(parameter, mean, square, gradient, lr, steps)
         self.parameter[rows], self.mean[rows], self.square[rows] = parameter, mean, square
         self.steps[rows] = steps
+
+    def _fused(self, gradient: Tensor, lr: float) -> bool:
+        """One step of torch's own Adam, where all rows have made as many; whether it was made."""
+        done = int(self.steps[0])
+        if not bool((self.steps == done).all()):
+            return False
+        count = torch.tensor(float(done), device=self.parameter.device)
+        adam(
+            [self.parameter], [gradient], [self.mean], [self.square], [], [count],
+            fused=True, amsgrad=False, beta1=self.beta1, beta2=self.beta2, lr=lr,
+            weight_decay=0.0, eps=self.eps, maximize=False,
+        )  # fmt: skip
+        self.steps += 1
+        return True
 
     def _update(
         self, parameter: Tensor, mean: Tensor, square: Tensor, g: Tensor, lr: float, steps: Tensor

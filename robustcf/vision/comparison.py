@@ -16,7 +16,7 @@ from robustcf.estimators import METHODS, FunctionOperator, two_to_inf
 from robustcf.vision.attacks import evaluation_mode
 from robustcf.vision.jacobian import JacobianOperator
 
-#: The paper's methods, and the library's own beside them.
+#: The paper's methods, and the library's own.
 COMPARED = (
     *("adaptive_power", "rademacher_averaging", "twinest", "twinest_pp"),
     *("sketch", "xrownorm", "rsvd_sketch", "save"),

@@ -32,16 +32,16 @@ class VisionConfig:
         reg_images: images of a batch that are penalized; None for all, as the paper has it. Batches
             are drawn at random, so 32 of 128 have about the expected penalty of all, at a quarter
             of the price; but for batch-norm, whose statistics are then those of the 32.
-        reg_block: vectors that one pass takes; None for all.
+        reg_block: vectors that one forward or backward pass takes; None for all.
         estimator: of ``two_to_inf``.
-        reg_budget: products an image of ``two_to_inf``.
+        reg_budget: products per image of ``two_to_inf``.
         reg_steps: power iterations of ``spectral`` and ``infinity``.
         epochs: passes over the training images.
         lr: learning rate at the start.
         milestones: epochs after which it is divided by 10; None for 30, 60 and 80 % of them.
         momentum: Nesterov's.
         weight_decay: of all parameters.
-        batch_size: images a step.
+        batch_size: images per step.
         augment: whether to augment as the data set's recipe says.
         seed: of everything random in training.
 

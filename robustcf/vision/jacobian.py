@@ -26,7 +26,7 @@ class JacobianOperator:
         model: a module, or a :class:`~robustcf.vision.per_image.PerImage`, which says what becomes
             of batch-norm in training mode.
         x: images x anything; the rest of the shape is flattened to the inputs.
-        block: vectors an image that a pass takes; None for all. What is held in memory besides
+        block: vectors per image that a pass takes; None for all. What is held in memory besides
             arguments and results belongs to ``block`` vectors for each image.
 
     Raises:
@@ -89,7 +89,7 @@ class JacobianOperator:
         return self.rmatmat(units).transpose(1, 2)
 
     def dense(self) -> Tensor:
-        """All entries, images x inputs x classes: the oracle, one product a class."""
+        """All entries, images x inputs x classes: the oracle, one product per class."""
         images, _, classes = self.shape
         step = self.block or classes
         eye = torch.eye(classes, dtype=self.dtype, device=self.device)

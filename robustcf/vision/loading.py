@@ -154,7 +154,7 @@ def _split(
 def _npz(path: Path, seed: int) -> Parts:
     try:
         with np.load(path, allow_pickle=False) as file:
-            # Other arrays may be beside them and are left alone.
+            # Other arrays may be there too and are left alone.
             wanted = ("x_train", "y_train", "x_test", "y_test", "x", "y", "label_names")
             found = {name: file[name] for name in wanted if name in file.files}
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:

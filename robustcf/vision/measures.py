@@ -71,7 +71,7 @@ def pixels(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class JacobianNorms:
-    """Norms of J (inputs x classes), one number an image; what is not estimated is None.
+    """Norms of J (inputs x classes), one number per image; what is not estimated is None.
 
     Args:
         frobenius: ||J||_F.
@@ -153,7 +153,7 @@ def estimated_norms(
         batch_size: images at a time.
         generator: of the random vectors.
 
-    Cost: projections + 2 steps + 1 products an image.
+    Cost: projections + 2 steps + 1 products per image.
     """
     source = as_generator(generator)
     frobenius, spectral = Frobenius(projections=projections), Spectral(steps=steps)

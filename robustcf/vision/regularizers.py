@@ -38,7 +38,7 @@ class JacobianRegularizer(nn.Module):
         images: penalize only the first so many images of a batch; None for all. Batches are
             shuffled, so this estimates the same mean at a part of the cost (in training mode
             the statistics of batch-norm are those of these images).
-        block: vectors an image that one pass takes, see :class:`JacobianOperator`.
+        block: vectors per image that one pass takes, see :class:`JacobianOperator`.
         seed: of the random vectors; every call draws from a stream of its own.
     """
 
@@ -190,7 +190,7 @@ class TwoToInf(JacobianRegularizer):
             rows read; with budget 5 the cheapest: four products in parallel, and one) and
             ``exact`` (one product a class), all three for the whole batch at once; or any other
             name of :data:`robustcf.estimators.METHODS`, image by image.
-        budget: products an image: TwINEst with 9 takes four sign vectors in parallel, at two
+        budget: products per image: TwINEst with 9 takes four sign vectors in parallel, at two
             products each, and reads one row. (The paper counts five multiplications, four of
             them parallel; whether a sample there is one product or two it does not say: with
             budget 5 there are two samples.)

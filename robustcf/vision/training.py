@@ -33,7 +33,7 @@ class Fitted:
 
     Args:
         model: the trained network, in evaluation mode.
-        history: one row an epoch.
+        history: one row per epoch.
         interrupted: whether Ctrl-C ended it.
     """
 

@@ -86,7 +86,7 @@ def sweep(
 
 
 def kept_threads(out: str | Path) -> int | None:
-    """The threads a run of the sweep that is already in this folder has, or None."""
+    """The threads per run of the sweep that is already in this folder, or None."""
     kept = _kept_plan(Path(out))
     return None if kept is None else int(kept["threads"])
 

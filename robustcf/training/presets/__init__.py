@@ -52,7 +52,7 @@ def preset(
         dataset: its name; ``tuned`` and ``robust`` fall back to ``default``, which is tuned for no
             set.
         model: ``ultragcn`` or ``bpr-mf``; by default the first, and for ``robust`` the one that
-            did best on valid under attack, where that was looked at.
+            did best on valid under attack, where that was measured.
         reg: the regularizer, weight decay by default; ``robust`` chooses it itself.
         kind: ``tuned``, ``robust`` or ``paper``.
 
@@ -100,7 +100,7 @@ def preset(
 def _best_robust_model(dataset: str) -> str:
     """The model that keeps most under attack on valid, mean over the sizes; else UltraGCN.
 
-    In a set that nobody looked at, UltraGCN's preset costs no clean quality: its rankings are
+    In a set that nobody searched, UltraGCN's preset costs no clean quality: its rankings are
     those of weight decay. BPR-MF's may.
     """
     found = {
