@@ -21,7 +21,7 @@ def as_tensor(name: str, value: object) -> Tensor:
     """
     if isinstance(value, Tensor):
         return value
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu":
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu" or value.itemsize > 8:
         kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
         raise InputError(f"{name} must be a tensor or a numpy array of numbers, got {kind}")
     # Torch has native byte order only, and no view of an array that may not be written to.

@@ -47,7 +47,7 @@ class RegularizerConfig:
     weight: float = 6.5e-5
 
     def __post_init__(self) -> None:
-        check_numbers(self)
+        check_numbers(self, prefix="reg_")
 
 
 class Regularizer(nn.Module):
@@ -66,6 +66,12 @@ class Regularizer(nn.Module):
     def configured(cls, config: Any, seed: int = 0) -> Regularizer:
         """The regularizer that a config describes; here one without settings but its weight."""
         return cls()
+
+    def prepare(self, user_degrees: Tensor, item_degrees: Tensor) -> None:
+        """Told once before training: how many pairs each user and each item has.
+
+        Most penalties do not depend on it.
+        """
 
     def add_gradient(
         self,
@@ -187,6 +193,72 @@ class WeightDecay(Regularizer):
         user_gradient.add_(u, alpha=2.0 * weight * row_scale)
         item_gradient.add_(V, alpha=2.0 * weight)
         return float(row_scale * u.square().sum() + V.square().sum())
+
+
+class DegreeDecay(Regularizer):
+    """Weight decay of the rows that pairs touch, as LightGCN and other BPR models publish it.
+
+    There a pair (u, i) with its negative j is charged ``(||u||^2 + ||i||^2 + ||j||^2) / 2``. This
+    is what 1,024 pairs are charged in expectation, negatives uniform over the catalogue: rows
+    count as often as they occur. So the ``weight`` of training is the published weight itself.
+
+    Cost: one pass over the factors.
+
+    Example:
+        >>> reg = DegreeDecay()
+        >>> reg.prepare(torch.tensor([3, 1]), torch.tensor([2, 2]))
+        >>> float(reg(torch.ones(2, 1), torch.zeros(2, 1))) / 1024
+        0.5
+    """
+
+    name = "degree_decay"
+    on = "parameters"
+    users: Tensor | None = None
+    items: Tensor | None = None
+
+    def prepare(self, user_degrees: Tensor, item_degrees: Tensor) -> None:
+        """How often each row occurs among 1,024 pairs and their negatives, in expectation, halved.
+
+        The attributes are no buffers: they follow from the data, and need not be saved.
+        """
+        pairs = user_degrees.sum().double().clamp_min(1.0)
+        self.users = 512.0 * user_degrees.double() / pairs
+        self.items = 512.0 * (item_degrees.double() / pairs + 1.0 / max(1, len(item_degrees)))
+
+    def forward(self, U: Tensor, V: Tensor) -> Tensor:
+        """The penalty."""
+        users, items = self._weights(U, V)
+        return users @ U.square().sum(dim=1) + items @ V.square().sum(dim=1)
+
+    def _weights(self, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+        if self.users is None or self.items is None:
+            raise InputError(
+                "degree_decay must be told the number of pairs of each user and item: call "
+                "prepare(user_degrees, item_degrees) first"
+            )
+        return self.users.to(U), self.items.to(V)
+
+    def add_gradient(
+        self,
+        U: Tensor,
+        V: Tensor,
+        rows: Tensor | None,
+        user_gradient: Tensor,
+        item_gradient: Tensor,
+        *,
+        weight: float = 1.0,
+        row_scale: float = 1.0,
+    ) -> float:
+        """See :meth:`Regularizer.add_gradient`; in closed form, and for the rows alone.
+
+        The value returned counts the rows only, scaled: all of U would have to be read for more.
+        """
+        users, items = self._weights(U, V)
+        u, mine = (U, users) if rows is None else (U[rows], users[rows])
+        user_gradient.add_(u * mine[:, None], alpha=2.0 * weight * row_scale)
+        item_gradient.add_(V * items[:, None], alpha=2.0 * weight)
+        value = row_scale * (mine @ u.square().sum(dim=1)) + items @ V.square().sum(dim=1)
+        return float(value)
 
 
 class MaxNorm(Regularizer):

@@ -19,15 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from robustcf.attacks import FGM
 from robustcf.cli.main import run as robustcf
-from robustcf.robustness import (
-    OBJECTIVES,
-    RobustnessCurve,
-    auto_curve,
-    objective_for,
-    robustness_curve,
-)
+from robustcf.robustness import Threat, measure
+from robustcf.robustness.table import AUTO
+from robustcf.robustness.threat import UNITS
 from robustcf.runs import RunDir
 from robustcf.support.runtime import set_threads
 
@@ -59,32 +54,26 @@ def main() -> None:
 
 def times(run: RunDir, options: argparse.Namespace) -> dict[str, float]:
     threads = set_threads(options.threads)
-    split, factors = run.split(options.data_dir), run.factors()
-    seen, mask = run.learnt_pairs(split), run.mask(split)
-    print(f"{split}\n{factors}, {threads} threads")
-    sizes = np.linspace(0, 0.2, options.sizes)
+    split = run.split(options.data_dir)
+    target = run.target(split)
+    print(f"{split}\n{target.factors}, {threads} threads")
     seconds = {}
 
-    def sweep(label: str, sizes: int, curve: RobustnessCurve, began: float) -> None:
+    def sweep(attack: str, unit: str, count: int) -> None:
+        sizes = np.linspace(0, 0.2, count).tolist()
+        began = time.perf_counter()
+        # The weights of an objective belong to the price of an attack, its control does not.
+        curve = measure(target, attack, Threat(unit=unit), sizes, control=False).curve
+        label = f"{attack.replace('-', ' ')} {unit}"
         seconds[label] = round(time.perf_counter() - began, 2)
         ends = f"ndcg@10 {curve['ndcg@10'][0]:.4f} to {curve['ndcg@10'][-1]:.4f}"
-        print(f"  {label:24} {sizes:3} sizes {seconds[label]:8.2f} s   {ends}", flush=True)
+        print(f"  {label:24} {count:3} sizes {seconds[label]:8.2f} s   {ends}", flush=True)
 
-    for name in ("bce", "softmax"):
-        for relative in (False, True):
-            began = time.perf_counter()
-            # The weights of an objective belong to the price of an attack.
-            aim = objective_for(name, run.config.train, factors, seen)
-            attack = FGM(aim, relative=relative)
-            curve = robustness_curve(factors, split, attack, sizes.tolist(), mask=mask)
-            kind = "relative" if relative else "absolute"
-            sweep(f"fgm {name} {kind}", len(sizes), curve, began)
+    for attack in ("fgm-bce", "fgm-softmax"):
+        for unit in reversed(UNITS):
+            sweep(attack, unit, options.sizes)
     if options.auto_sizes:
-        began = time.perf_counter()
-        aims = [objective_for(name, run.config.train, factors, seen) for name in OBJECTIVES]
-        some = np.linspace(0, 0.2, options.auto_sizes)
-        curve = auto_curve(factors, split, aims, some.tolist(), mask=mask)
-        sweep("auto relative", len(some), curve, began)
+        sweep(AUTO, "relative", options.auto_sizes)
     return seconds
 
 

@@ -21,8 +21,8 @@ import numpy as np
 
 from robustcf.data import load
 from robustcf.data.catalog import get
-from robustcf.fetching.places import locate
 from robustcf.data.readers import read_adjacency
+from robustcf.fetching.places import locate
 
 
 def naive(path: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -1,10 +1,10 @@
-"""How the cost of a pass grows: a few steps on random data of many sizes.
+"""How the cost of an epoch grows: a few steps on random data of many sizes.
 
     python scripts/bench_scaling.py
 
-For each size: seconds a step, seconds a pass (steps times that), peak memory of the process, and
-the same in units of parameters and optimizer state. Every size runs in a process of its own, so
-that its peak is its own. Large catalogues use a shared sample of items for each block.
+For each size: seconds per step, seconds per epoch (steps times that), peak memory of the process,
+and the same in units of parameters and optimizer state. Every size runs in a process of its own,
+so that its peak is its own. Large catalogues use a shared sample of items for each block.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
     if options.one:
         print(json.dumps(measure(*json.loads(options.one), options.steps, options.threads)))
         return
-    header = ("users", "items", "pairs", "dim", "sampled", "s/step", "s/pass", "ns/cell")
+    header = ("users", "items", "pairs", "dim", "sampled", "s/step", "s/epoch", "ns/cell")
     print("".join(f"{name:>11}" for name in (*header, "peak MB", "state MB", "data MB", "ratio")))
     for size in SIZES:
         command = [sys.executable, __file__, "--one", json.dumps(size)]
@@ -48,7 +48,7 @@ def main() -> None:
         r = json.loads(done.stdout)
         cells = size[0] * (size[4] or size[1])
         row = [f"{n:,}" for n in size[:3]] + [str(size[3]), str(size[4] or "all")]
-        row += [f"{r['step']:.3f}", f"{r['pass']:.1f}", f"{r['pass'] / cells * 1e9:.1f}"]
+        row += [f"{r['step']:.3f}", f"{r['epoch']:.1f}", f"{r['epoch'] / cells * 1e9:.1f}"]
         row += [f"{r['peak']:.0f}", f"{r['state']:.0f}", f"{r['data']:.0f}"]
         row += [f"{(r['peak'] - r['before'] - r['blocks']) / r['state']:.2f}"]
         print("".join(f"{cell:>11}" for cell in row), flush=True)
@@ -65,11 +65,12 @@ def measure(
     import torch
 
     from robustcf.data import Interactions
-    from robustcf.objectives.kernels import BLOCK_BYTES
     from robustcf.models import UltraGCN
-    from robustcf.training.optim import Adam
+    from robustcf.objectives import BCE, BatchConfig, Batches
+    from robustcf.objectives.kernels import BLOCK_BYTES
     from robustcf.regularizers import WeightDecay
     from robustcf.support.runtime import set_threads
+    from robustcf.training.optim import Adam
 
     set_threads(threads)
     rng = np.random.default_rng(0)
@@ -80,18 +81,18 @@ def measure(
     del ranks, owners
     train.csr()
     before = peak()
-    model = UltraGCN(
-        train, dim, init="normal", init_std=0.1, sampled_items=sampled or None, block_users=512
-    )
+    model = UltraGCN(train, dim=dim, init="normal", init_std=0.1)
+    objective = BCE(train, sampled_items=sampled or None)
+    batches = Batches(objective, BatchConfig(block_users=512))
     model.users[:, -1], model.items[:, -1] = 5**0.5, -(5**0.5)
     adam = Adam(model.users), Adam(model.items)
     reg = WeightDecay()
     times = []
-    for number, batch in enumerate(model.batches(0)):
+    for number, batch in enumerate(batches.epoch(0)):
         if number == 0:
-            _ = model.graph
+            _ = objective.graph
         began = time.perf_counter()
-        gradient = model.gradient(batch, model.users, model.items)
+        gradient = objective.gradient(batch, model.users, model.items)
         reg.add_gradient(
             model.users, model.items, gradient.rows, gradient.users, gradient.items, weight=1e-5
         )
@@ -105,7 +106,7 @@ def measure(
     torch.zeros(1)
     return {
         "step": step,
-        "pass": step * model.n_steps,
+        "epoch": step * batches.n_steps,
         "peak": peak(),
         "before": before,
         "state": state,

@@ -3,13 +3,13 @@
     pip install 'robustcf[bench]'
     python scripts/bench_training.py --dataset ml-1m
 
-For every method the test NDCG@20 is looked at after some passes; looking is not counted as time.
+Every method is evaluated on test (NDCG@20) after some epochs; evaluating is not counted as time.
 The table gives, for a list of qualities, the seconds each method needed. `pairs`, the published
-procedure, takes hours: a slice of its steps is timed, the seconds a pass follow from it, and
-its passes to a quality are those of the official log (86 epochs to 0.2642 on ml-1m); a row made
-that way says "extrapolated". Nothing is chosen by these looks: they only say how fast.
+procedure, takes hours: a slice of its steps is timed, the seconds per epoch follow from it, and
+its epochs to a quality are those of the official log (86 to 0.2642 on ml-1m); a row made that way
+says "extrapolated". Nothing is chosen by these evaluations: they only say how fast.
 
-"start alone" is `--init smooth --epochs 0`, the spectral start before any pass, at a few
+"start alone" is `--init smooth --epochs 0`, the spectral start before any epoch, at a few
 dimensions, each timed by itself.
 """
 
@@ -28,20 +28,20 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 import torch
 
-from robustcf.training.config import TrainConfig
 from robustcf.data import Interactions, Split, load
 from robustcf.factors import Factors
-from robustcf.training.loop import Stop, fit
 from robustcf.metrics import evaluate
-from robustcf.metrics.evaluate import default_mask
+from robustcf.objectives import Batches
+from robustcf.support.runtime import set_threads
+from robustcf.training import TrainConfig
+from robustcf.training.loop import Optimizer, Stop, fit
 from robustcf.training.optim import Adam
 from robustcf.training.presets import preset
-from robustcf.support.runtime import set_threads
-from robustcf.training import build_model, build_regularizer
+from robustcf.training.train import build_model, build_objective, build_regularizer
 
 Curve = list[tuple[float, float, float]]  # seconds, Recall@20, NDCG@20
 
-# Passes the official code needed, from its released logs (chosen on test).
+# Epochs the official code needed, from its released logs (chosen on test).
 OFFICIAL_EPOCHS = {"ml-1m": 86, "yelp2018": 60}
 OFFICIAL = {
     "ml-1m": {"dim": 128, "negatives": 200, "negative_weight": 200.0, "item_weight": 1e-3},
@@ -74,7 +74,7 @@ def main() -> None:
         curves["rows"] = rows_curve(split, pairs, config)
     for short in () if "rows" in options.without else (0.25, 0.5):
         few = max(2, round(config.epochs * short))
-        label = f"rows, {few} passes planned"
+        label = f"rows, {few} epochs planned"
         curves[label] = rows_curve(split, pairs, config.replace(epochs=few))
     try:
         if "implicit" in options.without:
@@ -89,59 +89,57 @@ def main() -> None:
     report(split, curves, seconds, options)
 
 
-def look(factors: Factors, split: Split) -> tuple[float, float]:
-    found = evaluate(factors, split, (20,), mask=default_mask(split, "test"))
+def on_test(factors: Factors, split: Split) -> tuple[float, float]:
+    found = evaluate(factors, split, (20,))
     return found["recall@20"], found["ndcg@20"]
 
 
 def start_curve(split: Split, pairs: Interactions, config: TrainConfig) -> Curve:
-    """The smooth start at growing dimensions, no pass made."""
+    """The smooth start at growing dimensions, no epoch made."""
     curve: Curve = []
     for dim in (16, 32, 64, 128, 256):
         began = time.perf_counter()
         factors = build_model(config.replace(dim=dim, init="smooth"), pairs).factors()
-        curve.append((time.perf_counter() - began, *look(factors, split)))
+        curve.append((time.perf_counter() - began, *on_test(factors, split)))
     return curve
 
 
 def rows_curve(split: Split, pairs: Interactions, config: TrainConfig) -> Curve:
-    """Looks after every pass; the clock stands still meanwhile."""
+    """An evaluation after every epoch; the clock stands still meanwhile."""
     began, away = time.perf_counter(), 0.0
     curve: Curve = []
 
     def watch(factors: Factors) -> float:
         nonlocal away
         paused = time.perf_counter()
-        curve.append((paused - began - away, *look(factors, split)))
+        curve.append((paused - began - away, *on_test(factors, split)))
         away += time.perf_counter() - paused
         return float(len(curve))
 
-    model = build_model(config, pairs)
     fit(
-        model,
+        build_model(config, pairs),
+        Batches(build_objective(config, pairs), config.batching, seed=config.seed),
         Stop(config.epochs, watch),
         reg=build_regularizer(config),
-        reg_weight=config.reg_weight,
-        lr=config.lr,
-        user_lr=config.user_lr,
-        lr_schedule=config.schedule,
+        reg_weight=config.reg.settings.weight,
+        optimizer=Optimizer(config.lr, config.user_lr, config.schedule),
     )
     return curve
 
 
 def pairs_seconds(pairs: Interactions, dataset: str, steps: int) -> float:
-    """Seconds a pass of the published procedure takes, from a slice of its steps."""
+    """Seconds that an epoch of the published procedure takes, from a slice of its steps."""
     options: dict[str, Any] = OFFICIAL[dataset]
-    config = TrainConfig(
+    config = TrainConfig.of(
         batching="pairs", init="normal", reg_weight=5e-5, lr=1e-3, user_lr=None, **options
     )
-    model = build_model(config, pairs)
-    reg = build_regularizer(config)
+    model, reg = build_model(config, pairs), build_regularizer(config)
+    batches = Batches(build_objective(config, pairs), config.batching, seed=config.seed)
     users, items = Adam(model.users), Adam(model.items)
     times = []
-    for number, batch in enumerate(model.batches(0)):
+    for number, batch in enumerate(batches.epoch(0)):
         began = time.perf_counter()
-        gradient = model.gradient(batch, model.users, model.items)
+        gradient = batches.objective.gradient(batch, model.users, model.items)
         reg.add_gradient(
             model.users, model.items, None, gradient.users, gradient.items, weight=5e-5
         )
@@ -150,7 +148,7 @@ def pairs_seconds(pairs: Interactions, dataset: str, steps: int) -> float:
         times.append(time.perf_counter() - began)
         if number == steps:
             break
-    return float(np.median(times[1:])) * model.n_steps  # the first one warms up
+    return float(np.median(times[1:])) * batches.n_steps  # the first one warms up
 
 
 def _implicit_factors(model: Any) -> Factors:
@@ -194,7 +192,7 @@ def _implicit_curve(split: Split, pairs: Interactions, model: Any, every: int = 
         nonlocal away
         paused = time.perf_counter()
         if (iteration + 1) % every == 0:
-            curve.append((paused - began - away, *look(_implicit_factors(model), split)))
+            curve.append((paused - began - away, *on_test(_implicit_factors(model), split)))
         away += time.perf_counter() - paused
 
     matrix = pairs.csr().copy()  # implicit wants writable arrays
@@ -206,7 +204,7 @@ def _implicit_curve(split: Split, pairs: Interactions, model: Any, every: int = 
             began = time.perf_counter()
             model.fit(matrix, show_progress=False)
             seconds = time.perf_counter() - began
-            curve.append((seconds, *look(_implicit_factors(model), split)))
+            curve.append((seconds, *on_test(_implicit_factors(model), split)))
     return curve
 
 
@@ -217,7 +215,7 @@ def seconds_to(curve: Curve, quality: float) -> float:
 def report(
     split: Split, curves: dict[str, Curve], seconds: float | None, options: argparse.Namespace
 ) -> None:
-    print("best of each (test; the pass is the best one SEEN here, not a chosen one)")
+    print("best of each (test; the epoch is the best one SEEN here, not a chosen one)")
     for name, curve in curves.items():
         second, recall, ndcg = max(curve, key=lambda point: point[2])
         print(f"  {name:28} Recall@20 {recall:.4f}  NDCG@20 {ndcg:.4f}  after {second:7.1f} s")
@@ -249,15 +247,15 @@ def report(
         report_pairs(curves, seconds, options)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"curves": curves, "pairs_seconds_a_pass": seconds}, file, indent=2)
+            json.dump({"curves": curves, "pairs_seconds_per_epoch": seconds}, file, indent=2)
 
 
 def report_pairs(curves: dict[str, Curve], seconds: float, options: argparse.Namespace) -> None:
     epochs = OFFICIAL_EPOCHS[options.dataset]
     published = seconds * epochs
     print(
-        f"\npairs: {seconds:.0f} s a pass, measured on a slice of {options.slice} steps; "
-        f"{epochs} passes (official log) = {published / 3600:.1f} hours, extrapolated"
+        f"\npairs: {seconds:.0f} s per epoch, measured on a slice of {options.slice} steps; "
+        f"{epochs} epochs (official log) = {published / 3600:.1f} hours, extrapolated"
     )
     reference = {"ml-1m": 0.2642, "yelp2018": 0.0558}[options.dataset]
     rows = [seconds_to(curve, reference) for name, curve in curves.items() if "rows" in name]

@@ -1,12 +1,15 @@
 """The demo: from nothing to robustness curves, on the embedded synthetic data.
 
     python scripts/demo.py --out demo-output
-    python scripts/demo.py --dataset ml-1m --data-dir DIR --out DIR     # the README's picture
+    python scripts/demo.py --dataset ml-1m --data-dir DIR --out DIR --attacks fgm-softmax
+
+The second line draws the README's picture.
 
 Trains UltraGCN with weight decay and with the two-to-infinity regularizer, and the robust preset.
 Then it attacks all three with growing budgets: first as the paper does (one gradient step on the
-cross-entropy, absolute sizes), then with a step that is aware of the ranking, at sizes relative to
-the embeddings. The random control and the certificate are drawn beside.
+cross-entropy, absolute sizes), then with a step that is aware of the ranking, by somebody who knows
+the test pairs, at sizes relative to the embeddings. The random control and the certificate are
+drawn next to them.
 """
 
 from __future__ import annotations
@@ -18,13 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from robustcf.attacks import FGM, RandomNoise
-from robustcf.certificates import certified_curve
 from robustcf.cli.main import run
-from robustcf.support.files import write_json
-from robustcf.studies.plots import Kind, Line, Panel, plot_panels
-from robustcf.robustness import RobustnessCurve, objective_for, robustness_curve
+from robustcf.robustness import AttackSpec, RobustnessCurve, Target, Threat, measure
+from robustcf.robustness.table import CERTIFICATE
 from robustcf.runs import RunDir
+from robustcf.studies.plots import Kind, Line, Panel, plot_panels
+from robustcf.support.files import write_json
 
 METRIC = "ndcg@10"
 # What to train -> the options of `robustcf train`.
@@ -33,15 +35,16 @@ SETTINGS = {
     "two_to_inf": ("--reg", "two_to_inf"),
     "robust preset": ("--preset", "robust"),
 }
-# Objective of the attack -> sizes, and whether they are relative.
-ATTACKS: dict[str, tuple[tuple[float, ...], bool]] = {
-    "bce": ((0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.2, 1.6), False),
-    "softmax": ((0.0, 0.02, 0.05, 0.1, 0.15, 0.2), True),
+# Attack -> what the attacker may do, and the sizes; finer than the table's, for a picture.
+ATTACKS: dict[str, tuple[Threat, tuple[float, ...]]] = {
+    "fgm-bce": (Threat(unit="absolute"), (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.2, 1.6)),
+    "fgm-softmax": (Threat(knowledge="labels"), (0.0, 0.02, 0.05, 0.1, 0.15, 0.2)),
 }
 TITLES = {
-    "bce": "the paper's attack",
-    "softmax": "an attack aware of the ranking",
+    "fgm-bce": "the paper's attack: it knows the training pairs",
+    "fgm-softmax": "one gradient step by an attacker who knows the test pairs",
 }
+Curves = dict[Kind, RobustnessCurve]
 
 
 def step(title: str, *arguments: str) -> None:
@@ -51,34 +54,28 @@ def step(title: str, *arguments: str) -> None:
         raise SystemExit(code)
 
 
-def curves_of(folder: Path, objective: str) -> dict[Kind, RobustnessCurve]:
-    """The attacked curve of a run, its random control, and what no attack can go below."""
-    trained = RunDir(folder)
-    split, factors = trained.split(), trained.factors()
-    sizes, relative = ATTACKS[objective]
-    mask = trained.mask(split)
-    aim = objective_for(objective, trained.config.train, factors, trained.learnt_pairs(split))
-    attack, noise = FGM(aim, relative=relative), RandomNoise(relative=relative)
-    curves: dict[Kind, RobustnessCurve] = {
-        "attack": robustness_curve(factors, split, attack, sizes, mask=mask),
-        "random": robustness_curve(factors, split, noise, sizes, mask=mask),
-    }
-    if relative:  # at the paper's sizes nothing is certain
-        curves["certificate"] = certified_curve(factors, split, sizes, relative=True, mask=mask)
+def curves_of(target: Target, attack: str) -> Curves:
+    """The curve under an attack, its random control, and what no attack can go below."""
+    threat, sizes = ATTACKS[attack]
+    result = measure(target, attack, threat, sizes)
+    curves: Curves = {"attack": result.curve}
+    if result.control is not None:
+        curves["random"] = result.control
+    if threat.relative:  # at the paper's sizes nothing is certain
+        curves["certificate"] = measure(target, CERTIFICATE, threat, sizes).curve
     return curves
 
 
-def panel(objective: str, curves: dict[str, dict[Kind, RobustnessCurve]]) -> Panel:
+def panel(attack: str, curves: dict[str, Curves]) -> Panel:
     lines = [
         Line(setting, curve.epsilons, curve[METRIC], kind)
         for setting, by_kind in curves.items()
         for kind, curve in by_kind.items()
     ]
-    first = next(iter(curves.values()))["attack"]
-    return Panel(lines, first.axis, METRIC.upper(), TITLES[objective])
+    return Panel(lines, ATTACKS[attack][0].axis, METRIC.upper(), TITLES[attack])
 
 
-def table(curves: dict[str, dict[Kind, RobustnessCurve]], kind: Kind) -> str:
+def table(curves: dict[str, Curves], kind: Kind) -> str:
     first = next(iter(curves.values()))["attack"]
     lines = [f"  {'epsilon':<14}" + "".join(f"{size:>8g}" for size in first.epsilons)]
     lines += [
@@ -93,23 +90,26 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("demo-output"))
     parser.add_argument("--dataset", default="demo")
     parser.add_argument("--data-dir")
+    parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     where = ["--data-dir", options.data_dir] if options.data_dir else []
 
     step("The data.", "datasets", "info", options.dataset, *where)
-    found: dict[str, dict[str, dict[Kind, RobustnessCurve]]] = {name: {} for name in ATTACKS}
+    found: dict[str, dict[str, Curves]] = {name: {} for name in options.attacks}
     for setting, how in SETTINGS.items():
         folder = options.out / setting.replace(" ", "-")
         shutil.rmtree(folder, ignore_errors=True)
         arguments = ["--dataset", options.dataset, *where, *how, "--out", str(folder)]
         step(f"Train: {setting}.", "train", *arguments)
-        for objective in ATTACKS:
-            found[objective][setting] = curves_of(folder, objective)
+        trained = RunDir(folder)
+        target = trained.target(trained.split())
+        for attack in found:
+            found[attack][setting] = curves_of(target, attack)
 
     synthetic = " (synthetic data)" if options.dataset == "demo" else ""
     picture = plot_panels(
-        [[panel(objective, curves) for objective, curves in found.items()]],
+        [[panel(attack, curves) for attack, curves in found.items()]],
         options.out / "robustness.png",
         title=f"Recommenders on {options.dataset}{synthetic} under attack",
     )
@@ -118,32 +118,33 @@ def main() -> None:
     kinds: dict[Kind, str] = {
         "attack": "attacked",
         "random": "the same budget in a random direction, the control",
-        "certificate": "what no attack of this size can take, proved",
+        "certificate": "certified lower bound, which no attack of this size goes below",
     }
-    for objective, curves in found.items():
-        attack = f"{TITLES[objective]} (fgm on {objective})"
-        print(f"\nNDCG@10 under {attack}; {next(iter(curves.values()))['attack'].axis}")
+    for attack, curves in found.items():
+        what = f"{TITLES[attack]} ({AttackSpec.parse(attack).words()})"
+        print(f"\nNDCG@10 under {what}; {ATTACKS[attack][0].axis}")
         for kind, words in kinds.items():
             if all(kind in by_kind for by_kind in curves.values()):
                 print(f"\n  {words}:\n{table(curves, kind)}")
     print(f"\nLook at {picture}: how far each recommender falls as the attack grows.")
-    print("Left, what two_to_inf gains belongs to that attack; right, a harder one. The number to")
-    print(f"quote: .venv/bin/robustcf attack {options.out}/two_to_inf --attack auto")
+    print("What two_to_inf gains under the paper's attack belongs to that attack; the other one is")
+    print("harder. The worst of many attacks, user by user:")
+    print(f"  .venv/bin/robustcf attack {options.out}/two_to_inf --attack auto --knowledge labels")
     print("Then try your own data: .venv/bin/robustcf train --dataset my.csv --preset robust")
 
 
-def numbers(found: dict[str, dict[str, dict[Kind, RobustnessCurve]]]) -> dict[str, Any]:
-    """All means, to seven digits: more say nothing."""
+def numbers(found: dict[str, dict[str, Curves]]) -> dict[str, Any]:
+    """All means by the objective of the attack, to seven digits: more say nothing."""
     return {
-        objective: {
-            "axis": next(iter(curves.values()))["attack"].axis,
-            "epsilons": list(ATTACKS[objective][0]),
+        str(AttackSpec.parse(attack).objective): {
+            "axis": ATTACKS[attack][0].axis,
+            "epsilons": list(ATTACKS[attack][1]),
             METRIC: {
                 setting: {kind: np.round(curve[METRIC], 7).tolist() for kind, curve in each.items()}
                 for setting, each in curves.items()
             },
         }
-        for objective, curves in found.items()
+        for attack, curves in found.items()
     }
 
 

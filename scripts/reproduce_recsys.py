@@ -1,12 +1,12 @@
-"""The paper's recommender figure, and the appendix's, with what the paper leaves out beside it.
+"""The paper's recommender figure, and the appendix's, and next to them what the paper leaves out.
 
     python scripts/reproduce_recsys.py --datasets ml-1m --data-dir DIR
     python scripts/reproduce_recsys.py --figures-only      # draw again from the JSON files
 
 Three data sets x three regularizers x five seeds of UltraGCN. First the paper's attack: one
-gradient step on the cross-entropy, every embedding row moved by epsilon, absolute sizes; beside it
-a step that is aware of the ranking, and the worst of an ensemble. Then the same at sizes relative
-to the embeddings, which compare models of different scale.
+gradient step on the cross-entropy, every embedding row moved by epsilon, absolute sizes; next to
+it a step that is aware of the ranking, and the worst of an ensemble. Then the same at sizes
+relative to the embeddings, which compare models of different scale.
 
 Runs go to --work and are resumed there; --out gets one small JSON file for each data set and the
 pictures of all data sets whose JSON is there.
@@ -22,23 +22,24 @@ from typing import Any
 
 import numpy as np
 
-from robustcf.support.files import write_bytes
+from robustcf.robustness.table import AUTO, CERTIFICATE
 from robustcf.studies.plots import Kind, Line, Panel, plot_panels
 from robustcf.studies.sweeps import SweepPlan, sweep
-from robustcf.studies.sweeps.curves import CERTIFICATE, control_of
+from robustcf.studies.sweeps.plan import control_of
 from robustcf.studies.sweeps.report import findings
 from robustcf.studies.sweeps.summary import METRIC, SHOWN, compact_json, display
+from robustcf.support.files import write_bytes
 
 DATASETS = ("ml-1m", "yelp2018", "citeulike")
 REGULARIZERS = ("weight_decay", "two_to_inf", "max_norm")
 PARTS: dict[str, dict[str, Any]] = {
     "absolute": {
-        "attacks": ("fgm-bce", "fgm-softmax", "auto"),
+        "attacks": ("fgm-bce", "fgm-softmax", AUTO),
         "epsilons": (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.2, 1.6),
         "relative": False,
     },
     "relative": {
-        "attacks": ("fgm-bce", "fgm-softmax", "auto"),
+        "attacks": ("fgm-bce", "fgm-softmax", AUTO),
         "epsilons": (0.0, 0.02, 0.05, 0.1, 0.15, 0.2),
         "relative": True,
     },
@@ -62,7 +63,7 @@ def main() -> None:
         metavar="PART",
         help="leave out the slowest attack, everywhere or in these parts",
     )
-    parser.add_argument("--svg", action="store_true", help="write SVG beside PNG")
+    parser.add_argument("--svg", action="store_true", help="write SVG next to PNG")
     parser.add_argument("--figures-only", action="store_true", help="draw from the JSON files")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -109,7 +110,7 @@ def reproduce(dataset: str, options: argparse.Namespace) -> None:
 def chosen(part: str, options: argparse.Namespace) -> tuple[str, ...]:
     """The attacks of a part, without auto where it would take too long."""
     without = options.no_auto is not None and (not options.no_auto or part in options.no_auto)
-    return tuple(a for a in PARTS[part]["attacks"] if a != "auto" or not without)
+    return tuple(a for a in PARTS[part]["attacks"] if a != AUTO or not without)
 
 
 def draw(out: Path, preset: str, suffixes: list[str]) -> None:

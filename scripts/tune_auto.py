@@ -1,13 +1,13 @@
-"""Choose on VALID what `auto` is made of: how softly it looks, and which members it has.
+"""Choose on VALID what `auto` is made of: the temperature of its objectives, and its members.
 
     python scripts/tune_auto.py --data-dir DIR --threads 1
 
 Every model is trained on train alone, with the settings of its preset, and attacked with
-objectives over the train pairs; what is left is measured on valid. The test pairs are never looked
-at. First each objective at several softnesses (octaves below the scale where it is least): the one
-that leaves least, mean over models and sizes of the share of the clean quality, is the one to use
-for the objectives that compare items. Then `auto` as it is, and without each of its members: what a
-member is worth is how much would be left without it.
+objectives over the train pairs; what is left is measured on valid. The test pairs are never used.
+First each objective at several temperatures (log2_temperature: how far below the scale where it is
+least): the one that leaves least, mean over models and sizes of the share of the clean quality, is
+the one to use for the objectives that compare items. Then `auto` as it is, and without each of its
+members: what a member is worth is how much would be left without it.
 """
 
 from __future__ import annotations
@@ -20,22 +20,17 @@ from typing import Any
 import numpy as np
 
 from robustcf.attacks import FGM
-from robustcf.training.config import TrainConfig
 from robustcf.data import Split, load
-from robustcf.factors import Factors
-from robustcf.training.presets import preset
-from robustcf.robustness import (
-    OBJECTIVES,
-    RobustnessCurve,
-    auto_members,
-    objective_for,
-    robustness_curve,
-    worst_of,
-)
+from robustcf.objectives import OBJECTIVES
+from robustcf.robustness import AttackSpec, RobustnessCurve, Target, Threat, measure, worst_of
+from robustcf.robustness.table import AUTO, Request
 from robustcf.support.runtime import set_threads
-from robustcf.training import train
+from robustcf.training import TrainConfig, train
+from robustcf.training.presets import preset
 
-SOFTNESS = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0)
+LOG2_TEMPERATURES = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0)
+# The word for it in the file, from version 0.1 on.
+BY = "by softness"
 SIZES = (0.0, 0.05, 0.1, 0.2)
 METRIC = "ndcg@10"
 # Data set, model, regularizer and gauge.
@@ -76,33 +71,28 @@ def main() -> None:
 
 
 def judge(split: Split, config: TrainConfig) -> dict[str, Any]:
-    """Train one model; attack it with every objective at every softness, and with auto."""
-    factors = train(split, config).factors
-    curves: dict[str, dict[str, list[float]]] = {
-        name: {
-            f"{softness:g}": rounded(one_step(split, factors, config, name, softness))
-            for softness in SOFTNESS
+    """Train one model; attack it with every objective at every temperature, and with auto."""
+    target = Target.of(train(split, config), part="valid")
+    curves: dict[str, dict[str, list[float]]] = {}
+    for name in OBJECTIVES:
+        curves[name] = {
+            f"{value:g}": rounded(one_step(target, name, value)) for value in LOG2_TEMPERATURES
         }
-        for name in OBJECTIVES
-    }
-    for name, by_softness in curves.items():
-        print(f"  {name}: {by_softness}", flush=True)
-    aims = [objective_for(name, config, factors, split.train) for name in OBJECTIVES]
-    members = auto_members(factors, split, aims, SIZES, (10,), part="valid")
-    auto = {"all": rounded(worst_of(members, "auto", carry=True))} | {
-        f"without {name}": rounded(worst_of(without(members, name), "auto", carry=True))
+        print(f"  {name}: {curves[name]}", flush=True)
+    result = measure(target, AUTO, epsilons=SIZES, ks=(10,), control=False)
+    members = result.members or {}
+    auto = {"all": rounded(result.curve)} | {
+        f"without {name}": rounded(worst_of(without(members, name), AUTO, cumulative=True))
         for name in members
     }
     print(f"  auto: {auto}", flush=True)
-    return {"fgm by softness": curves, "auto": auto}
+    return {f"fgm {BY}": curves, "auto": auto}
 
 
-def one_step(
-    split: Split, factors: Factors, config: TrainConfig, name: str, softness: float
-) -> RobustnessCurve:
-    aim = objective_for(name, config, factors, split.train)
-    attack = FGM(aim, relative=True, softness=softness)
-    return robustness_curve(factors, split, attack, SIZES, (10,), part="valid")
+def one_step(target: Target, name: str, log2_temperature: float) -> RobustnessCurve:
+    request = Request(target, Threat(), AttackSpec("fgm", name), SIZES, (10,))
+    attack = FGM(request.objective(name), log2_temperature=log2_temperature)
+    return measure(target, attack, epsilons=SIZES, ks=(10,), control=False).curve
 
 
 def without(members: dict[str, RobustnessCurve], name: str) -> dict[str, RobustnessCurve]:
@@ -121,9 +111,9 @@ def shares(found: dict[str, Any]) -> dict[str, dict[str, float]]:
 
     models = list(found.values())
     return {
-        f"fgm {name} by softness": {
-            key: mean([model["fgm by softness"][name][key] for model in models])
-            for key in models[0]["fgm by softness"][name]
+        f"fgm {name} {BY}": {
+            key: mean([model[f"fgm {BY}"][name][key] for model in models])
+            for key in models[0][f"fgm {BY}"][name]
         }
         for name in OBJECTIVES
     } | {"auto": {key: mean([model["auto"][key] for model in models]) for key in models[0]["auto"]}}

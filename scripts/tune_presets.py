@@ -1,14 +1,14 @@
-"""Choose presets on VALID, by random search; the test pairs are never looked at.
+"""Choose presets on VALID, by random search; the test pairs are never used.
 
     python scripts/tune_presets.py --dataset ml-1m --model ultragcn --reg two_to_inf --trials 12
 
-Each trial trains on train alone and is judged by NDCG@10 on valid after its last pass (the
-learning rate has then fallen to 0, so the number of passes is a setting like the others). The
-best one is written to robustcf/presets/, with the command, the trials and its metrics on valid.
+Each trial trains on train alone and is judged by NDCG@10 on valid after its last epoch (the
+learning rate has then fallen to 0, so the number of epochs is a setting like the others). The best
+one is written to robustcf/training/presets/, with the command, the trials and its metrics on valid.
 The preset that is there already is trial 0, so that searching again never makes it worse.
 
 For a regularizer that buys robustness with quality, the best quality alone would choose a weight
-of 0. `--match 0.02` looks for the largest weight instead whose NDCG@10 on valid stays within 2 %
+of 0. `--match 0.02` searches the largest weight instead whose NDCG@10 on valid stays within 2 %
 of that of the weight_decay preset, out of `--weights`. Where none does, the best one is taken.
 """
 
@@ -24,16 +24,15 @@ from typing import Any
 
 import numpy as np
 
-from robustcf.training.config import TrainConfig
 from robustcf.data import Split, load
 from robustcf.errors import TrainingError
 from robustcf.metrics import MetricReport, evaluate
-from robustcf.training.presets import preset
 from robustcf.support.randomness import stream
 from robustcf.support.runtime import set_threads
-from robustcf.training import train
+from robustcf.training import TrainConfig, presets, train
+from robustcf.training.presets import preset
 
-FOLDER = Path(__file__).resolve().parent.parent / "robustcf" / "presets"
+FOLDER = Path(presets.__file__).parent
 
 # Factors that a setting of the best trial so far is multiplied by.
 MOVES: dict[str, tuple[float, ...]] = {
@@ -110,7 +109,7 @@ def match(
     print(f"wanted: at least {least:.4f} of weight_decay's {quality:.4f}", flush=True)
     tried: dict[float, MetricReport] = {}
     trials = []
-    for weight in sorted(options.weights or [base.reg_weight]):
+    for weight in sorted(options.weights or [base.reg.settings.weight]):
         config = base.replace(reg_weight=weight)
         try:
             tried[weight] = trial(split, config)
@@ -125,9 +124,7 @@ def match(
 
 
 def _applies(key: str, config: TrainConfig) -> bool:
-    if key in ("negative_weight", "item_weight"):
-        return config.model == "ultragcn"
-    return key != "reg_weight" or config.reg != "none"
+    return key in config.flat() and (key != "reg_weight" or config.reg.name != "none")
 
 
 def moved(
@@ -135,9 +132,10 @@ def moved(
 ) -> TrainConfig:
     """One, two or three settings changed."""
     count = min(len(keys), int(rng.integers(1, 4)))
+    settings = config.flat()
     changes: dict[str, Any] = {}
     for key in rng.choice(keys, size=count, replace=False).tolist():
-        value = getattr(config, key) * float(rng.choice(MOVES[key]))
+        value = settings[key] * float(rng.choice(MOVES[key]))
         changes[key] = (
             min(most_epochs, max(1, round(value))) if key == "epochs" else float(f"{value:.2g}")
         )
@@ -150,8 +148,10 @@ def trial(split: Split, config: TrainConfig) -> MetricReport:
 
 
 def describe(config: TrainConfig, report: MetricReport, keys: list[str]) -> dict[str, Any]:
-    settings = {key: getattr(config, key) for key in keys}
-    return settings | {f"valid {name}": round(report[name], 4) for name in SHOWN}
+    settings = config.flat()
+    return {key: settings[key] for key in keys} | {
+        f"valid {name}": round(report[name], 4) for name in SHOWN
+    }
 
 
 def write(
@@ -161,11 +161,11 @@ def write(
     report: MetricReport,
     trials: list[dict[str, Any]],
 ) -> None:
-    defaults = TrainConfig(model=options.model, reg=options.reg).as_dict()
+    defaults = TrainConfig.of(model=options.model, reg=options.reg).flat()
     settings = {
         key: value
-        for key, value in config.as_dict().items()
-        if value != defaults[key] or key in ("dim", "epochs", "lr", "user_lr", "reg_weight")
+        for key, value in config.flat().items()
+        if value != defaults.get(key) or key in ("dim", "epochs", "lr", "user_lr", "reg_weight")
     }
     arguments = [a for n, a in enumerate(sys.argv[1:]) if "--data-dir" not in sys.argv[n : n + 2]]
     content = {

@@ -4,10 +4,11 @@
 
 Each candidate is trained on train alone. Then its factors face the ensemble of attacks that
 `robustcf attack --attack auto` is made of, with objectives over the train pairs and relative row
-budgets, and are evaluated on valid. The test pairs are never looked at. Out of the candidates that
-keep 97 % of the best clean NDCG@10, the one is chosen that has most under auto, mean over the sizes
-above 0. The best of each model that trains at all becomes robustcf/presets/*.robust.json. What no
-attack can take (the certificate) is reported beside. A file that is there already is gone on with.
+budgets, and are evaluated on valid. The test pairs are never used. Out of the candidates that keep
+97 % of the best clean NDCG@10, the one is chosen that has most under auto, mean over the sizes
+above 0. The best of each model that trains at all becomes robustcf/training/presets/*.robust.json.
+What no attack can take (the certificate) is reported too. A file that is there already is gone on
+with.
 """
 
 from __future__ import annotations
@@ -20,22 +21,25 @@ from typing import Any
 import numpy as np
 
 from robustcf.attacks import FGM
-from robustcf.certificates import certified_curve
-from robustcf.training.config import MODELS, TrainConfig
 from robustcf.data import Split, load
-from robustcf.factors import Factors
-from robustcf.training.presets import Preset, preset
+from robustcf.models import MODELS
+from robustcf.objectives import OBJECTIVES
 from robustcf.robustness import (
-    OBJECTIVES,
-    auto_members,
-    objective_for,
-    robustness_curve,
+    AttackSpec,
+    Result,
+    Target,
+    Threat,
+    measure,
     worst_of,
 )
+from robustcf.robustness.table import AUTO, CERTIFICATE, Request
 from robustcf.support.runtime import set_threads
-from robustcf.training import gauged, train
+from robustcf.training import TrainConfig, presets, train
+from robustcf.training.presets import Preset, preset
+from robustcf.training.train import gauged
 
-ROOT = Path(__file__).resolve().parent.parent
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+FOLDER = Path(presets.__file__).parent
 EPSILONS = (0.0, 0.05, 0.1, 0.2)
 CERTIFIED = (0.0, 0.005, 0.01, 0.02)
 METRIC = "ndcg@10"
@@ -100,7 +104,7 @@ def main() -> None:
     parser.add_argument("--data-dir")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--only", nargs="*", choices=list(CANDIDATES), help="these candidates")
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "robust_search.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "robust_search.json")
     parser.add_argument("--dry", action="store_true", help="do not write the preset")
     parser.add_argument(
         "--one-step", action="store_true", help="leave auto's pgd out: for large data sets"
@@ -124,7 +128,7 @@ def search(split: Split, names: list[str], options: argparse.Namespace) -> list[
         All candidates that are known then, also those that were not asked for.
     """
     known = {row["candidate"]: row for row in rows_of(options, split)}
-    trained: dict[TrainConfig, Factors] = {}
+    trained: dict[TrainConfig, Target] = {}
     for name in names:
         model, reg, changes = CANDIDATES[name]
         config = preset(split.name, model, reg).config
@@ -156,9 +160,11 @@ def rows_of(options: argparse.Namespace, split: Split) -> list[dict[str, Any]]:
 
 
 def changed(config: TrainConfig) -> dict[str, Any]:
-    """The settings that differ from the model's defaults."""
-    defaults = TrainConfig(model=config.model).as_dict()
-    return {key: value for key, value in config.as_dict().items() if value != defaults[key]}
+    """The settings that differ from the defaults of what is chosen, and what is chosen."""
+    parts = {"reg": config.reg.name, "adversarial": config.adversary.name}
+    defaults = TrainConfig.of(model=config.model.name, **parts).flat()
+    defaults |= {"reg": TrainConfig().reg.name, "adversarial": TrainConfig().adversary.name}
+    return {key: value for key, value in config.flat().items() if value != defaults[key]}
 
 
 def command(options: argparse.Namespace) -> str:
@@ -185,46 +191,50 @@ def write(
 
 
 def judge(
-    split: Split, config: TrainConfig, trained: dict[TrainConfig, Factors], *, one_step: bool
+    split: Split, config: TrainConfig, trained: dict[TrainConfig, Target], *, one_step: bool
 ) -> dict[str, Any]:
     """Train, or take what was trained already, and attack on valid."""
     # Candidates that differ in their gauge alone come from one training.
     raw = config.replace(gauge="none", shrink=0.0)
     if raw not in trained:
-        trained[raw] = train(split, raw).factors
-    return attacked(split, gauged(trained[raw], config), config, one_step=one_step)
+        trained[raw] = Target.of(train(split, raw), part="valid")
+    target = trained[raw]
+    return attacked(target.with_factors(gauged(target.factors, config)), one_step=one_step)
 
 
-def attacked(
-    split: Split, factors: Factors, config: TrainConfig, *, one_step: bool
-) -> dict[str, Any]:
+def attacked(target: Target, *, one_step: bool) -> dict[str, Any]:
     """NDCG@10 on valid under auto and under its members, and the certificate."""
 
     def rounded(values: Any) -> list[float]:
         return [round(float(value), 4) for value in values]
 
-    aims = [objective_for(name, config, factors, split.train) for name in OBJECTIVES]
+    def measured(attack: str | FGM, epsilons: tuple[float, ...] = EPSILONS) -> Result:
+        return measure(target, attack, epsilons=epsilons, ks=(10,), control=False)
+
     if one_step:
-        attacks = {f"fgm-{aim.name}": FGM(aim, relative=True) for aim in aims} | {
-            f"fgm-{aim.name}-fitted": FGM(aim, relative=True, softness=0.0)
-            for aim in aims
-            if aim.name != "bce"
-        }
-        members = {
-            name: robustness_curve(factors, split, attack, EPSILONS, (10,), part="valid")
-            for name, attack in attacks.items()
-        }
+        members = {name: measured(attack).curve for name, attack in steps(target).items()}
     else:
-        members = auto_members(factors, split, aims, EPSILONS, (10,), part="valid")
-    proved = certified_curve(factors, split, CERTIFIED, (10,), relative=True, part="valid")
+        members = measured(AUTO).members or {}
+    proved = measured(CERTIFICATE, CERTIFIED).curve
     curves = {name: rounded(curve[METRIC]) for name, curve in members.items()}
     return {
         "clean": curves["fgm-bce"][0],
-        "auto": rounded(worst_of(members, "auto", carry=True)[METRIC]),
+        "auto": rounded(worst_of(members, AUTO, cumulative=True)[METRIC]),
         "worst member": np.min(list(curves.values()), axis=0).tolist(),
         "certified": rounded(proved[METRIC]),
         "members": curves,
     }
+
+
+def steps(target: Target) -> dict[str, str | FGM]:
+    """The members of auto that take one step: by name, and at the scale where they are least."""
+    found: dict[str, str | FGM] = {f"fgm-{name}": f"fgm-{name}" for name in OBJECTIVES}
+    for name in OBJECTIVES:
+        request = Request(target, Threat(), AttackSpec("fgm", name), EPSILONS, (10,))
+        objective = request.objective(name)
+        if objective.log2_temperature:
+            found[f"fgm-{name}-fitted"] = FGM(objective, log2_temperature=0.0)
+    return found
 
 
 def chosen(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -256,7 +266,8 @@ def write_preset(split: Split, best: dict[str, Any], options: argparse.Namespace
     base: Preset = preset(split.name, changes.pop("model"), changes.pop("reg"))
     config = base.config.replace(**changes)
     always = ("model", "dim", "epochs", "lr", "user_lr", "reg", "reg_weight")
-    settings = {key: getattr(config, key) for key in always} | changed(config)
+    values = config.flat()
+    settings = {key: values[key] for key in always} | changed(config)
     content = {
         "config": settings | {"epochs_chosen": True},
         "found": {
@@ -268,7 +279,7 @@ def write_preset(split: Split, best: dict[str, Any], options: argparse.Namespace
             "tried": f"results/{options.out.name}",
         },
     }
-    path = ROOT / "robustcf" / "presets" / f"{split.name}.{base.config.model}.robust.json"
+    path = FOLDER / f"{split.name}.{base.config.model.name}.robust.json"
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     print(path)
 

@@ -7,14 +7,13 @@ import json
 import numpy as np
 import pytest
 
-from robustcf.attacks import RandomNoise
-from robustcf.certificates import certified_curve, certified_radii
+from robustcf.attacks import FGM, RandomNoise, Softmax
 from robustcf.cli.main import run
-from robustcf.data import checkerboard
-from robustcf.studies.plots import plot_curves
-from robustcf.robustness import RobustnessCurve, robustness_curve
+from robustcf.robustness import RobustnessCurve, Target, Threat, certified_radii, measure
 from robustcf.runs import RunDir
-from tests.robustness.test_curves import BOARD, PNG, RIGHT
+from tests.robustness.helpers import PNG
+
+ABSOLUTE = Threat(unit="absolute")
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +26,19 @@ def trained(tmp_path_factory):
 
 def test_the_certificate_of_a_run_beside_its_attacks(trained, capsys):
     capsys.readouterr()
-    assert run(["certify", str(trained), "--epsilons", "0", "0.001", "0.02", "--json"]) == 0
+    words = ["certify", str(trained), "--absolute", "--epsilons", "0", "0.001", "0.02"]
+    assert run([*words, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     opened = RunDir(trained)
-    factors, split = opened.factors(), opened.split()
-    curve = certified_curve(factors, split, [0, 0.001, 0.02])
+    target = opened.target(opened.split())
+    curve = measure(target, "certificate", ABSOLUTE, [0, 0.001, 0.02]).curve
+    expected = {
+        *("run", "bound", "attack", "objective", "budget", "relative", "side", "epsilons"),
+        *("realised", "protocol", "radii", "fgm_softmax", "random", "file", "radii_file"),
+        *("picture", "unit", "knowledge", "replaced"),
+    }
+    assert {key for key in data if "@" not in key} == expected
+    assert (data["unit"], data["knowledge"], data["replaced"]) == ("absolute", "labels", False)
     clean = opened.metrics()["test"]
     for name, values in curve.values.items():
         assert data[name] == values.tolist()
@@ -42,7 +49,7 @@ def test_the_certificate_of_a_run_beside_its_attacks(trained, capsys):
     assert "coverage@10" not in data
     assert (data["attack"], data["bound"], data["budget"]) == ("certificate", "tight", "row")
     assert data["protocol"] == clean["protocol"]
-    radii = certified_radii(factors, split, (1, 10, 20))
+    radii = certified_radii(target, ABSOLUTE, (1, 10, 20))
     assert data["radii"] == radii.as_dict()
     assert data["radii"]["top1"]["q25"] <= data["radii"]["top1"]["median"]
 
@@ -52,10 +59,46 @@ def test_the_certificate_of_a_run_beside_its_attacks(trained, capsys):
     with np.load(data["radii_file"]) as arrays:
         np.testing.assert_array_equal(arrays["top10"], radii.radii[10])
         np.testing.assert_array_equal(arrays["users"], radii.users)
-    folder = trained / "certificates"
-    assert (folder / "tight.png").read_bytes().startswith(PNG)
-    names = {"tight.json", "tight.npz", "tight-radii.npz", "tight.png"}
+    folder, stem = trained / "robustness", "certificate-row-absolute-e0_0.001_0.02-k10_20"
+    assert (folder / f"{stem}.png").read_bytes().startswith(PNG)
+    names = {f"{stem}{ending}" for ending in (".json", ".npz", "-radii.npz", ".png")}
     assert {path.name for path in folder.iterdir()} == names, "nothing half-written stays behind"
+    assert not (trained / "certificates").exists(), "one home"
+
+
+def test_sizes_are_relative_unless_told_otherwise(trained, capsys):
+    capsys.readouterr()
+    assert run(["certify", str(trained), "--epsilons", "0", "0.01", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["relative"], data["unit"]) == (True, "relative")
+    opened = RunDir(trained)
+    target = opened.target(opened.split())
+    for name, attack in (("fgm_softmax", "fgm-softmax"), ("random", "random")):
+        expected = measure(target, attack, epsilons=[0, 0.01]).curve
+        assert data[name]["ndcg@10"] == expected["ndcg@10"].tolist()
+    assert data["radii"] == certified_radii(target, ks=(1, 10, 20)).as_dict()
+    unit = opened.factors().items.double().norm(dim=1).median().item()
+    assert data["realised"][1]["items"] == pytest.approx(0.01 * unit)
+
+
+def test_another_certificate_of_the_same_name_is_told(trained, capsys):
+    words = ["certify", str(trained), "--epsilons", "0", "0.003"]
+    assert run(words) == 0
+    assert "replaced" not in capsys.readouterr().out
+    (path,) = (trained / "robustness").glob("certificate-row-relative-e0_0.003-*.json")
+    whole = path.read_bytes()
+    assert run([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["replaced"] is False
+    facts = json.loads(whole)
+    facts["ndcg@10"][1] = 0.0
+    path.write_text(json.dumps(facts))
+    assert run([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["replaced"] is True
+    assert path.read_bytes() == whole
+    path.write_text(json.dumps(facts))
+    assert run(words) == 0
+    said = f"replaced an earlier result of the same settings: {path}"
+    assert said in capsys.readouterr().out
 
 
 def test_sides_cutoffs_bounds_and_units_reach_the_certificate(trained, capsys):
@@ -66,17 +109,14 @@ def test_sides_cutoffs_bounds_and_units_reach_the_certificate(trained, capsys):
     assert "certified recall@5" in out
     assert "the set of the top 5 stays below epsilon" in out
     assert "plain bound; row budget on users, in median row norms" in out
-    saved = RobustnessCurve.load(trained / "certificates" / "plain-relative-users.json")
-    assert (saved.relative, saved.side, set(saved.realised[0])) == (
-        True,
-        "users",
-        {"users", "items"},
-    )
+    name = "certificate-plain-row-relative-users-e0.01-k3_5"
+    saved = RobustnessCurve.load(trained / "robustness" / f"{name}.json")
+    assert saved.threat == Threat(side="users", knowledge="labels")
+    assert set(saved.realised[0]) == {"users", "items"}
     assert saved.realised[0]["items"] == 0
     opened = RunDir(trained)
-    expected = certified_curve(
-        opened.factors(), opened.split(), [0.01], (3, 5), relative=True, side="users", bound="plain"
-    )
+    target, threat = opened.target(opened.split()), Threat(side="users")
+    expected = measure(target, "certificate", threat, [0.01], (3, 5), bound="plain").curve
     np.testing.assert_array_equal(saved["mrr@3"], expected["mrr@3"])
     assert run(["certify", str(trained), "--seed", "3"]) == 0
     assert "0.002" in capsys.readouterr().out, "the sizes when none are given"
@@ -106,8 +146,8 @@ def test_what_cannot_be_certified_is_refused(trained, capsys, tmp_path):
     assert "ascending" in capsys.readouterr().err
     assert run(["certify", str(trained), "--epsilons", "-1"]) == 1
     assert "not negative" in capsys.readouterr().err
-    assert run(["certify", str(trained), "--k", "0"]) == 1
-    assert "cutoff must be" in capsys.readouterr().err
+    assert run(["certify", str(trained), "--k", "0"]) == 2
+    assert "0 is not in the range x>=1" in capsys.readouterr().err
     assert run(["certify", str(tmp_path)]) == 1
     assert "no run directory" in capsys.readouterr().err
     (tmp_path / "config.json").write_text((trained / "config.json").read_text())
@@ -117,30 +157,22 @@ def test_what_cannot_be_certified_is_refused(trained, capsys, tmp_path):
     assert run(["certify", str(trained), "--epsilons"]) == 2
 
 
-def test_a_certificate_is_drawn_dotted(tmp_path):
-    attacked = robustness_curve(RIGHT, BOARD, RandomNoise(), [0, 0.2, 0.5])
-    certificate = certified_curve(RIGHT, checkerboard(), [0, 0.2, 0.5])
-    path = plot_curves({"a": attacked}, tmp_path / "a.svg", certificates={"a": certificate})
-    drawn = path.read_text()
-    assert "stroke-dasharray" in drawn
-    assert "stroke-dasharray" not in plot_curves({"a": attacked}, tmp_path / "b.svg").read_text()
-
-
 @pytest.mark.realdata
 @pytest.mark.slow
 def test_no_attack_on_movielens_falls_below_for_any_user(real_data, tmp_path):
-    from robustcf.attacks import FGM, Softmax
-    from robustcf.training.config import TrainConfig
     from robustcf.data import load
-    from robustcf.training import train
+    from robustcf.training import TrainConfig, train
 
     split = load("ml-100k", data_dir=str(real_data))
-    factors = train(split, TrainConfig(dim=16, epochs=3)).factors
+    target = Target.of(train(split, TrainConfig.of(dim=16, epochs=3)))
     sizes = [0.001, 0.01, 0.05]
-    certificate = certified_curve(factors, split, sizes)
+    certificate = measure(target, "certificate", ABSOLUTE, sizes).curve
     assert 0 < certificate["ndcg@10"][1] < certificate["ndcg@10"][0]
-    for attack in (FGM(Softmax(split.test)), FGM(Softmax(split.train)), RandomNoise()):
+    how = {"relative": False}
+    attacks = [FGM(Softmax(pairs), **how) for pairs in (split.test, split.train)]
+    for attack in (*attacks, RandomNoise(**how)):
         # Attacked rows are float32, and may have moved by a rounding error more than was asked.
-        attacked = robustness_curve(factors, split, attack, [size * (1 - 1e-4) for size in sizes])
+        smaller = [size * (1 - 1e-4) for size in sizes]
+        attacked = measure(target, attack, epsilons=smaller).curve
         for name, values in certificate.per_user.items():
             assert (attacked.per_user[name] >= values - 1e-12).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from robustcf.cli.train import train
 from robustcf.data import load
 from robustcf.errors import RobustcfError
 from robustcf.runs import RunDir
+from robustcf.support.registry import MODELS, REGULARIZERS
 
-FAST = ["--dim", "6", "--epochs", "3", "--set", "block_users=20", "--set", "negative_weight=20"]
+PLAIN = ["--dim", "6", "--epochs", "3", "--set", "block_users=20"]
+FAST = [*PLAIN, "--set", "negative_weight=20"]
 
 
 @pytest.fixture(scope="module")
@@ -64,17 +67,22 @@ def test_train_reports_what_was_promised(table: Path, tmp_path: Path) -> None:
     assert result["two_to_inf"] > 0
 
 
-@pytest.mark.parametrize("model", ["ultragcn", "bpr-mf"])
-@pytest.mark.parametrize("reg", ["none", "weight_decay", "two_to_inf", "max_norm"])
+@pytest.mark.parametrize("model", list(MODELS))
+@pytest.mark.parametrize("reg", list(REGULARIZERS))
 def test_every_model_with_every_regularizer(
     table: Path, tmp_path: Path, model: str, reg: str
 ) -> None:
     out = str(tmp_path / "run")
-    options = ["--model", model, "--reg", reg, "--reg-weight", "1e-4", "--estimator", "twinest"]
-    command(train, "--dataset", str(table), "--out", out, *options, *FAST)
+    options = ["--model", model, "--reg", reg, "--reg-weight", "1e-4"]
+    options += ["--estimator", "twinest"] if reg == "two_to_inf" else []
+    options += FAST if model == "ultragcn" else PLAIN
+    command(train, "--dataset", str(table), "--out", out, *options)
     config = RunDir(out).config.train
-    assert (config.model, config.reg, config.reg_weight) == (model, reg, 1e-4)
+    assert (config.model.name, config.reg.name) == (model, reg)
+    assert config.reg.settings.weight == 1e-4
     assert not config.epochs_chosen
+    if reg == "two_to_inf":
+        assert config.reg.settings.estimator == "twinest"
 
 
 def test_text_names_the_protocol(table: Path, tmp_path: Path) -> None:
@@ -82,7 +90,7 @@ def test_text_names_the_protocol(table: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(train, ["--dataset", str(table), "--out", out, *FAST])
     assert result.exit_code == 0
     assert "full ranking, train and valid masked" in result.stdout
-    assert "learnt from train and valid" in result.stdout
+    assert "fit on train and valid" in result.stdout
     assert result.stdout.strip().endswith(f"run: {out}")
 
 
@@ -149,14 +157,12 @@ def test_options_reach_the_configuration(table: Path, tmp_path: Path) -> None:
     config = RunDir(out).config
     assert config.train.lr == 0.014
     assert config.train.user_lr == pytest.approx(0.06)  # keeps its ratio to lr
-    assert (config.train.init, config.train.refit, config.train.schedule) == (
-        "normal",
-        "no",
-        "cosine",
-    )
-    assert (config.train.reg_top, config.train.reg_side, config.train.reg_every) == (4, "items", 2)
-    assert config.train.adversarial == "softmax"
-    assert (config.train.adv_eps, config.train.adv_weight) == (0.2, 0.5)
+    assert config.train.model.settings.init == "normal"
+    assert (config.train.refit, config.train.schedule) == ("no", "cosine")
+    reg, adversary = config.train.reg.settings, config.train.adversary
+    assert (reg.top, reg.side, reg.every) == (4, "items", 2)
+    assert adversary.name == "softmax"
+    assert (adversary.settings.eps, adversary.settings.weight) == (0.2, 0.5)
     assert config.data["seed"] == 4
     assert RunDir(out).split().fingerprint == load(table, seed=4).fingerprint
 
@@ -166,7 +172,8 @@ def test_pairs_come_with_the_published_step(table: Path, tmp_path: Path) -> None
     options = ["--batching", "pairs", "--set", "batch_size=64", "--set", "negatives=3"]
     command(train, "--dataset", str(table), "--out", str(out), *options, *FAST)
     config = RunDir(out).config.train
-    assert (config.batching, config.lr, config.user_lr) == ("pairs", 1e-3, None)
+    assert (config.batching.kind, config.lr, config.user_lr) == ("pairs", 1e-3, None)
+    assert (config.batching.batch_size, config.objective.settings.negatives) == (64, 3)
 
 
 def test_resume(run: str, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +184,7 @@ def test_resume(run: str, table: Path, tmp_path: Path, monkeypatch: pytest.Monke
         raise KeyboardInterrupt
 
     out = str(tmp_path / "again")
-    monkeypatch.setattr("robustcf.runs.train", interrupted)
+    monkeypatch.setattr("robustcf.runs.run.train", interrupted)
     with pytest.raises((click.exceptions.Abort, KeyboardInterrupt)):
         command(train, "--dataset", str(table), "--out", out, *FAST)
     monkeypatch.undo()
@@ -189,8 +196,7 @@ def test_resume(run: str, table: Path, tmp_path: Path, monkeypatch: pytest.Monke
 def test_interrupted_text_says_how_to_go_on(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from robustcf import training
-
+    training = sys.modules["robustcf.training.train"]
     original, calls = training.evaluate, []
 
     def interrupting(*arguments: Any, **options: Any) -> Any:
@@ -238,7 +244,7 @@ def test_evaluate(run: str) -> None:
 
 def test_evaluate_refuses(run: str, table: Path, tmp_path: Path) -> None:
     for arguments, message in (
-        ([run, "--part", "valid"], "learnt from valid"),
+        ([run, "--part", "valid"], "fit on train and valid: evaluate them on test only"),
         ([run, "7"], "unexpected extra argument"),
         ([run, "--k", "0"], "every cutoff must be an integer of at least 1"),
         ([str(tmp_path)], "is no run directory"),
@@ -270,7 +276,8 @@ def test_recommend_folds_a_new_user_in(
     table: Path, tmp_path: Path, model: str, reg: str, gauge: str
 ) -> None:
     out = str(tmp_path / "run")
-    options = ["--model", model, "--reg", reg, *FAST, "--epochs", "12", "--gauge", gauge]
+    fast = FAST if model == "ultragcn" else PLAIN
+    options = ["--model", model, "--reg", reg, *fast, "--epochs", "12", "--gauge", gauge]
     command(train, "--dataset", str(table), "--out", out, *options)
     own = [f"i{n}" for n in range(0, 24, 2)]
     (entry,) = command(recommend, out, "--items", *own, "-k", "10")["recommendations"]

@@ -1,82 +1,334 @@
-"""The documents tell the truth: code runs, commands exist, every set is described."""
+"""The documents tell the truth: code runs, commands exist, sets, names and rooms are described."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
+import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from robustcf import __version__
-from robustcf.cli.main import cli
+from robustcf.cli.main import cli, run
 from robustcf.data.catalog import manifests
+from robustcf.robustness import NAMES
+from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
 from robustcf.vision.catalog import image_manifests
 
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = ROOT / "docs"
+PACKAGE = ROOT / "robustcf"
+PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
+DOCUMENTS = [ROOT / "README.md", *PAGES]
+
+FENCE = re.compile(r"^```([^\n`]*)\n((?::\w+:[^\n]*\n)*)(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language or directive, options, content and first line."""
+
+    kind: str
+    options: dict[str, str]
+    content: str
+    line: int
 
 
-@pytest.mark.parametrize("code", blocks("python"), ids=lambda code: code.splitlines()[0])
-def test_python_blocks_run(code, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my.csv").write_text(
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def blocks(path: Path, *kinds: str) -> list[Block]:
+    text = read(path)
+    return [
+        Block(
+            found[1],
+            dict(re.findall(r"^:(\w+): *(.*)$", found[2], re.MULTILINE)),
+            found[3],
+            text[: found.start(3)].count("\n") + 1,
+        )
+        for found in FENCE.finditer(text)
+        if found[1] in kinds
+    ]
+
+
+def test_blocks_are_found_with_their_options_and_lines(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("a\n\n```{executed}\n:file: b.py\nx = 1\n```\n\n```bash\nc\n```\n")
+    assert blocks(page, "{executed}") == [Block("{executed}", {"file": "b.py"}, "x = 1\n", 5)]
+    assert [block.content for block in blocks(page, "bash")] == ["c\n"]
+
+
+# --- Python ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def executed(monkeypatch):
+    """The extension that runs blocks when the pages are built: what it runs is what we test."""
+    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
+    yield __import__("executed")
+    for name in ("executed", "commands"):
+        sys.modules.pop(name, None)
+
+
+def own_material() -> dict[str, Any]:
+    """What a reader of the README has already: embeddings, and pairs to train and test on."""
+    rng = np.random.default_rng(0)
+    pairs = rng.random((60, 40)) < 0.3
+    held = pairs & (rng.random(pairs.shape) < 0.3)
+    return {
+        "U": rng.normal(size=(60, 8)),
+        "V": rng.normal(size=(40, 8)),
+        "train": csr_array(pairs & ~held),
+        "test": csr_array(held),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "block",
+    blocks(ROOT / "README.md", "python"),
+    ids=lambda block: f"line {block.line}",
+)
+def test_python_in_the_readme_runs(block, executed):
+    page = executed.Page("README.md")
+    page.names |= own_material()
+    (page.folder / "my.csv").write_text(
         "user_id,item_id,rating,timestamp\n"
         + "".join(f"u{u},i{i},{3 + (u + i) % 3},{u + i}\n" for u in range(8) for i in range(9))
     )
-    exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+    try:
+        page.run(block.content, block.line)
+    finally:
+        page.close()
 
 
-def shell_commands() -> list[list[str]]:
-    lines = [line for block in blocks("(?:bash|console|sh)") for line in block.splitlines()]
-    commands = [line.removeprefix("$ ").partition("  #")[0] for line in lines]
-    return [shlex.split(line) for line in commands if line.startswith("robustcf ")]
+WITH_PYTHON = [path for path in PAGES if blocks(path, "python", "{executed}")]
 
 
-@pytest.mark.parametrize("words", shell_commands(), ids=" ".join)
-def test_commands_in_the_readme_parse(words, tmp_path, monkeypatch):
+@pytest.mark.slow
+@pytest.mark.parametrize("path", WITH_PYTHON, ids=name_of)
+def test_python_in_the_pages_runs(path, executed):
+    page = executed.Page(name_of(path))
+    try:
+        for block in blocks(path, "python", "{executed}"):
+            if "file" in block.options:
+                page.write(block.options["file"], block.content)
+            else:
+                page.run(block.content, block.line)
+    finally:
+        page.close()
+
+
+def test_a_block_that_fails_stops_the_build(executed):
+    from sphinx.errors import ExtensionError
+
+    page = executed.Page("page.md")
+    try:
+        assert page.run("x = 20\nprint(x + 1)") == "21\n"
+        with pytest.raises(ExtensionError, match=r"page.md:7: this block fails(?s:.*)line 8"):
+            page.run("y = x\ny.nothing", line=7)
+    finally:
+        page.close()
+    assert not page.folder.exists()
+
+
+def test_blocks_write_and_import_in_a_folder_of_their_own(executed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = executed.Page("page.md")
+    try:
+        page.write("own_module.py", "answer = 42")
+        page.run("from own_module import answer\nopen('written', 'w').close()")
+        assert page.names["answer"] == 42
+        assert (page.folder / "written").exists()
+    finally:
+        page.close()
+    assert "own_module" not in sys.modules
+    assert str(page.folder) not in sys.path
+    assert Path.cwd() == tmp_path
+    assert not list(tmp_path.iterdir())
+
+
+# --- commands -------------------------------------------------------------------------------
+
+
+def shell_lines(path: Path) -> list[str]:
+    """The lines of shell blocks, without prompts and comments, continued ones joined."""
+    found = [block.content for block in blocks(path, "bash", "console", "sh")]
+    lines = "\n".join(found).replace("\\\n", " ").splitlines()
+    return [re.split(r"\s+#", line.removeprefix("$ "))[0].strip() for line in lines]
+
+
+def commands(path: Path) -> list[list[str]]:
+    lines = [shlex.split(line) for line in shell_lines(path) if line.startswith("robustcf ")]
+    return [words[1:] for words in lines]
+
+
+COMMANDS = {
+    f"{name_of(path)}: {' '.join(words)}": words for path in DOCUMENTS for words in commands(path)
+}
+
+
+@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS.keys())
+def test_commands_parse(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "matrix.npz").touch()
     command: click.Command = cli
-    arguments = words[1:]
-    path = ["robustcf"]
+    arguments, path = list(arguments), ["robustcf"]
     while isinstance(command, click.Group) and arguments and arguments[0] in command.commands:
         path.append(arguments[0])
         command = command.commands[arguments.pop(0)]
     command.make_context(" ".join(path), arguments, resilient_parsing=False)
 
 
+SCRIPTS = {
+    f"{name_of(path)}: {line}": shlex.split(line)[1:]
+    for path in DOCUMENTS
+    for line in shell_lines(path)
+    if line.startswith("python scripts/")
+}
+
+
+@pytest.mark.parametrize("words", SCRIPTS.values(), ids=SCRIPTS.keys())
+def test_scripts_are_there_and_know_their_options(words):
+    # Options that scripts share are declared in a module that they import.
+    sources = [ROOT / words[0], *(ROOT / "scripts").glob("_*.py")]
+    text = "".join(map(read, sources))
+    for word in words[1:]:
+        if word.startswith("--"):
+            assert f'"{word}"' in text, f"{words[0]} has no option {word}"
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_extending_page_run(tmp_path, monkeypatch, capsys):
+    """The reader's own model, objective, attack, regularizer and data, by command."""
+    page = DOCS / "extending.md"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    known = set(sys.modules)
+    for block in blocks(page, "{executed}"):
+        if "file" in block.options:
+            (tmp_path / block.options["file"]).write_text(block.content, encoding="utf-8")
+    rows = (f"u{n % 12},i{n * n % 19},{n}\n" for n in range(200))
+    (tmp_path / "plays.csv").write_text("user,item,time\n" + "".join(rows), encoding="utf-8")
+    try:
+        for arguments in commands(page):
+            threads = ["--threads", "1"] if arguments[0] == "train" else []
+            assert run([*arguments, *threads]) == 0, (arguments, capsys.readouterr().err)
+    finally:
+        for name in set(sys.modules) - known:
+            if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+                del sys.modules[name]
+    assert len(list((tmp_path / "runs").iterdir())) >= 4
+    assert list((tmp_path / "runs" / "squared" / "robustness").glob("against_average*.json"))
+
+
+# --- completeness ---------------------------------------------------------------------------
+
+
+def test_the_map_has_every_room_and_file():
+    there = set()
+    for room in PACKAGE.iterdir():
+        if room.name.startswith("_"):
+            continue
+        if room.suffix == ".py":
+            there.add(room.name)
+        elif (room / "__init__.py").exists():
+            there.add(f"{room.name}/")
+            inside = [path for path in room.iterdir() if not path.name.startswith("_")]
+            there |= {f"{room.name}/{path.name}" for path in inside if path.suffix == ".py"}
+            there |= {
+                f"{room.name}/{path.name}/" for path in inside if (path / "__init__.py").exists()
+            }
+    house = next(
+        block.content
+        for block in blocks(DOCS / "architecture.md", "")
+        if block.content.startswith("robustcf/\n")
+    )
+    on_the_map, room = set(), ""
+    for indent, name in re.findall(r"^( +)(\w+(?:\.py|/))  ", house, re.MULTILINE):
+        room = name if len(indent) == 2 else room
+        on_the_map.add(name if len(indent) == 2 else room + name)
+    assert on_the_map == there
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("guides/training.md", [*MODELS, *OBJECTIVES, *REGULARIZERS, *ADVERSARIES]),
+        ("guides/attacks.md", NAMES),
+    ],
+)
+def test_a_guide_names_every_entry_of_its_tables(page, names):
+    # Names in code: `bpr`, or "bpr" as Python has it.
+    named = set(re.findall(r"[`\"]([\w-]+)[`\"]", read(DOCS / page)))
+    assert set(names) <= named
+
+
+def test_every_page_is_in_the_table_of_contents():
+    listed = {"index"}
+    for path in PAGES:
+        for block in blocks(path, "{toctree}"):
+            home = path.parent
+            listed |= {
+                str((home / line).relative_to(DOCS)) for line in block.content.split() if line
+            }
+    assert listed == {str(path.relative_to(DOCS).with_suffix("")) for path in PAGES}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_links_to_files_lead_somewhere(path):
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", FENCE.sub("", read(path)))
+    for link in links:
+        if not link.startswith(("http://", "https://")):
+            assert (path.parent / link).exists(), link
+
+
 def test_the_data_readme_has_every_set_with_licence_and_citation():
-    text = (ROOT / "datasets" / "README.md").read_text(encoding="utf-8")
+    text = read(ROOT / "datasets" / "README.md")
     for manifest in (*manifests().values(), *image_manifests().values()):
         assert f"## {manifest.name}\n" in text
         assert manifest.licence in text
         assert manifest.citation in text
 
 
-def test_the_map_in_the_readme_has_every_room():
-    rooms = {
-        path.name if path.is_dir() else path.stem
-        for path in (ROOT / "robustcf").iterdir()
-        if not path.name.startswith("_")
-        and (path.suffix == ".py" or (path / "__init__.py").exists())
-    }
-    house = re.search(r"^```\n(robustcf/\n.*?)^```", README, re.DOTALL | re.MULTILINE).group(1)
-    on_the_map = set(re.findall(r"^  (\w+)(?:\.py|/)", house, re.MULTILINE))
-    assert on_the_map == rooms
+# --- form -----------------------------------------------------------------------------------
 
 
 def test_the_changelog_leads_up_to_this_version():
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    newest = re.findall(r"^## \[(.+?)\]", text, re.MULTILINE)[0]
+    newest = re.findall(r"^## \[(.+?)\]", read(ROOT / "CHANGELOG.md"), re.MULTILINE)[0]
     assert newest in ("Unreleased", __version__)
 
 
-def test_nothing_names_a_machine():
-    text = README + (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert not re.search(r"/(work|home|root|Users)/", text)
+def test_the_citation_is_of_this_version():
+    cited = re.findall(r"^version: (.+)$", read(ROOT / "CITATION.cff"), re.MULTILINE)
+    assert cited == [__version__]
+
+
+def test_the_readme_is_short():
+    assert len(read(ROOT / "README.md").splitlines()) <= 150
+
+
+PROSE = [
+    *DOCUMENTS,
+    *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff")),
+    *(ROOT / name for name in ("datasets/README.md", "results/README.md")),
+    *DOCS.rglob("*.py"),
+]
+
+
+@pytest.mark.parametrize("path", PROSE, ids=name_of)
+def test_nothing_names_a_machine_or_a_package_registry(path):
+    text = read(path)
+    assert not re.search(r"/(work|home|root|Users|tmp)/", text)
+    assert not re.search(r"(?i)\b(pypi|pythonhosted|anaconda|conda-forge|npmjs)\.\w", text)

@@ -15,12 +15,17 @@ from robustcf.errors import InputError
 from robustcf.estimators.twinest import twinest
 from robustcf.regularizers import (
     ESTIMATORS,
+    DegreeDecay,
     MaxNorm,
     NoPenalty,
+    Regularizer,
+    RegularizerConfig,
     TwoToInf,
+    TwoToInfConfig,
     WeightDecay,
     add_gradient,
 )
+from robustcf.support.registry import REGULARIZERS
 
 SEEDS = [0, 1, 2]
 
@@ -31,6 +36,12 @@ def factors(seed: int, d: int = 9, n: int = 7, r: int = 3) -> tuple[Tensor, Tens
         torch.randn(d, r, generator=generator, dtype=torch.float64, requires_grad=True),
         torch.randn(n, r, generator=generator, dtype=torch.float64, requires_grad=True),
     )
+
+
+def by_degree(d: int = 9, n: int = 7) -> DegreeDecay:
+    reg = DegreeDecay()
+    reg.prepare(torch.arange(d), torch.arange(n).flip(0) * 2)
+    return reg
 
 
 def every_kind() -> list[Any]:
@@ -45,6 +56,7 @@ def every_kind() -> list[Any]:
         TwoToInf(side="items", top=3),
         TwoToInf("twinest", budget=9),
         TwoToInf(refresh=4),
+        by_degree(),
     ]
 
 
@@ -61,6 +73,35 @@ def test_values_are_their_definitions(seed: int) -> None:
     close(TwoToInf(top=4)(U, V), rows.sort().values[-4:].mean())
     close(TwoToInf(top=100)(U, V), rows.mean())
     assert float(NoPenalty()(U, V)) == 0.0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_degree_decay_is_what_1024_pairs_are_charged_in_expectation(seed: int) -> None:
+    """Half the squared norms of a pair and of a uniform negative, over all of them, one by one."""
+    rng = np.random.default_rng(seed)
+    U, V = (part.detach() for part in factors(seed))
+    pairs = [(int(u), int(i)) for u, i in zip(*np.nonzero(rng.random((9, 7)) < 0.3), strict=True)]
+    reg = DegreeDecay()
+    reg.prepare(
+        torch.tensor(np.bincount([u for u, _ in pairs], minlength=9)),
+        torch.tensor(np.bincount([i for _, i in pairs], minlength=7)),
+    )
+    charges = [
+        (U[u].norm() ** 2 + V[i].norm() ** 2 + V[j].norm() ** 2) / 2
+        for u, i in pairs
+        for j in range(7)
+    ]
+    torch.testing.assert_close(reg(U, V), 1024 * torch.stack(charges).mean())
+    assert reg(U.float(), V.float()).dtype == torch.float32
+
+
+def test_degree_decay_must_be_told_the_degrees() -> None:
+    U, V = (part.detach() for part in factors(0))
+    reg, out = DegreeDecay(), (torch.zeros_like(U), torch.zeros_like(V))
+    for call in (lambda: reg(U, V), lambda: reg.add_gradient(U, V, None, *out)):
+        with pytest.raises(InputError, match="call prepare.user_degrees, item_degrees. first"):
+            call()
+    assert reg.state_dict() == {}, "it follows from the data, and need not be saved"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -148,6 +189,8 @@ def test_refresh_takes_leaders_in_between(top: int) -> None:
 
 def test_empty_factors_cost_nothing() -> None:
     for reg in every_kind():
+        if isinstance(reg, DegreeDecay):
+            reg.prepare(torch.zeros(0), torch.zeros(3))
         assert float(reg(torch.zeros(0, 2), torch.zeros(3, 2))) == 0.0
     out = torch.zeros(0, 2), torch.zeros(3, 2)
     assert TwoToInf().add_gradient(torch.zeros(0, 2), torch.zeros(3, 2), None, *out) == 0.0
@@ -160,7 +203,7 @@ def test_empty_factors_cost_nothing() -> None:
         ({"top": 0}, "top must be an integer of at least 1, got 0"),
         ({"every": 1.5}, "every must be an integer"),
         ({"budget": True}, "budget must be an integer"),
-        ({"side": "left"}, "side must be 'users' or 'items'"),
+        ({"side": "left"}, "side must be one of users, items, got 'left'"),
         ({"estimator": "twinest", "top": 2}, "need estimator='exact'"),
     ],
 )
@@ -189,7 +232,7 @@ def test_importing_loads_torch_numpy_and_estimators_only() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     rooms, heavy = done.stdout.splitlines()
-    assert rooms == "['errors', 'estimators', 'regularizers']"
+    assert rooms == "['errors', 'estimators', 'regularizers', 'support']"
     assert heavy == "[]"
 
 
@@ -210,3 +253,64 @@ def test_ten_lines_of_plain_pytorch() -> None:
             optimizer.step()
         norms.append(float((U @ V.T).norm(dim=1).max().detach()))
     assert norms[1] < 0.7 * norms[0]
+
+
+# --- in training ----------------------------------------------------------------------------
+
+
+def test_the_tables_names_are_the_classes() -> None:
+    for name in REGULARIZERS:
+        kind = REGULARIZERS[name]
+        assert kind.name == name
+        assert issubclass(kind, Regularizer)
+        made = kind.configured(kind.Config(), seed=3)
+        assert type(made) is kind
+        assert kind.on == ("parameters" if name in ("weight_decay", "degree_decay") else "scored")
+
+
+def test_a_config_describes_the_regularizer() -> None:
+    config = TwoToInfConfig(
+        weight=0.5, estimator="twinest", budget=7, side="items", every=3, refresh=4
+    )
+    reg = TwoToInf.configured(config, seed=5)
+    assert (reg.estimator_name, reg.budget, reg.side) == ("twinest", 7, "items")
+    assert (reg.every, reg.refresh, reg.seed, reg.top) == (3, 4, 5, 1)
+    assert TwoToInf.configured(TwoToInfConfig(top=9)).top == 9
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (RegularizerConfig, {"weight": -1.0}, "reg_weight must be a finite number and not negat"),
+        (RegularizerConfig, {"weight": "x"}, "reg_weight must be a finite number"),
+        (TwoToInfConfig, {"weight": float("nan")}, "reg_weight must be a finite number"),
+        (TwoToInfConfig, {"top": 0}, "reg_top must be an integer of at least 1, got 0"),
+        (TwoToInfConfig, {"every": 0}, "reg_every must be an integer of at least 1, got 0"),
+        (TwoToInfConfig, {"side": "left"}, "reg_side must be one of users, items, got 'left'"),
+        (TwoToInfConfig, {"estimator": "guess"}, "estimator must be one of exact, save"),
+        (TwoToInfConfig, {"estimator": "save", "top": 2}, "need estimator='exact'"),
+    ],
+)
+def test_a_config_refuses(kind: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        kind(**options)
+
+
+class Entropy(Regularizer):
+    """Somebody's own: forward is all it has."""
+
+    def forward(self, U: Tensor, V: Tensor) -> Tensor:
+        return (U @ V.T).softmax(dim=1).square().sum()
+
+
+@pytest.mark.parametrize("rows", [None, [1, 4]])
+def test_one_of_ones_own_has_its_gradient_by_autograd(rows: list[int] | None) -> None:
+    U, V = factors(0)
+    to_users, to_items = torch.autograd.grad(Entropy()(U, V), (U, V))
+    index = None if rows is None else torch.tensor(rows)
+    out = torch.ones_like(U if rows is None else U[rows]), torch.ones_like(V)
+    value = Entropy().add_gradient(U.detach(), V.detach(), index, *out, weight=0.5, row_scale=3.0)
+    assert value == pytest.approx(float(Entropy()(U, V).detach()))
+    torch.testing.assert_close(out[0], 1 + 1.5 * (to_users if rows is None else to_users[rows]))
+    torch.testing.assert_close(out[1], 1 + 0.5 * to_items)
+    assert Entropy.configured(RegularizerConfig()).name == ""

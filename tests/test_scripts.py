@@ -3,25 +3,51 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+from robustcf.data import load
+from robustcf.training.presets import preset, presets
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = ROOT / "scripts"
+NAMES = sorted(path.stem for path in SCRIPTS.glob("[!_]*.py"))
+
+
+def script(name, *words):
+    command = [sys.executable, SCRIPTS / f"{name}.py", *words]
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def imported(monkeypatch):
+    """The names of a script, without running it."""
+    monkeypatch.syspath_prepend(SCRIPTS)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # bench_training sets it
+    return lambda name: runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name=name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_script_says_what_it_takes(name, imported, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        imported(name)["main"]()
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: {name}.py")
 
 
 @pytest.mark.slow
 def test_the_demo_trains_attacks_and_draws(tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / "demo.py"), "--out", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"Look at {tmp_path / 'robustness.png'}" in done.stdout
+    out = script("demo", "--out", tmp_path)
+    assert f"Look at {tmp_path / 'robustness.png'}" in out
     assert (tmp_path / "robustness.png").read_bytes().startswith(b"\x89PNG")
     found = json.loads((tmp_path / "robustness.json").read_text())
     bce, softmax = (found[name]["ndcg@10"] for name in ("bce", "softmax"))
@@ -32,6 +58,129 @@ def test_the_demo_trains_attacks_and_draws(tmp_path):
     # The picture shows the effect, and what it is worth.
     assert bce["two_to_inf"]["attack"][-1] > 2 * bce["weight_decay"]["attack"][-1]
     assert softmax["two_to_inf"]["attack"][-1] < softmax["robust preset"]["attack"][-1]
+    assert all("certificate" not in curves for curves in bce.values())
     for curves in softmax.values():
         pairs = zip(curves["certificate"], curves["attack"], strict=True)
         assert all(proved <= left for proved, left in pairs)
+
+
+@pytest.mark.slow
+def test_attacks_are_timed(tmp_path):
+    words = ("--sizes", 2, "--auto-sizes", 2, "--threads", 1, "--out", tmp_path / "times.json")
+    script("bench_attacks", "--dataset", "demo", *words)
+    seconds = json.loads((tmp_path / "times.json").read_text())["demo"]
+    units = ("absolute", "relative")
+    sweeps = [f"fgm {objective} {unit}" for objective in ("bce", "softmax") for unit in units]
+    assert list(seconds) == [*sweeps, "auto relative"]
+
+
+@pytest.mark.slow
+def test_a_step_is_timed_with_all_items_and_with_some():
+    for sampled in (0, 64):
+        size = json.dumps([1200, 200, 9000, 8, sampled])
+        found = json.loads(script("bench_scaling", "--one", size, "--steps", 1, "--threads", 1))
+        assert found["epoch"] == pytest.approx(3 * found["step"])  # 3 blocks of 400 users
+        assert found["step"] > 0
+
+
+@pytest.mark.long
+def test_versions_are_compared():
+    assert "give --other DIR" in script("bench_versions")
+    table = script("bench_versions", "--other", ROOT, "--repeats", 1, "--epochs", 1)
+    same = {line[:26].strip(): line.split()[-1] for line in table.splitlines()[5:]}
+    assert same == {
+        "ultragcn, an epoch": "yes",
+        "bpr-mf, an epoch": "yes",
+        "start": "-",
+        "evaluate": "yes",
+        "fgm on softmax, 20 sizes": "yes",
+        "certificate": "yes",
+    }
+
+
+@pytest.mark.slow
+def test_the_cost_of_rows_is_timed_and_judged():
+    words = ("--rows", 8, "--weights", 1e-3, "--epochs", 1, "--threads", 1)
+    out = script("compare_regularizer_rows", "--dataset", "demo", *words)
+    assert "no penalty: " in out
+    assert "rows  8, weight 1e-03: valid NDCG@10 0.1" in out
+
+
+@pytest.mark.slow
+def test_the_figure_of_the_paper(tmp_path):
+    words = ("--datasets", "demo", "--seeds", 1, "--no-auto")
+    script("reproduce_recsys", *words, "--work", tmp_path / "runs", "--out", tmp_path)
+    found = json.loads((tmp_path / "demo.tuned.json").read_text())
+    for part in ("absolute", "relative"):
+        assert list(found[part]["curves"]) == ["fgm-bce", "fgm-softmax", "random", "certificate"]
+        assert set(found[part]["settings"]) == {"weight_decay", "two_to_inf", "max_norm"}
+    # Draws what has a name of the paper's sets.
+    (tmp_path / "demo.tuned.json").rename(tmp_path / "ml-1m.tuned.json")
+    script("reproduce_recsys", "--figures-only", "--out", tmp_path)
+    assert (tmp_path / "fgm-bce-absolute-ndcg.tuned.png").stat().st_size > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one_step", [False, True])
+def test_a_defence_is_judged_on_valid(tmp_path, one_step):
+    name, out = "smooth start, no training, balanced", tmp_path / "found.json"
+    words = ("--only", name, "--dry", "--threads", 1, "--out", out)
+    script("tune_robust", "--dataset", "demo", *words, *(["--one-step"] if one_step else []))
+    (row,) = json.loads(out.read_text())["candidates"]
+    recorded = json.loads((ROOT / "results" / "robust_search_demo.json").read_text())
+    then = next(before for before in recorded["candidates"] if before["candidate"] == name)
+    assert row["settings"] == then["settings"]
+    assert row["certified"] == pytest.approx(then["certified"], abs=1e-3)
+    assert len(row["members"]) == (5 if one_step else 8)
+    for member, curve in row["members"].items():
+        assert curve == pytest.approx(then["members"][member], abs=2e-3)
+    if not one_step:
+        assert row["auto"] == pytest.approx(then["auto"], abs=2e-3)
+
+
+def test_searches_write_presets_where_they_are_read(imported, tmp_path):
+    """Recorded settings, written again by the scripts, are the files that are there."""
+    robust, tuned = imported("tune_robust"), imported("tune_presets")
+    home = robust["FOLDER"]
+    assert home == tuned["FOLDER"]
+    assert {path.stem for path in home.glob("*.json")} == set(presets())
+
+    robust["write_preset"].__globals__["FOLDER"] = tmp_path
+    found = json.loads((ROOT / "results" / "robust_search_demo.json").read_text())
+    best = next(row for row in found["candidates"] if row["candidate"] == found["chosen"])
+    options = robust["argparse"].Namespace(
+        out=tmp_path / "robust_search_demo.json", dataset="demo", one_step=False
+    )
+    robust["write_preset"](load("demo"), best, options)
+    name = preset("demo", kind="robust").name
+    assert json.loads((tmp_path / f"{name}.json").read_text()) == json.loads(
+        (home / f"{name}.json").read_text()
+    )
+
+
+@pytest.mark.slow
+def test_a_search_goes_on_from_the_preset():
+    out = script("tune_presets", "--dataset", "demo", "--trials", 2, "--dry", "--threads", 1)
+    first, second = (json.loads(line.rstrip(" *")) for line in out.splitlines())
+    settings = preset("demo").config.flat()
+    assert {key: first[key] for key in first if not key.startswith("valid")} == {
+        key: settings[key] for key in first if not key.startswith("valid")
+    }
+    assert first["valid ndcg@10"] == pytest.approx(preset("demo").found["valid"]["ndcg@10"], 0.01)
+    assert second.keys() == first.keys()
+    assert second != first
+
+
+@pytest.mark.slow
+def test_the_members_of_auto_are_judged(imported, monkeypatch):
+    module = imported("tune_auto")
+    for name, value in {"LOG2_TEMPERATURES": (0.0, 2.0), "SIZES": (0.0, 0.1)}.items():
+        monkeypatch.setitem(module["judge"].__globals__, name, value)
+    config = preset("demo").config.replace(init="smooth", epochs=0, refit="no")
+    found = module["judge"](load("demo"), config)
+    steps, auto = found["fgm by softness"], found["auto"]
+    assert all(list(curves) == ["0", "2"] for curves in steps.values())
+    # At the objective's own temperature the step is the member of auto, which is never above it.
+    assert all(auto["all"][1] <= curve[1] for by in steps.values() for curve in by.values())
+    assert all(auto["all"][1] <= left[1] for left in auto.values())
+    assert set(module["shares"]({"demo": found})["auto"]) == set(auto)

@@ -116,7 +116,8 @@ class Attack(ABC):
                 if allowed[name] == 0:
                     attacked[name] = part
                     continue
-                delta = self.budget.project(self.free(proposed[name]), allowed[name])
+                # Free again: projecting on a spectral norm may round into a column held fixed.
+                delta = self.free(self.budget.project(self.free(proposed[name]), allowed[name]))
                 attacked[name] = part + delta
                 # What counts is what the factors really moved by, rounding included.
                 realised[name] = self.budget.measure(attacked[name].double() - part.double())

@@ -42,10 +42,8 @@ if TYPE_CHECKING:
 @click.option(
     "--objective",
     type=NameOf(OBJECTIVES),
-    default="bce",
-    show_default=True,
-    help="What fgm and pgd make worse: the paper's cross-entropy, the pairwise loss, or softmax, "
-    "which is aware of the ranking.",
+    help="What fgm and pgd make worse: the paper's cross-entropy (default), the pairwise loss, or "
+    "softmax, which is aware of the ranking (default of a gradient attack of your own).",
 )
 @click.option(
     "--knowledge",
@@ -94,7 +92,7 @@ if TYPE_CHECKING:
 def attack(
     run: str,
     kind: str,
-    objective: str,
+    objective: str | None,
     knowledge: str,
     positives: str | None,
     budget: str,
@@ -127,14 +125,16 @@ def attack(
         side=_side(side, users=users, items=items),
         knowledge=knowledge,
     )
+    # What is wrong with the options is said before any data are read.
     if epsilons:
-        check_epsilons(epsilons)  # before any data are read
+        check_epsilons(epsilons)
+    options = {"objective": objective, "steps": steps, "restarts": restarts, "seed": seed}
+    spec = None if kind == "quantization" else AttackSpec.parse(kind, **options)
     trained = RunDir(run)
     trained.factors()
     target = trained.target(trained.split(data_dir), part)
-    if kind == "quantization":
+    if spec is None:
         return _quantization(trained, target, ks or (10, 20))
-    spec = AttackSpec(kind, objective, steps=steps, restarts=restarts, seed=seed)
     result = measure(target, spec, threat, epsilons, ks or (10, 20))
     saved, replaced = trained.save(result)
     pictures = _draw(result, saved)

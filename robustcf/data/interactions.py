@@ -180,10 +180,10 @@ class Interactions:
         """
         coo = _sparse(matrix)
         values = np.asarray(coo.data)
-        if values.dtype.kind not in "biuf" or (values.size and not np.isfinite(values).all()):
+        if values.size and not np.isfinite(values).all():
             raise DataError(
-                f"a matrix of interactions must hold finite numbers, got {values.dtype} with a "
-                "value that is none: repair it, or drop the entry"
+                f"a matrix of interactions must hold finite numbers, got "
+                f"{values[~np.isfinite(values)][0]}: repair it, or drop the entry"
             )
         if values.size and values.min() < 0:
             raise DataError(
@@ -330,12 +330,20 @@ def _sparse(matrix: Any) -> Any:
     from scipy.sparse import coo_matrix, issparse
 
     if not issparse(matrix):
-        matrix = np.asarray(matrix)
-        if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
-            raise DataError(
-                "interactions must be a users x items matrix of numbers, scipy or numpy, got "
-                f"{matrix.dtype} of shape {matrix.shape}"
-            )
+        try:
+            matrix = np.asarray(matrix)
+        except ValueError as error:  # rows of several lengths
+            raise DataError(f"interactions must be a users x items matrix ({error})") from error
+    if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
+        raise DataError(
+            "interactions must be a users x items matrix of numbers, scipy or numpy, got "
+            f"{matrix.dtype} of shape {matrix.shape}"
+        )
+    # Scipy knows neither half precision nor foreign byte orders, and sums of entries may be too
+    # large for a small type.
+    wide = {"i": np.int64, "u": np.uint64, "f": np.float64}.get(matrix.dtype.kind)
+    if wide is not None:
+        matrix = matrix.astype(wide)
     # By way of CSR, where entries of one cell are added up.
     return coo_matrix(coo_matrix(matrix).tocsr())
 

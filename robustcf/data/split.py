@@ -89,6 +89,11 @@ class Split:
             # What is known of a user at the time of the test is not recommended again.
             known = ("train", "valid") if len(self.valid) else ("train",)
             object.__setattr__(self, "protocol", EvaluationProtocol(test=known))
+        if not isinstance(self.protocol, EvaluationProtocol):
+            raise DataError(
+                f"{self.name}: protocol must be an EvaluationProtocol or None, got "
+                f"{type(self.protocol).__name__}"
+            )
         object.__setattr__(self, "sources", MappingProxyType(dict(self.sources)))
         object.__setattr__(self, "notes", tuple(self.notes))
         parts = {"train": self.train, "valid": self.valid, "test": self.test}

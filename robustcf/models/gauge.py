@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robustcf.factors import Factors
+from robustcf.factors import Factors, as_tensor
 
 # Singular values below this share of the largest are rounding, not directions.
 _RELATIVE_RANK = 1e-9
@@ -48,7 +48,7 @@ class Gauge:
 
     @classmethod
     def balanced(cls, U: Tensor, V: Tensor) -> Gauge:
-        """The balanced gauge of two factors.
+        """The balanced gauge of two factors, tensors or numpy arrays.
 
         Directions that no score depends on get length 0.
 
@@ -63,7 +63,7 @@ class Gauge:
             >>> round(float(new.users.norm() ** 2), 4), round(float(new.items.norm() ** 2), 4)
             (2.0, 2.0)
         """
-        users, items = U.double(), V.double()
+        users, items = as_tensor("U", U).double(), as_tensor("V", V).double()
         centre = items.mean(dim=0)
         left = torch.linalg.qr(users, mode="r").R
         right = torch.linalg.qr(items - centre, mode="r").R

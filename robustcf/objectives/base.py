@@ -68,6 +68,14 @@ class Gradient:
         add_rows(self.users, other.users, rows, weight)
         self.items.add_(other.items, alpha=weight)
 
+    def whole(self, n_users: int) -> Gradient:
+        """The same for all users: those that it does not name have the gradient 0."""
+        if self.rows is None:
+            return self
+        users = self.users.new_zeros((n_users, *self.users.shape[1:]))
+        users.index_copy_(0, self.rows, self.users)
+        return Gradient(users, None, self.items, self.value)
+
 
 def add_rows(whole: Tensor, part: Tensor, rows: Tensor | None, weight: float = 1.0) -> None:
     """Add to some rows, each named once, or to all."""

@@ -76,6 +76,7 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
 
     def slope(self, U: Tensor, V: Tensor) -> float:
         """See :meth:`Objective.slope`; of some users, evenly spaced."""
+        self.check_shapes(U, V)
         users, sample = self._sample
         block = U[torch.from_numpy(users).to(U.device)]
         gradient = sample.full_gradient(block, V).users

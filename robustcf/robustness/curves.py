@@ -111,7 +111,7 @@ class RobustnessCurve:
             protocol = found["protocol"]
             return cls(
                 attack=found["attack"],
-                objective=found["objective"],
+                objective=found["objective"] and found["objective"].removeprefix("oracle-"),
                 threat=threat_of(found),
                 epsilons=tuple(found["epsilons"]),
                 values={name: np.array(found[name]) for name in found["metrics"]},
@@ -141,11 +141,13 @@ def threat_of(facts: Mapping[str, Any]) -> Threat:
         >>> threat_of({"budget": "row", "relative": False, "side": "users"})
         Threat(norm='row', unit='absolute', side='users', knowledge='data')
     """
+    in_0_1 = "labels" if facts.get("oracle") or facts.get("attack") == "certificate" else "data"
+    in_0_1 = "none" if facts.get("attack") == "random" else in_0_1
     return Threat(
         norm=facts["budget"],
         unit="relative" if facts["relative"] else "absolute",
         side=facts["side"],
-        knowledge=facts.get("knowledge", "labels" if facts.get("oracle") else "data"),
+        knowledge=facts.get("knowledge", in_0_1),
     )
 
 

@@ -7,11 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from robustcf.attacks import Attack, unevenness
+from robustcf.certificates.bounds import usable_bound
 from robustcf.errors import InputError
 from robustcf.robustness.curves import RobustnessCurve, attack_curve
 from robustcf.robustness.table import (
     AUTO,
+    CERTIFICATE,
     CUTOFFS,
     RANDOM,
     AttackSpec,
@@ -22,7 +26,7 @@ from robustcf.robustness.target import Target
 from robustcf.robustness.threat import Threat
 from robustcf.robustness.worst import worst_counts, worst_of
 from robustcf.support.checks import check_cutoffs, check_epsilons
-from robustcf.support.files import read_json
+from robustcf.support.files import read_arrays, read_json
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,10 +78,10 @@ class Result:
 
     def extra(self) -> dict[str, Any]:
         """What a file holds next to the curve: members, and how even the rows are."""
-        labels = self.spec.way.uses_pairs and self.threat.knowledge == "labels"
+        labels = self._knows_labels
         found: dict[str, Any] = {"positives": "test" if labels else "train", "oracle": labels}
         if self.spec.way.certifies:
-            found = {"bound": self.spec.bound}
+            found = {"bound": self.spec.bound} if self.spec.kind == CERTIFICATE else {}
         if self.members:
             counts = worst_counts(self.members, self.metric)
             found["members"] = {
@@ -85,9 +89,13 @@ class Result:
             }
         if self.threat.relative and self.threat.norm == "row":
             names = ("users", "items")
-            parts = zip(names, self.target.factors, strict=True)
-            found["unevenness"] = {name: unevenness(part) for name, part in parts}
+            parts, free = zip(names, self.target.factors, strict=True), self.target.free
+            found["unevenness"] = {name: unevenness(part[:, free]) for name, part in parts}
         return found
+
+    @property
+    def _knows_labels(self) -> bool:
+        return self.spec.way.uses_pairs and self.threat.knowledge == "labels"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -106,7 +114,9 @@ class Result:
         target = Path(folder) / f"{self.stem}.json"
         replaced = _store(self.curve, target, self.extra())
         if self.control is not None and self.control is not self.curve:
-            _store(self.control, Path(folder) / f"{self.control_stem}.json", {})
+            # As the attack random writes it: one file, whoever made it.
+            noise = Result(AttackSpec(RANDOM, seed=self.spec.seed), self.target, self.control)
+            _store(self.control, Path(folder) / f"{self.control_stem}.json", noise.extra())
         return target, replaced
 
     def __str__(self) -> str:
@@ -128,7 +138,8 @@ class Result:
             "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
             for row in (header, *rows)
         ]
-        what = f"{self.spec.words()}; {self.threat.norm} budget on {self.threat.side}, "
+        oracle = " against the pairs that count: an oracle" if self._knows_labels else ""
+        what = f"{self.spec.words()}{oracle}; {self.threat.norm} budget on {self.threat.side}, "
         return "\n".join([*lines, f"{what}{self.threat.unit_words}; {self.curve.protocol}"])
 
 
@@ -183,6 +194,8 @@ def measure(
             f"{attack!r}"
         )
     threat = Threat() if threat is None else threat
+    if spec.kind == CERTIFICATE:
+        spec = replace(spec, bound=usable_bound(spec.bound, target.fixed))
     if spec.way.knowledge is not None:
         threat = replace(threat, knowledge=spec.way.knowledge)
     sizes = check_epsilons(tuple(epsilons) or spec.sizes(threat.unit))
@@ -228,9 +241,15 @@ def _measure_own(
     """An attack that somebody has built already: it says itself what it may do."""
     if threat is not None or options:
         raise InputError("an attack that is built has its budget and options: leave them out")
+    if set(attack.fixed) != set(target.fixed):
+        raise InputError(
+            f"the target holds columns {list(target.fixed)} fixed and the attack "
+            f"{list(attack.fixed)}: build it with the same fixed="
+        )
     unit = "relative" if attack.relative else "absolute"
     own = Threat(attack.budget.name, unit, attack.side)
-    spec = AttackSpec(f"{type(attack).__module__}:{type(attack).__name__}")
+    objective = getattr(getattr(attack, "objective", None), "name", None)
+    spec = AttackSpec(f"{type(attack).__module__}:{type(attack).__name__}", objective)
     request = Request(target, own, spec, check_epsilons(tuple(epsilons) or spec.sizes(unit)), ks)
     curve = attack_curve(target, attack, own, request.epsilons, ks)
     return Result(spec, target, curve, random_control(request, 1) if control else None)
@@ -244,9 +263,24 @@ def _store(curve: RobustnessCurve, path: Path, extra: dict[str, Any]) -> bool:
         except InputError:
             there = {}
         new = {**extra, **curve.as_dict()}
-        if path.with_suffix(".npz").is_file() and all(there.get(k) == v for k, v in new.items()):
+        equal = all(there.get(key) == value for key, value in new.items())
+        same_users = _same_users(curve, path.with_suffix(".npz"))
+        if equal and same_users:
             return False
         curve.save(path, extra)
-        return True
+        return not equal or same_users is False
     curve.save(path, extra)
     return False
+
+
+def _same_users(curve: RobustnessCurve, path: Path) -> bool | None:
+    """Whether a file holds the values of a curve's users; None where it is damaged or missing."""
+    try:
+        there = read_arrays(path)
+    except InputError:
+        return None
+    values: dict[str, Any] = {n: array.astype(np.float32) for n, array in curve.per_user.items()}
+    values["users"] = curve.users
+    return there.keys() == values.keys() and all(
+        np.array_equal(there[name], array) for name, array in values.items()
+    )

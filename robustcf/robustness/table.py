@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from robustcf.attacks import FGM, PGD, Attack, RandomNoise
+from robustcf.certificates.bounds import BOUNDS
 from robustcf.errors import InputError
 from robustcf.objectives import BCE, BCEConfig, Objective
 from robustcf.robustness.certified import certified_curve
@@ -19,12 +20,13 @@ from robustcf.robustness.curves import RobustnessCurve, attack_curve
 from robustcf.robustness.personal import personal_curve
 from robustcf.robustness.target import Target
 from robustcf.robustness.threat import Threat
-from robustcf.support.checks import check_integer
+from robustcf.support.checks import check_choice, check_integer
 from robustcf.support.naming import grid_name
 from robustcf.support.registry import ATTACKS, OBJECTIVES
 
 AUTO, RANDOM, CERTIFICATE, PERSONAL = "auto", "random", "certificate", "personal"
 GRADIENT = ("fgm", "pgd")
+OWN_OBJECTIVE = "softmax"  # of a gradient attack from outside of the package, unless it is told
 CUTOFFS = (10, 20)
 STEPS = 8
 
@@ -43,7 +45,8 @@ class AttackSpec:
 
     Args:
         kind: an entry of :data:`WAYS`, or ``module:Class``.
-        objective: what ``fgm`` and ``pgd`` make worse; None for the others.
+        objective: what ``fgm`` and ``pgd`` make worse, and attacks of the reader's own that follow
+            a gradient; None for the others.
         steps: PGD steps.
         restarts: PGD starts.
         seed: of noise, and of PGD's restarts.
@@ -69,23 +72,31 @@ class AttackSpec:
         check_integer("steps", self.steps)
         check_integer("restarts", self.restarts)
         check_integer("seed", self.seed, 0)
+        check_choice("bound", self.bound, BOUNDS)
         if self.kind not in WAYS:
-            if ":" not in self.kind:
+            if ":" not in self.kind and not _is_installed(self.kind):
                 raise InputError(f"attack must be one of {', '.join(NAMES)}, got {self.name!r}")
             return
         if self.kind in GRADIENT:
-            OBJECTIVES[self.objective or "bce"]
-            object.__setattr__(self, "objective", self.objective or "bce")
+            chosen = "bce" if self.objective is None else self.objective
+            OBJECTIVES[chosen]
+            object.__setattr__(self, "objective", chosen)
         else:
             object.__setattr__(self, "objective", None)
 
     @classmethod
     def parse(cls, name: str, **options: Any) -> AttackSpec:
-        """From a name such as ``pgd-bpr``."""
+        """From a name such as ``pgd-bpr``; the class of ``module:Class`` is imported here."""
         kind, dash, objective = name.partition("-")
-        if kind in GRADIENT and dash:
-            return cls(kind, objective, **options)
-        return cls(name, **options)
+        split = dash and (kind in GRADIENT or ":" in kind)
+        spec = cls(kind, objective, **options) if split else cls(name, **options)
+        if spec.kind in WAYS:
+            return spec
+        if not issubclass(ATTACKS[spec.kind], FGM):
+            return replace(spec, objective=None)
+        chosen = OWN_OBJECTIVE if spec.objective is None else spec.objective
+        OBJECTIVES[chosen]
+        return replace(spec, objective=chosen)
 
     @property
     def name(self) -> str:
@@ -169,6 +180,15 @@ class AttackSpec:
         return "-".join([*parts, grid_name(epsilons, ks)])
 
 
+def _is_installed(name: str) -> bool:
+    """Whether an installed package declares an attack of this name."""
+    try:
+        ATTACKS[name]
+    except InputError:
+        return False
+    return True
+
+
 @dataclass(frozen=True, eq=False)
 class Request:
     """One measurement: what, by whom, how, at which sizes and cutoffs."""
@@ -181,7 +201,9 @@ class Request:
 
     def curve(self, attack: Attack) -> RobustnessCurve:
         """The curve of a single attack."""
-        return attack_curve(self.target, attack, self.threat, self.epsilons, self.ks)
+        curve = attack_curve(self.target, attack, self.threat, self.epsilons, self.ks)
+        # As it was asked for: a class from outside of the package may have no name.
+        return replace(curve, objective=self.spec.objective) if self.spec.objective else curve
 
     def objective(self, name: str) -> Objective[Any]:
         """What to make worse, on the pairs that the attacker knows.
@@ -291,11 +313,16 @@ def _personal(request: Request) -> Curves:
 
 def _own(request: Request) -> Curves:
     """An attack from outside of the package; one that follows a gradient gets an objective."""
-    kind = ATTACKS[request.spec.kind]
+    name = request.spec.kind
+    kind = ATTACKS[name]
+    attack: Attack
     if issubclass(kind, FGM):
-        objective = request.objective(request.spec.objective or "softmax")
-        return {kind.name: request.curve(kind(objective, **request.options()))}
-    return {kind.name: request.curve(kind(**request.options()))}
+        objective = request.objective(request.spec.objective or OWN_OBJECTIVE)
+        attack = kind(objective, **request.options())
+    else:
+        attack = kind(**request.options())
+    # Its own name: a class that derives from FGM has inherited another one.
+    return {name: replace(request.curve(attack), attack=name)}
 
 
 WAYS: Mapping[str, Way] = {

@@ -14,6 +14,7 @@ from robustcf.data.split import Split
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import (
+    PARTS,
     MetricReport,
     Part,
     check_same_data,
@@ -22,8 +23,8 @@ from robustcf.metrics.evaluate import (
 )
 from robustcf.models.gauge import Gauge, shrink
 from robustcf.objectives import BCEConfig
-from robustcf.support.checks import check_number
-from robustcf.training.train import Trained, fit_mask, fit_pairs
+from robustcf.support.checks import check_choice, check_integer, check_number
+from robustcf.training.train import FIT_ON, Trained, fit_mask, fit_pairs
 
 Matrix = Tensor | npt.NDArray[Any]
 
@@ -78,15 +79,19 @@ class Target:
         self.factors.check_finite()
         self.split = _split_of(data, test)
         check_same_data(self.factors, self.split)
+        check_choice("part", part or "test", PARTS)
+        check_choice("fit_on", fit_on, FIT_ON)
         self.part: Part = part or ("test" if len(self.split.test) else "train")
         if part is not None and len(getattr(self.split, part)) == 0:
             raise InputError(
                 f"{self.split.name} has no {part} pairs to judge by: give some, or leave part out"
             )
         self.fit_on, self.label, self.bce = fit_on, label, bce
-        own = fit_mask(self.split, fit_on, self.part)
+        # Judged by the very pairs it was fit on, nothing of them can be masked.
+        judged_by_train = self.part == "train"
+        own = () if judged_by_train else fit_mask(self.split, fit_on, self.part)
         self.mask = own if mask is None else tuple(mask)
-        self.fixed = tuple(int(column) for column in fixed)
+        self.fixed = tuple(check_integer("a fixed column", column, 0) for column in fixed)
         if any(not 0 <= column < self.factors.dim for column in self.fixed):
             raise InputError(
                 f"fixed columns must be in [0, {self.factors.dim}), got {list(self.fixed)}"
@@ -198,7 +203,9 @@ def harden(target: Target, *, shrink_by: float = 0.0) -> Target:
     parts = []
     for whole, part in zip(target.factors, safer, strict=True):
         changed = whole.clone()
-        changed[:, free] = part
+        # With fewer users or items than columns, there are fewer directions than that.
+        changed[:, free] = 0.0
+        changed[:, free[: part.shape[1]]] = part
         parts.append(changed)
     return target.with_factors(Factors(*parts))
 
@@ -208,14 +215,16 @@ def _split_of(data: Any, test: Any) -> Split:
         if test is not None:
             raise InputError("a Split has its own test pairs: leave test out")
         return data
-    if isinstance(data, Interactions):
-        none = data.take(data.users < 0)
-        held = none if test is None else test
-        if not isinstance(held, Interactions):
-            held = Interactions.from_csr(held)
-        return Split("own data", data, none, held, valid_source="none")
     if data is None:
         raise InputError(
             "a target needs the pairs that its factors were fit on: a users x items matrix"
         )
-    return Split.from_csr(data, test)
+    pairs = data if isinstance(data, Interactions) else Interactions.from_csr(data)
+    none = pairs.take(pairs.users < 0)
+    if test is None:
+        return Split("own data", pairs, none, none, valid_source="none")
+    labels = {"user_labels": pairs.user_labels, "item_labels": pairs.item_labels}
+    held = test if isinstance(test, Interactions) else Interactions.from_csr(test, **labels)
+    if len(held) == 0:
+        raise InputError("test has no pairs to judge by: give some, or leave test out")
+    return Split("own data", pairs, none, held, valid_source="none")

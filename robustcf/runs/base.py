@@ -162,7 +162,7 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
 
     def metrics(self) -> dict[str, Any]:
         """The result, as ``metrics.json`` has it; read once."""
-        return self._metrics
+        return dict(self._metrics)
 
     @cached_property
     def _metrics(self) -> dict[str, Any]:

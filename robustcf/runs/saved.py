@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -134,6 +135,10 @@ def flat_settings(train: Mapping[str, Any]) -> dict[str, Any]:
         >>> flat_settings({"model": {"name": "mine", "dim": 2}, "reg": {"name": "none"}, "lr": 1})
         {'model': 'mine', 'dim': 2, 'reg': 'none', 'lr': 1}
     """
+    if isinstance(train.get("model"), str):
+        # Of version 0.1, where None meant the model's own default.
+        unset = [key for key in ("negatives", "sampled_items") if train.get(key) is None]
+        return {key: value for key, value in train.items() if key not in unset}
     prefixes = {"reg": "reg_", "adversary": "adv_"}
     names = {"adversary": "adversarial", "reg_estimator": "estimator", "batching.kind": "batching"}
     values: dict[str, Any] = {}
@@ -167,12 +172,16 @@ def uneven_words(ratios: Mapping[str, float | None]) -> str:
 
 
 def _read(path: Path) -> SavedCurve | None:
-    facts = read_json(path)
-    if not str(facts.get("format")).startswith("robustcf curve "):
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(facts, dict) or not str(facts.get("format")).startswith("robustcf curve "):
         return None
-    # Version 0.1 knew one special case of knowledge, and called it an oracle.
-    facts.setdefault("knowledge", "labels" if facts.get("oracle") else "data")
     facts["unit"] = "relative" if facts["relative"] else "absolute"
+    if "knowledge" not in facts:
+        # Version 0.1 knew one special case of it, and called that an oracle.
+        labels = facts.get("oracle") or facts["attack"] == "certificate"
+        known = "labels" if labels else "data"
+        facts["knowledge"] = "none" if facts["attack"] == "random" else known
+        facts["objective"] = facts["objective"] and facts["objective"].removeprefix("oracle-")
     return SavedCurve(path, facts) if path.with_suffix(".npz").is_file() else None
 
 
@@ -270,7 +279,9 @@ def group_runs(runs: Sequence[SavedRun]) -> dict[str, list[int]]:
     named = {}
     for number, (values, places) in enumerate(groups):
         alike = [groups[n][0] for n, label in enumerate(labels) if label == labels[number]]
-        differing = [k for k in values if any(other.get(k) != values[k] for other in alike)]
+        # Of settings that all of them have: version 0.1 wrote more than these.
+        shared = [k for k in values if all(k in other for other in alike)]
+        differing = [k for k in shared if any(other[k] != values[k] for other in alike)]
         extra = ", ".join(f"{key} {values[key]}" for key in differing)
         named[f"{labels[number]} ({extra})" if extra else labels[number]] = places
     return named
@@ -343,7 +354,7 @@ def _nothing_common(runs: Sequence[SavedRun], name: str, common: set[str]) -> st
         if not any(f"{have}-".startswith(f"{name}-") for have in run.curves)
     ]
     having = [curve for run in runs for have, curve in run.curves.items() if have == name]
-    options = _options(having[0].facts) if having else _options_from_name(name)
+    options = _options(having[0]) if having else _options_from_name(name)
     command = "certify" if name.startswith("certificate") else "attack"
     lines = (f"robustcf {command} {path} {options}".rstrip() for path in lacking or [runs[0].path])
     commands = "; ".join(lines)
@@ -351,16 +362,29 @@ def _nothing_common(runs: Sequence[SavedRun], name: str, common: set[str]) -> st
     return f"not all runs have a saved curve {name!r} ({known}): make it with: {commands}"
 
 
-def _options(facts: Mapping[str, Any]) -> str:
+def _options(curve: SavedCurve) -> str:
+    """The options of the command that makes such a curve of another run."""
+    facts, words = curve.facts, []
     if facts["attack"] == "certificate":
-        words = [] if facts["relative"] else ["--absolute"]
-        return " ".join([*words, "--epsilons", *(f"{size:g}" for size in facts["epsilons"])])
-    words = [f"--attack {facts['attack']}"]
-    words += [f"--objective {facts['objective']}"] if facts["objective"] in _OBJECTIVES else []
-    words += [f"--budget {facts['budget']}"] + ([] if facts["relative"] else ["--absolute"])
-    words += ["--knowledge labels"] if facts["knowledge"] == "labels" else []
+        words += ["--bound plain"] if curve.name.startswith("certificate-plain") else []
+    else:
+        words += [f"--attack {facts['attack']}"]
+        words += [f"--objective {facts['objective']}"] if facts["objective"] else []
+        words += [f"--budget {facts['budget']}"]
+        words += ["--knowledge labels"] if facts["knowledge"] == "labels" else []
+        words += [f"--part {facts['protocol']['part']}"] * (facts["protocol"]["part"] != "test")
+        for option in ("steps", "restarts", "seed"):
+            words += [f"--{option} {n}" for n in re.findall(rf"-{option}(\d+)-", curve.name)]
+    words += [] if facts["relative"] else ["--absolute"]
     words += [f"--side {facts['side']}"] if facts["side"] != "both" else []
-    return " ".join([*words, "--epsilons", *(f"{size:g}" for size in facts["epsilons"])])
+    words += ["--epsilons", *(_shortest(size) for size in facts["epsilons"])]
+    ks = sorted({int(metric.split("@")[1]) for metric in facts["metrics"]})
+    return " ".join([*words, *(["--k", *map(str, ks)] if ks != [10, 20] else [])])
+
+
+def _shortest(size: float) -> str:
+    """A size as people write it, if that is the very number."""
+    return f"{size:g}" if float(f"{size:g}") == size else repr(size)
 
 
 def _options_from_name(name: str) -> str:

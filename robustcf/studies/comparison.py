@@ -14,10 +14,10 @@ from robustcf.errors import InputError
 from robustcf.studies.statistics import (
     area,
     bootstrap_mean,
-    check_resamples,
     holm,
     sign_flip_test,
 )
+from robustcf.support.checks import check_integer
 from robustcf.support.randomness import stream
 
 Array = npt.NDArray[np.float64]
@@ -184,7 +184,7 @@ def compare(
         raise InputError("all settings must have values of the same users, got different numbers")
     pairs = list(combinations(curves, 2))
     tests = len(pairs) * (len(epsilons) + 1)
-    if tests >= (check_resamples(resamples) + 1) * (1 - confidence):
+    if tests >= (check_integer("resamples", resamples) + 1) * (1 - confidence):
         raise InputError(
             f"{resamples} resamples cannot decide {tests} tests at level {1 - confidence:g}: "
             f"use at least {int(tests / (1 - confidence)) + 1}"

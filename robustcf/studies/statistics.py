@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf.errors import InputError
+from robustcf.support.checks import check_integer
 
 Array = npt.NDArray[np.float64]
 
@@ -113,7 +114,7 @@ def bootstrap_mean(
     offset = columns[0]
     shifted = columns - offset
     users = len(columns)
-    means = np.empty((check_resamples(resamples), columns.shape[1]))
+    means = np.empty((check_integer("resamples", resamples), columns.shape[1]))
     for rows in _blocks(resamples, users):
         means[rows] = _draw_counts(generator, rows.stop - rows.start, users) @ shifted / users
     tail = (1 - confidence) / 2
@@ -158,7 +159,7 @@ def sign_flip_test(
     observed = np.abs(columns.sum(axis=0))
     threshold = observed - _ROUNDING * np.abs(columns).sum(axis=0)
     at_least = np.zeros(columns.shape[1], dtype=np.int64)
-    for rows in _blocks(check_resamples(resamples), users):
+    for rows in _blocks(check_integer("resamples", resamples), users):
         signs = _draw_signs(generator, rows.stop - rows.start, users)
         at_least += (np.abs(signs @ columns) >= threshold).sum(axis=0)
     found: Array = (at_least + 1) / (resamples + 1)
@@ -193,13 +194,6 @@ def holm(p_values: npt.ArrayLike) -> Array:
     corrected = np.empty_like(flat)
     corrected[order] = np.minimum(stepped, 1.0)
     return corrected.reshape(p.shape)
-
-
-def check_resamples(resamples: int) -> int:
-    """The number of resamples, or an error unless it is a positive integer."""
-    if isinstance(resamples, bool) or not isinstance(resamples, int) or resamples < 1:
-        raise InputError(f"resamples must be an integer of at least 1, got {resamples!r}")
-    return resamples
 
 
 def _finite(values: npt.ArrayLike, name: str) -> Array:

@@ -62,9 +62,10 @@ def check_cutoffs(ks: Sequence[int]) -> tuple[int, ...]:
         >>> check_cutoffs([20, 10])
         (10, 20)
     """
-    if not ks:
+    cutoffs = tuple(sorted({check_integer("every cutoff", k) for k in ks}))
+    if not cutoffs:
         raise InputError("ks must name at least one cutoff, got none")
-    return tuple(sorted({check_integer("every cutoff", k) for k in ks}))
+    return cutoffs
 
 
 def check_epsilons(epsilons: Sequence[float]) -> tuple[float, ...]:
@@ -112,22 +113,27 @@ def unknown_setting(key: str, names: Collection[str]) -> str:
     return f"unknown setting {key!r}; {hint}"
 
 
-def check_numbers(settings: Any, may_be_zero: Collection[str] = ()) -> None:
+def check_numbers(settings: Any, may_be_zero: Collection[str] = (), prefix: str = "") -> None:
     """Raise unless every ``int`` is at least 1 and every ``float`` finite and not negative.
 
+    Numbers of numpy become Python's own, which JSON can hold.
+
     Args:
-        settings: an instance of a dataclass with annotations as text; None passes where the
-            annotation allows it.
+        settings: an instance of a dataclass; None passes where the annotation allows it.
         may_be_zero: integers that may be 0.
+        prefix: what comes before the names where people set them: errors name them so.
     """
     for entry in dataclasses.fields(settings):
-        value = getattr(settings, entry.name)
-        kind = str(entry.type)
+        value, name = getattr(settings, entry.name), prefix + entry.name
+        kind = entry.type.__name__ if isinstance(entry.type, type) else str(entry.type)
         if value is None and "None" in kind:
             continue
+        plain: float = 0
         if kind.startswith("int"):
-            check_integer(entry.name, value, 0 if entry.name in may_be_zero else 1)
+            plain = check_integer(name, value, 0 if entry.name in may_be_zero else 1)
         elif kind.startswith("float"):
-            check_number(entry.name, value)
+            plain = check_number(name, value)
         elif kind == "bool" and not isinstance(value, bool):
-            raise InputError(f"{entry.name} must be true or false, got {value!r}")
+            raise InputError(f"{name} must be true or false, got {value!r}")
+        if kind.startswith(("int", "float")) and type(value) not in (int, float):
+            object.__setattr__(settings, entry.name, plain)

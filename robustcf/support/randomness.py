@@ -11,7 +11,7 @@ import hashlib
 
 import numpy as np
 
-from robustcf.errors import InputError
+from robustcf.support.checks import check_integer
 
 
 def stream(seed: int, *names: str) -> np.random.Generator:
@@ -28,8 +28,7 @@ def stream(seed: int, *names: str) -> np.random.Generator:
         >>> a == stream(0, "split", "valid").integers(1000)
         np.False_
     """
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise InputError(f"seed must be an integer of at least 0, got {seed!r}")
+    check_integer("seed", seed, 0)
     digest = hashlib.sha256("\x00".join(names).encode()).digest()
     words = np.frombuffer(digest[:16], dtype="<u4").tolist()
     return np.random.default_rng(np.random.SeedSequence(int(seed), spawn_key=words))

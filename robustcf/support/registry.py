@@ -43,6 +43,7 @@ REGULARIZERS: Table[Regularizer] = Table(
         "weight_decay": "robustcf.regularizers:WeightDecay",
         "two_to_inf": "robustcf.regularizers:TwoToInf",
         "max_norm": "robustcf.regularizers:MaxNorm",
+        "degree_decay": "robustcf.regularizers:DegreeDecay",
     },
     "robustcf.regularizers:Regularizer",
 )

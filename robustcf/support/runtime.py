@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from robustcf.errors import InputError
+from robustcf.support.checks import check_integer
 
 _PACKAGES = ("robustcf", "numpy", "pandas", "pyarrow", "safetensors", "scipy", "torch")
 
@@ -23,9 +24,7 @@ def set_threads(count: int | None) -> int:
         True
     """
     if count is not None:
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InputError(f"threads must be an integer of at least 1, got {count!r}")
-        torch.set_num_threads(count)
+        torch.set_num_threads(check_integer("threads", count))
     return torch.get_num_threads()
 
 

@@ -71,7 +71,13 @@ class Table(Generic[Entry]):
             return self._checked(name, _imported(self.kind, name))
         for point in entry_points(group=self.group):
             if point.name == name:
-                return self._checked(name, point.load())
+                try:
+                    return self._checked(name, point.load())
+                except (ImportError, AttributeError) as error:
+                    raise InputError(
+                        f"{self.kind} {name!r} of an installed package cannot be imported "
+                        f"({error}): repair that package, or uninstall it"
+                    ) from error
         close = difflib.get_close_matches(str(name), self._entries, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise InputError(

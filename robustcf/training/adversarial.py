@@ -56,7 +56,7 @@ class AdversaryConfig:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        check_numbers(self)
+        check_numbers(self, prefix="adv_")
 
 
 class Adversary:
@@ -245,6 +245,19 @@ class Margin(Adversary):
 
 class NoAdversary(Adversary):
     """Plain training."""
+
+    def add_gradient(
+        self,
+        batch: Batch,
+        U: Tensor,
+        V: Tensor,
+        into: Gradient,
+        *,
+        own: Gradient | None = None,
+        value: bool = False,
+    ) -> float | None:
+        """Add nothing."""
+        return None
 
 
 def _beside(

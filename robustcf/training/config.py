@@ -55,6 +55,9 @@ _NAMES = {
     "estimator": ("reg", "estimator"),
 }
 
+# What is chosen out of a table.
+_CHOICES = ("model", "objective", "reg", "adversarial")
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -151,19 +154,18 @@ class TrainConfig:
             InputError: a name is unknown, or belongs to another model or regularizer than the
                 one that is chosen; or a value is out of its range.
         """
-        wanted = dict(settings)
-        model = MODELS[wanted.setdefault("model", "ultragcn")]
-        wanted.setdefault("objective", model.objective)
-        for name, value in model.training_defaults.items():
-            wanted.setdefault(name, value)
+        named = settings.get("model", "ultragcn")
+        model = MODELS[named]
+        wanted = {"objective": model.objective, **settings, "model": named}
         parts = {"reg": "weight_decay", "adversarial": "none"} | {
-            key: wanted.pop(key) for key in ("model", "objective", "reg", "adversarial")
-            if key in wanted
-        }  # fmt: skip
+            key: wanted.pop(key) for key in _CHOICES if key in wanted
+        }
         chosen = {_NAMES[key][0]: (name, _entry(key, name).Config) for key, name in parts.items()}
         places = _places({part: config for part, (_, config) in chosen.items()})
         given: dict[str, dict[str, Any]] = {part: {} for part in (*chosen, "batching", "")}
-        for key, value in wanted.items():
+        # What is given comes after what suits the model, under whichever of its names it comes.
+        suited = {k: v for k, v in model.training_defaults.items() if k in places}
+        for key, value in (*suited.items(), *wanted.items()):
             if key not in places:
                 raise InputError(_unknown(key, places, parts))
             part, name = places[key]
@@ -176,47 +178,56 @@ class TrainConfig:
     def flat(self) -> dict[str, Any]:
         """The settings by their flat names: what :meth:`of` takes.
 
+        Code from outside of the package is imported, see :meth:`resolved`.
+
         Example:
             >>> TrainConfig.of(**TrainConfig().flat()) == TrainConfig()
             True
         """
-        configs = {part: type(getattr(self, part).settings) for part in _PARTS}
-        values = {}
-        for name, (part, key) in _places(configs).items():
-            if "." in name:
-                continue
-            if part in _PARTS:
-                chosen = getattr(self, part)
-                values[name] = chosen.name if key == "name" else getattr(chosen.settings, key)
-            else:
-                values[name] = getattr(self.batching if part else self, key)
-        return values
+        config = self.resolved()
+        places = _places(config._configs())
+        # A field whose short name means another part's goes by its dotted one.
+        return {_flat_name(places, name): config._at(place) for name, place in places.items()}
 
     def replace(self, **changes: Any) -> TrainConfig:
         """A copy with some settings changed, by flat (or dotted) names; unknown ones are an error.
 
         With another model, objective, regularizer or adversary, settings that the new one knows
-        too are kept.
+        too are kept, unless they had the old one's default: then they take the new one's.
         """
-        kept = self.flat()
-        if changes.get("model", self.model.name) != self.model.name:
-            kept.pop("objective")
-        names: dict[str, str] = {
-            key: changes.get(key, kept[key]) for key in ("reg", "adversarial", "model")
+        config = self.resolved()
+        before = {key: getattr(config, _NAMES[key][0]).name for key in _CHOICES}
+        after = before | {key: changes[key] for key in _CHOICES if key in changes}
+        models = [MODELS[names["model"]] for names in (before, after)]
+        if after["model"] != before["model"] and "objective" not in changes:
+            after["objective"] = models[1].objective
+        replaced = {_NAMES[key][0] for key in _CHOICES if after[key] != before[key]}
+        old = _places(config._configs())
+        new = _places({_NAMES[key][0]: _entry(key, name).Config for key, name in after.items()})
+        stay = set(new.values()) - {new.get(key) for key in changes}
+        kept = {place: config._at(place) for place in old.values() if place in stay}
+        # With a model goes what suits it in training.
+        suits = {
+            name for model in models for name in model.training_defaults if "model" in replaced
         }
-        model = MODELS[names["model"]]
-        objective = changes.get("objective", kept.get("objective", model.objective))
-        known = _places(
-            {
-                "model": model.Config,
-                "objective": OBJECTIVES[objective].Config,
-                "reg": REGULARIZERS[names["reg"]].Config,
-                "adversary": ADVERSARIES[names["adversarial"]].Config,
-            }
-        )
-        renamed = {_flat_name(known, key) for key in changes}
-        values = {k: v for k, v in kept.items() if k in known and k not in renamed}
-        return TrainConfig.of(**values, **changes)
+        suited = {old.get(name) for name in suits}
+        defaults = TrainConfig.of(**before)
+        values = {
+            _dotted(place): value
+            for place, value in kept.items()
+            if place[1] != "name"
+            and (value != defaults._at(place) or (place[0] not in replaced and place not in suited))
+        }
+        return TrainConfig.of(**{**values, **after, **changes})
+
+    def _configs(self) -> dict[str, type]:
+        return {part: type(getattr(self, part).settings) for part in _PARTS}
+
+    def _at(self, place: tuple[str, str]) -> Any:
+        """The value of a field of a part, see :func:`_places`."""
+        part, name = place
+        owner: Any = getattr(self, part) if part else self
+        return getattr(owner.settings if part in _PARTS and name != "name" else owner, name)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, nested, ready for JSON."""
@@ -239,6 +250,8 @@ class TrainConfig:
             if part in values:
                 parts[part] = _read_chosen(part, table, values[part])
         if "batching" in values:
+            if not isinstance(values["batching"], Mapping):
+                raise InputError(f"batching must be an object, got {values['batching']!r}")
             check_known(BatchConfig, values["batching"])
             parts["batching"] = BatchConfig(**values["batching"])
         return cls(**{**values, **parts})
@@ -280,13 +293,19 @@ def _flat_name(places: Mapping[str, tuple[str, str]], key: str) -> str:
     return next((flat for flat, at in places.items() if at == place and "." not in flat), key)
 
 
+def _dotted(place: tuple[str, str]) -> str:
+    """The name that no other place has."""
+    part, name = place
+    return f"{part}.{name}" if part else name
+
+
 def _unknown(key: str, places: Mapping[str, Any], chosen: Mapping[str, str]) -> str:
     """What to say of a name that no part knows; where another entry has it, that."""
-    for part, (table, prefix) in _PARTS.items():
+    for flat in _CHOICES:
+        part = _NAMES[flat][0]
+        table, _ = _PARTS[part]
         for name in table:
-            fields = [entry.name for entry in dataclasses.fields(table[name].Config)]
-            if key.removeprefix(prefix) in fields and (not prefix or key.startswith(prefix)):
-                flat = next(flat for flat, place in _NAMES.items() if place == (part, "name"))
+            if _places({part: table[name].Config}).get(key, ("", ""))[0] == part:
                 return (
                     f"{key} is a setting of {table.kind} {name}, and this run has "
                     f"{table.kind} {chosen[flat]}: leave it out, or choose {name}"
@@ -311,6 +330,10 @@ def _from_0_1(values: Mapping[str, Any]) -> dict[str, Any]:
 
     Version 0.1 wrote all settings of all models into every file.
     """
+    for key in _CHOICES:
+        # It knew no code from outside, and none is imported for it.
+        if key in values:
+            check_choice(key, values[key], _PARTS[_NAMES[key][0]][0])
     model = values.get("model", "ultragcn")
     reg, adversary = values.get("reg", "weight_decay"), values.get("adversarial", "none")
     defaults = dataclasses.asdict(BCEConfig())

@@ -270,6 +270,9 @@ class _Steps:
             with_value = number % _VALUE_EVERY == 0
             U, V = model.scored()
             gradient = objective.gradient(batch, U, V, value=with_value)
+            if not self.batches.by_rows:
+                # A user's pairs are spread over many steps: every step concerns everybody.
+                gradient = gradient.whole(len(U))
             _check(gradient.users, name, "the loss", epoch)
             if with_value and gradient.value is not None:
                 loss += gradient.value

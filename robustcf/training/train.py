@@ -204,11 +204,14 @@ def train(
     def fitted_on(pairs: Interactions, stop: Stop, stage: str) -> Fitted:
         objective = build_objective(config, pairs, device=device)
         batches = Batches(objective, config.batching, seed=config.seed)
+        reg = build_regularizer(config)
+        degrees = (pairs.user_degrees, pairs.item_degrees)
+        reg.prepare(*(torch.tensor(each, device=device) for each in degrees))
         return fit(
             build_model(config, pairs, device=device),
             batches,
             stop,
-            reg=build_regularizer(config),
+            reg=reg,
             reg_weight=config.reg.settings.weight,
             adversary=build_adversary(config, batches),
             optimizer=Optimizer(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +11,7 @@ from torch.nn import functional as F
 
 from robustcf.errors import InputError
 from robustcf.estimators.probes import Seed, as_generator
+from robustcf.support.checks import check_integer, check_number
 
 EPS = 2 / 255
 
@@ -101,14 +101,12 @@ def pgd(
 
 
 def _check(x: Tensor, y: Tensor, eps: float, steps: int, step_size: float | None) -> None:
-    if not math.isfinite(eps) or eps < 0:
-        raise InputError(f"eps must be a finite number of at least 0, got {eps!r}")
-    if step_size is not None and (not math.isfinite(step_size) or step_size < 0):
-        raise InputError(f"step_size must be a finite number of at least 0, got {step_size!r}")
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise InputError(f"steps must be an integer of at least 1, got {steps!r}")
+    check_number("eps", eps)
+    if step_size is not None:
+        check_number("step_size", step_size)
+    check_integer("steps", steps)
     if len(x) != len(y) or not len(x):
-        raise InputError(f"expected one label an image, got {len(x)} images, {len(y)} labels")
+        raise InputError(f"expected one label per image, got {len(x)} images, {len(y)} labels")
     if float(x.min()) < 0 or float(x.max()) > 1:
         raise InputError(
             f"expected pixels in [0, 1], got [{float(x.min()):.3g}, {float(x.max()):.3g}]: "

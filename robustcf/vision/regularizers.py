@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from robustcf.errors import InputError
 from robustcf.estimators.api import METHODS
 from robustcf.estimators.probes import gaussian, rademacher
+from robustcf.support.checks import check_integer
 from robustcf.vision.jacobian import JacobianOperator
 
 _TINY = 1e-30
@@ -52,7 +53,7 @@ class JacobianRegularizer(nn.Module):
         super().__init__()
         for option, value in {"every": every, "images": images, "block": block}.items():
             if value is not None:
-                _at_least_one(option, value)
+                check_integer(option, value)
         self.every, self.images, self.block, self.seed = every, images, block, seed
         # A buffer, so that state_dict() carries it: a resumed run goes on as it would have.
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
@@ -100,7 +101,7 @@ class Frobenius(JacobianRegularizer):
     def __init__(self, *, projections: int = 1, **options: int | None) -> None:
         """Check the options."""
         super().__init__(**options)  # type: ignore[arg-type]
-        self.projections = _at_least_one("projections", projections)
+        self.projections = check_integer("projections", projections)
 
     def squares(self, J: JacobianOperator, generator: torch.Generator) -> Tensor:
         """M times the mean of ||J v||^2."""
@@ -139,7 +140,7 @@ class OperatorNorm(JacobianRegularizer):
         super().__init__(**options)  # type: ignore[arg-type]
         if p not in (2, math.inf) or q not in (2, math.inf):
             raise InputError(f"p and q must be 2 or inf, got {p!r} and {q!r}")
-        self.p, self.q, self.steps = p, q, _at_least_one("steps", steps)
+        self.p, self.q, self.steps = p, q, check_integer("steps", steps)
 
     def squares(self, J: JacobianOperator, generator: torch.Generator) -> Tensor:
         """The squared norm of J^T v for the last v."""
@@ -214,7 +215,7 @@ class TwoToInf(JacobianRegularizer):
         super().__init__(**options)  # type: ignore[arg-type]
         if estimator not in METHODS:
             raise InputError(f"estimator must be one of {', '.join(METHODS)}, got {estimator!r}")
-        if _at_least_one("budget", budget) < 3:
+        if check_integer("budget", budget) < 3:
             raise InputError(f"budget must be at least 3 products, got {budget}")
         self.estimator, self.budget = estimator, budget
 
@@ -282,9 +283,3 @@ def _dual(z: Tensor, q: float) -> Tensor:
         return _unit(z)
     leading = z.abs() == z.abs().amax(dim=1, keepdim=True)
     return z.sign() * leading / leading.sum(dim=1, keepdim=True)
-
-
-def _at_least_one(option: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{option} must be an integer of at least 1, got {value!r}")
-    return value

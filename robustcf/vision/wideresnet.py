@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from robustcf.errors import InputError
 from robustcf.estimators.probes import Seed, as_generator
+from robustcf.support.checks import check_integer
 
 _GROUPS = (16, 32, 64)
 _STEM = 16
@@ -78,8 +79,7 @@ class WideResNet(nn.Module):
         super().__init__()
         blocks = _blocks(depth)
         for name, value in (("width", width), ("classes", num_classes), ("channels", in_channels)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"the number for {name} must be at least 1, got {value!r}")
+            check_integer(f"the number for {name}", value)
         self.depth, self.width = depth, width
         self.num_classes, self.in_channels = num_classes, in_channels
         # The layers' own initial values are drawn from torch's global state: give that back.

@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 
 from robustcf.attacks import BUDGETS, FGM, PGD, Attack, RandomNoise, Softmax
 from robustcf.attacks.base import SIDES, BudgetError
-from robustcf.attacks.objectives import ObjectiveGradient
 from robustcf.data import Interactions, checkerboard
 from robustcf.errors import InputError
 from robustcf.factors import Factors
-from robustcf.models import BPRMF, UltraGCN
-from robustcf.robustness import PassObjective
+from robustcf.objectives import BCE, BPR, BatchConfig, Batches, Gradient, Objective
 
 BOARD = checkerboard()
 
@@ -52,14 +50,14 @@ def test_softmax_is_its_definition_with_autograds_gradient(seed, block, monkeypa
     U, V = (part.requires_grad_() for part in random_factors(seed, 9, 7, 3))
     value = naive_softmax(U, V, pairs)
     value.backward()
-    got = Softmax(pairs).gradient(U.detach(), V.detach())
+    got = Softmax(pairs).full_gradient(U.detach(), V.detach())
     assert got.value == pytest.approx(value.item())
     torch.testing.assert_close(got.users, U.grad)
     torch.testing.assert_close(got.items, V.grad)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_pass_objective_is_the_full_cross_entropy(seed):
+def test_bce_is_the_full_cross_entropy(seed):
     factors = random_factors(seed)
     U, V = (part.clone().requires_grad_() for part in factors)
     train = BOARD.train
@@ -73,20 +71,28 @@ def test_pass_objective_is_the_full_cross_entropy(seed):
     value = (R * weight * soft(-scores)).sum()
     value = value + (degrees_u[:, None] * 200 / 30 * weight * soft(scores)).sum()
     value.backward()
-    model = UltraGCN(train, item_weight=0.0, start=factors, dtype=torch.float64, block_users=7)
-    got = PassObjective(model, "bce").gradient(factors.users, factors.items)
+    objective = BCE(train, item_weight=0.0, dtype=torch.float64)
+    got = objective.full_gradient(*factors)
     assert got.value == pytest.approx(value.item())
     torch.testing.assert_close(got.users, U.grad)
     torch.testing.assert_close(got.items, V.grad)
+    # Cut into blocks it is the same.
+    total = Gradient(torch.zeros_like(U), None, torch.zeros_like(V), None)
+    for batch in Batches(objective, BatchConfig(block_users=7)).epoch(0):
+        assert len(batch.users) < 20
+        total.add(objective.gradient(batch, *factors))
+    torch.testing.assert_close(total.users, U.grad)
+    torch.testing.assert_close(total.items, V.grad)
 
 
-def test_pass_objective_takes_pairs_too():
+def test_what_an_objective_draws_is_drawn_once():
     factors = random_factors(0, dtype=torch.float32)
-    model = BPRMF(BOARD.train, start=factors, batching="pairs", batch_size=64)
-    objective = PassObjective(model, "bpr")
-    first, second = (objective.gradient(factors.users, factors.items) for _ in range(2))
-    assert first.value == second.value > 0, "what is drawn is drawn once"
+    objective = BPR(BOARD.train, sampled_items=5)
+    first, second = (objective.full_gradient(*factors) for _ in range(2))
+    assert first.value == second.value > 0
+    assert torch.equal(first.items, second.items)
     assert first.users.shape == factors.users.shape
+    assert first.value != BPR(BOARD.train).full_gradient(*factors).value, "it is a sample"
 
 
 ATTACKS = {
@@ -147,10 +153,11 @@ def test_fgm_is_the_papers_step(seed):
     factors = random_factors(seed)
     U, V = (part.clone().requires_grad_() for part in factors)
     naive_softmax(U, V, BOARD.train).backward()
-    got = ATTACKS["fgm"]().perturb(factors, 0.25).factors
+    got = ATTACKS["fgm"](relative=False).perturb(factors, 0.25).factors
     expected = factors.users + 0.25 * U.grad / U.grad.norm(dim=1, keepdim=True)
     torch.testing.assert_close(got.users, expected)
-    whole = ATTACKS["fgm"](budget=BUDGETS["frobenius"]()).perturb(factors, 0.25).factors
+    whole = ATTACKS["fgm"](budget=BUDGETS["frobenius"](), relative=False)
+    whole = whole.perturb(factors, 0.25).factors
     torch.testing.assert_close(whole.items, factors.items + 0.25 * V.grad / V.grad.norm())
 
 
@@ -161,10 +168,12 @@ def test_pgd_is_at_least_as_strong_as_fgm_and_both_beat_chance(seed, epsilon):
 
     def damage(attack: Attack) -> float:
         after = attack.perturb(factors, epsilon).factors
-        return objective.gradient(after.users, after.items).value
+        return objective.full_gradient(*after).value
 
-    fgm, pgd = damage(FGM(objective)), damage(PGD(objective, steps=6, restarts=2))
-    chance = max(damage(RandomNoise(seed=n)) for n in range(5))
+    how = {"relative": False}
+    fgm = damage(FGM(objective, **how))
+    pgd = damage(PGD(objective, steps=6, restarts=2, **how))
+    chance = max(damage(RandomNoise(seed=n, **how)) for n in range(5))
     assert pgd >= fgm * (1 - 1e-9)
     assert fgm > chance
 
@@ -177,51 +186,51 @@ def test_random_directions_are_the_same_for_every_epsilon_and_differ_by_seed():
     assert not torch.equal(one, other)
 
 
-def test_relative_sizes_follow_the_factors():
+def test_relative_sizes_follow_the_factors_and_are_the_default():
     factors = random_factors(2)
     scaled = Factors(3.0 * factors.users, 3.0 * factors.items)
     small = RandomNoise(relative=True).perturb(factors, 0.2).factors
-    large = RandomNoise(relative=True).perturb(scaled, 0.2).factors
+    large = RandomNoise().perturb(scaled, 0.2).factors
     torch.testing.assert_close(large.users, 3.0 * small.users)
     torch.testing.assert_close(large.items, 3.0 * small.items)
 
 
-class Flat:
+class Flat(Objective):
     name = "flat"
 
-    def gradient(self, U, V):
-        return ObjectiveGradient(torch.zeros_like(U), torch.zeros_like(V), 0.0)
+    def gradient(self, batch, U, V, *, value=False):
+        return Gradient(torch.zeros_like(U), None, torch.zeros_like(V), 0.0)
 
 
 @pytest.mark.parametrize("make", [FGM, PGD])
 def test_a_gradient_of_nothing_is_said_and_does_nothing(make):
     factors = random_factors(0)
     with pytest.warns(RuntimeWarning, match="the gradient of flat is zero everywhere"):
-        got = make(Flat()).perturb(factors, 0.5)
+        got = make(Flat(BOARD.train)).perturb(factors, 0.5)
     assert torch.equal(got.factors.users, factors.users)
     assert got.realised == {"users": 0.0, "items": 0.0}
 
 
-class Lopsided:
+class Lopsided(Objective):
     """Nothing to gain from users, and from one item only."""
 
     name = "lopsided"
 
-    def gradient(self, U, V):
+    def gradient(self, batch, U, V, *, value=False):
         items = torch.zeros_like(V)
         items[3, 0] = 2.0
-        return ObjectiveGradient(torch.zeros_like(U), items, float(V[3, 0]))
+        return Gradient(torch.zeros_like(U), None, items, float(V[3, 0]))
 
 
 @pytest.mark.parametrize("make", [FGM, PGD])
 @pytest.mark.parametrize("relative", [False, True])
 def test_rows_without_a_gradient_stay(make, relative):
     factors = random_factors(0)
-    got = make(Lopsided(), relative=relative).perturb(factors, 0.5).factors
+    got = make(Lopsided(BOARD.train), relative=relative).perturb(factors, 0.5).factors
     assert torch.equal(got.users, factors.users)
     moved = (got.items - factors.items).norm(dim=1)
     assert moved.nonzero().ravel().tolist() == [3]
-    attack = make(Lopsided(), relative=relative, side="users")
+    attack = make(Lopsided(BOARD.train), relative=relative, side="users")
     with pytest.warns(RuntimeWarning, match="the gradient of lopsided is zero everywhere"):
         same = attack.perturb(factors, 0.5).factors
     assert torch.equal(same.users, factors.users)
@@ -229,7 +238,7 @@ def test_rows_without_a_gradient_stay(make, relative):
 
 
 def test_an_attack_that_cheats_is_found_out(monkeypatch):
-    noise = RandomNoise()
+    noise = RandomNoise(relative=False)
     monkeypatch.setattr(noise.budget, "project", lambda delta, epsilon: 2 * delta)
     with pytest.raises(BudgetError, match="random spent .* of 0.1 on the users: a bug"):
         noise.perturb(random_factors(0), 0.1)
@@ -238,7 +247,7 @@ def test_an_attack_that_cheats_is_found_out(monkeypatch):
 def test_bad_input():
     factors = random_factors(0)
     for epsilon in (-0.1, float("nan"), float("inf")):
-        with pytest.raises(InputError, match="epsilon must be a finite number of at least 0"):
+        with pytest.raises(InputError, match="epsilons must be finite and not negative, got"):
             RandomNoise().perturb(factors, epsilon)
     spoilt = Factors(factors.users.clone(), factors.items)
     spoilt.users[3, 0] = float("nan")
@@ -247,12 +256,12 @@ def test_bad_input():
     with pytest.raises(InputError, match="side must be one of both, users, items"):
         RandomNoise(side="neither")
     with pytest.raises(InputError, match="steps must be an integer of at least 1, got 0"):
-        PGD(Flat(), steps=0)
+        PGD(Flat(BOARD.train), steps=0)
     with pytest.raises(InputError, match="restarts must be"):
-        PGD(Flat(), restarts=True)
-    with pytest.raises(InputError, match="step_size must be positive"):
-        PGD(Flat(), step_size=0.0)
-    with pytest.raises(InputError, match="needs pairs to attack"):
+        PGD(Flat(BOARD.train), restarts=True)
+    with pytest.raises(InputError, match="step_size must be a finite number and positive"):
+        PGD(Flat(BOARD.train), step_size=0.0)
+    with pytest.raises(InputError, match="softmax needs pairs, got none"):
         Softmax(Interactions(np.array([], int), np.array([], int), 2, 2))
     with pytest.raises(InputError, match="belong to different data"):
-        Softmax(BOARD.train).gradient(torch.zeros(3, 2), torch.zeros(30, 2))
+        Softmax(BOARD.train).full_gradient(torch.zeros(3, 2), torch.zeros(30, 2))

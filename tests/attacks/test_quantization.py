@@ -11,7 +11,7 @@ from robustcf.data import checkerboard
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import evaluate
-from robustcf.robustness import quantization_table
+from robustcf.robustness import Target, quantization_table
 
 BOARD = checkerboard()
 
@@ -70,7 +70,7 @@ def test_float64_is_rounded_to_float32():
 
 def test_the_table_tells_metrics_and_sizes():
     factors = factors_of(0)
-    table = quantization_table(factors, BOARD, (5,))
+    table = quantization_table(Target(*factors, BOARD), (5,))
     assert [row.kind for row in table] == list(KINDS)
     assert table[0].absolute == {"users": 0.0, "items": 0.0}
     for row in table:
@@ -82,7 +82,7 @@ def test_the_table_tells_metrics_and_sizes():
         assert row.relative["items"] == pytest.approx(norms.max() / unit, rel=1e-6)
         assert row.as_dict()["realised"] == row.absolute
     zero = Factors(torch.zeros(20, 2), torch.ones(30, 2))
-    assert quantization_table(zero, BOARD)[0].relative == {"users": None, "items": 0.0}
+    assert quantization_table(Target(*zero, BOARD))[0].relative == {"users": None, "items": 0.0}
 
 
 def test_bad_input():
@@ -95,4 +95,4 @@ def test_bad_input():
     with pytest.raises(InputError, match="items must be finite"):
         quantize(spoilt, "int8")
     with pytest.raises(InputError, match="belong to different data"):
-        quantization_table(Factors(factors.items, factors.items), BOARD)
+        quantization_table(Target(factors.items, factors.items, BOARD))

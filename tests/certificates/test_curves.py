@@ -11,24 +11,46 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robustcf.attacks import FGM, PGD, RandomNoise, RowBudget, Softmax
-from robustcf.certificates import (
-    certified_curve,
-    certified_radii,
-    personal_curve,
-    search,
-    worst_case,
-    worst_hits,
-)
+from robustcf.certificates import search, worst_case, worst_hits
 from robustcf.data import Interactions, Split, checkerboard
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import PER_USER, evaluate
 from robustcf.metrics.topk import top_items
-from robustcf.robustness import robustness_curve
+from robustcf.robustness import RobustnessCurve, Target, Threat, measure
+from robustcf.robustness import certified as certified_module
+from robustcf.robustness import certified_radii as radii_of_target
+from robustcf.robustness import personal as personal_module
 
 KS = (1, 2, 4)
 SIDES = ("both", "users", "items")
 BOARD = checkerboard()
+
+
+def threat_of(relative=False, side="both") -> Threat:
+    return Threat(unit="relative" if relative else "absolute", side=side)
+
+
+def certified_curve(
+    factors, split, epsilons, ks=(10, 20), *, relative=False, side="both", bound="tight", **where
+) -> RobustnessCurve:
+    """By the one door; the certificate of these factors."""
+    target, threat = Target(*factors, split, **where), threat_of(relative, side)
+    return measure(target, "certificate", threat, epsilons, ks, bound=bound).curve
+
+
+def personal_curve(
+    factors, split, epsilons, ks=(10, 20), *, relative=False, side="both", steps=3
+) -> RobustnessCurve:
+    target, threat = Target(*factors, split), threat_of(relative, side)
+    return personal_module.personal_curve(target, threat, epsilons, ks, steps=steps)
+
+
+def certified_radii(
+    factors, split, ks=(1, 10), *, relative=False, side="both", bound="tight", **where
+) -> certified_module.CertifiedRadii:
+    target, threat = Target(*factors, split, **where), threat_of(relative, side)
+    return radii_of_target(target, threat, ks, bound=bound)
 
 
 def split_of(train, test, n_users, n_items):
@@ -224,7 +246,8 @@ def test_an_attack_on_each_user_alone_meets_the_certificate_or_comes_near(seed):
     assert attacked[0] == certified[0] == clean["ndcg@5"]
     lost, found = clean["ndcg@5"] - certified, clean["ndcg@5"] - attacked
     assert (found[2:] > 0.4 * lost[2:]).all(), "much of what the certificate fears can be done"
-    noise = robustness_curve(factors, split, RandomNoise(), sizes, (2, 5))["ndcg@5"]
+    noise = RandomNoise(relative=False)
+    noise = measure(Target(*factors, split), noise, epsilons=sizes, ks=(2, 5)).curve["ndcg@5"]
     assert (attacked[2:] < noise[2:]).all()
 
 
@@ -294,14 +317,14 @@ def larger_world(seed, n_users=9, n_items=150, dim=6):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("bound", ["tight", "plain"])
-def test_no_block_and_no_first_look_shows_in_the_result(monkeypatch, seed, side, bound):
+def test_no_block_and_no_first_rivals_show_in_the_result(monkeypatch, seed, side, bound):
     factors, split = larger_world(seed)
     sizes = [0, 0.01, 0.05, 0.2, 1.0]
-    monkeypatch.setattr(search, "_FIRST_LOOK", 150)
+    monkeypatch.setattr(search, "_FIRST_RIVALS", 150)
     curve = certified_curve(factors, split, sizes, (2, 5), side=side, bound=bound)
     radii = certified_radii(factors, split, (1, 3), side=side, bound=bound)
     for first, block in ((1, 16 * 2**20), (3, 1), (7, 8 * 150 * 2)):
-        monkeypatch.setattr(search, "_FIRST_LOOK", first)
+        monkeypatch.setattr(search, "_FIRST_RIVALS", first)
         monkeypatch.setattr(search, "BLOCK_BYTES", block)
         again = certified_curve(factors, split, sizes, (2, 5), side=side, bound=bound)
         for name, values in curve.per_user.items():
@@ -373,7 +396,8 @@ def test_epsilon_zero_is_the_clean_result_and_curves_fall(seed, side):
         assert (np.diff(curve.per_user[name], axis=0) <= 0).all()
     assert 0 < curve["ndcg@7"][2] < clean["ndcg@7"]
     assert curve["ndcg@7"][4] == 0
-    assert (curve.attack, curve.objective, curve.budget) == ("certificate", None, "row")
+    assert (curve.attack, curve.objective) == ("certificate", None)
+    assert curve.threat == Threat("row", "absolute", side, "labels")
     assert curve.protocol == clean.protocol
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from robustcf.fetching.download import Policy, fetch
 from robustcf.errors import DownloadError
+from robustcf.fetching.download import Policy, fetch
 from tests.data.faulty_server import Plan, serve
 
 BODY = random.Random(0).randbytes(1 << 18)  # half of it is a whole number of chunks

@@ -88,7 +88,7 @@ def test_from_pairs_keeps_the_latest_repeat_and_counts():
         (dict(users=["a"], items=[0]), "must be integers, got dtype"),
         (dict(users=[[0]], items=[0]), "one-dimensional"),
         (dict(users=[0, 0], items=[1, 1]), "1 pairs occur more than once.*user 0, item 1"),
-        (dict(users=[0], items=[0], timestamps=np.array([1, 2])), "one entry a pair"),
+        (dict(users=[0], items=[0], timestamps=np.array([1, 2])), "one entry per pair"),
         (dict(users=[0], items=[0], weights=np.array([np.inf])), "weights must be finite"),
         (dict(users=[0], items=[0], weights=np.array(["x"])), "weights must be numbers"),
         (dict(users=[0], items=[0], user_labels=np.array(["a"])), "length n_users = 3, got 1"),

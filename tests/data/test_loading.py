@@ -12,62 +12,16 @@ import numpy as np
 import pytest
 
 from robustcf.data import cache, catalog, load
-from robustcf.data.catalog import Manifest, SourceFile
-from robustcf.fetching.download import Policy
+from robustcf.data.catalog import SourceFile
 from robustcf.data.interactions import Interactions
-from robustcf.fetching.places import data_dirs, locate, obtain
 from robustcf.errors import DataError, DownloadError
+from robustcf.fetching.download import Policy
+from robustcf.fetching.places import data_dirs, locate, obtain
 from tests.conftest import ROOT
 from tests.data.faulty_server import Plan, serve
+from tests.data.toy import TEST, TRAIN, sha256, toy_manifest
 
 QUICK = Policy(attempts=2, backoff=0.0, connect_timeout=1, read_timeout=0.5)
-TRAIN = b"0 0 1 2\n1 1 3\n"
-TEST = b"0 3\n1 0\n"
-
-
-def sha256(data: bytes) -> str:
-    return "sha256:" + hashlib.sha256(data).hexdigest()
-
-
-def toy_manifest(**changes) -> Manifest:
-    facts = dict(
-        name="toy",
-        title="a toy",
-        layout="split",
-        counts={"users": 2, "items": 4, "train": 5, "test": 2},
-        parts={
-            "train": (SourceFile("train.txt", "adjacency", (sha256(TRAIN),)),),
-            "test": (SourceFile("test.txt", "adjacency", (sha256(TEST),)),),
-        },
-        labels={},
-        homepage="",
-        licence="",
-        citation="",
-        aliases=("plaything",),
-    )
-    return Manifest(**{**facts, **changes})
-
-
-@pytest.fixture
-def register(monkeypatch):
-    """Put a manifest into the catalogue for the time of a test."""
-
-    def add(manifest: Manifest) -> Manifest:
-        known = {**catalog.manifests(), manifest.name: manifest}
-        monkeypatch.setattr(catalog, "manifests", lambda: known)
-        return manifest
-
-    return add
-
-
-@pytest.fixture
-def toy(tmp_path, register):
-    register(toy_manifest())
-    folder = tmp_path / "data" / "toy"
-    folder.mkdir(parents=True)
-    (folder / "train.txt").write_bytes(TRAIN)
-    (folder / "test.txt").write_bytes(TEST)
-    return tmp_path / "data"
 
 
 def test_a_published_split_is_read_and_valid_is_carved(toy):

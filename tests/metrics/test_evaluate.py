@@ -10,11 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robustcf.data import Interactions, Split, load
-from robustcf.errors import InputError
+from robustcf.data import EvaluationProtocol, Interactions, Split, load
+from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
 from robustcf.metrics import evaluate, top_items
-from robustcf.metrics.evaluate import default_mask
 from tests.metrics.test_ranking import trec
 
 
@@ -192,22 +191,48 @@ def test_mask_is_an_option() -> None:
     assert rest.protocol.masked == ("train", "test")
 
 
-def test_default_mask_is_what_the_published_training_file_holds() -> None:
+def test_the_protocol_of_a_split_says_what_is_masked() -> None:
     train, valid, test = (Interactions.from_pairs([0], [n], 1, 3)[0] for n in range(3))
-    published = Split("ml-1m", train, valid, test, valid_source="published")
-    assert default_mask(published, "test") == ("train",)
-    carved = Split("yelp2018", train, valid, test, valid_source="carved")
-    assert default_mask(carved, "test") == ("train", "valid")
+    published = Split("set", train, valid, test, protocol=EvaluationProtocol(test=("train",)))
+    assert published.masked("test") == ("train",)
+    carved = Split("set", train, valid, test, valid_source="carved")
+    assert carved.masked("test") == ("train", "valid")
     own = Split("mine.csv", train, valid, test, valid_source="published")
-    assert default_mask(own, "test") == ("train", "valid")
+    assert own.masked("test") == ("train", "valid")
+    assert own.masked("valid") == ("train",)
+    assert own.masked("train") == ()
     without = Split("mine.csv", train, valid.take(np.array([False])), test, valid_source="none")
-    assert default_mask(without, "test") == ("train",)
+    assert without.masked("test") == ("train",)
+    # And an evaluation goes by it.
+    factors = Factors(torch.ones(1, 1), torch.tensor([[3.0], [2.0], [1.0]]))
+    assert evaluate(factors, published, (1,))["recall@1"] == 0.0, "valid stays a candidate"
+    assert evaluate(factors, own, (1,))["recall@1"] == 1.0
+    with pytest.raises(DataError, match="part must be one of train, valid, test, got 'tset'"):
+        own.masked("tset")
+
+
+def test_train_is_for_what_was_learnt() -> None:
+    split = random_split(np.random.default_rng(1), 12, 9)
+    rng = np.random.default_rng(2)
+    factors = Factors(*(torch.tensor(rng.normal(size=(n, 3))) for n in (12, 9)))
+    report = evaluate(factors, split, ks=(4,), part="train")
+    assert (report.protocol.part, report.protocol.masked) == ("train", ())
+    users = report.users.tolist()
+    assert users == np.flatnonzero(split.train.user_degrees).tolist()
+    top = slow_top(factors, users, 4, None)
+    relevant = [set(split.train.items_of(u).tolist()) for u in users]
+    expected = trec(top, relevant, 4)["ndcg"]
+    np.testing.assert_allclose(report.per_user["ndcg@4"], expected, atol=1e-12)
+    with pytest.raises(InputError, match="train cannot be masked when evaluating on train"):
+        evaluate(factors, split, part="train", mask=("train",))
 
 
 @pytest.mark.realdata
-def test_default_mask_of_the_real_sets(real_data: Path) -> None:
+def test_the_protocols_of_the_real_sets(real_data: Path) -> None:
     for name, masked in (("ml-1m", ("train",)), ("yelp2018", ("train", "valid"))):
-        assert default_mask(load(name, data_dir=real_data, download=False), "test") == masked
+        split = load(name, data_dir=real_data, download=False)
+        assert split.masked("test") == masked
+        assert split.masked("valid") == ("train",)
 
 
 def test_bad_input() -> None:
@@ -221,7 +246,7 @@ def test_bad_input() -> None:
         (lambda: evaluate(good, split, ks=()), "at least one cutoff"),
         (lambda: evaluate(good, split, ks=(0,)), "every cutoff"),
         (lambda: evaluate(good, split, ks=(True,)), "every cutoff"),
-        (lambda: evaluate(good, split, part="train"), "part must be"),  # type: ignore[arg-type]
+        (lambda: evaluate(good, split, part="tests"), "part must be one of train, valid, test"),
         (lambda: evaluate(good, split, mask=("test",)), "cannot be masked"),
         (lambda: evaluate(good, split, mask=("tset",)), "mask must name parts"),
         (lambda: evaluate(good, split, mask=("train", "train")), "mask must name parts"),

@@ -115,7 +115,7 @@ def test_no_users_and_no_ranks() -> None:
         (np.zeros((1, 2), bool), np.array([1]), 1.5, "k must be an integer"),
         (np.zeros(2, bool), np.array([1]), 1, "hits must be a boolean array"),
         (np.zeros((1, 2)), np.array([1]), 1, "hits must be a boolean array"),
-        (np.zeros((1, 2), bool), np.array([1, 1]), 1, "one count a user"),
+        (np.zeros((1, 2), bool), np.array([1, 1]), 1, "one count per user"),
         (np.zeros((1, 2), bool), np.array([0]), 1, "leave such users out"),
     ],
 )

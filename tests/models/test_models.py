@@ -1,68 +1,124 @@
-"""What every model promises: shapes, cold users and items, fold-in, clear refusals."""
+"""What every model promises: shapes, cold users and items, its start, clear refusals."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from robustcf.data import Interactions, load
+from robustcf.data import Interactions
 from robustcf.errors import InputError
 from robustcf.factors import Factors
-from robustcf.objectives.kernels import bpr
-from robustcf.metrics import evaluate
-from robustcf.models import BPRMF, UltraGCN
-from robustcf.models.spectral import spectral_factors
+from robustcf.models import (
+    BPRMF,
+    INITS,
+    MODELS,
+    LightGCN,
+    LightGCNConfig,
+    Model,
+    ModelConfig,
+    UltraGCN,
+)
+from robustcf.objectives import OBJECTIVES, Gradient
 
-MODELS = [UltraGCN, BPRMF]
+KINDS = [UltraGCN, BPRMF, LightGCN]
 
 
 def with_cold() -> Interactions:
-    """Users 4 and items 5 of 6 have no pair."""
+    """Users 4 and items 4 and 5 have no pair."""
     return Interactions.from_pairs([0, 0, 1, 2, 3], [0, 1, 1, 2, 3], 5, 6)[0]
 
 
-@pytest.mark.parametrize("make", MODELS)
-@pytest.mark.parametrize("batching", ["rows", "pairs"])
-@pytest.mark.parametrize("init", ["spectral", "smooth", "normal"])
-def test_contract(make: Any, batching: str, init: str) -> None:
-    train = with_cold()
-    model = make(train, 3, batching=batching, init=init, block_users=2, batch_size=2)
-    batches = list(model.batches(0))
-    assert len(batches) == model.n_steps
-    users = np.concatenate([np.unique(batch.users) for batch in batches])
-    assert set(users.tolist()) == {0, 1, 2, 3}  # the cold user is in no batch
-    for batch in batches:
-        gradient = model.gradient(batch, model.users, model.items, value=True)
-        assert bool(torch.isfinite(gradient.users).all())
-        assert bool(torch.isfinite(gradient.items).all())
-        assert np.isfinite(gradient.value)
+def test_the_tables_names_are_the_classes() -> None:
+    assert [MODELS[name] for name in ("ultragcn", "bpr-mf", "lightgcn")] == KINDS
+    for name in MODELS:
+        assert MODELS[name].name == name
+        assert MODELS[name].objective in OBJECTIVES
+
+
+@pytest.mark.parametrize("make", KINDS)
+@pytest.mark.parametrize("init", INITS)
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_contract(make: Any, init: str, kind: torch.dtype) -> None:
+    model = make(with_cold(), dim=3, init=init, dtype=kind)
+    assert model.dim == 3
+    assert model.users.shape == (5, 3)
+    assert model.items.shape == (6, 3)
+    U, V = model.scored()
+    assert U.dtype == V.dtype == model.users.dtype == kind
     factors = model.factors()
+    factors.check_finite()
     assert (factors.n_users, factors.n_items, factors.dim) == (5, 6, 3)
-    torch.testing.assert_close(factors.users[4], model.users[:4].mean(dim=0))
-    same = list(model.batches(0))
-    assert all(torch.equal(a.users, b.users) for a, b in zip(batches, same, strict=True))
+    # The cold user gets the mean of the others; everybody else what is scored.
+    torch.testing.assert_close(factors.users[4], U[:4].mean(dim=0))
+    assert torch.equal(factors.users[:4], U[:4])
+    assert torch.equal(factors.items, V)
 
 
-@pytest.mark.parametrize("make", MODELS)
+@pytest.mark.parametrize("make", [UltraGCN, BPRMF])
+def test_a_plain_factorization_scores_its_parameters(make: Any) -> None:
+    model = make(with_cold(), dim=2)
+    U, V = model.scored()
+    assert U is model.users
+    assert V is model.items
+    gradient = Gradient(torch.ones(1, 2), torch.tensor([3]), torch.ones(6, 2), 1.0)
+    assert model.pull_back(gradient) is gradient
+
+
+@pytest.mark.parametrize("make", KINDS)
 def test_factors_are_copies(make: Any) -> None:
-    model = make(with_cold(), 2)
-    model.factors().items.zero_()
+    model = make(with_cold(), dim=2)
+    for part in model.factors():
+        part.zero_()
     assert bool((model.items != 0).any())
+    assert bool((model.users != 0).any())
 
 
-@pytest.mark.parametrize("make", MODELS)
+@pytest.mark.parametrize("make", KINDS)
 def test_starts_from_given_factors(make: Any) -> None:
     start = Factors(torch.ones(5, 7), torch.ones(6, 7))
-    model = make(with_cold(), 2, start=start)
+    model = make(with_cold(), dim=2, start=start, dtype=torch.float64)
     assert model.dim == 7
+    assert model.users.dtype == torch.float64
     model.users.zero_()
     assert bool((start.users == 1).all())
+    with pytest.raises(InputError, match="start is for 4 users x 6 items, train has 5 x 6"):
+        make(with_cold(), dim=2, start=Factors(torch.ones(4, 7), torch.ones(6, 7)))
     with pytest.raises(InputError, match="different data"):
-        make(with_cold(), 2, start=Factors(torch.ones(4, 7), torch.ones(6, 7)))
+        make(with_cold(), dim=2, start=Factors(torch.ones(5, 7), torch.ones(5, 7)))
+
+
+@pytest.mark.parametrize("make", KINDS)
+@pytest.mark.parametrize("init", INITS)
+def test_the_start_follows_the_seed(make: Any, init: str) -> None:
+    rng = np.random.default_rng(0)
+    cells = rng.random((30, 40)) < 0.2
+    train = Interactions(*np.nonzero(cells), 30, 40)
+    one, same, other = (make(train, dim=4, init=init, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(one.users, same.users)
+    assert torch.equal(one.items, same.items)
+    assert not torch.equal(one.users, other.users)
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_a_normal_start_has_its_deviation(make: Any) -> None:
+    train = Interactions(np.array([0]), np.array([0]), 400, 500)
+    for deviation in (0.02, 3.0):
+        model = make(train, dim=8, init="normal", init_std=deviation)
+        for part in (model.users, model.items):
+            n = part.numel()
+            assert float(part.std()) == pytest.approx(deviation, rel=6 / (2 * n) ** 0.5)
+            assert abs(float(part.mean())) < 6 * deviation / n**0.5
+    published = LightGCN(train, dim=8, init="normal")
+    assert float(published.items.std()) == pytest.approx(0.1, rel=0.1)
+
+
+@pytest.mark.parametrize(("make", "level"), [(UltraGCN, -5.0), (BPRMF, 0.0)])
+def test_scores_start_where_the_objective_wants_them(make: Any, level: float) -> None:
+    model = make(with_cold(), dim=1)  # one column: the constant direction alone
+    torch.testing.assert_close(model.users @ model.items.T, torch.full((5, 6), level))
 
 
 @pytest.mark.parametrize(
@@ -70,143 +126,59 @@ def test_starts_from_given_factors(make: Any) -> None:
     [
         ({"dim": 0}, "dim must be an integer of at least 1, got 0"),
         ({"dim": 2.5}, "dim must be an integer"),
-        ({"batching": "cells"}, "batching must be one of rows, pairs, got 'cells'"),
-        ({"init": "zeros"}, "init must be one of spectral, smooth, normal"),
-        ({"batch_size": 0}, "batch_size"),
-        ({"block_users": 0}, "block_users"),
+        ({"init": "zeros"}, "init must be one of spectral, smooth, normal, got 'zeros'"),
         ({"init_std": 0.0}, "init_std must be a finite number and positive"),
-        ({"base_logit": float("nan")}, "base_logit must be a finite number"),
-        ({"negatives": 0}, "negatives"),
-        ({"sampled_items": 0}, "sampled_items"),
-        ({"seed": -1}, "seed"),
+        ({"init_std": float("nan")}, "init_std must be a finite number"),
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+        ({"dmi": 3}, "unknown setting 'dmi'; did you mean 'dim'"),
+        ({"negatives": 3}, "unknown setting 'negatives'; known: dim"),
+        ({"config": ModelConfig(), "dim": 3}, "a config or single settings, not both"),
+        ({"config": {"dim": 3}}, "takes a .*Config, got a dict"),
     ],
 )
-@pytest.mark.parametrize("make", MODELS)
+@pytest.mark.parametrize("make", KINDS)
 def test_refuses(make: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         make(with_cold(), **options)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"negative_weight": 0.0}, "negative_weight must be a finite number and positive"),
-        ({"item_weight": -1.0}, "item_weight must be a finite number and not negative"),
-        ({"neighbours": 0}, "neighbours"),
-        ({"w1": "x"}, "w1 must be a finite number"),
-        ({"w3": 0.0, "w4": 0.0}, "w3 and w4 must not both be 0"),
-    ],
+    ("layers", "message"),
+    [(0, "layers must be an integer of at least 1, got 0"), (1.5, "layers must be an integer")],
 )
-def test_ultragcn_refuses(options: dict[str, Any], message: str) -> None:
+def test_lightgcn_refuses(layers: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        UltraGCN(with_cold(), **options)
+        LightGCN(with_cold(), layers=layers)
+    with pytest.raises(InputError, match="LightGCN takes a LightGCNConfig, got a ModelConfig"):
+        LightGCN(with_cold(), ModelConfig())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("make", MODELS)
+@pytest.mark.parametrize("make", KINDS)
 def test_refuses_empty_train(make: Any) -> None:
     none = with_cold().take(np.zeros(5, dtype=bool))
-    with pytest.raises(InputError, match="nothing to learn from"):
+    with pytest.raises(InputError, match="train has no pairs: there is nothing to learn from"):
         make(none)
 
 
-def test_bpr_refuses_a_user_with_every_item() -> None:
-    full = Interactions.from_pairs([0, 0, 1], [0, 1, 0], 2, 2)[0]
-    for batching in ("rows", "pairs"):
-        model = BPRMF(full, 2, batching=batching)
-        with pytest.raises(InputError, match="user 0 has all 2 items"):
-            [model.gradient(batch, model.users, model.items) for batch in model.batches(0)]
-    with pytest.raises(InputError, match="does not have"):
-        BPRMF(full, 2).fold_in([0, 1])
+def test_takes_a_config_of_its_own() -> None:
+    assert UltraGCN(with_cold(), ModelConfig(dim=3)).dim == 3
+    assert LightGCN(with_cold(), LightGCNConfig(dim=3, layers=1)).config.layers == 1
+    # A larger config serves a smaller need: it has all of its settings.
+    assert BPRMF(with_cold(), LightGCNConfig(dim=3)).dim == 3
 
 
-def test_bpr_loss_checks_shapes() -> None:
-    with pytest.raises(InputError, match="one dimension more"):
-        bpr(torch.ones(2), torch.ones(3, 2))
+class Unit(Model[ModelConfig]):
+    """Somebody's own: rows of length 1 are scored."""
+
+    name = "unit"
+    objective = "softmax"
+
+    def scored(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return tuple(part / part.norm(dim=1, keepdim=True) for part in (self.users, self.items))
 
 
-# --- spectral start -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_spectral_start_is_the_svd_of_the_normalized_matrix(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    cells = rng.random((40, 30)) < 0.3
-    cells[0, 0] = True
-    train = Interactions(*np.nonzero(cells), 40, 30)
-    U, V = spectral_factors(train, 6, np.random.default_rng(seed), base_logit=4.0)
-    scale = np.sqrt(np.outer(cells.sum(1).clip(1), cells.sum(0).clip(1)))
-    left, sizes, right = np.linalg.svd(cells / scale)
-    best = (left[:, :5] * sizes[:5]) @ right[:5]
-    ours = U[:, :5].astype(np.float64) @ V[:, :5].T
-    # Equal up to the one number that the row norms were scaled by.
-    ratio = (ours * best).sum() / (best * best).sum()
-    assert np.abs(ours - ratio * best).max() <= 0.05 * np.abs(ours).max()
-    assert np.linalg.norm(U[:, :5], axis=1)[cells.any(1)].mean() == pytest.approx(1, abs=0.05)
-    assert (U[:, 5] == 2.0).all()
-    assert (V[:, 5] == -2.0).all()
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_smooth_start_is_a_low_pass_filter_with_popularity(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    cells = rng.random((40, 30)) < np.linspace(0.1, 0.6, 30)
-    cells[0], cells[:, 0] = True, True
-    train = Interactions(*np.nonzero(cells), 40, 30)
-    U, V = spectral_factors(train, 6, np.random.default_rng(seed), smooth=True)
-    left, sizes, right = np.linalg.svd(cells / np.sqrt(np.outer(cells.sum(1), cells.sum(0))))
-    best = (left[:, :5] * sizes[:5] ** 1.5) @ (right[:5] * cells.sum(0) ** 0.25)
-    ours = U[:, :5].astype(np.float64) @ V[:, :5].T
-    ratio = (ours * best).sum() / (best * best).sum()
-    assert np.abs(ours - ratio * best).max() <= 0.05 * np.abs(ours).max()
-
-
-@pytest.mark.realdata
-def test_smooth_start_ranks_far_better_than_the_plain_one(real_data: Path) -> None:
-    split = load("ml-1m", data_dir=real_data, download=False)
-    found = {}
-    for smooth in (False, True):
-        U, V = spectral_factors(split.train, 65, np.random.default_rng(0), smooth=smooth)
-        factors = Factors(torch.tensor(U), torch.tensor(V))
-        found[smooth] = evaluate(factors, split, (10,), part="valid")["ndcg@10"]
-    assert found[True] > 0.23 > 0.2 > found[False]
-
-
-@pytest.mark.parametrize("dim", [1, 2, 20])
-def test_spectral_start_of_any_width(dim: int) -> None:
-    U, V = spectral_factors(with_cold(), dim, np.random.default_rng(0))
-    assert U.shape == (5, dim)
-    assert V.shape == (6, dim)
-    assert np.isfinite(U).all()
-    assert np.isfinite(V).all()
-    assert (U[4, :-1] == 0).all()
-    with pytest.raises(InputError, match="dim"):
-        spectral_factors(with_cold(), 0, np.random.default_rng(0))
-
-
-# --- fold-in --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("make", MODELS)
-def test_fold_in_finds_the_minimum(make: Any) -> None:
-    split = load("demo")
-    model = make(split.train, 6)
-    items = split.train.items_of(0).astype(np.int64)
-    row = model.fold_in(items, ridge=0.1).double()
-    loss = model._user_loss(items, model.items.double())
-
-    def value(u: torch.Tensor) -> float:
-        return float(loss(u) + 0.1 * u @ u)
-
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        step = torch.tensor(rng.standard_normal(6)) * 0.05
-        assert value(row) <= value(row + step)
-
-
-@pytest.mark.parametrize("make", MODELS)
-@pytest.mark.parametrize("items", [[], [6], [-1], [0, 0], [0.5], [[0]]])
-def test_fold_in_refuses(make: Any, items: Any) -> None:
-    with pytest.raises(InputError, match="item"):
-        make(with_cold(), 2).fold_in(items)
-    with pytest.raises(InputError, match="ridge"):
-        make(with_cold(), 2).fold_in([0], ridge=-1.0)
+def test_a_model_of_ones_own_says_what_it_scores() -> None:
+    model = Unit(with_cold(), dim=3, init="normal")
+    factors = model.factors()
+    torch.testing.assert_close(factors.items.norm(dim=1), torch.ones(6))
+    torch.testing.assert_close(factors.users[4], model.scored()[0][:4].mean(dim=0))

@@ -147,18 +147,24 @@ def attacked(run: Path, data: tuple[str, ...] = ()) -> Iterator[tuple[str, dict[
     torch.set_num_threads(1)
     for name, options in ATTACKS.items():
         found = robustcf("attack", str(run), *options, *SIZES, *data)
-        yield name, {
-            **{metric: found[metric] for metric in METRICS},
-            "random": found["random"]["ndcg@10"],
-            "realised": found["realised"],
-        }
+        yield (
+            name,
+            {
+                **{metric: found[metric] for metric in METRICS},
+                "random": found["random"]["ndcg@10"],
+                "realised": found["realised"],
+            },
+        )
     for name, options in CERTIFICATES.items():
         found = robustcf("certify", str(run), *options, "--epsilons", "0", "0.01", "0.05", *data)
-        yield f"certificate {name}", {
-            **{metric: found[metric] for metric in METRICS},
-            "radii": found["radii"],
-            **({"personal": found["personal"]["ndcg@10"]} if "personal" in found else {}),
-        }
+        yield (
+            f"certificate {name}",
+            {
+                **{metric: found[metric] for metric in METRICS},
+                "radii": found["radii"],
+                **({"personal": found["personal"]["ndcg@10"]} if "personal" in found else {}),
+            },
+        )
     found = robustcf("attack", str(run), "--attack", "quantization", *data)
     yield "quantization", {kind: row["ndcg@10"] for kind, row in found["kinds"].items()}
 

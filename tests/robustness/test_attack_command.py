@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robustcf.attack_settings import Settings
 from robustcf.cli.main import run
+from robustcf.robustness import RobustnessCurve, Threat, measure
+from robustcf.runs import RunDir
+from robustcf.support import files
 from robustcf.support.files import read_tensors, write_tensors
-from robustcf.robustness import RobustnessCurve
+from tests.robustness.helpers import PNG
 
-CONTROL = "random-worst-of-8"
-PNG = b"\x89PNG"
+CONTROL = "random-worst-of-8-cumulative"
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +44,26 @@ def test_the_command_attacks_a_run(trained, capsys, objective):
     assert data["ndcg@10"][0] == clean["ndcg@10"]
     assert data["protocol"] == clean["protocol"]
     assert data["ndcg@10"][2] < data["ndcg@10"][0]
+    expected = {
+        *("run", "attack", "objective", "budget", "relative", "unit", "side", "knowledge"),
+        *("epsilons", "realised", "protocol", "positives", "oracle", "unevenness", "random"),
+        *("random_draws", "file", "replaced", "picture", "pictures"),
+    }
+    assert {key for key in data if "@" not in key} == expected
+    assert (data["relative"], data["unit"], data["knowledge"]) == (True, "relative", "data")
     written = Path(data["file"])
-    assert written.parent == trained / "attacks"
-    assert written.name.startswith(f"fgm-{objective}-row-eps")
+    assert written.parent == trained / "robustness"
+    assert written.name == f"fgm-{objective}-row-relative-e0_0.3_0.9-k10_20.json"
     assert RobustnessCurve.load(written).as_lists().items() <= data.items()
     assert written.with_suffix(".png").read_bytes().startswith(PNG)
     assert b"<svg" in written.with_suffix(".svg").read_bytes()
     assert data["pictures"] == [str(written.with_suffix(f".{end}")) for end in ("png", "svg")]
-    assert not list((trained / "attacks").glob("*.tmp"))
+    assert not list((trained / "robustness").glob(".*")), "nothing half-written stays behind"
+    assert not (trained / "attacks").exists(), "one home"
+    target = RunDir(trained).target(RunDir(trained).split())
+    again = measure(target, f"fgm-{objective}", epsilons=[0, 0.3, 0.9])
+    assert again.curve.as_lists().items() <= data.items(), "the same as from Python"
+    assert again.control.as_lists() == data["random"]
 
 
 def test_the_command_knows_pgd_noise_sides_and_sizes(trained, capsys):
@@ -69,10 +82,14 @@ def test_the_command_knows_pgd_noise_sides_and_sizes(trained, capsys):
     data = json.loads(capsys.readouterr().out)
     assert (data["attack"], data["budget"], data["side"]) == ("pgd", "frobenius", "items")
     assert data["realised"][0]["users"] == 0.0
-    assert run(["attack", str(trained), "--attack", "random", "--seed", "3"]) == 0
+    assert run(["attack", str(trained), "--attack", "random", "--seed", "3", "--absolute"]) == 0
     out = capsys.readouterr().out
     assert "1.6" in out
-    assert "random (seed 3), row budget on both, absolute" in out
+    assert "random (seed 3); row budget on both, absolute" in out
+    assert run(["attack", str(trained), "--attack", "random"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines()[1:6]] == "0 0.02 0.05 0.1 0.2".split()
+    assert "random (seed 0); row budget on both, in median row norms" in out
 
 
 @pytest.mark.parametrize(
@@ -141,6 +158,9 @@ def test_the_command_refuses_what_it_cannot_do(trained, capsys, tmp_path):
     assert run(["attack", str(trained), "--epsilons", "many"]) == 2
     assert run(["attack", str(trained), "--epsilons"]) == 2, "no sizes are not the default sizes"
     assert run(["attack", str(trained), "--epsilons", "--relative"]) == 2
+    assert run(["attack", str(trained), "--attack", "certificate"]) == 2
+    assert run(["attack", str(trained), "--objective", "mse"]) == 2
+    assert run(["attack", str(trained), "--knowledge", "none"]) == 2
 
 
 def attacked(trained, capsys, *arguments: str) -> dict:
@@ -152,6 +172,7 @@ def attacked(trained, capsys, *arguments: str) -> dict:
 def test_auto_lists_its_members(trained, capsys):
     data = attacked(trained, capsys, "--attack", "auto", "--epsilons", "0", "0.1", "--k", "5")
     assert (data["attack"], data["objective"], data["relative"]) == ("auto", None, True)
+    assert Path(data["file"]).name == "auto-row-relative-e0_0.1-k5.json"
     names = [f"{attack}-{on}" for on in ("bce", "bpr", "softmax") for attack in ("fgm", "pgd")]
     assert set(data["members"]) == {*names, "fgm-bpr-fitted", "fgm-softmax-fitted"}
     for member in data["members"].values():
@@ -175,25 +196,30 @@ def test_the_oracle_says_that_it_is_one(trained, capsys):
     arguments = ["--objective", "softmax", "--epsilons", "0", "0.3"]
     data = attacked(trained, capsys, *arguments, "--positives", "test")
     plain = attacked(trained, capsys, *arguments)
-    assert (data["oracle"], data["positives"], data["objective"]) == (
-        True,
-        "test",
-        "oracle-softmax",
-    )
-    assert (plain["oracle"], plain["positives"], plain["objective"]) == (False, "train", "softmax")
+    keys = ("oracle", "positives", "knowledge", "objective")
+    assert [data[key] for key in keys] == [True, "test", "labels", "softmax"]
+    assert [plain[key] for key in keys] == [False, "train", "data", "softmax"]
+    assert attacked(trained, capsys, *arguments, "--knowledge", "labels") == data
+    assert Path(data["file"]).name == "fgm-softmax-row-relative-labels-e0_0.3-k10_20.json"
     assert data["file"] != plain["file"]
     assert json.loads(Path(data["file"]).read_text())["oracle"] is True
     assert data["ndcg@10"][0] == plain["ndcg@10"][0]
     assert data["ndcg@10"][1] < plain["ndcg@10"][1], "it knows what counts"
     assert run(["attack", str(trained), *arguments, "--positives", "test"]) == 0
-    assert "an ORACLE" in capsys.readouterr().out
-    for wrong, message in (
-        (["--objective", "bce"], "--positives test is for fgm and pgd with --objective softmax"),
-        (["--attack", "auto"], "--positives test is for fgm and pgd"),
-        (["--objective", "softmax", "--part", "valid"], "needs --part test"),
-    ):
-        assert run(["attack", str(trained), *wrong, "--positives", "test"]) == 1
-        assert message in capsys.readouterr().err
+    assert "fgm on softmax against the pairs that count: an oracle" in capsys.readouterr().out
+    assert run(["attack", str(trained), *arguments]) == 0
+    assert "oracle" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--objective", "bce"], ["--attack", "auto"]])
+def test_every_attack_may_know_the_labels(trained, capsys, words):
+    sizes = ["--epsilons", "0", "0.3"]
+    oracle = attacked(trained, capsys, *words, *sizes, "--knowledge", "labels")
+    plain = attacked(trained, capsys, *words, *sizes)
+    assert (oracle["knowledge"], plain["knowledge"]) == ("labels", "data")
+    assert oracle["ndcg@10"][0] == plain["ndcg@10"][0]
+    assert oracle["ndcg@10"][1] < plain["ndcg@10"][1]
+    assert oracle["random"] == plain["random"], "noise knows nothing"
 
 
 def test_quantization_is_a_table_over_kinds(trained, capsys):
@@ -203,7 +229,11 @@ def test_quantization_is_a_table_over_kinds(trained, capsys):
     assert data["kinds"]["float32"]["ndcg@10"] == clean["ndcg@10"]
     sizes = [data["kinds"][kind]["realised_relative"]["items"] for kind in data["kinds"]]
     assert sizes[0] == 0 < sizes[2] < sizes[1] < sizes[3] < 0.1
-    assert Path(data["file"]).name == "quantization.json"
+    assert Path(data["file"]) == trained / "robustness" / "quantization-k10_20.json"
+    expected = {"run", "attack", "kinds", "protocol", "file"}
+    assert set(data) == expected
+    other = attacked(trained, capsys, "--attack", "quantization", "--k", "5", "3")
+    assert Path(other["file"]).name == "quantization-k3_5.json"
     assert run(["attack", str(trained), "--attack", "quantization"]) == 0
     assert "bfloat16" in capsys.readouterr().out
 
@@ -211,7 +241,7 @@ def test_quantization_is_a_table_over_kinds(trained, capsys):
 def test_valid_is_for_runs_that_did_not_learn_from_it(trained, capsys):
     """Its valid part was carved out of train, and the run learnt from both."""
     assert run(["attack", str(trained), "--part", "valid"]) == 1
-    assert "learnt from valid" in capsys.readouterr().err
+    assert "fit on train and valid: evaluate them on test only" in capsys.readouterr().err
 
 
 def test_a_run_without_factors_is_refused(trained, capsys, tmp_path):
@@ -221,29 +251,84 @@ def test_a_run_without_factors_is_refused(trained, capsys, tmp_path):
     assert "has no factors.safetensors yet: finish it with" in capsys.readouterr().err
 
 
-def settings(**changes) -> Settings:
-    options = dict(
-        kind="pgd", objective="softmax", positives="train", budget="row", relative=None,
-        side="both", part="test", steps=8, restarts=1, seed=0, epsilons=(), ks=(),
-    )  # fmt: skip
-    return Settings.of(**(options | changes))
+def test_the_walk_of_an_attack_reads_everything_once(trained, capsys, monkeypatch):
+    """The result of a run and its factors are read once, whatever asks for them."""
+    texts: list[str] = []
+    read_text, tensors, loads = Path.read_text, files.read_tensors, []
+
+    def counted_text(self, *arguments, **options):
+        texts.append(self.name)
+        return read_text(self, *arguments, **options)
+
+    def counted_tensors(path):
+        loads.append(Path(path).name)
+        return tensors(path)
+
+    monkeypatch.setattr(Path, "read_text", counted_text)
+    monkeypatch.setattr(files, "read_tensors", counted_tensors)
+    for words in (["--attack", "auto"], ["--attack", "quantization"]):
+        texts.clear(), loads.clear()
+        attacked(trained, capsys, *words, "--epsilons", "0", "0.07")
+        assert texts.count("metrics.json") == 1
+        assert texts.count("config.json") == 1
+        assert loads == ["factors.safetensors"]
+    texts.clear(), loads.clear()
+    assert run(["certify", str(trained), "--epsilons", "0", "0.01"]) == 0
+    assert (texts.count("metrics.json"), loads) == (1, ["factors.safetensors"])
 
 
-def test_names_tell_whatever_changes_the_result():
-    changes = [
-        {"kind": "fgm"}, {"kind": "auto"}, {"kind": "random"}, {"kind": "quantization"},
-        {"objective": "bce"}, {"positives": "test"}, {"budget": "spectral"}, {"relative": True},
-        {"side": "users"}, {"side": "items"}, {"part": "valid"}, {"steps": 9}, {"restarts": 2},
-        {"restarts": 2, "seed": 1}, {"epsilons": (0.1,)}, {"epsilons": (0.1, 0.2)},
-        {"epsilons": (0.1,), "relative": True}, {"ks": (5,)}, {"ks": (5, 10)}, {},
-        {"kind": "random", "seed": 1}, {"kind": "auto", "relative": False},
-        {"kind": "quantization", "ks": (5,)},
-    ]  # fmt: skip
-    names = [settings(**change).name() for change in changes]
-    assert len(set(names)) == len(names)
-    assert settings().name() == "pgd-softmax-row"
-    control = settings(kind="fgm", seed=7).name("random")
-    assert settings(kind="random", seed=7).name() == control == "random-seed7-row"
-    assert settings(kind="auto").name("random", draws=8) == "random-worst-of-8-row-relative"
-    assert settings(kind="fgm", seed=7).name() == settings(kind="fgm").name(), "no noise in it"
-    assert settings(ks=(20, 10, 10)).name() == settings().name()
+def test_a_result_that_was_there_is_left_or_said_to_be_replaced(trained, capsys):
+    words = ["--objective", "bpr", "--epsilons", "0", "0.11"]
+    first = attacked(trained, capsys, *words)
+    assert first["replaced"] is False
+    path = Path(first["file"])
+    before = path.stat().st_mtime_ns, path.read_bytes()
+    again = attacked(trained, capsys, *words)
+    assert again["replaced"] is False
+    assert (path.stat().st_mtime_ns, path.read_bytes()) == before, "untouched"
+    facts = json.loads(path.read_text())
+    facts["ndcg@10"][1] += 0.01  # what another number of threads might have left
+    path.write_text(json.dumps(facts))
+    changed = attacked(trained, capsys, *words)
+    assert changed["replaced"] is True
+    assert path.read_bytes() == before[1]
+    assert run(["attack", str(trained), *words]) == 0
+    assert "replaced" not in capsys.readouterr().out
+    path.write_text(json.dumps(facts))
+    assert run(["attack", str(trained), *words]) == 0
+    said = f"replaced an earlier result of the same settings: {path}"
+    assert said in capsys.readouterr().out
+
+
+def test_the_control_is_one_file_whoever_made_it(trained, capsys):
+    sizes = ["--epsilons", "0", "0.13"]
+    one = attacked(trained, capsys, *sizes)
+    control = trained / "robustness" / "random-row-relative-e0_0.13-k10_20.json"
+    assert RobustnessCurve.load(control).as_lists() == one["random"]
+    before = control.read_bytes(), control.with_suffix(".npz").read_bytes()
+    for words in (["--objective", "softmax"], ["--attack", "random"], ["--knowledge", "labels"]):
+        found = attacked(trained, capsys, *words, *sizes)
+        assert found["replaced"] is False
+        assert found["random"] == one["random"]
+        assert (control.read_bytes(), control.with_suffix(".npz").read_bytes()) == before
+    noise = attacked(trained, capsys, "--attack", "random", *sizes)
+    assert noise["file"] == str(control)
+    control.unlink()
+    attacked(trained, capsys, "--attack", "random", *sizes)
+    assert control.read_bytes() == before[0], "the other way round"
+    other = attacked(trained, capsys, *sizes, "--seed", "1")
+    assert other["random"] != one["random"]
+    assert (trained / "robustness" / "random-seed1-row-relative-e0_0.13-k10_20.json").is_file()
+
+
+def test_absolute_sizes_are_for_the_asking(trained, capsys):
+    data = attacked(trained, capsys, "--absolute", "--epsilons", "0", "0.3")
+    assert (data["relative"], data["unit"]) == (False, "absolute")
+    assert Path(data["file"]).name == "fgm-bce-row-absolute-e0_0.3-k10_20.json"
+    assert data["realised"][1]["users"] == pytest.approx(0.3, rel=1e-4)
+    assert "unevenness" not in data
+    opened = RunDir(trained)
+    target = opened.target(opened.split())
+    expected = measure(target, "fgm-bce", Threat(unit="absolute"), [0, 0.3]).curve
+    assert data["ndcg@10"] == expected["ndcg@10"].tolist()
+    assert target.bce.negative_weight == 20, "the weights of its training"

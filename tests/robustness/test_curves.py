@@ -1,4 +1,4 @@
-"""Curves, their pictures, and the command that makes them."""
+"""Curves: what they hold, how they are saved, and their pictures."""
 
 from __future__ import annotations
 
@@ -8,20 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from robustcf.attacks import FGM, RandomNoise, RowBudget, Softmax
-from robustcf.attacks.budgets import FrobeniusBudget
-from robustcf.training.config import TrainConfig
-from robustcf.data import checkerboard
+from robustcf.attacks import FGM, RandomNoise, Softmax
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import evaluate
-from robustcf.studies.plots import plot_curves
-from robustcf.robustness import RobustnessCurve, objective_for, robustness_curve
-
-BOARD = checkerboard()
-PARITY = torch.eye(2)[torch.arange(30) % 2]
-RIGHT = Factors(PARITY[:20].clone(), PARITY.clone())
-PNG = b"\x89PNG"
+from robustcf.robustness import AttackSpec, RobustnessCurve, Target, Threat, measure
+from robustcf.robustness.curves import threat_of
+from robustcf.support.checks import check_epsilons
+from tests.robustness.helpers import BOARD, PARITY, RIGHT, curve_of
 
 
 def test_a_curve_starts_at_the_clean_result_to_the_bit_and_falls():
@@ -29,7 +23,8 @@ def test_a_curve_starts_at_the_clean_result_to_the_bit_and_falls():
     noise = torch.randn(50, 2, generator=torch.Generator().manual_seed(0))
     nearly = Factors(RIGHT.users + 0.2 * noise[:20], RIGHT.items + 0.2 * noise[20:])
     clean = evaluate(nearly, BOARD)
-    curve = robustness_curve(nearly, BOARD, FGM(Softmax(BOARD.train)), [0, 0.2, 3.0])
+    attack = FGM(Softmax(BOARD.train), relative=False)
+    curve = curve_of(nearly, attack, [0, 0.2, 3.0])
     for name, value in clean.values.items():
         assert curve[name][0] == value
     for name, values in clean.per_user.items():
@@ -42,10 +37,11 @@ def test_a_curve_starts_at_the_clean_result_to_the_bit_and_falls():
 
 
 def test_a_curve_as_json():
-    curve = robustness_curve(RIGHT, BOARD, RandomNoise(relative=True), [0, 0.5], ks=(5,))
+    curve = curve_of(RIGHT, RandomNoise(relative=True), [0, 0.5], ks=(5,))
     data = json.loads(json.dumps(curve.as_dict()))
     assert data["epsilons"] == [0.0, 0.5]
-    assert data["relative"] is True
+    assert (data["relative"], data["unit"], data["knowledge"]) == (True, "relative", "data")
+    assert (data["budget"], data["side"]) == ("row", "both")
     assert data["objective"] is None
     assert len(data["ndcg@5"]) == len(data["coverage@5"]) == 2
     assert data["protocol"]["masked"] == ["train", "valid"]
@@ -64,46 +60,36 @@ def test_a_curve_as_json():
 )
 def test_bad_epsilons_are_refused(epsilons, message):
     with pytest.raises(InputError, match=message):
-        robustness_curve(RIGHT, BOARD, RandomNoise(), epsilons)
+        check_epsilons(epsilons)
+    if epsilons:  # none are asked for: the sizes of the table
+        for attack in (RandomNoise(), "fgm-softmax", "certificate"):
+            with pytest.raises(InputError, match=message):
+                measure(Target(*RIGHT, BOARD), attack, epsilons=epsilons)
 
 
 def test_other_factors_than_the_splits_and_unknown_metrics():
     with pytest.raises(InputError, match="belong to different data"):
-        robustness_curve(Factors(PARITY, PARITY), BOARD, RandomNoise(), [0])
-    curve = robustness_curve(RIGHT, BOARD, RandomNoise(), [0])
+        curve_of(Factors(PARITY, PARITY), RandomNoise(), [0])
+    curve = curve_of(RIGHT, RandomNoise(), [0])
     with pytest.raises(InputError, match="no metric 'ndcg@99' here; there are ndcg@10"):
         curve["ndcg@99"]
 
 
-def test_pictures_are_written_and_mixed_axes_refused(tmp_path):
-    row, control = (
-        robustness_curve(RIGHT, BOARD, attack, [0, 0.5])
-        for attack in (FGM(Softmax(BOARD.train)), RandomNoise(RowBudget()))
-    )
-    path = plot_curves({"a": row}, tmp_path / "new" / "a.png", controls={"a": control}, title="t")
-    assert path.read_bytes().startswith(PNG)
-    assert b"<svg" in plot_curves({"a": row}, tmp_path / "a.svg").read_bytes()
-    other = robustness_curve(RIGHT, BOARD, RandomNoise(FrobeniusBudget()), [0, 0.5])
-    with pytest.raises(InputError, match="do not share an axis"):
-        plot_curves({"a": row, "b": other}, tmp_path / "b.png")
-    with pytest.raises(InputError, match="at least one curve"):
-        plot_curves({}, tmp_path / "c.png")
-
-
 def test_the_axis_names_the_budget():
-    one = robustness_curve(RIGHT, BOARD, RandomNoise(), [0])
+    one = curve_of(RIGHT, RandomNoise(relative=False), [0]).threat
     assert one.axis == "attack size epsilon, row budget, absolute"
-    two = robustness_curve(RIGHT, BOARD, RandomNoise(relative=True, side="items"), [0])
+    two = curve_of(RIGHT, RandomNoise(relative=True, side="items"), [0]).threat
     assert two.axis == "attack size, row budget on items, in median row norms of the factors"
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_saved_curve_comes_back(tmp_path, seed):
     attack = RandomNoise(relative=True, side="users", seed=seed)
-    curve = robustness_curve(RIGHT, BOARD, attack, [0, 0.5, 2], ks=(5,))
+    curve = curve_of(RIGHT, attack, [0, 0.5, 2], ks=(5,))
     again = RobustnessCurve.load(curve.save(tmp_path / "new" / "curve.json"))
     assert again.as_dict() == curve.as_dict()
-    assert again.axis == curve.axis
+    assert again.threat == curve.threat
+    assert json.loads((tmp_path / "new" / "curve.json").read_text())["format"] == "robustcf curve 2"
     np.testing.assert_array_equal(again.users, curve.users)
     assert set(again.per_user) == set(curve.per_user)
     more = curve.save(tmp_path / "more.json", {"members": {"a": 1}, "attack": "not this"})
@@ -114,7 +100,7 @@ def test_a_saved_curve_comes_back(tmp_path, seed):
 
 
 def test_what_is_no_saved_curve_is_refused(tmp_path):
-    path = robustness_curve(RIGHT, BOARD, RandomNoise(), [0]).save(tmp_path / "curve.json")
+    path = curve_of(RIGHT, RandomNoise(), [0]).save(tmp_path / "curve.json")
     with pytest.raises(InputError, match="no readable robustness curve"):
         RobustnessCurve.load(tmp_path / "other.json")
     (tmp_path / "list.json").write_text("[1]")
@@ -130,5 +116,29 @@ def test_what_is_no_saved_curve_is_refused(tmp_path):
 
 
 def test_an_unknown_objective_is_refused():
-    with pytest.raises(InputError, match="one of bce, bpr, softmax, got 'mse'"):
-        objective_for("mse", TrainConfig(), RIGHT, BOARD.train)
+    with pytest.raises(InputError, match="one of bce, bpr, softmax, or module:Class, got 'mse'"):
+        AttackSpec("fgm", "mse")
+
+
+@pytest.mark.parametrize(
+    ("attack", "oracle", "knowledge"),
+    [
+        ("fgm", False, "data"),
+        ("fgm", True, "labels"),
+        ("random", False, "none"),
+        ("certificate", None, "labels"),
+    ],
+)
+def test_a_curve_of_version_0_1_is_read_with_what_its_attacker_knew(
+    tmp_path, attack, oracle, knowledge
+):
+    path = curve_of(RIGHT, RandomNoise(side="users"), [0, 1]).save(tmp_path / "curve.json")
+    facts = json.loads(path.read_text()) | {"format": "robustcf curve 1", "attack": attack}
+    facts["objective"] = "oracle-softmax" if oracle else None
+    del facts["unit"], facts["knowledge"]
+    facts |= {} if oracle is None else {"oracle": oracle}
+    path.write_text(json.dumps(facts))
+    found = RobustnessCurve.load(path)
+    assert found.threat == Threat("row", "relative", "users", knowledge)
+    assert found.objective == ("softmax" if oracle else None)
+    assert threat_of(facts | {"relative": False}).unit == "absolute"

@@ -9,50 +9,37 @@ import pytest
 import torch
 
 from robustcf.attacks import BUDGETS, FGM, PGD, RandomNoise, Softmax
-from robustcf.attacks.objectives import ObjectiveGradient
-from robustcf.training.config import TrainConfig
-from robustcf.data import checkerboard
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import evaluate
-from robustcf.robustness import (
-    OBJECTIVES,
-    auto_curve,
-    auto_members,
-    objective_for,
-    pgd_curve,
-    random_curve,
-    robustness_curve,
-    worst_counts,
-    worst_of,
-)
+from robustcf.objectives import BCE, BPR, OBJECTIVES, BCEConfig
+from robustcf.robustness import Target, Threat, measure, worst_counts, worst_of
+from tests.robustness.helpers import BOARD, curve_of, nearly_right
 
-BOARD = checkerboard()
 EPSILONS = [0.0, 0.05, 0.2, 0.6]
+WEIGHTS = BCEConfig(negative_weight=20.0)
+ABSOLUTE = Threat(unit="absolute")
 
 
-def nearly_right(seed: int, dtype=torch.float32) -> Factors:
-    g = torch.Generator().manual_seed(seed)
-    parity = torch.eye(2)[torch.arange(30) % 2]
-    return Factors(
-        (parity[:20] + 0.4 * torch.randn(20, 2, generator=g)).to(dtype),
-        (parity + 0.4 * torch.randn(30, 2, generator=g)).to(dtype),
-    )
+def target_of(factors: Factors, **options) -> Target:
+    return Target(*factors, BOARD, bce=WEIGHTS, **options)
 
 
 def objectives(factors: Factors):
-    config = TrainConfig(negative_weight=20.0)
-    return [objective_for(name, config, factors, BOARD.train) for name in OBJECTIVES]
+    place = {"dtype": factors.users.dtype}
+    bce = BCE(BOARD.train, dataclasses.replace(WEIGHTS, item_weight=0.0), **place)
+    return [bce, BPR(BOARD.train, **place), Softmax(BOARD.train, **place)]
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_auto_is_the_least_over_members_and_smaller_sizes_for_each_user(seed):
     factors = nearly_right(seed)
     aims = objectives(factors)
-    curve = auto_curve(factors, BOARD, aims, EPSILONS, (5, 10))
-    assert (curve.attack, curve.objective, curve.relative) == ("auto", None, True)
+    result = measure(target_of(factors), "auto", epsilons=EPSILONS, ks=(5, 10))
+    curve = result.curve
+    assert (curve.attack, curve.objective, curve.threat) == ("auto", None, Threat())
     attacks = [make(aim, relative=True) for aim in aims for make in (FGM, PGD)]
-    attacks += [FGM(aim, relative=True, softness=0.0) for aim in aims[1:]]
+    attacks += [FGM(aim, relative=True, log2_temperature=0.0) for aim in aims[1:]]
     reports = [
         [evaluate(attack.perturb(factors, size).factors, BOARD, (5, 10)) for attack in attacks]
         for size in EPSILONS
@@ -74,12 +61,11 @@ def test_auto_is_the_least_over_members_and_smaller_sizes_for_each_user(seed):
 @pytest.mark.parametrize("budget", BUDGETS)
 @pytest.mark.parametrize("side", ["both", "users", "items"])
 def test_auto_never_rises_and_is_never_above_a_member(budget, side):
-    factors = nearly_right(3)
-    members = auto_members(
-        factors, BOARD, objectives(factors), EPSILONS, budget=BUDGETS[budget](), side=side
-    )
-    curve = worst_of(members, "auto", carry=True)
-    assert (curve.budget, curve.side) == (budget, side)
+    threat = Threat(norm=budget, side=side)
+    result = measure(target_of(nearly_right(3)), "auto", threat, EPSILONS)
+    curve, members = result.curve, result.members
+    assert curve.threat == threat
+    assert worst_of(members, "auto", cumulative=True).as_dict() == curve.as_dict()
     for name, values in curve.per_user.items():
         assert (np.diff(values, axis=0) <= 0).all()
         for member in members.values():
@@ -89,115 +75,138 @@ def test_auto_never_rises_and_is_never_above_a_member(budget, side):
             assert curve.realised[n][key] == max(m.realised[n][key] for m in members.values())
 
 
+@pytest.mark.parametrize("attack", ["auto", "fgm-bce", "pgd-softmax", "random", "certificate"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_relative_curves_do_not_see_a_change_of_scale(dtype):
+def test_relative_curves_do_not_see_a_change_of_scale(dtype, attack):
     """Bits for powers of two; for the rest a ranking may turn over a rounding error, no more."""
     factors = nearly_right(0, dtype)
-    aims = objectives(factors)
-    plain = auto_curve(factors, BOARD, aims, EPSILONS)
-    for u, v in ((8.0, 1.0), (1.0, 0.25), (0.5, 16.0)):
+
+    def curve(u: float, v: float):
         scaled = Factors(u * factors.users, v * factors.items)
-        other = auto_curve(scaled, BOARD, aims, EPSILONS)
+        return measure(target_of(scaled), attack, epsilons=EPSILONS, control=False).curve
+
+    plain = curve(1.0, 1.0)
+    for u, v in ((8.0, 1.0), (1.0, 0.25), (0.5, 16.0)):
+        other = curve(u, v)
         for name, values in plain.per_user.items():
             np.testing.assert_array_equal(other.per_user[name], values)
     for u, v in ((7.0, 1.0), (1.0, 1 / 3), (7.0, 1 / 3)):
-        scaled = Factors(u * factors.users, v * factors.items)
-        other = auto_curve(scaled, BOARD, aims, EPSILONS)
+        other = curve(u, v)
         for name, values in plain.per_user.items():
             np.testing.assert_allclose(other.per_user[name], values, atol=1e-9)
 
 
 def test_members_have_names():
-    factors = nearly_right(0)
+    target = target_of(nearly_right(0))
     soft = {"fgm-bpr-fitted", "fgm-softmax-fitted"}
     hard = {f"{attack}-{name}" for name in OBJECTIVES for attack in ("fgm", "pgd")}
-    assert set(auto_members(factors, BOARD, objectives(factors), [0])) == hard | soft
-    assert set(auto_members(factors, BOARD, objectives(factors), [0], relative=False)) == hard
+    relative = measure(target, "auto", epsilons=[0])
+    assert (set(relative.members), relative.draws) == (hard | soft, 8)
+    absolute = measure(target, "auto", ABSOLUTE, [0])
+    assert (set(absolute.members), absolute.draws) == (hard, 6)
+    assert measure(target, "pgd-bce", epsilons=[0]).members is None, "an ensemble by construction"
 
 
 def test_valid_can_be_chosen_by():
     factors = nearly_right(1)
-    curve = auto_curve(factors, BOARD, [Softmax(BOARD.train)], [0, 0.3], part="valid")
+    curve = measure(target_of(factors, part="valid"), "auto", epsilons=[0, 0.3]).curve
     assert curve.protocol == evaluate(factors, BOARD, part="valid").protocol
     assert curve.protocol.masked == ("train",)
-    one = robustness_curve(factors, BOARD, RandomNoise(), [0], part="valid", mask=())
+    one = curve_of(factors, RandomNoise(), [0], part="valid", mask=())
     assert (one.protocol.part, one.protocol.masked) == ("valid", ())
-    with pytest.raises(InputError, match="part must be 'valid' or 'test', got 'train'"):
-        robustness_curve(factors, BOARD, RandomNoise(), [0], part="train")
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("relative", [False, True])
-def test_pgd_is_reported_at_least_as_strong_as_fgm(seed, relative):
+@pytest.mark.parametrize("unit", ["relative", "absolute"])
+def test_pgd_is_reported_at_least_as_strong_as_fgm(seed, unit):
     factors = nearly_right(seed)
-    aim = Softmax(BOARD.train)
-    attack = PGD(aim, relative=relative, steps=3, restarts=2)
-    curve = pgd_curve(factors, BOARD, attack, EPSILONS)
+    relative, many = unit == "relative", {"steps": 3, "restarts": 2}
+    result = measure(target_of(factors), "pgd-softmax", Threat(unit=unit), EPSILONS, **many)
+    curve = result.curve
     assert (curve.attack, curve.objective) == ("pgd", "softmax")
+    aim = Softmax(BOARD.train)
     both = [
-        robustness_curve(factors, BOARD, each, EPSILONS)
-        for each in (FGM(aim, relative=relative), attack)
+        curve_of(factors, each, EPSILONS)
+        for each in (FGM(aim, relative=relative), PGD(aim, relative=relative, **many))
     ]
     for name, values in curve.per_user.items():
         expected = np.minimum(both[0].per_user[name], both[1].per_user[name])
         np.testing.assert_array_equal(values, expected)
 
 
-class Counting:
-    """A softmax that counts how often it is asked."""
+@pytest.fixture
+def counts(monkeypatch):
+    """How often a softmax is asked for its gradient, and for its slope."""
+    found = {"gradients": 0, "slopes": 0}
+    gradient, slope = Softmax.full_gradient, Softmax.slope
 
-    name = "counting"
+    def counted_gradient(self, U, V):
+        found["gradients"] += 1
+        return gradient(self, U, V)
 
-    def __init__(self):
-        self.inner, self.gradients, self.slopes = Softmax(BOARD.train), 0, 0
+    def counted_slope(self, U, V):
+        found["slopes"] += 1
+        before = found["gradients"]
+        value = slope(self, U, V)
+        found["gradients"] = before  # a slope is made of a gradient of some users
+        return value
 
-    def gradient(self, U, V) -> ObjectiveGradient:
-        self.gradients += 1
-        return self.inner.gradient(U, V)
-
-    def slope(self, U, V) -> float:
-        self.slopes += 1
-        return self.inner.slope(U, V)
-
-
-@pytest.mark.parametrize("relative", [False, True])
-def test_one_gradient_serves_a_sweep(relative):
-    factors, aim = nearly_right(0), Counting()
-    robustness_curve(factors, BOARD, FGM(aim, relative=relative), np.linspace(0, 1, 20))
-    assert aim.gradients == 1
-    assert aim.slopes <= (13 if relative else 0)
-    aim = Counting()
-    attack = PGD(aim, relative=relative, steps=3, restarts=2)
-    pgd_curve(factors, BOARD, attack, [0, 0.1, 0.2])
-    assert aim.gradients == 1 + 2 * (1 + 3 + 1 + 3), "fgm's point; 3 steps; a start; 3 steps"
-    other = nearly_right(1)
-    attack.perturb(other, 0.1)
-    assert aim.gradients == 17 + 1 + 8, "other factors have another gradient"
-    aim = Counting()
-    auto_members(factors, BOARD, [aim], [0, 0.1, 0.2], relative=relative)
-    assert aim.gradients == 1 + 2 * 9, "fgm and pgd share the first"
+    monkeypatch.setattr(Softmax, "full_gradient", counted_gradient)
+    monkeypatch.setattr(Softmax, "slope", counted_slope)
+    return found
 
 
-def test_the_control_chooses_as_often_as_the_ensemble():
+@pytest.mark.parametrize("threat", [ABSOLUTE, Threat()], ids=lambda threat: threat.unit)
+def test_one_gradient_serves_a_sweep(counts, threat):
+    relative = threat.relative
+    target = target_of(nearly_right(0))
+    measure(target, "fgm-softmax", threat, np.linspace(0, 1, 20))
+    assert counts["gradients"] == 1
+    assert 0 < counts["slopes"] <= 13 if relative else counts["slopes"] == 0
+    counts["gradients"] = 0
+    measure(target, "pgd-softmax", threat, [0, 0.1, 0.2], steps=3, restarts=2)
+    assert counts["gradients"] == 1 + 2 * (1 + 3 + 1 + 3), "fgm's point; 3 steps; a start; 3 steps"
+    counts["gradients"] = 0
+    measure(target, "auto", threat, [0, 0.1, 0.2])
+    views = 2 if relative else 1
+    assert counts["gradients"] == views + 2 * 9, "fgm and pgd share the first"
+
+
+def test_other_factors_have_another_gradient(counts):
+    attack = PGD(Softmax(BOARD.train), relative=False, steps=3, restarts=2)
+    attack.perturb(nearly_right(0), 0.1)
+    assert counts["gradients"] == 1 + 8
+    attack.perturb(nearly_right(1), 0.1)
+    assert counts["gradients"] == 2 * (1 + 8)
+
+
+@pytest.mark.parametrize(
+    ("attack", "draws", "cumulative"),
+    [("fgm-bpr", 1, False), ("pgd-bpr", 2, False), ("auto", 8, True)],
+)
+def test_the_control_chooses_as_often_as_the_ensemble(attack, draws, cumulative):
     factors = nearly_right(0)
-    curve = random_curve(factors, BOARD, EPSILONS, draws=3, seed=4)
-    draws = [
-        robustness_curve(factors, BOARD, RandomNoise(relative=True, seed=s), EPSILONS)
-        for s in (4, 5, 6)
-    ]
-    for name, values in curve.per_user.items():
-        least = np.minimum.reduce([draw.per_user[name] for draw in draws])
-        np.testing.assert_array_equal(values, np.minimum.accumulate(least, axis=0))
-    single = random_curve(factors, BOARD, EPSILONS, seed=4)
-    assert single.as_dict() == draws[0].as_dict()
-    assert curve.attack == single.attack == "random"
-    for draws in (0, True, 1.5):
-        with pytest.raises(InputError, match="draws must be an integer of at least 1"):
-            random_curve(factors, BOARD, EPSILONS, draws=draws)
+    result = measure(target_of(factors), attack, epsilons=EPSILONS, seed=4)
+    assert (result.draws, result.control.attack) == (draws, "random")
+    alone = [curve_of(factors, RandomNoise(seed=4 + n), EPSILONS) for n in range(draws)]
+    for name, values in result.control.per_user.items():
+        least = np.minimum.reduce([draw.per_user[name] for draw in alone])
+        expected = np.minimum.accumulate(least, axis=0) if cumulative else least
+        np.testing.assert_array_equal(values, expected)
+    assert measure(target_of(factors), attack, epsilons=[0], control=False).control is None
+
+
+def test_the_attack_random_is_its_own_control():
+    target = target_of(nearly_right(0))
+    noise = measure(target, "random", epsilons=EPSILONS, seed=4)
+    assert noise.control is noise.curve
+    assert noise.curve.threat.knowledge == "none"
+    control = measure(target, "fgm-bpr", epsilons=EPSILONS, seed=4).control
+    assert control.as_dict() == noise.curve.as_dict()
 
 
 def test_counts_tell_who_is_worst_for_whom():
-    one = robustness_curve(nearly_right(0), BOARD, RandomNoise(), [0, 1], (5,))
+    one = curve_of(nearly_right(0), RandomNoise(), [0, 1], (5,))
     n = len(one.users)
     low, high = np.zeros((2, n)), np.ones((2, n))
     low[1, 0] = 2.0
@@ -215,33 +224,30 @@ def test_counts_tell_who_is_worst_for_whom():
 
 def test_what_does_not_compare_is_refused():
     factors = nearly_right(0)
-    one = robustness_curve(factors, BOARD, RandomNoise(), [0, 1])
+    one = curve_of(factors, RandomNoise(), [0, 1])
     with pytest.raises(InputError, match="the worst of no curves"):
         worst_of({}, "auto")
     for other in (
-        robustness_curve(factors, BOARD, RandomNoise(), [0, 2]),
-        robustness_curve(factors, BOARD, RandomNoise(side="users"), [0, 1]),
-        robustness_curve(factors, BOARD, RandomNoise(), [0, 1], (5,)),
-        robustness_curve(factors, BOARD, RandomNoise(), [0, 1], part="valid"),
+        curve_of(factors, RandomNoise(), [0, 2]),
+        curve_of(factors, RandomNoise(side="users"), [0, 1]),
+        curve_of(factors, RandomNoise(relative=False), [0, 1]),
+        curve_of(factors, RandomNoise(), [0, 1], (5,)),
+        curve_of(factors, RandomNoise(), [0, 1], part="valid"),
     ):
         with pytest.raises(InputError, match="curves compare at the same epsilons.*b .* like a"):
             worst_of({"a": one, "b": other}, "auto")
-    softmax = Softmax(BOARD.train)
-    with pytest.raises(InputError, match="objectives of different names, at least one, got none"):
-        auto_curve(factors, BOARD, [], [0])
-    with pytest.raises(InputError, match="different names"):
-        auto_curve(factors, BOARD, [softmax, softmax], [0])
     with pytest.raises(InputError, match="belong to different data"):
-        auto_curve(Factors(factors.items, factors.items), BOARD, [softmax], [0.1])
+        measure(Target(factors.items, factors.items, BOARD), "auto", epsilons=[0.1])
     with pytest.raises(InputError, match="ascending"):
-        auto_curve(factors, BOARD, [softmax], [0.2, 0.1])
+        measure(target_of(factors), "auto", epsilons=[0.2, 0.1])
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", list(OBJECTIVES))
 def test_every_objective_refuses_factors_of_other_data(name):
-    aim = objective_for(name, TrainConfig(), nearly_right(0), BOARD.train)
-    with pytest.raises(InputError, match="factors are for 3 users x 30 items.*different data"):
-        aim.gradient(torch.zeros(3, 2), torch.zeros(30, 2))
+    aim = OBJECTIVES[name](BOARD.train)
+    for ask in (aim.full_gradient, aim.slope) if name != "softmax" else (aim.full_gradient,):
+        with pytest.raises(InputError, match="factors are for 3 users x 30 items.*different data"):
+            ask(torch.zeros(3, 2), torch.zeros(30, 2))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -258,7 +264,7 @@ def test_bpr_is_its_definition_with_autograds_gradient(seed):
             gaps = scores[others] - scores[item]
             total = total + torch.log1p(gaps.exp()).mean()
     total.backward()
-    got = objective_for("bpr", TrainConfig(), factors, BOARD.train).gradient(*factors)
+    got = BPR(BOARD.train, dtype=torch.float64).full_gradient(*factors)
     assert got.value == pytest.approx(total.item())
     torch.testing.assert_close(got.users, U.grad)
     torch.testing.assert_close(got.items, V.grad)

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from robustcf.support import files
 from robustcf.errors import DataError, InputError, TrainingError
+from robustcf.support import files
 from robustcf.vision import ImageSet, ImageSplit, VisionConfig, fit, jacobian_norms, load_images
 from robustcf.vision.augment import NOTHING
 from robustcf.vision.config import VisionRunConfig
@@ -263,12 +263,14 @@ def test_bad_configurations(tmp_path):
             VisionConfig.from_dict(change)
     with pytest.raises(InputError, match="must be JSON"):
         VisionRunConfig.from_json("{")
-    with pytest.raises(InputError, match="names its dataset"):
+    with pytest.raises(InputError, match="must be a JSON object, got list"):
         VisionRunConfig.from_json("[]")
+    with pytest.raises(InputError, match="must name its dataset"):
+        VisionRunConfig.from_json("{}")
     with pytest.raises(InputError, match="is no run directory"):
         VisionRun(tmp_path)
     (tmp_path / "config.json").write_text('{"dataset": "demo", "preset": null}')
-    with pytest.raises(InputError, match="no vision run"):
-        VisionRun(tmp_path)
+    with pytest.raises(InputError, match="config.json: unknown setting 'preset'"):
+        VisionRun(tmp_path)  # the run of a recommender
     with pytest.raises(InputError, match="exists already"):
         VisionRun.create(tmp_path, VisionRunConfig("digits"), toy())

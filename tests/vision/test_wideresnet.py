@@ -98,7 +98,7 @@ def test_no_such_depth(depth):
 
 
 def test_bad_input():
-    with pytest.raises(InputError, match="width must be at least 1"):
+    with pytest.raises(InputError, match="width must be an integer of at least 1"):
         WideResNet(10, 0, 2)
     net = WideResNet(10, 1, 2, in_channels=3, generator=0)
     with pytest.raises(InputError, match="expected images x 3 channels"):
@@ -108,7 +108,7 @@ def test_bad_input():
     with pytest.raises(InputError, match="expected images with 3 channels"):
         classifier(10, 1, 2, [0.5] * 3, [0.5] * 3, generator=0)(torch.zeros(2, 1, 8, 8))
     for mean, std in (([0.5], [0.0]), ([0.5], [1.0, 1.0]), ([], [])):
-        with pytest.raises(InputError, match="mean and std need one number a channel"):
+        with pytest.raises(InputError, match="mean and std need one number"):
             Normalize(mean, std)
 
 

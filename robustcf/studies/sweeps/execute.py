@@ -111,7 +111,7 @@ def _complete(plan: SweepPlan, home: Path, reg: str, seed: int, split: Split) ->
     config = RunConfig(plan.dataset, dict(plan.data), train, plan.threads, preset=preset)
     path = home / f"{reg}-seed{seed}"
     run = RunDir(path) if path.exists() else RunDir.create(path, config, split)
-    if (run.config.train, run.config.threads) != (train, plan.threads):
+    if (run.config.train.resolved(), run.config.threads) != (train, plan.threads):
         raise InputError(
             f"{path} was trained with other settings than this sweep's: choose another --out"
         )
@@ -122,10 +122,18 @@ def _complete(plan: SweepPlan, home: Path, reg: str, seed: int, split: Split) ->
     there: SavedRun = open_run(path)
     target = None
     for name in plan.measured:
-        if not all(stem in there.curves for stem in places(plan, name)):
+        if not all(_is_whole(there, stem) for stem in places(plan, name)):
             target = run.target(split) if target is None else target
             run.save(measure(target, name, plan.threat, plan.epsilons))
         yield name
+
+
+def _is_whole(run: SavedRun, stem: str) -> bool:
+    """Whether a run has a curve, and the values of its users can be read."""
+    try:
+        return stem in run.curves and len(run.curves[stem].users()) > 0
+    except InputError:
+        return False
 
 
 def _in_parallel(plan: SweepPlan, home: Path, jobs: int, bar: tqdm[Any]) -> None:

@@ -1,0 +1,126 @@
+"""Folding in a new user: the minimum of their own part of the objective, and clear refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from robustcf.data import Interactions, checkerboard, load
+from robustcf.errors import InputError
+from robustcf.factors import Factors
+from robustcf.models import BPRMF, LightGCN, UltraGCN, fold_in
+from robustcf.objectives import BCE, BPR, Batch, Gradient, Objective, Softmax
+from tests.models.test_models import with_cold
+
+SEEDS = [0, 1, 2]
+KINDS = [BCE, BPR, Softmax]
+MADE = [(BCE, UltraGCN), (BPR, BPRMF), (Softmax, UltraGCN), (BPR, LightGCN)]
+
+
+@pytest.mark.parametrize(("kind", "make"), MADE)
+@pytest.mark.parametrize("offset", [False, True])
+def test_finds_the_minimum(kind: Any, make: Any, offset: bool) -> None:
+    split = load("demo")
+    objective, factors = kind(split.train), make(split.train, dim=6).factors()
+    items = split.train.items_of(0).astype(np.int64)
+    row = fold_in(objective, factors, items, ridge=0.1, offset=offset).double()
+    assert row.shape == (6,)
+    V = factors.items.double()
+    loss = objective.user_loss(items, torch.cat([V, torch.ones(len(V), 1)], 1) if offset else V)
+
+    def value(u: torch.Tensor) -> float:
+        """With an offset, the least over it: of a line, by ternary search."""
+        if not offset:
+            return float(loss(u) + 0.1 * u @ u)
+        low, high = -50.0, 50.0
+        for _ in range(80):
+            a, b = low + (high - low) / 3, high - (high - low) / 3
+            left, right = (loss(torch.cat([u, u.new_tensor([c])])) for c in (a, b))
+            low, high = (low, b) if left < right else (a, high)
+        return float(loss(torch.cat([u, u.new_tensor([low])])) + 0.1 * u @ u)
+
+    rng = np.random.default_rng(0)
+    least = value(row)
+    for _ in range(5 if offset else 20):
+        step = torch.tensor(rng.standard_normal(6)) * 0.05
+        assert least <= value(row + step)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gradient_vanishes_there(kind: Any, seed: int) -> None:
+    pairs = checkerboard(seed=seed).train
+    g = torch.Generator().manual_seed(seed)
+    factors = Factors(
+        torch.randn(20, 3, generator=g, dtype=torch.float64),
+        torch.randn(30, 3, generator=g, dtype=torch.float64),
+    )
+    items = np.array([1, 4, 9])
+    objective = kind(pairs, dtype=torch.float64)
+    row = fold_in(objective, factors, items, ridge=0.05, steps=200).requires_grad_()
+    assert row.dtype == torch.float64
+    value = objective.user_loss(items, factors.items)(row) + 0.05 * row @ row
+    (slope,) = torch.autograd.grad(value, row)
+    assert float(slope.norm()) < 1e-4 * float(value.detach())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_what_the_new_user_has_first(kind: Any) -> None:
+    """On a board whose items come in two kinds, two of a kind tell the user's."""
+    pairs = checkerboard().train
+    parity = torch.tensor([1.0, -1.0]).repeat(15)
+    factors = Factors(
+        torch.tensor([1.0, -1.0]).repeat(10)[:, None].repeat(1, 2),
+        torch.stack([parity, torch.ones(30)], 1),
+    )
+    row = fold_in(kind(pairs), factors, [3, 7], ridge=0.01)
+    scores = factors.items @ row
+    assert float(scores[1::2].min()) > float(scores[::2].max())
+
+
+def test_a_larger_ridge_makes_a_shorter_row() -> None:
+    pairs = checkerboard().train
+    factors = BPRMF(pairs, dim=4).factors()
+    norms = [float(fold_in(BPR(pairs), factors, [0, 2], ridge=r).norm()) for r in (0.01, 0.1, 1.0)]
+    assert norms[0] > norms[1] > norms[2] > 0
+
+
+def test_any_numbers_of_items_and_kinds_of_lists() -> None:
+    pairs = checkerboard().train
+    factors = BPRMF(pairs, dim=4).factors()
+    rows = [
+        fold_in(BPR(pairs), factors, items)
+        for items in ([0, 2], (0, 2), np.array([0, 2], dtype=np.uint8), np.array([0, 2], ">i4"))
+    ]
+    assert all(torch.equal(row, rows[0]) for row in rows)
+    assert fold_in(BPR(pairs), factors, [5]).shape == (4,)
+
+
+@pytest.mark.parametrize(("kind", "make"), MADE)
+@pytest.mark.parametrize("items", [[], [6], [-1], [0, 0], [0.5], [[0]], ["a"], [True]])
+def test_refuses(kind: Any, make: Any, items: Any) -> None:
+    objective, factors = kind(with_cold()), make(with_cold(), dim=2).factors()
+    with pytest.raises(InputError, match="item"):
+        fold_in(objective, factors, items)
+    with pytest.raises(InputError, match="ridge"):
+        fold_in(objective, factors, [0], ridge=-1.0)
+
+
+def test_refuses_where_it_makes_no_sense() -> None:
+    full = Interactions.from_pairs([0, 0, 1], [0, 1, 0], 2, 2)[0]
+    with pytest.raises(InputError, match="does not have"):
+        fold_in(BPR(full), BPRMF(full, dim=2).factors(), [0, 1])
+
+    class Mute(Objective[Any]):
+        name = "mute"
+
+        def gradient(
+            self, batch: Batch, U: torch.Tensor, V: torch.Tensor, *, value: bool = False
+        ) -> Gradient:
+            raise NotImplementedError
+
+    with pytest.raises(InputError, match="mute does not define the loss of a new user"):
+        fold_in(Mute(full), BPRMF(full, dim=2).factors(), [0])

@@ -1,0 +1,165 @@
+"""The balanced gauge: the same rankings, the smallest norms, and less reach for an attack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from robustcf.attacks import FGM
+from robustcf.data import checkerboard, load
+from robustcf.factors import Factors
+from robustcf.metrics import evaluate
+from robustcf.models import fold_in
+from robustcf.models.gauge import Gauge, shrink
+from robustcf.objectives import BCE, BPR, Objective, Softmax
+from robustcf.training import TrainConfig, train
+
+SEEDS = [0, 1, 2]
+
+
+def factors_of(seed: int, n_users: int = 20, n_items: int = 30, dim: int = 4) -> Factors:
+    """Factors with a long direction that all rows share, as a cross-entropy makes them."""
+    g = torch.Generator().manual_seed(seed)
+    U = torch.randn(n_users, dim, generator=g, dtype=torch.float64)
+    V = torch.randn(n_items, dim, generator=g, dtype=torch.float64)
+    U[:, 0] += 5.0
+    V[:, 0] -= 4.0
+    return Factors(U, V)
+
+
+def balanced(factors: Factors) -> Factors:
+    return Gauge.balanced(*factors).apply(factors)
+
+
+def centred_scores(factors: Factors) -> Tensor:
+    scores = factors.users @ factors.items.T
+    return scores - scores.mean(dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_ranking_changes(seed: int) -> None:
+    split = checkerboard(seed=seed)
+    before = factors_of(seed)
+    after = balanced(before)
+    torch.testing.assert_close(centred_scores(after), centred_scores(before))
+    old, new = evaluate(before, split), evaluate(after, split)
+    for name, values in old.per_user.items():
+        np.testing.assert_array_equal(new.per_user[name], values)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_both_norms_are_the_nuclear_norm_of_the_centred_scores(seed: int) -> None:
+    factors = factors_of(seed)
+    U, V = balanced(factors)
+    values = np.linalg.svd(centred_scores(factors).numpy(), compute_uv=False)
+    for part in (U, V):
+        np.testing.assert_allclose((part.T @ part).numpy(), np.diag(values[:4]), atol=1e-9)
+    torch.testing.assert_close(V.mean(dim=0), torch.zeros(4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_other_gauge_has_smaller_norms(seed: int) -> None:
+    factors = factors_of(seed)
+    least = sum(float(part.square().sum()) for part in balanced(factors))
+    assert least < 0.7 * sum(float(part.square().sum()) for part in factors)
+    U, V = balanced(factors)
+    g = torch.Generator().manual_seed(seed)
+    for size in (0.01, 0.1, 1.0):
+        for _ in range(20):
+            A = torch.eye(4) + size * torch.randn(4, 4, generator=g)
+            A, c = A.double(), size * torch.randn(4, generator=g).double()
+            other = U @ A, (V - c) @ torch.linalg.inv(A).T
+            assert sum(float(part.square().sum()) for part in other) > least
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_it_does_not_depend_on_the_gauge_it_comes_from(seed: int) -> None:
+    factors = factors_of(seed)
+    g = torch.Generator().manual_seed(seed)
+    A = torch.randn(4, 4, generator=g, dtype=torch.float64)
+    moved = Factors(factors.users @ A, (factors.items - 3.0) @ torch.linalg.inv(A).T)
+    one, two = balanced(factors), balanced(moved)
+    torch.testing.assert_close(one.users @ one.users.T, two.users @ two.users.T)
+    torch.testing.assert_close(one.items @ one.items.T, two.items @ two.items.T)
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [
+        Factors(torch.ones(5, 3), torch.ones(6, 3)),  # no ranking at all
+        Factors(torch.zeros(5, 3), torch.randn(6, 3)),
+        Factors(torch.randn(2, 4), torch.randn(9, 4)),  # fewer users than columns
+        Factors(torch.randn(7, 1) @ torch.ones(1, 3), torch.randn(9, 3)),  # one direction used
+    ],
+    ids=["constant", "zero", "few", "flat"],
+)
+def test_directions_that_no_score_needs_get_no_length(factors: Factors) -> None:
+    after = balanced(factors)
+    after.check_finite()
+    assert after.users.dtype == factors.users.dtype
+    torch.testing.assert_close(centred_scores(after), centred_scores(factors), rtol=1e-4, atol=1e-5)
+    assert after.users.norm() <= max(factors.users.norm(), factors.items.norm()) + 1e-4
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.5, 100.0])
+def test_shrinking_is_the_proximal_step_of_the_nuclear_norm(seed: int, share: float) -> None:
+    """Minimizes ||X - S||_F^2 / 2 + tau ||X||_*, S the centred scores: soft thresholding."""
+    factors = factors_of(seed)
+    left, values, right = np.linalg.svd(centred_scores(factors).numpy(), full_matrices=False)
+    tau = share * np.sort(values[:4])[1]  # torch's median of four is the second
+    expected = left @ np.diag(np.maximum(values - tau, 0.0)) @ right
+    after = shrink(balanced(factors), share)
+    np.testing.assert_allclose((after.users @ after.items.T).numpy(), expected, atol=1e-9)
+    torch.testing.assert_close(after.users.T @ after.users, after.items.T @ after.items)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_trained_factors_keep_their_quality_and_more_of_it_under_attack(seed: int) -> None:
+    """The attack is aimed at the factors it attacks, at several sharpnesses of its softmax."""
+    split = load("demo")
+    config = TrainConfig.of(
+        dim=16, epochs=6, block_users=250, epochs_chosen=True, refit="no", seed=seed,
+        negative_weight=50.0,
+    )  # fmt: skip
+    plain = train(split, config).factors
+    gauged = train(split, config.replace(gauge="balanced")).factors
+    clean = [evaluate(factors, split)["ndcg@10"] for factors in (plain, gauged)]
+    assert clean[0] == pytest.approx(clean[1], abs=2e-4)  # ties, broken by rounding
+    left = []
+    for factors in (plain, gauged):
+        worst = clean[0]
+        for sharpness in (0.3, 1.0, 2.0):
+            scaled = Factors(sharpness * factors.users, sharpness * factors.items)
+            attacked = FGM(Softmax(split.train), relative=True).perturb(scaled, 0.2)
+            worst = min(worst, evaluate(attacked.factors, split)["ndcg@10"])
+        left.append(worst)
+    assert left[1] > 2.0 * left[0]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", [BCE, BPR, Softmax])
+def test_folding_in_with_an_offset_does_not_see_the_centre(
+    kind: type[Objective[Any]], seed: int
+) -> None:
+    """What centring takes from a user's scores, the offset gives back, at no price."""
+    objective = kind(checkerboard(seed=seed).train, dtype=torch.float64)
+    factors = factors_of(seed)
+    centred = Factors(factors.users, factors.items - factors.items.mean(dim=0))
+    rows = [
+        fold_in(objective, start, [0, 2, 6], ridge=0.5, offset=True) for start in (factors, centred)
+    ]
+    assert rows[0].shape == (4,)
+    torch.testing.assert_close(rows[0], rows[1], rtol=1e-3, atol=1e-4)
+
+
+def test_numpy_arrays_have_the_gauge_of_tensors() -> None:
+    factors = factors_of(0)
+    one, two = Gauge.balanced(*factors), Gauge.balanced(*(part.numpy() for part in factors))
+    assert torch.equal(one.centre, two.centre)
+    assert torch.equal(one.to_users, two.to_users)
+    assert torch.equal(one.to_items, two.to_items)

@@ -1,0 +1,302 @@
+"""LightGCN against the dense formula: what is scored, how gradients come back, that it learns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from robustcf.data import Interactions, Split, checkerboard, split_pairs
+from robustcf.metrics import evaluate
+from robustcf.models import LightGCN
+from robustcf.objectives import BPR, BatchConfig, Batches, Gradient, Softmax
+from robustcf.regularizers import MaxNorm, TwoToInf, WeightDecay
+from robustcf.support.files import CheckpointFiles
+from robustcf.training import TrainConfig, train
+from robustcf.training.adversarial import adversary
+from robustcf.training.loop import Optimizer, Stop, fit
+from robustcf.training.train import build_model
+from tests.objectives.naive import pairs_of
+
+SEEDS = [0, 1, 2]
+
+
+def dense_graph(pairs: Interactions) -> Tensor:
+    """D^-1/2 [[0, R], [R^T, 0]] D^-1/2, entry by entry; nodes without pairs have zero rows."""
+    m, n = pairs.n_users, pairs.n_items
+    A = np.zeros((m + n, m + n))
+    for u, i in zip(pairs.users.tolist(), pairs.items.tolist(), strict=True):
+        A[u, m + i] = A[m + i, u] = 1.0
+    degrees = A.sum(axis=1)
+    for x, y in np.argwhere(A):
+        A[x, y] /= np.sqrt(degrees[x]) * np.sqrt(degrees[y])
+    return torch.tensor(A)
+
+
+def dense_scored(pairs: Interactions, E: Tensor, layers: int) -> Tensor:
+    A, total = dense_graph(pairs), torch.zeros_like(E)
+    for power in range(layers + 1):
+        total = total + torch.linalg.matrix_power(A, power) @ E
+    return total / (layers + 1)
+
+
+def model_of(pairs: Interactions, seed: int, **settings: Any) -> LightGCN:
+    options = {"dim": 3, "init": "normal", "init_std": 1.0, "layers": 3, **settings}
+    return LightGCN(pairs, seed=seed, dtype=torch.float64, **options)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("layers", [1, 2, 3, 5])
+def test_scored_is_the_dense_formula(seed: int, layers: int) -> None:
+    """The last user and the last item have no pairs: they keep their share of layer 0 alone."""
+    pairs = pairs_of(np.random.default_rng(seed))
+    model = model_of(pairs, seed, layers=layers)
+    expected = dense_scored(pairs, torch.cat((model.users, model.items)), layers)
+    U, V = model.scored()
+    torch.testing.assert_close(torch.cat((U, V)), expected)
+    torch.testing.assert_close(U[-1], model.users[-1] / (layers + 1))
+    torch.testing.assert_close(V[-1], model.items[-1] / (layers + 1))
+    # As factors, a user without pairs gets the mean of the others.
+    factors = model.factors()
+    warm = torch.tensor(pairs.user_degrees > 0)
+    torch.testing.assert_close(factors.users[-1], U[warm].mean(dim=0))
+    torch.testing.assert_close(factors.items, V)
+
+
+def test_single_precision_is_the_formula_too() -> None:
+    pairs = pairs_of(np.random.default_rng(0))
+    model = LightGCN(pairs, dim=3, init="normal")
+    E = torch.cat((model.users, model.items)).double()
+    expected = dense_scored(pairs, E, model.config.layers)
+    torch.testing.assert_close(torch.cat(model.scored()).double(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("rows", [None, [2], [0, 5, 11]])
+def test_pull_back_is_autograd_through_the_dense_formula(seed: int, rows: list[int] | None) -> None:
+    pairs = pairs_of(np.random.default_rng(seed))
+    model = model_of(pairs, seed)
+    g = torch.Generator().manual_seed(seed)
+    n = len(model.users) if rows is None else len(rows)
+    to_users = torch.randn(n, 3, generator=g, dtype=torch.float64)
+    to_items = torch.randn(len(model.items), 3, generator=g, dtype=torch.float64)
+
+    E = torch.cat((model.users, model.items)).requires_grad_()
+    scored = dense_scored(pairs, E, 3)
+    U, V = scored[: len(model.users)], scored[len(model.users) :]
+    loss = (to_users * (U if rows is None else U[rows])).sum() + (to_items * V).sum()
+    (expected,) = torch.autograd.grad(loss, E)
+
+    index = None if rows is None else torch.tensor(rows)
+    given = Gradient(to_users.clone(), index, to_items.clone(), 5.0)
+    found = model.pull_back(given)
+    assert found.rows is None
+    assert found.value == 5.0
+    torch.testing.assert_close(torch.cat((found.users, found.items)), expected)
+    assert torch.equal(given.users, to_users), "what was given stays"
+    assert torch.equal(given.items, to_items)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("batching", ["rows", "pairs"])
+@pytest.mark.parametrize("kind", [BPR, Softmax])
+def test_a_step_has_the_gradient_of_the_loss_for_layer_0(
+    seed: int, batching: str, kind: Any
+) -> None:
+    """Autograd from the parameters to the loss, by way of the dense formula, written out."""
+    pairs = pairs_of(np.random.default_rng(seed))
+    model = model_of(pairs, seed)
+    objective = kind(pairs, dtype=torch.float64)
+    batches = Batches(objective, BatchConfig(batching, block_users=5, batch_size=9), seed=seed)
+    batch = next(batches.epoch(0))
+    found = model.pull_back(objective.gradient(batch, *model.scored()))
+
+    E = torch.cat((model.users, model.items)).requires_grad_()
+    scored = dense_scored(pairs, E, 3)
+    S = scored[: pairs.n_users] @ scored[pairs.n_users :].T
+    loss = S.new_zeros(())
+    own = (
+        [(u, i, n) for n, u in enumerate(batch.users.tolist()) for i in pairs.items_of(u).tolist()]
+        if batch.items is None
+        else list(zip(batch.users.tolist(), batch.items.tolist(), range(99), strict=False))
+    )
+    for u, i, n in own:
+        degree = int(pairs.user_degrees[u])
+        if kind is Softmax:
+            loss = loss + (S[u].logsumexp(dim=0) - S[u, i]) / degree
+            continue
+        drawn = batch.negatives.tolist() if batch.items is None else batch.negatives[n].tolist()
+        others = [j for j in drawn if j not in pairs.items_of(u)]
+        scale = 1 / len(others)
+        if batch.items is None:
+            scale = pairs.n_items / ((pairs.n_items - degree) * len(drawn))
+        for j in others:
+            loss = loss + scale * torch.nn.functional.softplus(S[u, j] - S[u, i])
+    (expected,) = torch.autograd.grad(loss, E)
+    torch.testing.assert_close(torch.cat((found.users, found.items)), expected)
+
+
+# --- training -------------------------------------------------------------------------------
+
+
+def learnable(seed: int) -> Split:
+    """Users and items of four kinds; most pairs are of one's own kind."""
+    rng = np.random.default_rng(seed)
+    kinds = rng.integers(4, size=80), rng.integers(4, size=60)
+    cells = rng.random((80, 60)) < np.where(kinds[0][:, None] == kinds[1], 0.6, 0.03)
+    cells[:, 0] = True  # nobody is without a pair
+    return split_pairs("kinds", Interactions(*np.nonzero(cells), 80, 60), seed)
+
+
+QUICK: dict[str, Any] = {
+    "model": "lightgcn", "dim": 8, "layers": 2, "init": "normal", "init_std": 0.1, "epochs": 20,
+    "lr": 0.05, "block_users": 40, "batch_size": 256, "reg_weight": 1e-4, "refit": "no",
+    "epochs_chosen": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("batching", ["rows", "pairs"])
+@pytest.mark.parametrize("objective", ["bpr", "softmax"])
+def test_training_learns(seed: int, batching: str, objective: str) -> None:
+    split = learnable(seed)
+    config = TrainConfig.of(**QUICK, objective=objective, batching=batching, seed=seed)
+    start = evaluate(build_model(config, split.train).factors(), split, (10,))["ndcg@10"]
+    trained = train(split, config)
+    assert trained.config.model.name == "lightgcn"
+    assert trained.evaluate((10,))["ndcg@10"] > max(0.38, 3 * start)
+    assert trained.history[-1]["loss"] < 0.9 * trained.history[0]["loss"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_learns_a_checkerboard_by_its_defaults(seed: int) -> None:
+    """Items of the right parity are the only ones that a user's neighbours have."""
+    split = checkerboard(60, 40, seed=seed)
+    trained = train(split, TrainConfig.of(model="lightgcn", dim=4, epochs=10, seed=seed))
+    assert trained.evaluate((4,))["recall@4"] == 1.0
+
+
+class Recorder:
+    """Stands in for Adam: adds up the gradients instead of taking steps."""
+
+    made: list[Recorder] = []  # noqa: RUF012
+
+    def __init__(self, parameter: Tensor, **_: Any) -> None:
+        self.total = torch.zeros_like(parameter)
+        self.made.append(self)
+
+    def step(self, gradient: Tensor, lr: float, rows: Tensor | None = None) -> None:
+        assert rows is None, "every step concerns everybody"
+        self.total += gradient
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("batching", ["rows", "pairs"])
+@pytest.mark.parametrize("reg", [WeightDecay(), TwoToInf(), TwoToInf(side="items"), MaxNorm()])
+def test_weight_decay_is_on_the_parameters_and_the_others_on_what_is_scored(
+    reg: Any, batching: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over an epoch: the gradient of weight * pairs / 1024 times the penalty, for layer 0."""
+    monkeypatch.setattr("robustcf.training.loop.Adam", Recorder)
+    pairs = checkerboard(seed=seed).train
+
+    def epoch(weight: float) -> Tensor:
+        Recorder.made.clear()
+        how = BatchConfig(batching, block_users=6, batch_size=11)
+        batches = Batches(BPR(pairs, dtype=torch.float64), how, seed=seed)
+        fit(model_of(pairs, seed), batches, Stop(1), reg=reg, reg_weight=weight)
+        return torch.cat([part.total for part in Recorder.made])
+
+    model = model_of(pairs, seed)
+    E = torch.cat((model.users, model.items)).requires_grad_()
+    at = E if isinstance(reg, WeightDecay) else dense_scored(pairs, E, 3)
+    penalty = reg.eval()(at[: pairs.n_users], at[pairs.n_users :])
+    reg.train()
+    (expected,) = torch.autograd.grad(50.0 * len(pairs) / 1024 * penalty, E)
+    torch.testing.assert_close(epoch(50.0) - epoch(0.0), expected, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["bpr", "bce", "softmax", "margin"])
+def test_every_adversary_attacks_what_is_scored(name: str) -> None:
+    split = learnable(0)
+    on = TrainConfig.of(**{**QUICK, "epochs": 4}, adversarial=name, adv_eps=0.1, adv_weight=0.5)
+    plain, attacked = train(split, on.replace(adversarial="none")), train(split, on)
+    assert attacked.history[0]["attacked_loss"] > 0
+    assert not torch.equal(plain.factors.users, attacked.factors.users)
+    attacked.factors.check_finite()
+
+
+def test_an_adversary_sees_the_scored_factors(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = learnable(0).train
+    model = model_of(pairs, 0)
+    expected = [part.clone() for part in model.scored()]
+    batches = Batches(BPR(pairs, dtype=torch.float64), BatchConfig(block_users=500))
+    rival, seen = adversary("bpr", batches), []
+
+    def spy(batch: Any, U: Tensor, V: Tensor, into: Gradient, **_: Any) -> None:
+        seen.append((U.clone(), V.clone()))
+
+    monkeypatch.setattr(rival, "add_gradient", spy)
+    fit(model, batches, Stop(1), adversary=rival)
+    assert torch.equal(seen[0][0], expected[0])
+    assert torch.equal(seen[0][1], expected[1])
+
+
+class Stopped(Exception):
+    """Somebody pulled the plug."""
+
+
+class Plug(CheckpointFiles):
+    """Keeps every state, and stops after some."""
+
+    left: int | None = None
+
+    def save(self, *arguments: Any, **options: Any) -> None:
+        super().save(*arguments, **options)
+        if self.left is not None:
+            self.left -= 1
+            if self.left == 0:
+                raise Stopped
+
+
+@pytest.mark.parametrize("batching", ["rows", "pairs"])
+@pytest.mark.parametrize("reg", ["weight_decay", "two_to_inf"])
+def test_a_resumed_training_has_the_same_bits(batching: str, reg: str, tmp_path: Any) -> None:
+    split = checkerboard()
+    config = TrainConfig.of(
+        **{**QUICK, "epochs": 6, "epochs_chosen": False, "refit": "yes", "eval_every": 2},
+        reg=reg, batching=batching, schedule="cosine",
+    )  # fmt: skip
+    whole = train(split, config)
+    (tmp_path / "a").mkdir()
+    files = Plug(tmp_path / "a", every=0.0)
+    files.left = 4
+    with pytest.raises(Stopped):
+        train(split, config, checkpoint=files)
+    files.left = 4  # once more, now in the refit
+    with pytest.raises(Stopped):
+        train(split, config, checkpoint=files)
+    files.left = None
+    resumed = train(split, config, checkpoint=files)
+    assert torch.equal(resumed.factors.users, whole.factors.users)
+    assert torch.equal(resumed.factors.items, whole.factors.items)
+    assert resumed.epochs == whole.epochs
+    stages = [(row["stage"], row["epoch"]) for row in resumed.history]
+    assert stages == [(row["stage"], row["epoch"]) for row in whole.history]
+
+
+def test_weight_decay_shortens_layer_0() -> None:
+    """Of a training with a heavy weight hardly anything is left."""
+    pairs = checkerboard().train
+    norms = []
+    for weight in (0.0, 100.0):
+        model = LightGCN(pairs, dim=4, init="normal")
+        fit(
+            model, Batches(BPR(pairs)), Stop(40), reg=WeightDecay(), reg_weight=weight,
+            optimizer=Optimizer(lr=0.02, schedule="constant"),
+        )  # fmt: skip
+        norms.append(float(model.users.norm() + model.items.norm()))
+    assert norms[1] < 0.1 * norms[0]

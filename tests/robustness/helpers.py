@@ -1,0 +1,55 @@
+"""What the tests of robustness share: small worlds, and a curve in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from robustcf.attacks import Attack
+from robustcf.data import checkerboard
+from robustcf.factors import Factors
+from robustcf.robustness import RobustnessCurve, Target, measure
+
+BOARD = checkerboard()
+PARITY = torch.eye(2)[torch.arange(30) % 2]
+RIGHT = Factors(PARITY[:20].clone(), PARITY.clone())
+PNG = b"\x89PNG"
+
+
+def nearly_right(seed: int, dtype: torch.dtype = torch.float32) -> Factors:
+    """Factors that know the checkerboard, and some noise."""
+    g = torch.Generator().manual_seed(seed)
+    return Factors(
+        (PARITY[:20] + 0.4 * torch.randn(20, 2, generator=g)).to(dtype),
+        (PARITY + 0.4 * torch.randn(30, 2, generator=g)).to(dtype),
+    )
+
+
+def curve_of(
+    factors: Factors, attack: Attack, epsilons: Any, ks: Any = (10, 20), **options: Any
+) -> RobustnessCurve:
+    """The curve of an attack that is built, on the checkerboard."""
+    target = Target(*factors, BOARD, **options)
+    return measure(target, attack, epsilons=epsilons, ks=ks, control=False).curve
+
+
+def random_world(
+    seed: int, n_users: int = 30, n_items: int = 40, dim: int = 5
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """U, V, train and test of a recommender that is right more often than not, in numpy."""
+    rng = np.random.default_rng(seed)
+    U, V = rng.normal(size=(n_users, dim)), rng.normal(size=(n_items, dim))
+    liked = np.argsort(-(U @ V.T + 0.7 * rng.normal(size=(n_users, n_items))), axis=1)
+    train, test = np.zeros((2, n_users, n_items), dtype=int)
+    np.put_along_axis(train, liked[:, 4:9], 1, axis=1)
+    np.put_along_axis(test, liked[:, :4], 1, axis=1)
+    test[n_users // 2] = 0  # somebody without anything to judge by
+    return U, V, train, test
+
+
+def random_target(seed: int, **options: Any) -> Target:
+    """The same as a target."""
+    sizes = {key: options.pop(key) for key in ("n_users", "n_items", "dim") if key in options}
+    return Target(*random_world(seed, **sizes), **options)

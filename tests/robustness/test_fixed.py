@@ -1,0 +1,369 @@
+"""Columns held fixed: no attack touches them, no unit counts them, certificates stay sound."""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robustcf.attacks import BUDGETS, FGM, PGD, RandomNoise, RowBudget, Softmax
+from robustcf.certificates.bounds import BOUNDS, usable_bound
+from robustcf.errors import InputError
+from robustcf.factors import Factors
+from robustcf.metrics.topk import top_items
+from robustcf.objectives import OBJECTIVES
+from robustcf.robustness import Target, Threat, certified_radii, harden, measure
+from robustcf.robustness import personal as personal_module
+from tests.robustness.helpers import random_world
+
+SEEDS = [0, 1, 2]
+SIDES = ("both", "users", "items")
+KS = (1, 2, 4)
+
+
+def biased(
+    seed: int, scale: float = 30.0, n_users: int = 12, n_items: int = 15, dim: int = 3
+) -> tuple[Target, list[int]]:
+    """A factorization with biases: ``u.v + b_i``, written as columns ``(1, b_i)`` and ``(c, 0)``.
+
+    Among the columns are a constant 1, one of zeros, and a bias of another scale than the rest.
+    """
+    U, V, train, test = random_world(seed, n_users, n_items, dim)
+    rng = np.random.default_rng([seed, 7])
+    ones, zeros = np.ones((n_users, 1)), np.zeros((n_items, 1))
+    bias = scale * rng.normal(size=(n_items, 1))
+    U = np.hstack([U[:, :1], ones, U[:, 1:], scale * rng.normal(size=(n_users, 1))])
+    V = np.hstack([V[:, :1], bias, V[:, 1:], zeros])
+    fixed = [1, dim + 1]
+    return Target(U, V, train, test, fixed=fixed), fixed
+
+
+# --- attacks ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("relative", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda pairs, **o: FGM(OBJECTIVES["bce"](pairs, dtype=torch.float64), **o),
+        lambda pairs, **o: FGM(Softmax(pairs), **o),
+        lambda pairs, **o: PGD(Softmax(pairs), steps=3, restarts=2, **o),
+        lambda pairs, **o: RandomNoise(**o),
+    ],
+    ids=["fgm-bce", "fgm-softmax", "pgd", "random"],
+)
+def test_no_attack_moves_them_by_a_bit(make, budget, relative, seed):
+    for scale in (30.0, 0.01):
+        target, fixed = biased(seed, scale)
+        norm = BUDGETS[budget]()
+        attack = make(target.known, budget=norm, relative=relative, fixed=fixed)
+        got = attack.perturb(target.factors, 0.4)
+        for name, before, after in (
+            ("users", target.factors.users, got.factors.users),
+            ("items", target.factors.items, got.factors.items),
+        ):
+            assert torch.equal(after[:, fixed], before[:, fixed])
+            free = norm.measure((after - before)[:, target.free])
+            unit = norm.unit(before[:, target.free]) if relative else 1.0
+            assert got.allowed[name] == pytest.approx(0.4 * unit)
+            assert 0.2 * unit < free <= 0.4 * unit * (1 + 1e-9), "the rest of it moves"
+
+
+@pytest.mark.parametrize(
+    "attack", ["fgm-bpr", "pgd-softmax", "auto", "random", "robustcf.attacks:RandomNoise"]
+)
+@pytest.mark.parametrize("norm", BUDGETS)
+def test_no_attack_by_name_moves_them(attack, norm, monkeypatch):
+    target, fixed = biased(0)
+    seen = []
+    evaluate = Target.evaluate
+
+    def watched(self, ks=(10, 20), factors=None):
+        if factors is not None:
+            seen.append(factors)
+        return evaluate(self, ks, factors)
+
+    monkeypatch.setattr(Target, "evaluate", watched)
+    measure(target, attack, Threat(norm), [0, 0.1, 0.5])
+    assert len(seen) >= 3
+    moved = [factors for factors in seen if factors is not target.factors]
+    assert moved
+    for factors in moved:
+        for before, after in zip(target.factors, factors, strict=True):
+            assert torch.equal(after[:, fixed], before[:, fixed])
+    assert any(not torch.equal(f.users, target.factors.users) for f in moved)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_attack_on_each_user_alone_does_not_move_them_either(seed, monkeypatch):
+    target, fixed = biased(seed)
+    moves = []
+
+    class Watched(RowBudget):
+        def project(self, delta, epsilon):
+            moves.append(super().project(delta, epsilon))
+            return moves[-1]
+
+    monkeypatch.setattr(personal_module, "RowBudget", Watched)
+    measure(target, "personal", epsilons=[0.1, 0.3])
+    assert moves
+    for delta in moves:
+        assert not delta[:, fixed].any()
+        assert delta[:, target.free].any()
+
+
+def moved_items(target: Target, user: int, x: np.ndarray, size: float) -> Factors:
+    """All items in the worst place for one user at x, by columns that may move only."""
+    U, V = (part.clone().double() for part in target.factors)
+    U[user] = torch.from_numpy(x)
+    direction = np.zeros_like(x)
+    direction[target.free] = x[target.free]
+    length = np.linalg.norm(direction)
+    signs = torch.ones(len(V), dtype=torch.float64)
+    signs[target.relevant.items_of(user).tolist()] = -1
+    if length > 0:
+        V += size * signs[:, None] * torch.from_numpy(direction / length)
+    return Factors(U, V)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("scale", [30.0, 0.01])
+def test_the_attack_on_each_user_alone_is_one_that_exists(seed, scale):
+    """Where items alone move it is the explicit attack, user by user."""
+    target, _ = biased(seed, scale)
+    size = 0.2
+    found = measure(target, "personal", Threat(unit="absolute", side="items"), [size], KS).curve
+    for row, user in enumerate(found.users):
+        u = target.factors.users[user].numpy()
+        report = target.evaluate(KS, moved_items(target, user, u, size))
+        for name, values in report.per_user.items():
+            assert found.per_user[name][0, row] == pytest.approx(values[row], abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("attack", ["fgm-softmax", "pgd-bpr", "random", "certificate", "personal"])
+def test_relative_sizes_do_not_count_them(seed, attack):
+    """The same scores with another length of what is held fixed: the same curve."""
+    target, fixed = biased(seed, 1.0)
+    U, V = (part.clone() for part in target.factors)
+    U[:, fixed] *= 64.0
+    V[:, fixed] /= 64.0
+    other = target.with_factors(Factors(U, V))
+    sizes = [0, 0.05, 0.3]
+    one, two = (measure(each, attack, epsilons=sizes, ks=KS).curve for each in (target, other))
+    for name, values in one.per_user.items():
+        np.testing.assert_allclose(two.per_user[name], values, atol=1e-9)
+    for n in range(3):
+        assert one.realised[n] == pytest.approx(two.realised[n])
+    touched = [
+        measure(target.with_factors(factors), attack, epsilons=sizes, ks=KS).extra()["unevenness"]
+        for factors in (target.factors, Factors(U, V))
+    ]
+    assert touched[0] == touched[1]
+
+
+def test_an_attack_that_is_built_must_leave_alone_what_the_target_does():
+    target, fixed = biased(0)
+    with pytest.raises(InputError, match=r"holds columns \[1, 4\] fixed and the attack \[\]"):
+        measure(target, RandomNoise(), epsilons=[0, 0.1])
+    built = measure(target, RandomNoise(fixed=fixed[::-1]), epsilons=[0, 0.1])
+    assert built.curve.as_lists() == measure(target, "random", epsilons=[0, 0.1]).curve.as_lists()
+    with pytest.raises(InputError, match=r"fixed columns must be in \[0, 2\), got \[2\]"):
+        RandomNoise(fixed=[2]).perturb(Factors(torch.ones(2, 2), torch.ones(3, 2)), 0.1)
+
+
+# --- certificates -----------------------------------------------------------------------------
+
+
+def check_not_below(report, certificate, more, rows=slice(None)) -> None:
+    for name, values in report.per_user.items():
+        lower = certificate.per_user[name][0][rows]
+        assert (values[rows] >= lower - 1e-12).all(), (name, values[rows], lower, more)
+
+
+def places_to_stand(target: Target, user: int, reach: float, rng: np.random.Generator):
+    """Points that a user may be moved to: a net of the ball in the columns that may move."""
+    u, free = target.factors.users[user].numpy(), target.free
+    yield u
+    directions = rng.normal(size=(24, len(free)))
+    if len(free) == 2:
+        angles = np.linspace(0, 2 * np.pi, 48, endpoint=False)
+        directions = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    V = target.factors.items.numpy()[:, free]
+    own = target.relevant.items_of(user)
+    gaps = [V[j] - V[i] for i in own for j in range(len(V)) if j not in own]
+    for direction in (*directions, *gaps[:20]):
+        length = np.linalg.norm(direction)
+        for share in (1.0, 0.6) if length > 0 else ():
+            x = u.copy()
+            x[free] += share * reach * direction / length
+            yield x
+
+
+def check_sound(target: Target, size: float, side: str, relative: bool, seed: int) -> None:
+    """No attack that leaves the fixed columns alone goes below what is certified."""
+    threat = Threat(unit="relative" if relative else "absolute", side=side)
+    certificate = measure(target, "certificate", threat, [size * (1 + 1e-9)], KS).curve
+    # What was really allowed, measured apart from the package.
+    norms = [np.linalg.norm(part.numpy()[:, target.free], axis=1) for part in target.factors]
+    units = [np.sort(n)[(len(n) - 1) // 2] if relative else 1.0 for n in norms]
+    a, b = (0.0 if side == "items" else units[0]), (0.0 if side == "users" else units[1])
+    for pairs in (target.known, target.relevant):
+        for attack in (
+            FGM(Softmax(pairs), **threat.options(target)),
+            PGD(Softmax(pairs), steps=4, restarts=2, seed=seed, **threat.options(target)),
+        ):
+            report = target.evaluate(KS, attack.perturb(target.factors, size).factors)
+            check_not_below(report, certificate, attack.name)
+    for n in range(6):
+        noise = RandomNoise(seed=seed + n, **threat.options(target))
+        report = target.evaluate(KS, noise.perturb(target.factors, size).factors)
+        check_not_below(report, certificate, "random")
+    personal = measure(target, "personal", threat, [size], KS).curve
+    for name, values in personal.per_user.items():
+        assert (values >= certificate.per_user[name] - 1e-12).all()
+    rng = np.random.default_rng(seed)
+    for row, user in enumerate(certificate.users[:3]):
+        for x in places_to_stand(target, user, a * size, rng):
+            if a == 0 and not np.array_equal(x, target.factors.users[user].numpy()):
+                continue
+            report = target.evaluate(KS, moved_items(target, user, x, b * size))
+            check_not_below(report, certificate, x, [row])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("scale", [100.0, 1.0, 0.01])
+@pytest.mark.parametrize("side", SIDES)
+def test_no_attack_falls_below_the_certificate(seed, scale, side):
+    target, _ = biased(seed, scale, n_users=8, n_items=10, dim=2 + seed)
+    for size in (0.02, 0.3):
+        check_sound(target, size, side, relative=bool(seed % 2), seed=seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([1000.0, 30.0, 1.0, 0.03, 1e-3]),
+    st.integers(1, 4),
+    st.floats(1e-3, 1.0),
+    st.sampled_from(SIDES),
+    st.booleans(),
+)
+@pytest.mark.filterwarnings("ignore:the gradient of softmax is zero")
+def test_no_attack_on_any_world_falls_below_the_certificate(seed, scale, dim, size, side, relative):
+    target, _ = biased(seed, scale, n_users=5, n_items=8, dim=dim)
+    check_sound(target, size, side, relative, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_who_may_do_less_does_less(seed):
+    target, _ = biased(seed, 30.0, n_users=8, n_items=10, dim=3)
+    everything = Target(*target.factors, target.split)
+    threat = Threat(unit="absolute")
+    some, whole = (
+        measure(each, "certificate", threat, [0.3], KS, bound="plain").curve["ndcg@4"]
+        for each in (target, everything)
+    )
+    assert some[0] > whole[0]
+
+
+def test_the_tight_radius_would_promise_too_much(monkeypatch):
+    """Why the bound is the plain one, and that the check above would have seen it."""
+    monkeypatch.setattr("robustcf.certificates.bounds.usable_bound", lambda bound, fixed: bound)
+    module = importlib.import_module("robustcf.robustness.measure")
+    monkeypatch.setattr(module, "usable_bound", lambda bound, fixed: bound)
+    for seed in range(12):
+        target, _ = biased(seed, 1.0, n_users=8, n_items=10, dim=2)
+        try:
+            check_sound(target, 0.5, "both", relative=True, seed=seed)
+        except AssertionError:
+            return
+    pytest.fail("no attack broke it: the check sees nothing")
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_the_bound_that_is_reported_is_the_one_that_was_used(bound):
+    target, _ = biased(0)
+    result = measure(target, "certificate", epsilons=[0, 0.05], bound=bound)
+    assert result.spec.bound == result.extra()["bound"] == "plain"
+    assert result.stem.startswith("certificate-plain-row-relative")
+    assert "certified lower bound (plain)" in str(result)
+    assert certified_radii(target, bound=bound).bound == "plain"
+    assert usable_bound(bound, target.fixed) == "plain"
+    free = Target(*target.factors, target.split)
+    assert measure(free, "certificate", epsilons=[0, 0.05], bound=bound).spec.bound == bound
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("scale", [30.0, 0.01])
+def test_radii_hold_too(seed, scale):
+    """Within the radius no attack in a net changes the set of the first k."""
+    target, _ = biased(seed, scale, n_users=6, n_items=9, dim=2)
+    k = 2
+    found = certified_radii(target, Threat(unit="absolute"), (k,))
+    assert (found.radii[k] > 0).any()
+    rng = np.random.default_rng(seed)
+    for row, user in enumerate(found.users):
+        size = found.radii[k][row] * (1 - 1e-9)
+        if not np.isfinite(size):
+            continue
+        own = set(top_items(target.factors, [user], k, target.seen)[0].tolist())
+        for x in places_to_stand(target, user, size, rng):
+            V, direction = target.factors.items.clone(), np.zeros(len(x))
+            direction[target.free] = x[target.free]
+            direction = torch.from_numpy(direction / max(np.linalg.norm(direction), 1e-300))
+            V[sorted(own)] -= size * direction
+            others = [item for item in range(len(V)) if item not in own]
+            V[others] += size * direction
+            U = target.factors.users.clone()
+            U[user] = torch.from_numpy(x)
+            top = top_items(Factors(U, V), [user], k, target.seen)[0]
+            assert set(top.tolist()) == own
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_bias_that_decides_everything_is_certified_whatever_happens(seed):
+    """Scores that come from what is fixed alone: an attack of no size changes the order."""
+    rng = np.random.default_rng(seed)
+    bias = np.sort(rng.normal(size=20))[::-1]
+    U = np.hstack([1e-6 * rng.normal(size=(5, 2)), np.ones((5, 1))])
+    V = np.hstack([1e-6 * rng.normal(size=(20, 2)), bias[:, None]])
+    relevant = np.zeros((5, 20))
+    relevant[:, :3] = 1
+    target = Target(U, V, relevant, fixed=[2])
+    curve = measure(target, "certificate", epsilons=[0, 1.0, 10.0], ks=(3,)).curve
+    assert curve["ndcg@3"].tolist() == [1.0, 1.0, 1.0]
+    assert measure(Target(U, V, relevant), "certificate", epsilons=[1.0]).curve["ndcg@10"][0] < 1
+
+
+# --- hardening --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("scale", [30.0, 0.01])
+def test_hardening_leaves_them_and_every_ranking(seed, scale):
+    target, fixed = biased(seed, scale, n_users=20, n_items=25)
+    shifted = target.with_factors(
+        Factors(target.factors.users, target.factors.items + 2.0 * torch.ones(1, 5).double())
+    )
+    for each in (target, shifted):
+        safer = harden(each)
+        assert safer.fixed == tuple(fixed)
+        for before, after in zip(each.factors, safer.factors, strict=True):
+            assert torch.equal(after[:, fixed], before[:, fixed])
+        users = range(20)
+        before, after = (top_items(t.factors, users, 25, None) for t in (each, safer))
+        np.testing.assert_array_equal(after, before)
+        assert safer.evaluate().values == each.evaluate().values
+        grams = [part[:, safer.free].T @ part[:, safer.free] for part in safer.factors]
+        torch.testing.assert_close(*grams, atol=1e-8, rtol=1e-8)
+    tiny = 0.01
+    proved = [measure(t, "certificate", epsilons=[tiny]).curve for t in (shifted, harden(shifted))]
+    assert proved[1]["ndcg@10"][0] >= proved[0]["ndcg@10"][0]

@@ -1,0 +1,383 @@
+"""``measure``: the order that every curve keeps, what is saved, and under which name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robustcf.attacks import BUDGETS, FGM, RandomNoise, Softmax
+from robustcf.attacks.base import SIDES
+from robustcf.factors import Factors
+from robustcf.metrics.evaluate import evaluate
+from robustcf.robustness import (
+    NAMES,
+    AttackSpec,
+    Result,
+    RobustnessCurve,
+    Target,
+    Threat,
+    measure,
+)
+from robustcf.robustness.threat import KNOWLEDGE, UNITS
+from robustcf.support.naming import grid_name
+from tests.robustness.helpers import random_target
+
+SEEDS = [0, 1, 2]
+SIZES = [0.0, 0.01, 0.05, 0.2]
+ATTACKS = [name for name in NAMES if name not in ("certificate", "personal")]
+
+
+# --- order ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("side", SIDES)
+def test_nothing_is_below_what_is_certified(seed, unit, side):
+    """Certified, then each user attacked alone, then every attack on all of them at once."""
+    target = random_target(seed, n_users=16, n_items=25, dim=3)
+    threat = Threat(unit=unit, side=side)
+    certified, personal = (
+        measure(target, name, threat, SIZES, (3, 10)).curve for name in ("certificate", "personal")
+    )
+    plain = measure(target, "certificate", threat, SIZES, (3, 10), bound="plain").curve
+    for name, lowest in certified.per_user.items():
+        assert (plain.per_user[name] <= lowest + 1e-12).all()
+        assert (personal.per_user[name] >= lowest - 1e-12).all()
+    for attack in ("fgm-bce", "pgd-softmax", "auto", "random"):
+        for knowledge in ("data", "labels"):
+            known = dataclasses.replace(threat, knowledge=knowledge)
+            curve = measure(target, attack, known, SIZES, (3, 10)).curve
+            for name, lowest in certified.per_user.items():
+                assert (curve.per_user[name] >= lowest - 1e-12).all(), (attack, name)
+    assert certified["ndcg@3"][0] == personal["ndcg@3"][0]
+    assert certified["ndcg@3"][-1] < certified["ndcg@3"][0], "there is something to lose"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("norm", BUDGETS)
+def test_auto_is_at_most_each_of_its_members_measured_alone(seed, norm):
+    target = random_target(seed, n_users=16, n_items=25, dim=3)
+    threat = Threat(norm)
+    auto = measure(target, "auto", threat, SIZES)
+    for name in (name for name in NAMES if "-" in name):
+        alone = measure(target, name, threat, SIZES).curve
+        member = auto.members[name]
+        assert member.threat == alone.threat
+        for metric, values in auto.curve.per_user.items():
+            assert (values <= alone.per_user[metric]).all()
+            assert (values <= member.per_user[metric]).all()
+        if name.startswith("fgm"):
+            assert member.as_lists() == alone.as_lists()
+
+
+@pytest.mark.parametrize("attack", NAMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_size_0_is_the_clean_result_to_the_bit(attack, dtype):
+    world = random_target(1)
+    factors = Factors(*(part.to(dtype) for part in world.factors))
+    target = world.with_factors(factors)
+    clean = evaluate(factors, target.split, (3, 10))
+    result = measure(target, attack, epsilons=[0, 0.1], ks=(3, 10))
+    for curve in filter(None, (result.curve, result.control, *(result.members or {}).values())):
+        for name, values in curve.values.items():
+            assert values[0] == clean[name]
+        for name, values in curve.per_user.items():
+            np.testing.assert_array_equal(values[0], clean.per_user[name])
+        assert curve.realised[0] == {"users": 0.0, "items": 0.0}
+        assert curve.protocol == clean.protocol
+        np.testing.assert_array_equal(curve.users, clean.users)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("attack", NAMES)
+def test_relative_curves_of_multiples_are_the_same(seed, attack):
+    """Powers of two round nothing: the bits are the same, of every attack and of its control."""
+    target = random_target(seed, n_users=16, n_items=25, dim=3)
+    U, V = target.factors
+    plain = measure(target, attack, epsilons=SIZES)
+    for u, v in ((16.0, 1.0), (0.25, 1.0), (1.0, 2.0**-9), (64.0, 32.0)):
+        other = measure(target.with_factors(Factors(u * U, v * V)), attack, epsilons=SIZES)
+        for one, two in ((plain.curve, other.curve), (plain.control, other.control)):
+            assert (one is None) == (two is None)
+            if one is not None:
+                for name, values in one.per_user.items():
+                    np.testing.assert_array_equal(two.per_user[name], values)
+
+
+def test_absolute_curves_do_see_the_scale():
+    """So the test above can fail."""
+    target = random_target(0)
+    U, V = target.factors
+    threat = Threat(unit="absolute")
+    one, two = (
+        measure(target.with_factors(factors), "fgm-softmax", threat, [0.5]).curve["ndcg@10"][0]
+        for factors in (target.factors, Factors(16 * U, V))
+    )
+    assert one != two
+
+
+# --- results ----------------------------------------------------------------------------------
+
+
+def test_a_result_in_words_and_values():
+    target = random_target(0)
+    result = measure(target, "pgd-softmax", epsilons=[0, 0.2], ks=(5, 10), steps=3)
+    text = str(result)
+    assert text.splitlines()[0].split("  ")[-1].strip() == "worst of 2 random: ndcg@5"
+    assert "pgd (3 steps, 1 starts; the worst of it and fgm, user by user) on softmax" in text
+    assert "row budget on both, in median row norms" in text
+    assert f"{result.curve['mrr@5'][1]:.4f}" in text
+    assert f"{result.control['ndcg@5'][1]:.4f}" in text
+    data = json.loads(json.dumps(result.as_dict(), allow_nan=False))
+    assert data["random"] == result.control.as_lists()
+    assert (data["random_draws"], data["unit"], data["knowledge"]) == (2, "relative", "data")
+    certified = measure(target, "certificate", epsilons=[0, 0.2], bound="plain")
+    assert "random" not in certified.as_dict()
+    assert certified.as_dict()["bound"] == "plain"
+    assert "positives" not in certified.as_dict()
+    assert "certified lower bound (plain)" in str(certified)
+    assert "coverage" not in str(certified)
+    assert "bound" not in measure(target, "personal", epsilons=[0, 0.2]).as_dict()
+    assert "each user attacked alone" in str(measure(target, "personal", epsilons=[0]))
+    assert measure(target, "fgm-bce", epsilons=[0], control=False).as_dict().get("random") is None
+    labels = measure(target, "fgm-bce", Threat(knowledge="labels"), [0])
+    assert "fgm on bce against the pairs that count: an oracle;" in str(labels)
+    assert "oracle" not in str(measure(target, "random", Threat(knowledge="labels"), [0]))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("attack", NAMES)
+def test_the_same_result_twice_touches_nothing(tmp_path, attack):
+    target = random_target(0)
+    first = measure(target, attack, epsilons=[0, 0.2])
+    path, replaced = first.save(tmp_path)
+    assert (path, replaced) == (tmp_path / f"{first.stem}.json", False)
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.iterdir()}
+    expected = 2 if first.control is None or first.control is first.curve else 4
+    assert len(before) == expected
+    assert measure(target, attack, epsilons=[0, 0.2]).save(tmp_path) == (path, False)
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.iterdir()} == before
+    loaded = RobustnessCurve.load(path)
+    assert loaded.as_dict() == first.curve.as_dict()
+
+
+@pytest.mark.parametrize("attack", NAMES)
+def test_another_result_of_the_same_name_is_told(tmp_path, attack):
+    one, two = (measure(random_target(seed), attack, epsilons=[0, 0.2]) for seed in (0, 1))
+    assert one.stem == two.stem
+    assert one.save(tmp_path)[1] is False
+    assert two.save(tmp_path)[1] is True
+    assert RobustnessCurve.load(tmp_path / f"{two.stem}.json").as_dict() == two.curve.as_dict()
+    assert two.save(tmp_path)[1] is False
+    alone = tmp_path / "alone"
+    two.save(alone)
+    assert (
+        contents(alone).items()
+        <= {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}.items()
+    )
+
+
+def test_what_was_damaged_is_made_again_and_not_called_another_result(tmp_path):
+    result = measure(random_target(0), "fgm-bce", epsilons=[0, 0.2])
+    path, _ = result.save(tmp_path)
+    whole = contents(tmp_path)
+    arrays = path.with_suffix(".npz")
+    for spoil in (lambda: arrays.unlink(), lambda: arrays.write_bytes(arrays.read_bytes()[:60])):
+        spoil()
+        assert result.save(tmp_path)[1] is False
+        assert contents(tmp_path) == whole
+    changed = dict(result.curve.per_user)
+    changed["ndcg@10"] = changed["ndcg@10"][:, ::-1]  # the same mean of other users
+    other = dataclasses.replace(result, curve=dataclasses.replace(result.curve, per_user=changed))
+    assert other.save(tmp_path)[1] is True
+    path.write_text("{")
+    assert result.save(tmp_path)[1] is True
+    assert contents(tmp_path) == whole
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_control_is_saved_once_under_one_name(tmp_path, unit):
+    """By each attack, and by the attack random, in any order: one file, the same bytes."""
+    target, threat = random_target(0), Threat(unit=unit)
+    names = ["fgm-bce", "fgm-softmax", "random"]
+    seen = set()
+    for n, order in enumerate((names, names[::-1], ["fgm-bpr", "random", "fgm-bce"])):
+        folder = tmp_path / str(n)
+        for name in order:
+            labels = dataclasses.replace(threat, knowledge="labels")
+            for each in (threat, labels):
+                assert measure(target, name, each, SIZES).save(folder)[1] is False
+        controls = {p.name: p.read_bytes() for p in folder.glob("random*")}
+        assert len(controls) == 2
+        seen.add(tuple(sorted(controls.items())))
+    assert len(seen) == 1
+    for name, draws in (("pgd-bpr", "worst-of-2"), ("auto", "worst-of-\\d-cumulative")):
+        result = measure(target, name, threat, SIZES)
+        result.save(tmp_path / name)
+        (found,) = (p.stem for p in (tmp_path / name).glob("random*.json"))
+        assert found == result.control_stem
+        assert re.fullmatch(f"random-{draws}-row-{unit}-{grid_name(SIZES, (10, 20))}", found)
+
+
+# --- names ------------------------------------------------------------------------------------
+
+SPECS = st.builds(
+    lambda name, steps, restarts, seed, bound: AttackSpec.parse(
+        name, steps=steps, restarts=restarts, seed=seed, bound=bound
+    ),
+    st.sampled_from(
+        [*NAMES, "robustcf.attacks:RandomNoise", "robustcf.attacks:FGM", "robustcf.attacks:FGM-bpr"]
+    ),
+    st.sampled_from([1, 8, 80]),
+    st.sampled_from([1, 2, 11]),
+    st.sampled_from([0, 1, 12]),
+    st.sampled_from(["tight", "plain"]),
+)
+THREATS = st.builds(
+    Threat,
+    st.sampled_from(list(BUDGETS)),
+    st.sampled_from(UNITS),
+    st.sampled_from(SIDES),
+    st.sampled_from(KNOWLEDGE),
+)
+SIZE_LISTS = st.one_of(
+    st.sampled_from(
+        [
+            (0.0,), (0.0, 0.1), (0.0, 0.02, 0.05, 0.1, 0.2), (0.1,), (0.01,), (1e-5,), (1e-5, 1.0),
+            tuple(n / 10 for n in range(9)), tuple(n / 10 for n in range(10)),
+            (0.0, 0.1 + 1e-9), (0.0, 0.1 + 2e-9), (0.0, 1 / 3), (0.0, 0.333333),
+        ]
+    ),
+    st.lists(st.floats(0, 10), min_size=1, max_size=12, unique=True).map(
+        lambda sizes: tuple(sorted(sizes))
+    ),
+)  # fmt: skip
+CUTOFFS = st.sampled_from([(10, 20), (1,), (10,), (1, 0x10), (1, 2, 3), (12, 3)]).map(
+    lambda ks: tuple(sorted(ks))
+)
+PARTS = st.sampled_from(["test", "valid", "train"])
+
+
+def what_decides(spec: AttackSpec, threat: Threat, part: str, sizes, ks) -> tuple:
+    """Everything that changes the result, written down apart from the package."""
+    noise, bounds = spec.kind == "random", spec.kind == "certificate"
+    own = {"pgd": (spec.steps, spec.restarts, spec.seed if spec.restarts > 1 else None)}
+    blind = noise or bounds or spec.kind == "personal"
+    knowledge = "-" if blind else ("labels" if threat.knowledge == "labels" else "other")
+    return (
+        *(spec.kind, spec.objective, own.get(spec.kind), spec.seed if noise else None),
+        *(spec.bound if bounds else None, threat.norm, threat.unit, threat.side, knowledge),
+        *(part, tuple(map(float, sizes)), tuple(ks)),
+    )
+
+
+SETTINGS = st.tuples(SPECS, THREATS, PARTS, SIZE_LISTS, CUTOFFS)
+
+
+@settings(max_examples=500, deadline=None)
+@given(SETTINGS, SETTINGS)
+def test_two_settings_never_share_a_name(one, two):
+    names = [spec.file_name(*rest) for spec, *rest in (one, two)]
+    same = what_decides(*one) == what_decides(*two)
+    assert (names[0] == names[1]) == same, names
+    for name in names:
+        assert not set(name) - set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                   "0123456789._-+"), name  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(SETTINGS, st.data())
+def test_one_change_is_another_name(one, data):
+    """Neighbours, which two settings out of the blue seldom are."""
+    place = data.draw(st.integers(0, 4))
+    values = (SPECS, THREATS, PARTS, SIZE_LISTS, CUTOFFS)
+    two = (*one[:place], data.draw(values[place]), *one[place + 1 :])
+    names = [spec.file_name(*rest) for spec, *rest in (one, two)]
+    assert (names[0] == names[1]) == (what_decides(*one) == what_decides(*two)), names
+
+
+@settings(max_examples=200, deadline=None)
+@given(SETTINGS)
+def test_the_name_of_a_control_tells_what_it_was_chosen_from(one):
+    spec, *rest = one
+    name = spec.control_file_name(*rest)
+    threat = rest[0]
+    if spec.kind == "pgd":
+        middle = "-worst-of-2"
+    elif spec.kind == "auto":
+        middle = f"-worst-of-{8 if threat.relative else 6}-cumulative"
+    else:
+        middle = ""
+    plain = AttackSpec("random", seed=spec.seed).file_name(*rest)
+    assert name == plain.replace("random", f"random{middle}", 1)
+
+
+def test_names_that_people_read():
+    sizes, ks = (0, 0.02, 0.05, 0.1, 0.2), (10, 20)
+    for name, threat, expected in (
+        ("fgm-bce", Threat(), "fgm-bce-row-relative-e0_0.02_0.05_0.1_0.2-k10_20"),
+        ("auto", Threat("spectral", "absolute", "users"),
+         "auto-spectral-absolute-users-e0_0.02_0.05_0.1_0.2-k10_20"),
+        ("certificate", Threat(), "certificate-row-relative-e0_0.02_0.05_0.1_0.2-k10_20"),
+        ("fgm-softmax", Threat(knowledge="labels"),
+         "fgm-softmax-row-relative-labels-e0_0.02_0.05_0.1_0.2-k10_20"),
+    ):  # fmt: skip
+        assert AttackSpec.parse(name).file_name(threat, "test", sizes, ks) == expected
+    spec = AttackSpec.parse("pgd-bpr", steps=9, restarts=2, seed=3)
+    expected = "pgd-bpr-steps9-restarts2-seed3-row-relative-valid-e0.1-k5"
+    assert spec.file_name(Threat(), "valid", (0.1,), (5,)) == expected
+    assert spec.control_file_name(Threat(), "valid", (0.1,), (5,)) == (
+        "random-worst-of-2-seed3-row-relative-valid-e0.1-k5"
+    )
+
+
+@pytest.mark.parametrize("name", [*NAMES, "robustcf.attacks:FGM-bce", "robustcf.attacks:PGD"])
+def test_a_name_is_read_as_it_is_written(name):
+    spec = AttackSpec.parse(name)
+    assert AttackSpec.parse(spec.name) == spec
+    if name in NAMES:
+        assert spec.name == name
+
+
+def test_sizes_that_print_alike_are_told_apart():
+    sizes = [(0.0, 0.1), (0.0, 0.1 + 1e-12), (0.0, np.nextafter(0.1, 1))]
+    assert len({grid_name(each, (10,)) for each in sizes}) == 3
+    assert grid_name((0, 1e-05), (10,)) == "e0_1e-05-k10"
+
+
+# --- attacks that are built -------------------------------------------------------------------
+
+
+def test_an_attack_that_is_built_is_saved_under_its_class(tmp_path):
+    target = random_target(0)
+    result = measure(target, FGM(Softmax(target.known)), epsilons=[0, 0.1])
+    path, replaced = result.save(tmp_path)
+    assert path.stem == "robustcf.attacks.gradient.FGM-softmax-row-relative-e0_0.1-k10_20"
+    assert replaced is False
+    assert isinstance(result, Result)
+    named = measure(target, "fgm-softmax", epsilons=[0, 0.1])
+    assert named.curve.as_dict() == result.curve.as_dict()
+    assert named.control.as_dict() == result.control.as_dict()
+
+
+def test_the_table_of_targets_is_left_as_it_was():
+    """Measuring changes nothing of what it measures."""
+    target = random_target(0)
+    before = [part.clone() for part in target.factors]
+    for attack in (*ATTACKS, "certificate", "personal", RandomNoise()):
+        measure(target, attack, epsilons=[0, 0.3])
+    for part, kept in zip(target.factors, before, strict=True):
+        assert torch.equal(part, kept)
+    assert isinstance(target, Target)

@@ -1,0 +1,394 @@
+"""Code of the user's own, ``module:Class``: from the command line, from Python, and by mistake."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robustcf.attacks import FGM
+from robustcf.cli.main import run
+from robustcf.errors import InputError
+from robustcf.objectives import BCE
+from robustcf.robustness import AttackSpec, Target, Threat, measure
+from robustcf.runs import RunDir
+from robustcf.training import TrainConfig, train
+from tests.robustness.helpers import random_target
+
+MODULE = '''
+from dataclasses import dataclass
+
+import torch
+
+from robustcf.attacks import FGM, Attack
+from robustcf.models import Model, ModelConfig
+from robustcf.objectives import BPR, BPRConfig
+from robustcf.regularizers import Regularizer, RegularizerConfig
+
+
+class Upwards(Attack):
+    """Everything up by the same direction: harmless in one column, a nuisance in several."""
+
+    def propose(self, factors, allowed):
+        ones = (torch.ones_like(part) for part in factors)
+        return tuple(1e6 * one for one in ones)
+
+
+class Backwards(FGM):
+    """The gradient downhill: it makes rankings better."""
+
+    def climb(self, view, sizes):
+        users, items = super().climb(view, sizes)
+        return -users, -items
+
+
+@dataclass(frozen=True)
+class WideConfig(ModelConfig):
+    width: float = 2.0
+
+
+class Wide(Model[WideConfig]):
+    """A plain factorization that starts longer than others."""
+
+    Config = WideConfig
+    objective = "bpr"
+    base_logit = 0.0
+
+    def _start(self):
+        users, items = super()._start()
+        return self.config.width * users, self.config.width * items
+
+
+@dataclass(frozen=True)
+class RowSumConfig(RegularizerConfig):
+    power: int = 2
+
+
+class RowSum(Regularizer):
+    """Rows that do not sum up to 0 are penalized."""
+
+    Config = RowSumConfig
+
+    def __init__(self, power=2):
+        super().__init__()
+        self.power = power
+
+    @classmethod
+    def configured(cls, config, seed=0):
+        return cls(config.power)
+
+    def forward(self, U, V):
+        return (U.sum(dim=1).abs() ** self.power).sum() + (V.sum(dim=1).abs() ** self.power).sum()
+
+
+class Twice(BPR):
+    """The pairwise loss, counted twice."""
+
+    def gradient(self, batch, U, V, *, value=False):
+        once = super().gradient(batch, U, V, value=value)
+        once.add(once)
+        return once
+
+
+not_a_class = 3
+
+
+class Nothing:
+    pass
+'''
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with a module of one's own in it, and a small table; the current one."""
+    (tmp_path / "my_module.py").write_text(MODULE)
+    rng = np.random.default_rng(0)
+    lines = ["user,item"]
+    for user in range(60):
+        chances = np.where(np.arange(40) % 2 == user % 2, 0.5, 0.05)
+        lines += [f"u{user},i{item}" for item in np.flatnonzero(rng.random(40) < chances)]
+    (tmp_path / "mine.csv").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    monkeypatch.delitem(sys.modules, "my_module", raising=False)
+    yield tmp_path
+    sys.modules.pop("my_module", None)
+
+
+@pytest.fixture
+def answer(capsys, monkeypatch):
+    """The JSON of a command that succeeds. No pictures: they take longer than all the rest."""
+    monkeypatch.setattr("robustcf.cli.attack._draw", lambda result, saved: ["a.png", "a.svg"])
+    monkeypatch.setattr("robustcf.studies.plots.plot_curves", lambda curves, path, **_: path)
+
+    def ask(*words: str) -> dict:
+        capsys.readouterr()
+        assert run([*words, "--json"]) == 0, capsys.readouterr().err
+        return json.loads(capsys.readouterr().out)
+
+    return ask
+
+
+@pytest.fixture
+def refusal(capsys):
+    def ask(*words: str, code: int = 1) -> str:
+        capsys.readouterr()
+        assert run(words) == code
+        return capsys.readouterr().err
+
+    return ask
+
+
+SHORT = ("--epochs", "2", "--dim", "4", "--threads", "1", "--set", "block_users=20")
+SIZES = ("--epsilons", "0", "0.3")
+
+
+def trained(answer, out: str, *words: str) -> dict:
+    return answer("train", "--dataset", "mine.csv", "--out", out, *words, *SHORT)
+
+
+def test_an_attack_of_ones_own(here, answer):
+    trained(answer, "run")
+    mine = answer("attack", "run", "--attack", "my_module:Upwards", *SIZES)
+    assert (mine["attack"], mine["objective"]) == ("my_module:Upwards", None)
+    assert Path(mine["file"]).name == "my_module.Upwards-row-relative-e0_0.3-k10_20.json"
+    opened = RunDir("run")
+    target = opened.target(opened.split())
+    U, V = target.factors
+    length = 0.3 * np.sort(np.linalg.norm(U.double().numpy(), axis=1))[(len(U) - 1) // 2]
+    moved = U + length / np.sqrt(U.shape[1])
+    assert mine["realised"][1]["users"] == pytest.approx(length, rel=1e-4)
+    assert moved.shape == U.shape
+    python = measure(target, "my_module:Upwards", epsilons=[0, 0.3])
+    assert python.curve.as_lists().items() <= mine.items()
+    from my_module import Upwards
+
+    built = measure(target, Upwards(), epsilons=[0, 0.3])
+    assert built.curve.as_lists() == python.curve.as_lists()
+    assert built.stem == python.stem
+    noise = answer("attack", "run", "--attack", "random", *SIZES)
+    assert mine["random"] == noise["random"], "with the control that every attack has"
+
+
+def test_a_gradient_attack_of_ones_own_gets_an_objective(here, answer):
+    trained(answer, "run")
+    mine = answer("attack", "run", "--attack", "my_module:Backwards", *SIZES)
+    assert (mine["attack"], mine["objective"]) == ("my_module:Backwards", "softmax")
+    assert Path(mine["file"]).name == "my_module.Backwards-softmax-row-relative-e0_0.3-k10_20.json"
+    helped = answer(
+        "attack", "run", "--attack", "my_module:Backwards", "--knowledge", "labels", *SIZES
+    )
+    assert helped["ndcg@10"][1] > helped["ndcg@10"][0], "it does the opposite of an attack"
+    bce = answer(
+        "attack", "run", "--attack", "my_module:Backwards", "--objective", "bce", *SIZES,
+        "--knowledge", "labels", "--side", "users", "--budget", "frobenius", "--absolute",
+    )  # fmt: skip
+    keys = ("objective", "knowledge", "side", "budget", "unit")
+    assert [bce[key] for key in keys] == ["bce", "labels", "users", "frobenius", "absolute"]
+    assert bce["realised"][1]["items"] == 0
+    opened = RunDir("run")
+    target = opened.target(opened.split())
+    threat = Threat("frobenius", "absolute", "users", "labels")
+    python = measure(target, "my_module:Backwards-bce", threat, [0, 0.3])
+    assert python.curve.as_lists().items() <= bce.items()
+    with pytest.raises(InputError, match="knows nothing has no pairs to aim at"):
+        measure(target, "my_module:Backwards", Threat(knowledge="none"), [0.1])
+
+
+def test_an_objective_of_ones_own_is_attacked_and_trained(here, answer):
+    trained(answer, "run")
+    mine = answer("attack", "run", "--objective", "my_module:Twice", *SIZES)
+    once = answer("attack", "run", "--objective", "bpr", *SIZES)
+    assert (mine["attack"], mine["objective"]) == ("fgm", "my_module:Twice")
+    assert Path(mine["file"]).name == "fgm-my_module.Twice-row-relative-e0_0.3-k10_20.json"
+    assert mine["ndcg@10"] == once["ndcg@10"], "a direction does not see a factor of 2"
+    many = answer("attack", "run", "--attack", "pgd", "--objective", "my_module:Twice", *SIZES)
+    assert many["objective"] == "my_module:Twice"
+    found = trained(answer, "twice", "--model", "bpr-mf", "--objective", "my_module:Twice")
+    assert 0 < found["test"]["ndcg@10"] <= 1
+    config = json.loads((here / "twice" / "config.json").read_text())["train"]
+    assert config["objective"]["name"] == "my_module:Twice"
+    assert RunDir("twice").target(RunDir("twice").split()).bce is None
+    assert AttackSpec.parse("fgm-my_module:Twice").name == "fgm-my_module:Twice"
+
+
+def test_a_model_and_a_regularizer_of_ones_own_go_all_the_way(here, answer, capsys):
+    """Trained, evaluated, attacked, certified, recommended from and compared."""
+    own = ("--model", "my_module:Wide", "--reg", "my_module:RowSum")
+    found = trained(answer, "own", *own, "--set", "width=3.5", "--set", "reg_power=4")
+    assert (found["model"], found["reg"]) == ("my_module:Wide", "my_module:RowSum")
+    config = RunDir("own").config.train.resolved()
+    assert (config.model.settings.width, config.reg.settings.power) == (3.5, 4)
+    assert config.objective.name == "bpr"
+    expected = found["test"]
+    assert answer("evaluate", "own")["test"] == expected
+    attacked = answer("attack", "own", "--objective", "softmax", *SIZES)
+    assert attacked["ndcg@10"][0] == found["test"]["ndcg@10"]
+    assert attacked["ndcg@10"][1] < attacked["ndcg@10"][0]
+    assert RunDir("own").label == "my_module:Wide, my_module:RowSum"
+    assert run(["certify", "own", "--epsilons", "0", "0.01"]) == 0
+    capsys.readouterr()
+    (entry,) = answer("recommend", "own", "--user", "u3", "-k", "3")["recommendations"]
+    assert len(entry["items"]) == 3
+    (entry,) = answer("recommend", "own", "--items", "i0", "i2", "i4", "-k", "3")["recommendations"]
+    assert not {"i0", "i2", "i4"} & set(entry["items"])
+    trained(answer, "plain", "--model", "bpr-mf", "--reg", "none")
+    answer("attack", "plain", "--objective", "softmax", *SIZES)
+    compared = answer("compare", "own", "plain", "--resamples", "999")
+    labels = [group["label"] for group in compared["groups"]]
+    assert labels == ["my_module:Wide, my_module:RowSum", "bpr-mf, none"]
+    # A run is compared, and attacked, where its code is not.
+    (here / "my_module.py").unlink()
+    sys.modules.pop("my_module")
+    assert answer("compare", "own", "plain", "--resamples", "999") == compared
+    assert answer("evaluate", "own")["test"] == expected
+    assert answer("attack", "own", "--objective", "softmax", *SIZES)["replaced"] is False
+
+
+def test_runs_under_an_attack_of_ones_own_are_compared(here, answer, refusal):
+    for name, reg in (("a", "none"), ("b", "weight_decay")):
+        trained(answer, name, "--reg", reg)
+    answer("attack", "a", "--attack", "my_module:Backwards", *SIZES)
+    said = refusal("compare", "a", "b", "--attack",
+                   "my_module.Backwards-softmax-row-relative-e0_0.3-k10_20")  # fmt: skip
+    command = said.split("make it with: ")[1].split()
+    assert command[:3] == ["robustcf", "attack", "b"]
+    assert run(command[1:]) == 0
+    found = answer("compare", "a", "b", "--attack", "my_module.Backwards", "--resamples", "999")
+    assert (found["attack"], found["objective"]) == ("my_module:Backwards", "softmax")
+    # What is called fgm is fgm: an attack that derives from it is never taken for it.
+    assert "not all runs have a saved curve" in refusal("compare", "a", "b")
+
+
+def test_a_sweep_of_ones_own_attack_and_regularizer(here, answer, monkeypatch):
+    monkeypatch.setattr(
+        "robustcf.studies.sweeps.summary.plot_panels", lambda panels, path, **options: path
+    )
+    words = ("--regs", "none", "my_module:RowSum", "--seeds", "1", "--attacks")
+    found = answer(
+        "sweep", "--dataset", "mine.csv", *words, "my_module:Backwards", *SIZES, "--threads", "1",
+        "--set", "dim=4", "--set", "epochs=1", "--out", "swept",
+    )  # fmt: skip
+    assert set(found["curves"]) == {"my_module:Backwards", "random", "certificate"}
+    mine = found["curves"]["my_module:Backwards"]
+    assert set(mine) == {"none", "my_module:RowSum"}
+    run_path = "swept/runs/my_module:RowSum-seed0"
+    before = sorted((here / run_path / "robustness").iterdir())
+    alone = answer("attack", run_path, "--attack", "my_module:Backwards", *SIZES)
+    assert alone["replaced"] is False
+    assert sorted((here / run_path / "robustness").iterdir()) == before, "the very same file"
+    assert mine["my_module:RowSum"]["ndcg@10"][0] == pytest.approx(alone["ndcg@10"], abs=1e-7)
+
+
+def test_from_python(here):
+    target = random_target(0)
+    assert measure(target, "my_module:Upwards", epsilons=[0, 0.3]).spec.kind == "my_module:Upwards"
+    config = TrainConfig.of(
+        model="my_module:Wide", reg="my_module:RowSum", objective="my_module:Twice", width=3.0,
+        dim=3, epochs=1, reg_power=1,
+    )  # fmt: skip
+    done = train(target.split, config)
+    mine = Target.of(done)
+    assert mine.label == "my_module:Wide, my_module:RowSum"
+    assert measure(mine, "auto", epsilons=[0, 0.1]).curve["ndcg@10"][0] > 0
+    assert TrainConfig.from_dict(json.loads(json.dumps(config.as_dict()))).resolved() == config
+
+
+@pytest.mark.parametrize(
+    ("option", "kind", "good"),
+    [
+        ("--attack", "attack", "robustcf.attacks.base.Attack"),
+        ("--objective", "objective", "robustcf.objectives.base.Objective"),
+    ],
+)
+def test_what_an_attack_cannot_be_made_of(here, answer, refusal, option, kind, good):
+    trained(answer, "run")
+    for name, message in (
+        ("no_such_module:Thing", f"{kind} 'no_such_module:Thing' cannot be imported (No module"),
+        ("my_module:Absent", "my_module has no 'Absent': give module:Class"),
+        ("my_module:", "my_module has no '': give module:Class"),
+        (":Thing", f"{kind} ':Thing' cannot be imported"),
+        ("my_module:not_a_class", f"my_module:not_a_class must be a subclass of {good}"),
+        ("my_module:Nothing", f"my_module:Nothing must be a subclass of {good} to serve as a"),
+        ("my_module:RowSum", f"must be a subclass of {good}"),
+    ):
+        assert message in refusal("attack", "run", option, name), name
+    assert "is not one of" in refusal("attack", "run", option, "my_module", code=2)
+
+
+@pytest.mark.parametrize(
+    ("option", "kind", "good"),
+    [
+        ("--model", "model", "robustcf.models.base.Model"),
+        ("--reg", "regularizer", "robustcf.regularizers.Regularizer"),
+        ("--objective", "objective", "robustcf.objectives.base.Objective"),
+        ("--adversarial", "adversary", "robustcf.training.adversarial.Adversary"),
+    ],
+)
+def test_what_a_training_cannot_be_made_of(here, refusal, option, kind, good):
+    for name, message in (
+        ("no_such_module:Thing", f"{kind} 'no_such_module:Thing' cannot be imported"),
+        ("my_module:Absent", "my_module has no 'Absent': give module:Class"),
+        ("my_module:Nothing", f"my_module:Nothing must be a subclass of {good}"),
+        ("my_module:Upwards", f"my_module:Upwards must be a subclass of {good}"),
+    ):
+        said = refusal("train", "--dataset", "mine.csv", "--out", "run", option, name)
+        assert message in said, name
+    assert not (here / "run").exists()
+    assert "is not one of" in refusal("train", "--dataset", "mine.csv", option, "mine", code=2)
+
+
+def test_a_run_whose_code_is_gone_says_so_where_it_is_needed(here, answer, refusal):
+    trained(answer, "own", "--reg", "my_module:RowSum")
+    (here / "my_module.py").unlink()
+    sys.modules.pop("my_module")
+    assert "my_module" in refusal("recommend", "own", "--items", "i0")
+    assert answer("recommend", "own", "--user", "u3")["recommendations"]
+
+
+def test_a_module_that_fails_to_import_is_told(here, refusal):
+    (here / "broken_module.py").write_text("import no_such_thing_at_all\n")
+    said = refusal("train", "--dataset", "mine.csv", "--model", "broken_module:Model")
+    assert "broken_module:Model" in said
+    assert "no_such_thing_at_all" in said
+
+
+def test_attacks_of_installed_packages_have_names(here, monkeypatch, answer):
+    """An entry point is a name like any other."""
+
+    class Point:
+        name = "mine"
+
+        @staticmethod
+        def load():
+            import my_module
+
+            return my_module.Upwards
+
+    def points(group):
+        return [Point()] if group == "robustcf.attacks" else []
+
+    monkeypatch.setattr("robustcf.support.tables.entry_points", points)
+    monkeypatch.setattr("importlib.metadata.entry_points", points)
+    monkeypatch.setattr(sys, "path", [str(here), *sys.path])
+    trained(answer, "run")
+    named = answer("attack", "run", "--attack", "mine", *SIZES)
+    spelled = answer("attack", "run", "--attack", "my_module:Upwards", *SIZES)
+    assert named["ndcg@10"] == spelled["ndcg@10"]
+    assert named["attack"] == "mine"
+    with pytest.raises(InputError, match="attack must be one of fgm-bce.*got 'yours'"):
+        AttackSpec("yours")
+
+
+def test_the_attack_of_the_package_is_not_taken_for_the_users():
+    target = random_target(0)
+    named = measure(target, "robustcf.attacks:FGM-bpr", epsilons=[0, 0.2])
+    plain = measure(target, "fgm-bpr", epsilons=[0, 0.2])
+    assert named.curve.as_lists() == plain.curve.as_lists()
+    assert named.stem != plain.stem
+    objective = BCE(target.known, item_weight=0.0, dtype=target.factors.users.dtype)
+    built = measure(target, FGM(objective), epsilons=[0, 0.2])
+    assert built.curve.as_lists() == measure(target, "fgm-bce", epsilons=[0, 0.2]).curve.as_lists()

@@ -1,0 +1,180 @@
+"""Threat: what it says, what it allows, and every way to get it wrong."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from robustcf.attacks import BUDGETS, FGM, PGD, RandomNoise, Softmax
+from robustcf.attacks.base import SIDES
+from robustcf.errors import InputError
+from robustcf.robustness import AttackSpec, Target, Threat, certified_radii, measure
+from robustcf.robustness.table import ATTACK_SIZES, CERTIFIED_SIZES, NAMES
+from robustcf.robustness.threat import KNOWLEDGE, UNITS
+from tests.robustness.helpers import BOARD, RIGHT, random_target
+
+SEEDS = [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"norm": "l1"}, "norm must be one of row, frobenius, spectral, got 'l1'"),
+        ({"unit": "percent"}, "unit must be one of relative, absolute, got 'percent'"),
+        ({"side": "rows"}, "side must be one of both, users, items, got 'rows'"),
+        ({"knowledge": "all"}, "knowledge must be one of none, data, labels, got 'all'"),
+        ({"norm": None}, "norm must be one of"),
+        ({"unit": True}, "unit must be one of"),
+    ],
+)
+def test_what_is_no_threat_is_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        Threat(**options)
+
+
+def test_the_default_is_relative_on_both_sides_by_somebody_who_has_the_data():
+    assert Threat() == Threat("row", "relative", "both", "data")
+    assert Threat().as_dict() == {
+        "norm": "row", "unit": "relative", "side": "both", "knowledge": "data",
+    }  # fmt: skip
+    json.dumps(Threat().as_dict())
+
+
+EVERY = list(itertools.product(BUDGETS, UNITS, SIDES, KNOWLEDGE))
+
+
+@pytest.mark.parametrize("words", EVERY, ids="-".join)
+def test_every_threat_says_what_a_size_means(words):
+    threat = Threat(*words)
+    norm, unit, side, _ = words
+    assert threat.relative == (unit == "relative")
+    assert threat.budget.name == norm
+    assert f"{norm} budget" in threat.axis
+    assert ("absolute" in threat.axis) == (not threat.relative)
+    assert (side in threat.axis) == (side != "both")
+    unit_words = {"row": "median row norms", "frobenius": "Frobenius", "spectral": "spectral norms"}
+    assert (unit_words[norm] in threat.axis) == threat.relative
+    assert threat.unit_words in ("absolute", f"in {threat.unit_words.removeprefix('in ')}")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("norm", BUDGETS)
+@pytest.mark.parametrize("side", SIDES)
+def test_what_is_spent_is_what_numpy_measures(seed, norm, side):
+    """In units of the factors' own size, by numpy; the other side is left alone."""
+    target = random_target(seed)
+    U, V = (part.numpy() for part in target.factors)
+    size = {
+        "row": lambda X: np.sort(np.linalg.norm(X, axis=1))[(len(X) - 1) // 2],
+        "frobenius": lambda X: np.sqrt((X**2).sum()),
+        "spectral": lambda X: np.linalg.svd(X, compute_uv=False)[0],
+    }[norm]
+    for unit in UNITS:
+        curve = measure(target, "fgm-softmax", Threat(norm, unit, side), [0, 0.3]).curve
+        for name, part in (("users", U), ("items", V)):
+            whole = 0.3 * (size(part) if unit == "relative" else 1.0)
+            expected = whole if side in ("both", name) else 0.0
+            assert curve.realised[1][name] == pytest.approx(expected, rel=1e-6)
+
+
+def test_knowledge_is_which_pairs_are_pushed_down():
+    target = random_target(0)
+    seen = {}
+    for knowledge, pairs in (("data", target.known), ("labels", target.relevant)):
+        assert Threat(knowledge=knowledge).pairs(target) is pairs
+        named = measure(target, "fgm-softmax", Threat(knowledge=knowledge), [0, 0.3]).curve
+        built = measure(target, FGM(Softmax(pairs)), epsilons=[0, 0.3]).curve
+        assert named.as_lists() == built.as_lists()
+        seen[knowledge] = named["ndcg@10"][1]
+    assert seen["labels"] < seen["data"], "who knows what counts does more harm"
+
+
+@pytest.mark.parametrize("attack", ["fgm-bce", "pgd-bpr", "auto"])
+def test_who_knows_nothing_has_nothing_to_aim_at(attack):
+    target = random_target(0)
+    with pytest.raises(InputError, match="an attacker who knows nothing has no pairs to aim at"):
+        measure(target, attack, Threat(knowledge="none"), [0, 0.1])
+
+
+@pytest.mark.parametrize("attack", ["random", "certificate", "personal"])
+@pytest.mark.parametrize("knowledge", KNOWLEDGE)
+def test_where_knowledge_does_not_matter_it_changes_nothing(attack, knowledge):
+    target = random_target(0)
+    plain = measure(target, attack, epsilons=[0, 0.1]).curve
+    curve = measure(target, attack, Threat(knowledge=knowledge), [0, 0.1]).curve
+    assert curve.as_dict() == plain.as_dict()
+    assert curve.threat.knowledge == ("none" if attack == "random" else "labels")
+
+
+@pytest.mark.parametrize("norm", ["frobenius", "spectral"])
+def test_certificates_are_about_rows(norm):
+    target = random_target(0)
+    for attack in ("certificate", "personal"):
+        for sizes in ([0, 0.1], [0]):
+            with pytest.raises(InputError, match=f"norm 'row' only, got '{norm}'"):
+                measure(target, attack, Threat(norm), sizes)
+    with pytest.raises(InputError, match="there are certificates for the norm 'row' only"):
+        certified_radii(target, Threat(norm))
+
+
+def test_attacks_that_there_are_not():
+    target = random_target(0)
+    for name in ("fgm", "mse", "fgm-mse", "pgd-", "auto-bce", "", "quantization"):
+        if name == "fgm":
+            assert measure(target, name, epsilons=[0]).spec.name == "fgm-bce"
+            continue
+        with pytest.raises(InputError, match="(attack|objective) must be one of"):
+            measure(target, name, epsilons=[0])
+    for options, message in (
+        ({"steps": 0}, "steps must be an integer of at least 1"),
+        ({"restarts": 1.5}, "restarts must be an integer"),
+        ({"seed": -1}, "seed must be an integer of at least 0"),
+        ({"bound": "loose"}, "bound must be one of tight, plain, got 'loose'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            measure(target, "pgd-bce", epsilons=[0], **options)
+    with pytest.raises(InputError, match="attack must be a name, an AttackSpec"):
+        measure(target, AttackSpec("pgd"), epsilons=[0], steps=3)
+    with pytest.raises(InputError, match="attack must be a name, an AttackSpec"):
+        measure(target, FGM, epsilons=[0])
+    with pytest.raises(TypeError, match="stepz"):
+        measure(target, "pgd-bce", epsilons=[0], stepz=3)
+
+
+def test_an_attack_that_is_built_has_its_budget_and_options():
+    target = random_target(0)
+    noise = RandomNoise()
+    for options in ({"threat": Threat()}, {"steps": 3}):
+        with pytest.raises(InputError, match="an attack that is built has its budget and options"):
+            measure(target, noise, epsilons=[0], **options)
+    built = PGD(Softmax(target.known), BUDGETS["spectral"](), relative=False, side="items")
+    result = measure(target, built, epsilons=[0, 0.5])
+    assert result.threat == Threat("spectral", "absolute", "items")
+    assert result.control.threat == Threat("spectral", "absolute", "items", "none")
+    assert result.spec.name == "robustcf.attacks.gradient:PGD-softmax"
+    assert measure(target, built).curve.epsilons == ATTACK_SIZES["absolute"]
+
+
+def test_sizes_when_none_are_asked_for():
+    target = Target(*RIGHT, BOARD)
+    for name in NAMES:
+        spec = AttackSpec.parse(name)
+        for unit in UNITS:
+            expected = CERTIFIED_SIZES if spec.way.certifies else ATTACK_SIZES[unit]
+            assert spec.sizes(unit) == expected
+    assert measure(target, "random").curve.epsilons == ATTACK_SIZES["relative"]
+    assert measure(target, "random", Threat(unit="absolute")).curve.epsilons[-1] == 1.6
+    assert measure(target, "certificate").curve.epsilons == CERTIFIED_SIZES
+
+
+def test_cutoffs_are_sorted_and_checked():
+    target = Target(*RIGHT, BOARD)
+    result = measure(target, "random", epsilons=[0], ks=[7, 3, 7])
+    assert result.ks == [3, 7]
+    assert result.metric == "ndcg@3"
+    for ks, message in (([], "at least one cutoff"), ([0], "every cutoff must be an integer")):
+        with pytest.raises(InputError, match=message):
+            measure(target, "random", epsilons=[0], ks=ks)

@@ -1,0 +1,374 @@
+"""Comparisons: planted answers, naive oracles, and the command on hand-made runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robustcf.cli.main import run
+from robustcf.errors import InputError
+from robustcf.metrics.evaluate import Protocol
+from robustcf.robustness import RobustnessCurve, Threat
+from robustcf.runs.config import RunConfig
+from robustcf.runs.saved import common_curves, group_runs, open_run
+from robustcf.studies.comparison import compare
+from robustcf.support.files import write_arrays
+from robustcf.support.naming import grid_name
+from robustcf.training.config import TrainConfig
+
+SIZES = (0.0, 0.1, 0.4)
+USERS = 300
+
+
+def planted(seed: int, fall: tuple[float, ...], noise: int = 0) -> np.ndarray:
+    """Epsilons x users: one population of users, who fall by as much as is said."""
+    base = np.random.default_rng(seed).random(USERS)
+    jitter = np.random.default_rng([seed, noise]).normal(0, 0.02, size=(len(fall), USERS))
+    return np.clip(base - np.array(fall)[:, None] + jitter, -2, 2)
+
+
+def make_run(
+    path: Path,
+    values: np.ndarray,
+    *,
+    train: TrainConfig | None = None,
+    fingerprint: str = "f" * 64,
+    name: str = "fgm-bce-row-absolute",
+    sizes: tuple[float, ...] = SIZES,
+    stem: str | None = None,
+    **facts: Any,
+) -> Path:
+    """A run directory with a saved curve; its name gets sizes and cutoffs unless told otherwise."""
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.json").write_text(RunConfig("demo", train=train or TrainConfig()).to_json())
+    (path / "data.json").write_text(json.dumps({"fingerprint": fingerprint}))
+    words = name.split("-")
+    curve = {
+        "attack": words[0],
+        "objective": next((w for w in words if w in ("bce", "bpr", "softmax")), None),
+        "threat": Threat(
+            unit="relative" if "relative" in words else "absolute",
+            knowledge="labels" if "labels" in words else "data",
+        ),
+        "epsilons": sizes,
+        "users": np.arange(values.shape[1]),
+        "protocol": Protocol("demo", "test", ("train",), values.shape[1], 0, 50),
+    } | facts
+    RobustnessCurve(
+        values={"ndcg@10": values.mean(axis=1), "coverage@10": np.zeros(len(values))},
+        per_user={"ndcg@10": values},
+        realised=tuple({"users": 0.0, "items": 0.0} for _ in sizes),
+        **curve,
+    ).save(path / "robustness" / f"{stem or full(name, sizes)}.json")
+    return path
+
+
+def full(name: str, sizes: tuple[float, ...] = SIZES) -> str:
+    """The whole name of a hand-made curve."""
+    return f"{name}-{grid_name(sizes, (10,))}"
+
+
+def test_a_planted_answer_is_found():
+    groups = {
+        "strong": [planted(0, (0, 0, 0), n) for n in (1, 2, 3)],
+        "weak": [planted(0, (0, 0.1, 0.3), n) for n in (4, 5)],
+        "alike": [planted(0, (0, 0, 0), 6)],
+    }
+    found = compare(groups, SIZES, resamples=2000)
+    verdicts = {(c.first, c.second): c.verdict.tolist() for c in found.contrasts}
+    assert verdicts == {
+        ("strong", "weak"): [1, 0, 1, 1],
+        ("strong", "alike"): [0, 0, 0, 0],
+        ("weak", "alike"): [-1, 0, -1, -1],
+    }
+    assert found.contrasts[0].seeds_apart is not None
+    assert found.contrasts[0].seeds_apart.tolist()[2:] == [True, True]
+    assert found.contrasts[1].seeds_apart is None
+    words = found.words()
+    assert "strong is better at epsilon 0.1, 0.4; not distinguishable at 0." in words[0]
+    assert "not distinguishable at any epsilon" in words[1]
+    assert "alike is better at epsilon 0.1, 0.4" in words[2]
+    assert "Area lower: -0." in words[2]
+    assert "one seed only" in words[3]
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_numbers_are_those_of_a_naive_calculation(seed):
+    rng = np.random.default_rng(seed)
+    first = [rng.random((3, 80)) for _ in range(2)]
+    second = [rng.random((3, 80))]
+    found = compare({"a": first, "b": second}, SIZES, resamples=999, seed=seed)
+    a, b = found.groups
+
+    def naive_area(curve: np.ndarray) -> float:
+        return float((0.1 * (curve[0] + curve[1]) / 2 + 0.3 * (curve[1] + curve[2]) / 2) / 0.4)
+
+    means = [one.mean(axis=1) for one in first]
+    np.testing.assert_allclose(a.value[1:], (means[0] + means[1]) / 2)
+    np.testing.assert_allclose(a.value[0], (naive_area(means[0]) + naive_area(means[1])) / 2)
+    np.testing.assert_allclose(a.by_seed[:, 1:], means)
+    np.testing.assert_allclose(found.contrasts[0].difference, a.value - b.value)
+    # A naive bootstrap of one column, user by user.
+    averaged = (first[0] + first[1]) / 2 - second[0]
+    draws = np.random.default_rng(seed).integers(0, 80, size=(4000, 80))
+    lower, upper = np.quantile(averaged[2][draws].mean(axis=1), [0.025, 0.975])
+    np.testing.assert_allclose(found.contrasts[0].lower[3], lower, atol=0.01)
+    np.testing.assert_allclose(found.contrasts[0].upper[3], upper, atol=0.01)
+    again = compare({"a": first, "b": second}, SIZES, resamples=999, seed=seed)
+    assert again.as_dict() == found.as_dict()
+    other = compare({"a": first, "b": second}, SIZES, resamples=999, seed=seed + 1)
+    assert other.as_dict() != found.as_dict()
+
+
+def test_seeds_that_overlap_are_mentioned():
+    rng = np.random.default_rng(0)
+    base = rng.random(USERS)
+    groups = {
+        "a": [np.stack([base + 0.1]), np.stack([base + 0.02])],
+        "b": [np.stack([base]), np.stack([base + 0.05])],
+    }
+    found = compare(groups, [0.5], resamples=999)
+    assert found.contrasts[0].verdict.tolist() == [1, 1]
+    assert "though seeds overlap at 0.5" in found.words()[0]
+
+
+def test_false_verdicts_are_as_rare_as_promised():
+    """Three settings that are the same: any verdict at all is a false one."""
+    wrong = 0
+    for seed in range(120):
+        rng = np.random.default_rng(seed)
+        base = rng.random(60)
+        groups = {name: [base + rng.normal(0, 0.1, size=(2, 60))] for name in "abc"}
+        found = compare(groups, [0, 1], resamples=399, confidence=0.9, seed=seed)
+        wrong += any(c.verdict.any() for c in found.contrasts)
+    assert wrong / 120 <= 0.1 + 3 * np.sqrt(0.09 / 120)
+
+
+@pytest.mark.parametrize(
+    ("groups", "options", "message"),
+    [
+        ({"a": [np.zeros((3, 5))]}, {}, "at least two settings"),
+        ({"a": [np.zeros((3, 5))], "b": [np.zeros((2, 5))]}, {}, "3 epsilons x users"),
+        ({"a": [np.zeros((3, 5))], "b": []}, {}, "got none"),
+        ({"a": [np.zeros((3, 5))], "b": [np.zeros((3, 6))]}, {}, "same users"),
+        ({"a": [np.zeros((3, 5))], "b": [np.full((3, 5), np.nan)]}, {}, "finite"),
+        ({"a": [np.zeros((3, 5))] * 2, "b": [np.zeros((3, 5))]}, {"resamples": 50}, "least 80"),
+    ],
+)
+def test_comparisons_refuse(groups, options, message):
+    with pytest.raises(InputError, match=message):
+        compare(groups, SIZES, **options)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    decay, norm = TrainConfig(), TrainConfig.of(reg="two_to_inf")
+    falls = {"wd": (decay, (0, 0.1, 0.3)), "ti": (norm, (0, 0, 0))}
+    return [
+        make_run(tmp_path / f"{key}{s}", planted(0, fall, s), train=train.replace(seed=s))
+        for key, (train, fall) in falls.items()
+        for s in (0, 1)
+    ]
+
+
+def test_the_command_compares(runs, capsys):
+    assert run(["compare", *map(str, runs), "--resamples", "1000", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["curve"] == full("fgm-bce-row-absolute")
+    expected = {
+        *("curve", "attack", "objective", "budget", "relative", "unit", "side", "knowledge"),
+        *("metric", "epsilons", "confidence", "resamples", "seed", "method", "groups"),
+        *("contrasts", "words", "protocol"),
+    }
+    assert set(data) == expected
+    assert (data["relative"], data["unit"], data["knowledge"]) == (False, "absolute", "data")
+    assert [g["label"] for g in data["groups"]] == [
+        "ultragcn, weight_decay",
+        "ultragcn, two_to_inf",
+    ]
+    assert data["groups"][0]["runs"] == [str(runs[0]), str(runs[1])]
+    contrast = data["contrasts"][0]
+    assert [e["better"] for e in contrast["epsilons"]] == [None, *["ultragcn, two_to_inf"] * 2]
+    assert all(0 < e["p"] <= e["p_holm"] <= 1 for e in contrast["epsilons"])
+    assert contrast["epsilons"][2]["value"] == pytest.approx(-0.3, abs=0.01)
+    assert run(["compare", *map(str, runs), "--attack", "fgm-bce"]) == 0
+    text = capsys.readouterr().out
+    assert "ultragcn, two_to_inf is better at epsilon 0.1, 0.4" in text
+    assert "sign-flip" in text
+    assert "row budget, absolute, attacker knows data" in text
+
+
+def test_the_strongest_common_curve_is_taken(tmp_path, capsys):
+    folders = [tmp_path / "a", tmp_path / "b"]
+    trains = [TrainConfig(), TrainConfig.of(reg="none")]
+    values = planted(0, (0, 0, 0))
+    expected = ["fgm-bce-row-absolute", "fgm-bce-row-relative", "fgm-softmax-row-absolute"]
+    expected += ["pgd-bce-row-absolute", "pgd-softmax-row-relative", "auto-row-absolute"]
+    for folder, train in zip(folders, trains, strict=True):
+        make_run(folder, values, train=train, name="random-row-absolute")
+        make_run(folder, values, train=train, name="certificate-row-absolute")
+    with pytest.raises(InputError, match="common to all are .*random-row.*--attack auto"):
+        common_curves([open_run(f) for f in folders])
+    make_run(folders[0], values, train=trains[0], name="auto-row-relative")
+    for name in expected:
+        for folder, train in zip(folders, trains, strict=True):
+            make_run(folder, values, train=train, name=name)
+        assert common_curves([open_run(f) for f in folders])[0].name == full(name)
+    # Neither an oracle nor valid is what an attacker does to the test rankings.
+    for folder, train in zip(folders, trains, strict=True):
+        protocol = Protocol("demo", "valid", ("train",), USERS, 0, 50)
+        make_run(folder, values, train=train, name="auto-row-relative-valid", protocol=protocol)
+        make_run(folder, values, train=train, name="auto-row-relative-labels")
+    opened = [open_run(f) for f in folders]
+    assert common_curves(opened)[0].name == full("auto-row-absolute")
+    both = [full("fgm-bce-row-absolute"), full("fgm-bce-row-relative")]
+    with pytest.raises(InputError, match=f"may be {both[0]}, {both[1]}: name one"):
+        common_curves(opened, "fgm-bce")
+    for name in ("fgm-bce-row-absolute", both[0]):
+        assert common_curves(opened, name)[1].name == both[0]
+    # Finer sizes come before coarser ones of the same attack.
+    for folder, train in zip(folders, trains, strict=True):
+        finer = np.vstack([values, values[-1:]])
+        make_run(folder, finer, train=train, name="auto-row-absolute", sizes=(*SIZES, 0.8))
+    opened = [open_run(f) for f in folders]
+    assert common_curves(opened)[0].name == full("auto-row-absolute", (*SIZES, 0.8))
+    with pytest.raises(InputError, match="--attack auto may be .*: name one of them"):
+        common_curves(opened, "auto")
+
+
+def test_a_missing_curve_is_named_with_the_command_that_makes_it(runs, tmp_path, capsys):
+    values = planted(0, (0, 0, 0))
+    make_run(runs[0], values, name="pgd-softmax-row-relative")
+    name = ["--attack", full("pgd-softmax-row-relative")]
+    assert run(["compare", str(runs[0]), str(runs[2]), *name]) == 1
+    message = capsys.readouterr().err
+    command = f"robustcf attack {runs[2]} --attack pgd --objective softmax --budget row"
+    assert f"{command} --epsilons 0 0.1 0.4 --k 10" in message
+    assert str(runs[0]) not in message
+    make_run(runs[0], values, name="certificate-row-absolute")
+    assert run(["compare", str(runs[0]), str(runs[2]), "--attack", "certificate"]) == 1
+    assert f"make it with: robustcf certify {runs[2]}" in capsys.readouterr().err
+    assert run(["compare", str(runs[0]), str(runs[2]), "--attack", "pgd-bpr"]) == 1
+    message = capsys.readouterr().err
+    for folder in (runs[0], runs[2]):
+        assert f"robustcf attack {folder} --attack pgd --objective bpr" in message
+
+
+def test_what_cannot_be_compared_is_refused(runs, tmp_path, capsys):
+    values, other = planted(0, (0, 0, 0)), TrainConfig.of(reg="none")
+    stem = full("fgm-bce-row-absolute")
+
+    def refusal(*folders: Path, code: int = 1) -> str:
+        assert run(["compare", *map(str, folders)]) == code
+        return capsys.readouterr().err
+
+    def changed(name: str, values: np.ndarray = values, **facts: Any) -> Path:
+        """A file of the same name that says something else."""
+        return make_run(tmp_path / name, values, train=other, stem=stem, **facts)
+
+    assert "different data" in refusal(runs[0], changed("d", fingerprint="0" * 64))
+    assert "differ in epsilons" in refusal(runs[0], changed("e", values[:2], sizes=(0.0, 0.1)))
+    relative = changed("r", threat=Threat())
+    assert "differ in relative (False, True)" in refusal(runs[0], relative)
+    spectral = changed("b", threat=Threat("spectral", "absolute"))
+    assert "differ in budget" in refusal(runs[0], spectral)
+    one_side = changed("s", threat=Threat("row", "absolute", "users"))
+    assert "differ in side (both, users)" in refusal(runs[0], one_side)
+    protocol = Protocol("demo", "test", ("train", "valid"), USERS, 0, 50)
+    assert "differ in protocol" in refusal(runs[0], changed("p", protocol=protocol))
+    assert "different users" in refusal(runs[0], changed("u", users=np.arange(1, USERS + 1)))
+    oracle = changed("k", threat=Threat("row", "absolute", knowledge="labels"))
+    assert run(["compare", str(runs[0]), str(oracle), "--attack", stem]) == 1
+    assert "differ in knowledge (data, labels)" in capsys.readouterr().err
+    assert "at least two runs" in refusal(runs[0])
+    assert "same settings and the same seed" in refusal(runs[0], runs[0])
+    assert "differ in their seed alone" in refusal(runs[0], runs[1], code=2)
+    assert "no run directory" in refusal(runs[0], tmp_path)
+    assert run(["compare", *map(str, runs), "--metric", "coverage@10"]) == 1
+    assert "coverage is of the whole list" in capsys.readouterr().err
+    (runs[0] / "robustness" / "broken.json").write_text("{")
+    assert "cannot be read as a run" in refusal(*runs)
+
+
+def test_files_that_are_no_whole_curves_are_passed_over(runs):
+    folder = runs[0] / "robustness"
+    name = full("fgm-bce-row-absolute")
+    (folder / "other.json").write_text("[1]")
+    (folder / "notes.json").write_text('{"a": 1}')
+    (folder / "quantization-k10.json").write_text('{"format": "robustcf quantization 1"}')
+    (folder / "half.json").write_text((folder / f"{name}.json").read_text())
+    assert set(open_run(runs[0]).curves) == {name}
+    write_arrays(folder / "half.npz", {"users": np.arange(3)})
+    assert set(open_run(runs[0]).curves) == {name, "half"}
+
+
+def test_groups_are_told_apart_by_what_differs(tmp_path):
+    values = planted(0, (0, 0, 0))
+    base = TrainConfig()
+    trains = [base, base.replace(seed=1), base.replace(dim=8), base.replace(reg="none")]
+    opened = [
+        open_run(make_run(tmp_path / str(n), values, train=train)) for n, train in enumerate(trains)
+    ]
+    assert group_runs(opened) == {
+        "ultragcn, weight_decay (dim 64)": [0, 1],
+        "ultragcn, weight_decay (dim 8)": [2],
+        "ultragcn, none": [3],
+    }
+
+
+def test_groups_of_other_objectives_and_adversaries(tmp_path):
+    values = planted(0, (0, 0, 0))
+    flat = [
+        {"model": "bpr-mf"},
+        {"model": "bpr-mf", "objective": "softmax"},
+        {"model": "bpr-mf", "adversarial": "bpr"},
+        {"model": "bpr-mf", "adversarial": "bpr", "adv_eps": 0.3},
+        {"model": "lightgcn", "layers": 2},
+    ]
+    opened = [
+        open_run(make_run(tmp_path / str(n), values, train=TrainConfig.of(**each)))
+        for n, each in enumerate(flat)
+    ]
+    assert list(group_runs(opened)) == [
+        "bpr-mf, weight_decay (objective bpr)",
+        "bpr-mf, weight_decay (objective softmax)",
+        "bpr-mf, weight_decay, adversarial bpr (adv_eps 0.1)",
+        "bpr-mf, weight_decay, adversarial bpr (adv_eps 0.3)",
+        "lightgcn, weight_decay",
+    ]
+
+
+@pytest.mark.parametrize(
+    "flat",
+    [
+        {},
+        {"model": "bpr-mf", "reg": "two_to_inf", "reg_top": 4, "adversarial": "margin"},
+        {"model": "lightgcn", "objective": "softmax", "batching": "pairs", "batch_size": 7},
+    ],
+)
+def test_settings_are_read_flat_without_importing_anything(tmp_path, flat):
+    """What a comparison reads from the file is what the configuration says of itself."""
+    config = TrainConfig.of(**flat)
+    read = open_run(make_run(tmp_path / "run", planted(0, (0, 0, 0)), train=config)).settings
+    told = config.flat()
+    assert {key: told[key] for key in read if key in told} == {
+        key: value for key, value in read.items() if key in told
+    }
+    assert set(read) <= set(told) | {key.replace("batching.", "") for key in told}
+
+
+def test_comparing_does_not_load_torch(runs):
+    code = (
+        "import sys; from robustcf.cli.main import run; "
+        f"run(['compare', *{[str(r) for r in runs]!r}, '--resamples', '1000']); "
+        "print('torch' in sys.modules, 'pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False False"

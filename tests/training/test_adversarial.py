@@ -1,0 +1,371 @@
+"""Adversarial training: the step is the formula, weights mean what they say, and it defends."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from robustcf.attacks import FGM
+from robustcf.data import Interactions, checkerboard, load
+from robustcf.errors import InputError, TrainingError
+from robustcf.metrics import evaluate
+from robustcf.models import UltraGCN
+from robustcf.objectives import BCE, BPR, Batch, BatchConfig, Batches, Gradient, Softmax
+from robustcf.support.registry import ADVERSARIES
+from robustcf.training import TrainConfig, train
+from robustcf.training.adversarial import (
+    Adversary,
+    AdversaryConfig,
+    AttackBCE,
+    Margin,
+    NoAdversary,
+    adversary,
+)
+from robustcf.training.loop import Stop, fit
+from robustcf.training.train import build_adversary, build_objective
+from tests.objectives.naive import WEIGHTS, batch_loss
+
+SEEDS = [0, 1, 2]
+STEPPING = ["bpr", "bce", "softmax"]  # those that search for an attack
+ALL = [*STEPPING, "margin"]
+BATCHINGS = ["rows", "pairs"]
+OBJECTIVES: dict[str, Any] = {"bce": BCE, "bpr": BPR, "softmax": Softmax}
+BOARD = checkerboard()
+
+
+def batches_of(
+    name: str, batching: str, seed: int = 0, pairs: Interactions = BOARD.train
+) -> Batches:
+    settings: dict[str, Any] = {"negatives": 4, **WEIGHTS} if name == "bce" else {}
+    objective = OBJECTIVES[name](pairs, dtype=torch.float64, **settings)
+    return Batches(objective, BatchConfig(batching, block_users=6, batch_size=17), seed=seed)
+
+
+def factors_of(seed: int, pairs: Interactions = BOARD.train) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    U = torch.randn(pairs.n_users, 3, generator=g, dtype=torch.float64)
+    return U, torch.randn(pairs.n_items, 3, generator=g, dtype=torch.float64)
+
+
+def row_steps(gradient: Tensor, size: float) -> Tensor:
+    """Every row of a gradient at a length, one by one; zero rows stay."""
+    return torch.stack([size * g / g.norm() if g.norm() > 0 else g for g in gradient])
+
+
+def weights_of(rival: Adversary) -> dict[str, Any]:
+    """Those of a cross-entropy: the training's own, or the defaults."""
+    if not isinstance(rival.objective, BCE):
+        return {}
+    config = rival.objective.config
+    return {name: getattr(config, name) for name in WEIGHTS}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("name", "training", "batching"), list(itertools.product(STEPPING, OBJECTIVES, BATCHINGS))
+)
+def test_the_step_is_the_formula(name: str, training: str, batching: str, seed: int) -> None:
+    """loss(U, V) + weight * A(U + D_U, V + D_V), D constant: autograd on the definition."""
+    batches = batches_of(training, batching, seed)
+    rival = adversary(name, batches, AdversaryConfig(eps=0.3, weight=0.7))
+    batch, theirs = list(rival.rounds(batches, epoch=1))[2]
+    assert torch.equal(batch.users, theirs.users)
+    if batch.items is not None:
+        assert torch.equal(batch.items, theirs.items)
+    U, V = factors_of(seed)
+    before = U.clone(), V.clone()
+
+    def uphill(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor, float]:
+        u, v = u.clone().requires_grad_(), v.clone().requires_grad_()
+        value = batch_loss(name, theirs, u, v, BOARD.train, c=weights_of(rival))
+        return *torch.autograd.grad(value, (u, v)), float(value.detach())
+
+    at_users, at_items, _ = uphill(U, V)
+    to_users = row_steps(at_users, 0.3 * float(U.norm(dim=1).median()))
+    to_items = row_steps(at_items, 0.3 * float(V.norm(dim=1).median()))
+    there_users, there_items, value = uphill(U + to_users, V + to_items)
+
+    # As in the loop: a gradient of pairs is one of all users.
+    plain, gradient = (
+        found if batching == "rows" else found.whole(len(U))
+        for found in (batches.objective.gradient(batch, U, V) for _ in range(2))
+    )
+    own = gradient if rival.objective is batches.objective else None
+    attacked = rival.add_gradient(theirs, U, V, gradient, own=own, value=True)
+    assert attacked == pytest.approx(value)
+    if plain.rows is not None:
+        there_users = there_users[plain.rows]
+    torch.testing.assert_close(gradient.users, plain.users + 0.7 * there_users)
+    torch.testing.assert_close(gradient.items, plain.items + 0.7 * there_items)
+    assert torch.equal(U, before[0]), "the factors themselves do not move"
+    assert torch.equal(V, before[1])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("training", "batching"), list(itertools.product(OBJECTIVES, BATCHINGS)))
+def test_the_margin_is_the_formula(training: str, batching: str, seed: int) -> None:
+    """An objective with every gap less the most that it can lose: autograd on the definition."""
+    batches = batches_of(training, batching, seed)
+    rival = adversary("margin", batches, AdversaryConfig(eps=0.3, weight=0.7))
+    assert isinstance(rival, Margin)
+    assert (rival.objective is batches.objective) == (training != "bce")
+    batch, theirs = list(rival.rounds(batches, epoch=1))[2]
+    U, V = factors_of(seed)
+    V[3] = V[5]  # twins: a distance of 0 has no gradient
+    U[int(theirs.users[0])] = 0.0
+    u, v = U.clone().requires_grad_(), V.clone().requires_grad_()
+    slack = tuple(0.3 * float(part.norm(dim=1).median()) for part in (U, V))
+    assert rival.sizes(U, V) == pytest.approx(slack)
+    value = batch_loss(rival.objective.name, theirs, u, v, BOARD.train, slack)
+    to_users, to_items = torch.autograd.grad(value, (u, v))
+
+    plain, gradient = (
+        found if batching == "rows" else found.whole(len(U))
+        for found in (batches.objective.gradient(batch, U, V) for _ in range(2))
+    )
+    bound = rival.add_gradient(theirs, U, V, gradient, value=True)
+    assert bound == pytest.approx(float(value.detach()))
+    if plain.rows is not None:
+        to_users = to_users[plain.rows]
+    torch.testing.assert_close(gradient.users, plain.users + 0.7 * to_users)
+    torch.testing.assert_close(gradient.items, plain.items + 0.7 * to_items)
+    assert rival.add_gradient(theirs, U, V, gradient) is None or batching == "pairs"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_perturbation_has_the_size_asked_for(seed: int) -> None:
+    """By where the objective is asked the second time; a row without a gradient stays."""
+
+    class Watched(Softmax):
+        def gradient(self, batch: Batch, U: Tensor, V: Tensor, *, value: bool = False) -> Gradient:
+            asked.append((U.clone(), V.clone()))
+            rows = torch.tensor([1, 4, 8])
+            directions = Gradient(torch.randn(3, 4), rows, 1e-6 * torch.randn(30, 4), None)
+            directions.items[2] = 0.0
+            return directions
+
+    asked: list[tuple[Tensor, Tensor]] = []
+    g = torch.Generator().manual_seed(seed)
+    U, V = torch.randn(20, 4, generator=g), 3 * torch.randn(30, 4, generator=g)
+    batches = Batches(Watched(BOARD.train))
+    rival = Adversary(batches, AdversaryConfig(eps=0.25, weight=1.0))
+    into = Gradient(torch.zeros_like(U), None, torch.zeros_like(V), None)
+    rival.add_gradient(Batch(torch.tensor([1, 4, 8])), U, V, into)
+    (here, there) = asked
+    assert torch.equal(here[0], U)
+    assert torch.equal(here[1], V)
+    moved = (there[0] - U).norm(dim=1)
+    expected = 0.25 * U.norm(dim=1).median()
+    torch.testing.assert_close(moved[[1, 4, 8]], expected.expand(3))
+    assert float(moved.sum()) == pytest.approx(3 * float(expected), rel=1e-5), "no other user moves"
+    lengths = (there[1] - V).norm(dim=1)
+    assert lengths[2] == 0
+    rest = torch.arange(30) != 2
+    torch.testing.assert_close(lengths[rest], (0.25 * V.norm(dim=1).median()).expand(29))
+
+
+SMALL = TrainConfig.of(
+    dim=4, epochs=3, block_users=7, batch_size=50, negative_weight=10.0, patience=0, refit="no",
+    epochs_chosen=True,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("batching", BATCHINGS)
+@pytest.mark.parametrize(
+    ("model", "objective"), [("ultragcn", "bce"), ("bpr-mf", "bpr"), ("ultragcn", "softmax")]
+)
+def test_no_weight_is_plain_training_to_the_bit_and_any_weight_is_not(
+    model: str, objective: str, batching: str
+) -> None:
+    config = SMALL.replace(model=model, objective=objective, batching=batching)
+    plain = train(BOARD, config)
+    assert "attacked_loss" not in plain.history[0]
+    for name in ALL:
+        off = train(BOARD, config.replace(adversarial=name, adv_weight=0.0))
+        assert torch.equal(off.factors.users, plain.factors.users)
+        assert torch.equal(off.factors.items, plain.factors.items)
+        on = config.replace(adversarial=name, adv_weight=0.5, adv_eps=0.2)
+        first, second = (train(BOARD, on) for _ in range(2))
+        assert not torch.equal(first.factors.users, plain.factors.users)
+        assert torch.equal(first.factors.users, second.factors.users), "same seed, same bits"
+        assert torch.equal(first.factors.items, second.factors.items)
+        assert first.history[0]["attacked_loss"] > 0
+
+
+def test_no_adversary_adds_nothing() -> None:
+    batches = batches_of("bpr", "rows")
+    U, V = factors_of(0)
+    rival = adversary("none", batches)
+    assert isinstance(rival, NoAdversary)
+    batch, theirs = next(rival.rounds(batches, epoch=0))
+    plain, gradient = (batches.objective.gradient(batch, U, V) for _ in range(2))
+    assert rival.add_gradient(theirs, U, V, gradient, own=gradient, value=True) is None
+    assert torch.equal(gradient.users, plain.users)
+    assert torch.equal(gradient.items, plain.items)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("model", "objective", "name"),
+    [*((m, o, n) for m, o in (("ultragcn", "bce"), ("bpr-mf", "bpr")) for n in ALL),
+     ("ultragcn", "softmax", "softmax"), ("ultragcn", "softmax", "margin")],
+)  # fmt: skip
+def test_learns_a_checkerboard(model: str, objective: str, name: str, seed: int) -> None:
+    split = checkerboard(40, 40, seed=seed)
+    weights = {"negative_weight": 10.0} if objective == "bce" else {}
+    config = TrainConfig.of(
+        model=model, objective=objective, dim=4, epochs=40, block_users=8, init="normal",
+        init_std=0.1, lr=0.2, user_lr=0.2, reg_weight=1e-5, eval_every=10, seed=seed,
+        adversarial=name, adv_eps=0.1, adv_weight=1.0, **weights,
+    )  # fmt: skip
+    assert train(split, config).evaluate((4,))["recall@4"] > 0.95
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_adversarial_personalized_ranking_degrades_less(seed: int) -> None:
+    """He et al.'s claim: at equal size of the attack, less of the quality is lost."""
+    split = load("demo")
+    config = TrainConfig.of(
+        model="bpr-mf", dim=16, epochs=8, block_users=250, epochs_chosen=True, refit="no",
+        adversarial="bpr", adv_eps=0.2, seed=seed,
+    )  # fmt: skip
+    curves = []
+    for weight in (0.0, 1.0):
+        factors = train(split, config.replace(adv_weight=weight)).factors
+        # Absolute sizes, as theirs are; the rows of both have about the same length.
+        attack = FGM(BPR(split.train, sampled_items=300), relative=False)
+        attacked = (attack.perturb(factors, epsilon).factors for epsilon in (0.0, 0.4, 0.8))
+        curves.append([evaluate(each, split, (10,))["ndcg@10"] for each in attacked])
+    plain, apr = curves
+    for n in (1, 2):
+        assert apr[n] > 1.05 * plain[n]
+        assert apr[n] / apr[0] > 1.1 * plain[n] / plain[0]
+
+
+def test_a_term_that_is_not_finite_is_named() -> None:
+    batches = Batches(BCE(BOARD.train))
+    huge = adversary("bce", batches, AdversaryConfig(eps=1e38, weight=1.0))
+    with pytest.raises(TrainingError, match="the adversarial loss of ultragcn is not finite"):
+        fit(UltraGCN(BOARD.train, dim=3), batches, Stop(1), adversary=huge)
+
+
+# --- which objective it is about ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batching", BATCHINGS)
+@pytest.mark.parametrize(
+    ("name", "training", "expected"),
+    [
+        ("bpr", "bpr", None), ("bpr", "bce", BPR), ("bpr", "softmax", BPR),
+        ("bce", "bpr", BCE), ("bce", "bce", BCE), ("bce", "softmax", BCE),
+        ("softmax", "bpr", Softmax), ("softmax", "bce", Softmax), ("softmax", "softmax", None),
+        ("margin", "bpr", None), ("margin", "bce", BPR), ("margin", "softmax", None),
+    ],
+)  # fmt: skip
+def test_it_takes_the_trainings_own_objective_or_one_on_the_same_pairs(
+    name: str, training: str, expected: Any, batching: str
+) -> None:
+    batches = batches_of(training, batching, seed=3)
+    rival = adversary(name, batches)
+    assert isinstance(rival, ADVERSARIES[name])
+    if expected is None:
+        assert rival.objective is batches.objective
+        assert rival.batches is batches
+        pair = next(rival.rounds(batches, epoch=0))
+        assert pair[0] is pair[1]
+        return
+    assert type(rival.objective) is expected
+    assert rival.objective.pairs is batches.objective.pairs
+    assert rival.objective.dtype == torch.float64
+    assert (rival.batches.config, rival.batches.seed) == (batches.config, 3)
+    rounds = list(rival.rounds(batches, epoch=1))
+    assert len(rounds) == batches.n_steps
+    for mine, theirs in rounds:
+        assert torch.equal(mine.users, theirs.users)
+        assert (mine.items is None) == (theirs.items is None)
+        if mine.items is not None:
+            assert torch.equal(mine.items, theirs.items)
+
+
+def test_the_cross_entropy_has_the_trainings_weights_without_the_item_term() -> None:
+    config = TrainConfig.of(dim=3, adversarial="bce", negative_weight=33.0, w1=0.5)
+    batches = Batches(build_objective(config, BOARD.train), config.batching)
+    rival = build_adversary(config, batches)
+    assert isinstance(rival, AttackBCE)
+    attacked = rival.objective
+    assert isinstance(attacked, BCE)
+    assert attacked is not batches.objective
+    kept = attacked.config
+    assert (kept.negative_weight, kept.w1, kept.item_weight) == (33.0, 0.5, 0)
+    # Without that term it is the training's own.
+    bare = Batches(build_objective(config.replace(item_weight=0.0), BOARD.train))
+    assert adversary("bce", bare).objective is bare.objective
+    # Next to another objective it has its defaults.
+    other = adversary("bce", Batches(BPR(BOARD.train))).objective
+    assert isinstance(other, BCE)
+    assert other.config == BCE.Config(item_weight=0.0)
+
+
+def test_a_margin_needs_comparisons() -> None:
+    batches = Batches(BCE(BOARD.train))
+    with pytest.raises(
+        InputError, match="needs an objective that compares items, bce does not: use bpr or softmax"
+    ):
+        Margin(batches)
+    rival = Margin(Batches(BPR(BOARD.train)))
+    rival.objective = batches.objective  # whoever changes it afterwards is told too
+    U, V = (part.float() for part in factors_of(0))
+    with pytest.raises(InputError, match="bce does not compare items"):
+        rival.add_gradient(next(batches.epoch(0)), U, V, Gradient(U, None, V, None))
+
+
+class Half(Adversary):
+    """Somebody's own: attacks the users only."""
+
+    def add_gradient(self, batch: Any, U: Any, V: Any, into: Gradient, **_: Any) -> float:
+        into.users.mul_(0.5)
+        return 1.0
+
+
+def test_an_adversary_of_ones_own_is_found_by_its_name() -> None:
+    name = f"{__name__}:Half"
+    rival = adversary(name, batches_of("bpr", "rows"))
+    assert type(rival).__name__ == "Half"
+    config = SMALL.replace(adversarial=name, adv_eps=0.3)
+    assert config.adversary.settings.eps == 0.3
+    found = train(BOARD, config)
+    assert found.history[0]["attacked_loss"] > 0
+
+
+def test_refuses() -> None:
+    batches = Batches(BPR(BOARD.train))
+    with pytest.raises(
+        InputError, match="adversary must be one of none, bpr, bce, softmax, margin, or module:C"
+    ):
+        adversary("x", batches)
+    for values, message in (
+        ({"eps": -0.1}, "adv_eps must be a finite number and not negative, got -0.1"),
+        ({"eps": float("inf")}, "adv_eps must be a finite number and not negative, got inf"),
+        ({"weight": -1.0}, "adv_weight must be a finite number and not negative, got -1.0"),
+        ({"weight": float("nan")}, "adv_weight must be a finite number"),
+        ({"eps": "large"}, "adv_eps must be a finite number"),
+    ):
+        with pytest.raises(InputError, match=message):
+            AdversaryConfig(**values)
+    with pytest.raises(InputError, match="adversary must be one of none, bpr, bce, softmax"):
+        TrainConfig.of(adversarial="pgd")
+    with pytest.raises(InputError, match="adv_eps must be a finite number and not negative"):
+        TrainConfig.of(adv_eps=-1.0)
+
+
+def test_the_defaults_are_those_of_the_config() -> None:
+    batches = Batches(Softmax(BOARD.train))
+    for name in ALL:
+        assert adversary(name, batches).config == AdversaryConfig()
+    sizes = adversary("softmax", batches).sizes(torch.ones(20, 4), 3 * torch.ones(30, 4))
+    np.testing.assert_allclose(sizes, (0.2, 0.6))

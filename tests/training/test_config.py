@@ -1,0 +1,620 @@
+"""TrainConfig: flat and nested say the same, names are found or explained, old files open."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robustcf.errors import InputError
+from robustcf.models import LightGCNConfig, ModelConfig
+from robustcf.objectives import BatchConfig, BCEConfig, BPRConfig, SoftmaxConfig
+from robustcf.regularizers import RegularizerConfig, TwoToInfConfig
+from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
+from robustcf.training import TrainConfig, train
+from robustcf.training.adversarial import AdversaryConfig
+from robustcf.training.config import Chosen, parse_json
+from robustcf.training.presets import presets
+from robustcf.training.train import build_model
+
+CHOICES = {
+    "model": MODELS,
+    "objective": OBJECTIVES,
+    "reg": REGULARIZERS,
+    "adversarial": ADVERSARIES,
+}
+OWN = {
+    "gauge", "shrink", "epochs", "epochs_chosen", "lr", "user_lr", "schedule", "beta1", "beta2",
+    "eval_every", "patience", "refit", "seed",
+}  # fmt: skip
+
+
+def combinations() -> list[dict[str, str]]:
+    return [
+        dict(zip(CHOICES, names, strict=True)) for names in itertools.product(*CHOICES.values())
+    ]
+
+
+def other(value: Any) -> Any:
+    """Another value of the same kind."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return 0.5 * value + 0.001
+    if value is None:
+        return 3
+    return value
+
+
+# --- flat and nested ------------------------------------------------------------------------
+
+
+def test_the_defaults_are_those_of_the_parts() -> None:
+    config = TrainConfig()
+    assert config == TrainConfig.of()
+    assert config.model == Chosen("ultragcn", ModelConfig())
+    assert config.objective == Chosen("bce", BCEConfig())
+    assert config.reg == Chosen("weight_decay", RegularizerConfig())
+    assert config.adversary == Chosen("none", AdversaryConfig())
+    assert config.batching == BatchConfig()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.lr = 1.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("model", list(MODELS))
+def test_every_combination_goes_flat_and_nested_and_back(model: str) -> None:
+    for names in combinations():
+        if names["model"] != model:
+            continue
+        config = TrainConfig.of(**names)
+        assert config.model.name == model
+        assert config.objective.name == names["objective"]
+        assert config.reg.name == names["reg"]
+        assert config.adversary.name == names["adversarial"]
+        flat = config.flat()
+        assert {key: flat[key] for key in names} == names
+        assert flat.keys() > OWN
+        assert TrainConfig.of(**flat) == config
+        # Every setting, changed: by flat names, and it is there again by either way.
+        changed = {
+            key: other(value) for key, value in flat.items() if not isinstance(value, str)
+        } | {"gauge": "balanced"}
+        second = TrainConfig.of(**names, **changed)
+        for key, value in changed.items():
+            assert second.flat()[key] == value, key
+        assert TrainConfig.of(**second.flat()) == second
+        for each in (config, second):
+            nested = json.loads(json.dumps(each.as_dict()))
+            assert TrainConfig.from_dict(nested) == each
+            assert each.resolved() == each
+            assert each.replace() == each
+            assert each.replace(**each.flat()) == each
+
+
+def test_flat_names_reach_their_parts() -> None:
+    config = TrainConfig.of(
+        model="lightgcn", dim=5, init="normal", init_std=0.3, layers=2, objective="bce",
+        negatives=6, negative_weight=7.0, item_weight=0.1, neighbours=3, w1=0.1, w2=0.2, w3=0.3,
+        w4=0.4, sampled_items=9, reg="two_to_inf", reg_weight=0.5, estimator="exact",
+        reg_budget=11, reg_top=2, reg_side="items", reg_every=3, reg_refresh=4,
+        adversarial="softmax", adv_eps=0.7, adv_weight=0.8, batching="pairs", block_users=12,
+        batch_size=13, lr=0.01, user_lr=None, seed=4,
+    )  # fmt: skip
+    assert config.model == Chosen("lightgcn", LightGCNConfig(5, "normal", 0.3, 2))
+    assert config.objective == Chosen("bce", BCEConfig(6, 7.0, 0.1, 3, 0.1, 0.2, 0.3, 0.4, 9))
+    assert config.reg == Chosen("two_to_inf", TwoToInfConfig(0.5, "exact", 11, 2, "items", 3, 4))
+    assert config.adversary == Chosen("softmax", AdversaryConfig(0.7, 0.8))
+    assert config.batching == BatchConfig("pairs", 12, 13)
+    assert (config.lr, config.user_lr, config.seed) == (0.01, None, 4)
+
+
+def test_nested_json_is_what_it_says() -> None:
+    values = TrainConfig.of(model="bpr-mf", dim=5, reg="none", adversarial="bpr").as_dict()
+    assert values["model"] == {
+        "name": "bpr-mf", "dim": 5, "init": "spectral", "init_std": 1e-3,
+    }  # fmt: skip
+    assert values["objective"] == {"name": "bpr", "negatives": 1, "sampled_items": 64}
+    assert values["reg"] == {"name": "none", "weight": 6.5e-5}
+    assert values["adversary"] == {"name": "bpr", "eps": 0.1, "weight": 1.0}
+    assert values["batching"] == {"kind": "rows", "block_users": 256, "batch_size": 1024}
+    assert set(values) - {"model", "objective", "reg", "adversary", "batching"} == OWN
+    # What is left out takes its default.
+    assert TrainConfig.from_dict({}) == TrainConfig()
+    assert TrainConfig.from_dict({"reg": {"name": "max_norm"}}).reg.settings.weight == 6.5e-5
+
+
+@pytest.mark.parametrize(
+    ("dotted", "flat"),
+    [
+        ({"model.dim": 5}, {"dim": 5}),
+        ({"objective.w1": 0.5}, {"w1": 0.5}),
+        ({"reg.weight": 0.5}, {"reg_weight": 0.5}),
+        ({"reg": "two_to_inf", "reg.estimator": "twinest"},
+         {"reg": "two_to_inf", "estimator": "twinest"}),
+        ({"adversary.weight": 0.5}, {"adv_weight": 0.5}),
+        ({"adversary.eps": 0.5}, {"adv_eps": 0.5}),
+        ({"batching.kind": "pairs"}, {"batching": "pairs"}),
+        ({"batching.block_users": 5}, {"block_users": 5}),
+        ({"model": "lightgcn", "model.layers": 5}, {"model": "lightgcn", "layers": 5}),
+        # What suits a model yields to what is given, under either name.
+        ({"model": "lightgcn", "batching.block_users": 7},
+         {"model": "lightgcn", "block_users": 7}),
+    ],
+)  # fmt: skip
+def test_dotted_names_are_the_flat_ones(dotted: dict[str, Any], flat: dict[str, Any]) -> None:
+    assert TrainConfig.of(**dotted) == TrainConfig.of(**flat)
+    base = TrainConfig.of(**{key: value for key, value in flat.items() if key in CHOICES})
+    assert base.replace(**dotted) == base.replace(**flat) == TrainConfig.of(**flat)
+
+
+def test_a_model_brings_its_objective_and_what_suits_it() -> None:
+    for name in MODELS:
+        config = TrainConfig.of(model=name)
+        assert config.objective.name == MODELS[name].objective
+        flat = config.flat()
+        assert {key: flat[key] for key in MODELS[name].training_defaults} == dict(
+            MODELS[name].training_defaults
+        )
+    assert TrainConfig.of(model="lightgcn", lr=0.5).lr == 0.5
+    assert TrainConfig.of(model="lightgcn").user_lr is None
+
+
+def test_numbers_of_numpy_become_plain_ones() -> None:
+    config = TrainConfig.of(
+        dim=np.int64(5), lr=np.float32(0.5), reg_weight=np.float64(0.25), block_users=np.uint8(7)
+    )
+    assert config == TrainConfig.of(dim=5, lr=0.5, reg_weight=0.25, block_users=7)
+    assert TrainConfig.from_dict(json.loads(json.dumps(config.as_dict()))) == config
+    for value in (config.model.settings.dim, config.lr, config.batching.block_users):
+        assert type(value) in (int, float)
+
+
+# --- changes --------------------------------------------------------------------------------
+
+
+def test_replace_keeps_what_the_new_part_knows() -> None:
+    base = TrainConfig.of(
+        dim=5, negatives=6, negative_weight=7.0, sampled_items=9, reg_weight=0.5, adv_eps=0.3,
+        lr=0.5, user_lr=0.25, block_users=11, epochs=3, seed=4,
+    )  # fmt: skip
+    found = base.replace(model="bpr-mf")
+    assert found.model == Chosen("bpr-mf", ModelConfig(5))
+    assert found.objective == Chosen("bpr", BPRConfig(6, 9))
+    assert (found.lr, found.user_lr, found.epochs, found.seed) == (0.5, 0.25, 3, 4)
+    assert found.batching.block_users == 11
+    assert found.reg == base.reg
+    assert found.adversary == base.adversary
+
+    graph = base.replace(model="lightgcn", layers=2)
+    assert graph.model.settings.dim == 5
+    assert graph.model.settings.layers == 2
+    assert (graph.lr, graph.user_lr, graph.batching.block_users) == (0.5, 0.25, 11)
+
+    penalized = base.replace(reg="two_to_inf", reg_top=3)
+    assert penalized.reg == Chosen("two_to_inf", TwoToInfConfig(weight=0.5, top=3))
+    assert penalized.replace(reg="max_norm").reg.settings == RegularizerConfig(0.5)
+    assert base.replace(adversarial="margin").adversary == Chosen("margin", AdversaryConfig(0.3))
+    assert base.replace(objective="softmax").objective == Chosen("softmax", SoftmaxConfig())
+    assert base.replace(objective="softmax").model == base.model
+
+
+def test_replace_takes_the_new_parts_defaults_where_the_old_ones_stood() -> None:
+    """200 negatives and no sample are UltraGCN's defaults, not somebody's choice."""
+    base = TrainConfig.of(dim=5)
+    assert base.replace(model="bpr-mf") == TrainConfig.of(model="bpr-mf", dim=5)
+    assert base.replace(model="lightgcn") == TrainConfig.of(model="lightgcn", dim=5)
+    assert base.replace(objective="bpr").objective.settings == BPRConfig()
+    back = TrainConfig.of(model="lightgcn", dim=5).replace(model="ultragcn")
+    assert back == base
+    kept = TrainConfig.of(model="lightgcn", dim=5, lr=0.5).replace(model="ultragcn")
+    assert kept == base.replace(lr=0.5)
+
+
+@pytest.mark.parametrize("model", list(MODELS))
+def test_any_part_may_be_replaced_by_any_other(model: str) -> None:
+    base = TrainConfig.of(dim=7, seed=3, epochs=9)
+    for names in combinations():
+        if names["model"] != model:
+            continue
+        found = base.replace(**names)
+        assert found == TrainConfig.of(**names, dim=7, seed=3, epochs=9)
+        assert found.replace(**{key: base.flat()[key] for key in CHOICES}) == base
+
+
+def test_replace_with_the_same_model_keeps_the_objective() -> None:
+    base = TrainConfig.of(objective="softmax")
+    assert base.replace(dim=3).objective.name == "softmax"
+    assert base.replace(model="ultragcn").objective.name == "softmax"
+    assert base.replace(model="bpr-mf").objective.name == "bpr"
+    assert base.replace(model="bpr-mf", objective="softmax").objective.name == "softmax"
+
+
+# --- errors ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"dmi": 3}, "unknown setting 'dmi'; did you mean 'dim'?"),
+        ({"zzz": 3}, "unknown setting 'zzz'; known: gauge"),
+        ({"batching.kin": "rows"}, "unknown setting 'batching.kin'; did you mean 'batching'?"),
+        ({"epoch": 3}, "unknown setting 'epoch'; did you mean 'epochs'?"),
+        ({"dim": 0}, "dim must be an integer of at least 1, got 0"),
+        ({"dim": "8"}, "dim must be an integer"),
+        ({"epochs": True}, "epochs must be an integer"),
+        ({"lr": -1.0}, "lr must be a finite number and not negative"),
+        ({"lr": 0}, "lr must be a finite number and positive, got 0"),
+        ({"user_lr": -1.0}, "user_lr must be a finite number and not negative"),
+        ({"reg_weight": float("nan")}, "reg_weight must be a finite number"),
+        ({"adv_weight": float("nan")}, "adv_weight must be a finite number"),
+        ({"reg": "two_to_inf", "reg_top": 0}, "reg_top must be an integer of at least 1, got 0"),
+        ({"reg": "two_to_inf", "reg_side": "left"}, "reg_side must be one of users, items"),
+        ({"reg": "two_to_inf", "estimator": "guess"}, "estimator must be one of exact"),
+        ({"reg": "two_to_inf", "estimator": "save", "reg_top": 2}, "need estimator='exact'"),
+        ({"model": "svd"}, "model must be one of ultragcn, bpr-mf, lightgcn, .* got 'svd'"),
+        ({"model": "ultragc"}, "got 'ultragc'; did you mean 'ultragcn'?"),
+        ({"objective": "hinge"}, "objective must be one of bce, bpr, softmax, .* got 'hinge'"),
+        ({"reg": "l1"}, "regularizer must be one of none, weight_decay, .* got 'l1'"),
+        ({"adversarial": "pgd"}, "adversary must be one of none, bpr, .* got 'pgd'"),
+        ({"batching": "cells"}, "batching must be one of rows, pairs, got 'cells'"),
+        ({"block_users": 0}, "block_users must be an integer of at least 1"),
+        ({"refit": "maybe"}, "refit must be one of auto, yes, no"),
+        ({"schedule": "steps"}, "schedule must be one of linear, cosine, constant, got 'steps'"),
+        ({"epochs_chosen": 1}, "epochs_chosen must be true or false"),
+        ({"sampled_items": 0}, "sampled_items must be an integer"),
+        ({"shrink": 0.5}, "shrink needs the gauge 'balanced', got 'none'"),
+        ({"gauge": "round"}, "gauge must be one of none, balanced, got 'round'"),
+        ({"patience": -1}, "patience must be an integer of at least 0, got -1"),
+        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
+        ({"w3": 0.0, "w4": 0.0}, "w3 and w4 must not both be 0"),
+        ({"init": "zeros"}, "init must be one of spectral, smooth, normal, got 'zeros'"),
+    ],
+)
+def test_refuses(values: dict[str, Any], message: str) -> None:
+    pattern = message.replace("?", r"\?")
+    with pytest.raises(InputError, match=pattern):
+        TrainConfig.of(**values)
+    with pytest.raises(InputError, match=pattern):
+        TrainConfig().replace(**values)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "key", "kind", "owner", "instead"),
+    [
+        ({"model": "bpr-mf"}, "negative_weight", "objective", "bce", "bpr"),
+        ({"objective": "softmax"}, "w1", "objective", "bce", "softmax"),
+        ({"objective": "softmax"}, "negatives", "objective", "bce", "softmax"),
+        ({}, "layers", "model", "lightgcn", "ultragcn"),
+        ({}, "model.layers", "model", "lightgcn", "ultragcn"),
+        ({}, "reg_top", "regularizer", "two_to_inf", "weight_decay"),
+        ({}, "estimator", "regularizer", "two_to_inf", "weight_decay"),
+        ({"reg": "max_norm"}, "reg.budget", "regularizer", "two_to_inf", "max_norm"),
+    ],
+)
+def test_a_setting_of_another_part_says_so(
+    chosen: dict[str, str], key: str, kind: str, owner: str, instead: str
+) -> None:
+    message = (
+        f"{key} is a setting of {kind} {owner}, and this run has {kind} {instead}: leave it out, "
+        f"or choose {owner}"
+    )
+    for make in (TrainConfig.of, TrainConfig.of(**chosen).replace):
+        with pytest.raises(InputError, match=f"^{message}$"):
+            make(**chosen, **{key: 3})
+    # Where the owner is chosen, the name is known.
+    flat = next(name for name, table in CHOICES.items() if table.kind == kind)
+    wanted = TrainConfig.of(**{**chosen, flat: owner})
+    assert wanted.replace(**{key: "exact" if key == "estimator" else 3}) is not None
+
+
+def test_the_field_of_the_estimator_has_a_name_of_its_own() -> None:
+    with pytest.raises(InputError, match="unknown setting 'reg_estimator'; did you mean 'estimat"):
+        TrainConfig.of(reg="two_to_inf", reg_estimator="exact")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([], "training settings must be an object, got list"),
+        (None, "training settings must be an object, got NoneType"),
+        ({"learning_rate": 1}, "unknown setting 'learning_rate'; "),
+        ({"lrr": 1}, "unknown setting 'lrr'; did you mean 'lr'?"),
+        ({"model": {"dim": 3}}, "model must be an object with a name, got {'dim': 3}"),
+        ({"model": {"name": 3}}, "model must be an object with a name"),
+        ({"reg": "weight_decay"}, "reg must be an object with a name, got 'weight_decay'"),
+        ({"adversary": None}, "adversary must be an object with a name, got None"),
+        ({"batching": "rows"}, "batching must be an object, got 'rows'"),
+        ({"batching": None}, "batching must be an object, got None"),
+        ({"batching": {"kin": "rows"}}, "unknown setting 'kin'; did you mean 'kind'?"),
+        ({"batching": {"kind": "cells"}}, "batching must be one of rows, pairs"),
+        ({"model": {"name": "ultragcn", "dmi": 3}}, "unknown setting 'dmi'; did you mean 'dim'?"),
+        ({"model": {"name": "ultragcn", "dim": "3"}}, "dim must be an integer"),
+        ({"objective": {"name": "bpr", "w1": 3.0}}, "unknown setting 'w1'; known: negatives"),
+        ({"lr": "fast"}, "lr must be a finite number"),
+        ({"shrink": 0.5}, "shrink needs the gauge 'balanced'"),
+    ],
+)
+def test_nested_values_are_refused(values: Any, message: str) -> None:
+    pattern = message.replace("?", r"\?").replace("{", r"\{")
+    with pytest.raises(InputError, match=pattern):
+        TrainConfig.from_dict(values)
+
+
+def test_parse_json() -> None:
+    assert parse_json('{"a": 1}') == {"a": 1}
+    with pytest.raises(InputError, match="a configuration must be JSON"):
+        parse_json("{")
+    with pytest.raises(InputError, match="a configuration must be a JSON object, got list"):
+        parse_json("[]")
+
+
+# --- files of version 0.1 -------------------------------------------------------------------
+
+# Its defaults, in full: it wrote all of these into every file.
+DEFAULTS_0_1: dict[str, Any] = {
+    "model": "ultragcn", "reg": "weight_decay", "reg_weight": 6.5e-5, "estimator": "exact",
+    "reg_budget": 33, "reg_top": 1, "reg_side": "users", "reg_every": 1, "reg_refresh": 8,
+    "adversarial": "none", "adv_eps": 0.1, "adv_weight": 1.0, "gauge": "none", "shrink": 0.0,
+    "dim": 64, "epochs": 30, "epochs_chosen": False, "lr": 7e-3, "user_lr": 3e-2,
+    "schedule": "linear", "beta1": 0.9, "beta2": 0.999, "batching": "rows", "block_users": 256,
+    "batch_size": 1024, "sampled_items": None, "init": "spectral", "init_std": 1e-3,
+    "negatives": None, "negative_weight": 200.0, "item_weight": 1e-3, "neighbours": 10,
+    "w1": 1e-7, "w2": 1.0, "w3": 1e-7, "w4": 1.0, "eval_every": 2, "patience": 5,
+    "refit": "auto", "seed": 0,
+}  # fmt: skip
+# What None stood for in a model.
+NONE_0_1 = {
+    "ultragcn": {"negatives": 200, "sampled_items": None},
+    "bpr-mf": {"negatives": 1, "sampled_items": 64},
+}
+OF_BCE = {"negative_weight", "item_weight", "neighbours", "w1", "w2", "w3", "w4"}
+OF_TWO_TO_INF = {"estimator", "reg_budget", "reg_top", "reg_side", "reg_every", "reg_refresh"}
+REGULARIZERS_0_1 = ("none", "weight_decay", "two_to_inf", "max_norm", "robust")
+PRESETS_0_1 = [
+    name for name in presets()
+    if name.split(".")[1] in NONE_0_1 and name.split(".")[2] in REGULARIZERS_0_1
+]  # fmt: skip
+
+
+def written_by_0_1(name: str) -> dict[str, Any]:
+    _, model, reg, *_ = name.split(".")
+    named = {"model": model} if reg == "robust" else {"model": model, "reg": reg}
+    folder = Path(sys.modules["robustcf.training.presets"].__file__ or "").parent
+    raw = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    return {**DEFAULTS_0_1, **named, **raw["config"]}
+
+
+@pytest.mark.parametrize("name", PRESETS_0_1)
+def test_a_file_of_0_1_opens_with_the_same_settings(name: str) -> None:
+    old = written_by_0_1(name)
+    config = TrainConfig.from_dict(old)
+    flat = config.flat()
+    for key, value in NONE_0_1[old["model"]].items():
+        old[key] = value if old[key] is None else old[key]
+    assert {key: flat[key] for key in old if key in flat} == {
+        key: value for key, value in old.items() if key in flat
+    }
+    # What is not there any more is no setting of what was chosen, and nothing is new.
+    gone = set(old) - set(flat)
+    assert gone == (OF_BCE if old["model"] == "bpr-mf" else set()) | (
+        OF_TWO_TO_INF if old["reg"] != "two_to_inf" else set()
+    )
+    assert set(flat) - set(old) == {"objective"}
+    assert config.objective.name == {"ultragcn": "bce", "bpr-mf": "bpr"}[old["model"]]
+    assert config == presets()[name].config
+
+
+def test_all_of_0_1s_presets_were_tried() -> None:
+    assert len(PRESETS_0_1) >= 64
+
+
+@pytest.mark.parametrize("adversarial", ["none", "bpr", "bce", "softmax", "margin"])
+@pytest.mark.parametrize("model", NONE_0_1)
+def test_adversaries_of_0_1_open(model: str, adversarial: str) -> None:
+    old = {**DEFAULTS_0_1, "model": model, "adversarial": adversarial, "adv_eps": 0.3}
+    config = TrainConfig.from_dict(old)
+    assert config.adversary == Chosen(adversarial, AdversaryConfig(0.3))
+
+
+@pytest.mark.parametrize("key", ["negative_weight", "w1", "w2", "w3", "w4"])
+def test_what_cannot_be_carried_over_from_0_1_is_said(key: str) -> None:
+    """There the cross-entropy that BPR-MF was attacked with had the weights of UltraGCN."""
+    old = {**DEFAULTS_0_1, "model": "bpr-mf", "adversarial": "bce", key: 0.5}
+    with pytest.raises(InputError, match=f"^{key} of the adversary bce .* bpr-mf cannot be carr"):
+        TrainConfig.from_dict(old)
+    assert TrainConfig.from_dict({**old, "adversarial": "bpr"}).model.name == "bpr-mf"
+    assert TrainConfig.from_dict({**old, "model": "ultragcn"}).flat()[key] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"dmi": 3}, "unknown setting 'dmi'; did you mean 'dim'?"),
+        ({"zzz": 3}, "unknown setting 'zzz'; known: "),
+        ({"model": "svd"}, "model must be one of ultragcn, bpr-mf, lightgcn, got 'svd'"),
+        ({"reg": "l1"}, "reg must be one of none, weight_decay"),
+        ({"dim": 0}, "dim must be an integer of at least 1, got 0"),
+        ({"reg_weight": -1.0}, "reg_weight must be a finite number and not negative"),
+    ],
+)
+def test_files_of_0_1_are_checked(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message.replace("?", r"\?")):
+        TrainConfig.from_dict({**DEFAULTS_0_1, **values})
+
+
+def test_a_flat_file_need_not_name_everything() -> None:
+    assert TrainConfig.from_dict({"dim": 5}) == TrainConfig.of(dim=5)
+    assert TrainConfig.from_dict({"model": "bpr-mf"}) == TrainConfig.of(model="bpr-mf")
+
+
+# --- code from outside ----------------------------------------------------------------------
+
+OUTSIDE = """
+from dataclasses import dataclass
+from robustcf.models import BPRMF, ModelConfig
+from robustcf.objectives import Softmax
+from robustcf.regularizers import MaxNorm, RegularizerConfig
+from robustcf.training.adversarial import Margin
+
+@dataclass(frozen=True)
+class MineConfig(ModelConfig):
+    power: float = 2.0
+    negatives: int = 50  # a name that the objective has too
+    lr: float = 9.0  # a name that training has too
+
+class Mine(BPRMF):
+    name = "mine"
+    Config = MineConfig
+    training_defaults = {"lr": 0.25, "sampled_items": 5, "negative_weight": 3.0}
+
+class MyLoss(Softmax): ...
+
+@dataclass(frozen=True)
+class PenaltyConfig(RegularizerConfig):
+    steps: int = 3
+
+class Penalty(MaxNorm):
+    Config = PenaltyConfig
+
+class Rival(Margin): ...
+"""
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a module in the folder one is in, which nobody has imported yet."""
+    (tmp_path / "outside_rcf.py").write_text(OUTSIDE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.delitem(sys.modules, "outside_rcf", raising=False)
+    yield "outside_rcf"
+    sys.modules.pop("outside_rcf", None)
+
+
+def nested(outside: str) -> dict[str, Any]:
+    return {
+        **TrainConfig().as_dict(),
+        "model": {"name": f"{outside}:Mine", "dim": 3, "power": 4.0},
+        "objective": {"name": f"{outside}:MyLoss"},
+        "reg": {"name": f"{outside}:Penalty", "weight": 0.5, "steps": 7},
+        "adversary": {"name": f"{outside}:Rival", "eps": 0.2},
+    }
+
+
+def test_reading_imports_no_code_and_resolving_does(outside: str) -> None:
+    values = nested(outside)
+    config = TrainConfig.from_dict(values)
+    assert config.model.name == "outside_rcf:Mine"
+    assert config.as_dict() == values
+    again = TrainConfig.from_dict(json.loads(json.dumps(config.as_dict())))
+    assert again == config
+    assert repr(config)
+    assert outside not in sys.modules, "nothing was imported so far"
+
+    found = config.resolved()
+    assert outside in sys.modules
+    assert type(found.model.settings).__name__ == "MineConfig"
+    assert (found.model.settings.dim, found.model.settings.power) == (3, 4.0)
+    assert (found.reg.settings.weight, found.reg.settings.steps) == (0.5, 7)
+    assert found.adversary.settings == AdversaryConfig(0.2)
+    assert found.resolved() == found
+    # By then all is filled in, and written down in full.
+    assert found.as_dict()["model"]["init"] == "spectral"
+    assert TrainConfig.from_dict(found.as_dict()).resolved() == found
+
+
+@pytest.mark.parametrize("key", ["model", "objective", "reg", "adversarial"])
+def test_a_flat_file_imports_no_code(outside: str, key: str) -> None:
+    """Version 0.1 knew none: such a file is not its own."""
+    with pytest.raises(InputError, match=f"{key} must be one of .*, got 'outside_rcf:Mine'"):
+        TrainConfig.from_dict({**DEFAULTS_0_1, key: f"{outside}:Mine"})
+    assert outside not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("part", "values", "message"),
+    [
+        ("model", {"name": "svd"}, "model must be one of ultragcn"),
+        ("model", {"name": "nowhere_rcf:X"}, "model 'nowhere_rcf:X' cannot be imported"),
+        ("model", {"name": "outside_rcf:Nobody"}, "outside_rcf has no 'Nobody'"),
+        ("model", {"name": "outside_rcf:Penalty"}, "must be a subclass of robustcf.models.base.Mo"),
+        ("model", {"name": "outside_rcf:Mine", "powr": 3}, "unknown setting 'powr'; did you mean"),
+        ("model", {"name": "outside_rcf:Mine", "dim": 0}, "dim must be an integer of at least 1"),
+        ("reg", {"name": "outside_rcf:Penalty", "steps": 0}, "reg_steps must be an integer"),
+    ],
+)
+def test_what_cannot_be_resolved_is_said(
+    outside: str, part: str, values: dict[str, Any], message: str
+) -> None:
+    config = TrainConfig.from_dict({part: values})
+    with pytest.raises(InputError, match=message):
+        config.resolved()
+    with pytest.raises(InputError, match=message):
+        config.flat()
+
+
+def test_flat_names_reach_parts_from_outside(outside: str) -> None:
+    config = TrainConfig.of(
+        model=f"{outside}:Mine", power=3.0, dim=4, reg=f"{outside}:Penalty", reg_steps=2,
+        objective=f"{outside}:MyLoss", adversarial=f"{outside}:Rival", adv_eps=0.4,
+    )  # fmt: skip
+    assert (config.model.settings.power, config.model.settings.dim) == (3.0, 4)
+    assert config.reg.settings.steps == 2
+    assert config.adversary.settings.eps == 0.4
+    assert TrainConfig.of(**config.flat()) == config
+    assert config.replace(seed=3).replace(seed=0) == config
+
+
+def test_what_suits_a_model_from_outside_is_taken_where_it_is_known(outside: str) -> None:
+    config = TrainConfig.of(model=f"{outside}:Mine")
+    assert config.lr == 0.25
+    assert config.objective.settings.sampled_items == 5
+    assert TrainConfig.of(model=f"{outside}:Mine", objective="softmax").lr == 0.25
+    moved = TrainConfig().replace(model=f"{outside}:Mine")
+    assert moved == config
+
+
+def test_a_field_that_two_parts_have_goes_by_its_dotted_name(outside: str) -> None:
+    """The short name means the first that has it: training, then the model, then the objective."""
+    config = TrainConfig.of(
+        model=f"{outside}:Mine",
+        **{"negatives": 60, "objective.negatives": 7, "lr": 0.5, "model.lr": 8.0},
+    )
+    assert config.model.settings.negatives == 60
+    assert config.objective.settings.negatives == 7
+    assert (config.lr, config.model.settings.lr) == (0.5, 8.0)
+    flat = config.flat()
+    assert (flat["negatives"], flat["objective.negatives"]) == (60, 7)
+    assert (flat["lr"], flat["model.lr"]) == (0.5, 8.0)
+    assert TrainConfig.of(**flat) == config
+    assert config.replace(seed=1).replace(seed=0) == config
+    # With another model, the objective keeps what is its own.
+    plain = config.replace(model="bpr-mf")
+    assert plain.objective.settings.negatives == 7
+    assert plain.replace(model=f"{outside}:Mine").objective.settings.negatives == 7
+
+
+def test_a_model_from_outside_trains(outside: str) -> None:
+    from robustcf.data import checkerboard
+
+    split = checkerboard()
+    config = TrainConfig.from_dict({
+        **TrainConfig.of(model="bpr-mf", epochs=2).as_dict(),
+        "model": {"name": f"{outside}:Mine", "dim": 3},
+        "reg": {"name": f"{outside}:Penalty"},
+        "adversary": {"name": f"{outside}:Rival", "eps": 0.1},
+    })  # fmt: skip
+    assert type(build_model(config, split.train)).__name__ == "Mine"
+    trained = train(split, config)
+    assert trained.factors.dim == 3
+    assert trained.history[0]["attacked_loss"] > 0

@@ -1,0 +1,343 @@
+"""The loop: it is deterministic, its weights mean one thing, it stops when told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from robustcf.data import Interactions, checkerboard
+from robustcf.errors import InputError, TrainingError
+from robustcf.factors import Factors
+from robustcf.models import BPRMF, LightGCN, UltraGCN
+from robustcf.objectives import BCE, BPR, BatchConfig, Batches, Softmax
+from robustcf.regularizers import DegreeDecay, MaxNorm, Regularizer, TwoToInf, WeightDecay
+from robustcf.support.files import CheckpointFiles
+from robustcf.training.adversarial import AdversaryConfig, adversary
+from robustcf.training.loop import Fitted, Optimizer, Stop, fit, two_to_inf
+
+SEEDS = [0, 1, 2]
+BOARD = checkerboard().train
+OBJECTIVES = {"bce": BCE, "bpr": BPR, "softmax": Softmax}
+MODELS = {"bce": UltraGCN, "bpr": BPRMF, "softmax": UltraGCN}
+
+
+def batches_of(
+    pairs: Interactions = BOARD, name: str = "bce", *, seed: int = 0, **sizes: Any
+) -> Batches:
+    return Batches(OBJECTIVES[name](pairs), BatchConfig(**sizes), seed=seed)
+
+
+def fitted(stop: Stop, *, dim: int = 4, **options: Any) -> Fitted:
+    return fit(UltraGCN(BOARD, dim=dim), batches_of(), stop, **options)
+
+
+class Recorder:
+    """Stands in for Adam: notes the gradients instead of taking steps."""
+
+    seen: list[tuple[Tensor, Tensor | None]]
+
+    def __init__(self, parameter: Tensor, **_: Any) -> None:
+        self.seen = []
+        RECORDERS.append(self)
+
+    def step(self, gradient: Tensor, lr: float, rows: Tensor | None = None) -> None:
+        self.seen.append((gradient.clone(), rows))
+
+    def total(self, shape: torch.Size) -> Tensor:
+        total = torch.zeros(shape)
+        for gradient, rows in self.seen:
+            if rows is None:
+                total += gradient
+            else:
+                total.index_add_(0, rows, gradient)
+        return total
+
+
+RECORDERS: list[Recorder] = []
+
+
+class Plain(nn.Module):
+    """A penalty that is no Regularizer: anybody's module."""
+
+    def forward(self, U: Tensor, V: Tensor) -> Tensor:
+        return (U.square().sum() + V.square().sum()) * 3.0
+
+
+def by_degree() -> DegreeDecay:
+    reg = DegreeDecay()
+    reg.prepare(torch.tensor(BOARD.user_degrees), torch.tensor(BOARD.item_degrees))
+    return reg
+
+
+@pytest.mark.parametrize(
+    "reg", [WeightDecay(), MaxNorm(), TwoToInf(top=3), by_degree(), Plain()], ids=repr
+)
+@pytest.mark.parametrize(
+    ("batching", "size"), [("rows", 5), ("rows", 11), ("pairs", 16), ("pairs", 64)]
+)
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_weight_means_the_same_in_both_batchings(
+    reg: nn.Module, batching: str, size: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over an epoch the penalty's gradient is weight * pairs / 1024 times its own."""
+    monkeypatch.setattr("robustcf.training.loop.Adam", Recorder)
+
+    def whole_epoch(weight: float) -> tuple[Tensor, Tensor]:
+        RECORDERS.clear()
+        model = MODELS[name](BOARD, dim=3)
+        batches = batches_of(name=name, kind=batching, block_users=size, batch_size=size)
+        fit(model, batches, Stop(1), reg=reg, reg_weight=weight)
+        users, items = RECORDERS
+        assert all((rows is None) == (batching == "pairs") for _, rows in users.seen)
+        return users.total(model.users.shape), items.total(model.items.shape)
+
+    with_reg, without = whole_epoch(50.0), whole_epoch(0.0)
+    model = MODELS[name](BOARD, dim=3)
+    U, V = model.users.requires_grad_(), model.items.requires_grad_()
+    expected = torch.autograd.grad(50.0 * len(BOARD) / 1024 * reg(U, V), (U, V))
+    for got, base, wanted in zip(with_reg, without, expected, strict=True):
+        torch.testing.assert_close(got - base, wanted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("rival", ["bpr", "bce", "softmax", "margin"])
+@pytest.mark.parametrize("batching", ["rows", "pairs"])
+def test_every_objective_goes_with_every_adversary(name: str, rival: str, batching: str) -> None:
+    model = UltraGCN(BOARD, dim=3)
+    batches = batches_of(name=name, kind=batching, block_users=7, batch_size=50)
+    against = adversary(rival, batches, AdversaryConfig(eps=0.1, weight=0.5))
+    found = fit(model, batches, Stop(2), adversary=against, reg=MaxNorm(), reg_weight=1e-3)
+    found.factors.check_finite()
+    assert all(row["attacked_loss"] > 0 for row in found.history)
+
+
+def test_the_learning_rates_are_those_of_the_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: dict[int, list[float]] = {}
+
+    class Rates(Recorder):
+        def step(self, gradient: Tensor, lr: float, rows: Tensor | None = None) -> None:
+            rates.setdefault(RECORDERS.index(self), []).append(lr)
+
+    monkeypatch.setattr("robustcf.training.loop.Adam", Rates)
+    for user_lr, first in ((0.5, 0.5), (None, 0.1)):
+        RECORDERS.clear()
+        rates.clear()
+        fit(
+            UltraGCN(BOARD, dim=2), batches_of(block_users=5), Stop(2, planned=4),
+            optimizer=Optimizer(lr=0.1, user_lr=user_lr, schedule="linear"),
+        )  # fmt: skip
+        # Twenty users in blocks of five: four steps an epoch, of sixteen that are planned.
+        falls = [1 - n / 16 for n in range(8)]
+        assert rates[0] == pytest.approx([first * fall for fall in falls])
+        assert rates[1] == pytest.approx([0.1 * fall for fall in falls])
+
+
+def test_chooses_the_best_validation_and_stops_early() -> None:
+    values = iter([0.1, 0.5, 0.3, 0.2, 0.9])
+    seen = []
+
+    def validate(factors: Factors) -> float:
+        seen.append(factors)
+        return next(values)
+
+    found = fitted(Stop(20, validate, every=1, patience=2))
+    assert found.epochs == 2
+    assert len(found.history) == 4
+    assert torch.equal(found.factors.users, seen[1].users)
+    assert [row["valid_ndcg@10"] for row in found.history] == [0.1, 0.5, 0.3, 0.2]
+
+
+def test_validates_every_so_often_and_at_the_end() -> None:
+    found = fitted(Stop(5, lambda factors: 1.0, every=2))
+    validated = [row["epoch"] for row in found.history if row["valid_ndcg@10"] is not None]
+    assert validated == [2, 4, 5]
+    assert found.epochs == 2, "of equal ones the first"
+
+
+class Broken(Regularizer):
+    name = "broken"
+
+    def forward(self, U: Tensor, V: Tensor) -> Tensor:
+        return U.sum() * torch.nan
+
+
+def test_says_which_term_is_not_finite() -> None:
+    with pytest.raises(TrainingError, match="the regularizer broken is not finite in epoch 1"):
+        fitted(Stop(2), dim=3, reg=Broken(), reg_weight=1.0)
+    poisoned = UltraGCN(BOARD, dim=3)
+    poisoned.users[0, 0] = torch.nan
+    with pytest.raises(TrainingError, match="the loss of ultragcn is not finite"):
+        fit(poisoned, batches_of(), Stop(2))
+    with pytest.raises(TrainingError, match="not finite"):
+        fitted(Stop(5), dim=3, optimizer=Optimizer(lr=1e30))
+    wild = UltraGCN(BOARD, dim=3)
+    wild.users[:] = 1e20
+    with pytest.raises(TrainingError, match="ultragcn is not finite in epoch 1"):
+        fit(wild, batches_of(block_users=10**6), Stop(1), optimizer=Optimizer(lr=1e30))
+
+
+def test_ctrl_c_leaves_the_best_so_far() -> None:
+    calls = []
+
+    def validate(factors: Factors) -> float:
+        calls.append(factors)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return float(len(calls))
+
+    found = fitted(Stop(10, validate))
+    assert found.interrupted
+    assert found.epochs == 2
+    assert torch.equal(found.factors.items, calls[1].items)
+
+
+def test_progress_bar_shows_loss_valid_and_norm(capsys: pytest.CaptureFixture[str]) -> None:
+    fitted(Stop(2, lambda factors: 0.25), progress=True)
+    shown = capsys.readouterr().err
+    assert "loss " in shown
+    assert "valid ndcg@10 0.2500 (epoch 1)" in shown
+    assert "2->inf " in shown
+    fitted(Stop(2))
+    assert capsys.readouterr().err == ""
+
+
+def test_the_history_has_a_row_for_each_epoch() -> None:
+    found = fitted(Stop(3), reg=WeightDecay(), reg_weight=1e-3)
+    assert [row["epoch"] for row in found.history] == [1, 2, 3]
+    for row in found.history:
+        assert row["stage"] == "fit"
+        assert row["loss"] > 0
+        assert row["penalty"] > 0
+        assert row["seconds"] >= 0
+        assert row["valid_ndcg@10"] is None
+        assert "attacked_loss" not in row
+    assert found.history[-1]["two_to_inf"] == pytest.approx(two_to_inf(found.factors))
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("batching", ["rows", "pairs"])
+def test_the_loss_shown_is_that_of_the_first_steps_per_pair(name: str, batching: str) -> None:
+    """In one step out of sixteen it is computed; here there is but one."""
+    batches = batches_of(name=name, kind=batching, block_users=50, batch_size=10**4)
+    model = MODELS[name](BOARD, dim=3)
+    U, V = (part.clone() for part in model.scored())
+    (batch,) = batches.epoch(0)
+    expected = batches.objective.gradient(batch, U, V, value=True).value
+    found = fit(model, batches, Stop(1))
+    assert found.history[0]["loss"] == pytest.approx(expected / len(BOARD), rel=1e-6)
+
+
+def test_two_to_inf_is_the_norm_of_the_scores() -> None:
+    U, V = torch.randn(20, 3), torch.randn(30, 3)
+    assert two_to_inf(Factors(U, V)) == pytest.approx(float((U @ V.T).norm(dim=1).max()), rel=1e-5)
+    assert two_to_inf(Factors(torch.zeros(0, 2), torch.zeros(3, 2))) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("make", "name"), [*((MODELS[n], n) for n in OBJECTIVES), (LightGCN, "bpr")]
+)
+@pytest.mark.parametrize("batching", ["rows", "pairs"])
+def test_cold_users_and_items_survive_training(make: Any, name: str, batching: str) -> None:
+    pairs = Interactions.from_pairs([0, 0, 1, 2], [0, 1, 1, 2], 5, 6)[0]
+    batches = batches_of(pairs, name, kind=batching, block_users=2, batch_size=2)
+    factors = fit(make(pairs, dim=3), batches, Stop(30), reg=WeightDecay(), reg_weight=1e-3).factors
+    factors.check_finite()
+    assert torch.equal(factors.users[3], factors.users[4])
+    torch.testing.assert_close(factors.users[3], factors.users[:3].mean(dim=0))
+
+
+def test_no_epochs_leave_the_start_as_it_is() -> None:
+    model = UltraGCN(BOARD, dim=4)
+    start = model.factors()
+    found = fit(model, batches_of(), Stop(0, lambda factors: 1.0))
+    assert (found.epochs, found.history) == (0, [])
+    assert torch.equal(found.factors.users, start.users)
+    assert torch.equal(found.factors.items, start.items)
+
+
+def test_fit_refuses() -> None:
+    with pytest.raises(InputError, match="every at least 1, got 1, 0"):
+        fitted(Stop(1, every=0))
+    with pytest.raises(InputError, match="epochs must be at least 0 and every at least 1, got -1"):
+        fitted(Stop(-1))
+    with pytest.raises(InputError, match="schedule must be one of"):
+        fitted(Stop(1), optimizer=Optimizer(schedule="steps"))
+    with pytest.raises(InputError, match=r"beta1 must be in \[0, 1\)"):
+        fitted(Stop(1), optimizer=Optimizer(beta1=1.0))
+
+
+def test_a_penalty_that_needs_the_data_must_have_been_told() -> None:
+    with pytest.raises(InputError, match="prepare.*first"):
+        fitted(Stop(1), reg=DegreeDecay(), reg_weight=1.0)
+
+
+# --- resuming -------------------------------------------------------------------------------
+
+
+class Stopped(Exception):
+    """Somebody pulled the plug."""
+
+
+class Plug(CheckpointFiles):
+    """Keeps every state, and stops after some."""
+
+    left: int | None = None
+
+    def save(self, *arguments: Any, **options: Any) -> None:
+        super().save(*arguments, **options)
+        if self.left is not None:
+            self.left -= 1
+            if self.left == 0:
+                raise Stopped
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("batching", ["rows", "pairs"])
+@pytest.mark.parametrize(
+    "reg", [lambda: TwoToInf("twinest", budget=5), lambda: TwoToInf(refresh=8, every=2)]
+)
+def test_a_resumed_fit_has_the_same_bits(
+    name: str, batching: str, reg: Any, tmp_path: Path
+) -> None:
+    def once(checkpoint: Plug | None) -> Fitted:
+        batches = batches_of(name=name, kind=batching, block_users=6, batch_size=40)
+        return fit(
+            MODELS[name](BOARD, dim=4), batches, Stop(7, lambda factors: -two_to_inf(factors)),
+            reg=reg(), reg_weight=1e-3, checkpoint=checkpoint,
+            adversary=adversary("softmax", batches, AdversaryConfig(weight=0.1)),
+        )  # fmt: skip
+
+    whole = once(None)
+    files = Plug(tmp_path, every=0.0)
+    for left in (3, 2):
+        files.left = left
+        with pytest.raises(Stopped):
+            once(files)
+    files.left = None
+    resumed = once(files)
+    assert torch.equal(resumed.factors.users, whole.factors.users)
+    assert torch.equal(resumed.factors.items, whole.factors.items)
+    assert resumed.epochs == whole.epochs
+    for one, two in zip(resumed.history, whole.history, strict=True):
+        assert {k: v for k, v in one.items() if k != "seconds"} == {
+            k: v for k, v in two.items() if k != "seconds"
+        }
+    # A finished one is not made again.
+    assert once(files).history == resumed.history
+
+
+def test_a_resumed_fit_keeps_its_patience(tmp_path: Path) -> None:
+    values = iter([0.5, 0.4, 0.3, 0.2, 0.9])
+    files = Plug(tmp_path, every=0.0)
+    files.left = 2
+    stop = Stop(20, lambda factors: next(values), patience=3)
+    with pytest.raises(Stopped):
+        fitted(stop, checkpoint=files)
+    files.left = None
+    found = fitted(stop, checkpoint=files)
+    assert len(found.history) == 4
+    assert found.epochs == 1
