@@ -12,8 +12,8 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "robustcf"
 
-# From the ground up: a room may import any room below it that is listed for it, and no other. A room
-# that is not listed has no place in the house yet.
+# From the ground up: a room may import any room below it that is listed for it, and no other. A
+# room that is not listed has no place in the house yet.
 GROUND = {"errors", "support"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from tests.recorded import cases
 
 HERE = Path(__file__).resolve().parent
