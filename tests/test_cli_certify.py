@@ -24,6 +24,7 @@ def trained(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_certificate_of_a_run_beside_its_attacks(trained, capsys):
     capsys.readouterr()
     words = ["certify", str(trained), "--absolute", "--epsilons", "0", "0.001", "0.02"]
@@ -66,6 +67,7 @@ def test_the_certificate_of_a_run_beside_its_attacks(trained, capsys):
     assert not (trained / "certificates").exists(), "one home"
 
 
+@pytest.mark.slow
 def test_sizes_are_relative_unless_told_otherwise(trained, capsys):
     capsys.readouterr()
     assert run(["certify", str(trained), "--epsilons", "0", "0.01", "--json"]) == 0
@@ -81,6 +83,7 @@ def test_sizes_are_relative_unless_told_otherwise(trained, capsys):
     assert data["realised"][1]["items"] == pytest.approx(0.01 * unit)
 
 
+@pytest.mark.slow
 def test_another_certificate_of_the_same_name_is_told(trained, capsys):
     words = ["certify", str(trained), "--epsilons", "0", "0.003"]
     assert run(words) == 0
@@ -101,6 +104,7 @@ def test_another_certificate_of_the_same_name_is_told(trained, capsys):
     assert said in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_sides_cutoffs_bounds_and_units_reach_the_certificate(trained, capsys):
     arguments = ["certify", str(trained), "--relative", "--side", "users", "--k", "3", "5"]
     assert run([*arguments, "--bound", "plain", "--epsilons", "0.01"]) == 0
@@ -122,6 +126,7 @@ def test_sides_cutoffs_bounds_and_units_reach_the_certificate(trained, capsys):
     assert "0.002" in capsys.readouterr().out, "the sizes when none are given"
 
 
+@pytest.mark.slow
 def test_each_user_alone_on_demand(trained, capsys):
     arguments = [
         "certify",

@@ -114,6 +114,7 @@ def test_a_certificate_on_valid_is_that_of_a_split_whose_test_pairs_these_are(se
     assert on_test["ndcg@4"].tolist() != found["ndcg@4"].tolist()
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(worlds(), st.floats(0.01, 1.5), st.sampled_from(SIDES), st.booleans(), st.integers(0, 99))
 @pytest.mark.filterwarnings("ignore:the gradient of softmax is zero")
@@ -178,6 +179,7 @@ def places_to_stand(factors, split, user, user_room, rng):
         yield u + user_room * direction / np.linalg.norm(direction)
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(worlds(), st.floats(0.01, 1.0), st.sampled_from(SIDES), st.booleans(), st.integers(0, 99))
 def test_no_constructed_worst_case_falls_below_the_certificate(

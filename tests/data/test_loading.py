@@ -346,6 +346,7 @@ def _write_entry(folder: str, key: str, size: int) -> None:
         assert len(stored[0]["train"]) == size
 
 
+@pytest.mark.slow
 def test_two_processes_may_write_the_same_entry(tmp_path):
     context = multiprocessing.get_context("spawn")
     arguments = (str(tmp_path), "same.npz", 50_000)

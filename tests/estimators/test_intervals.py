@@ -55,6 +55,7 @@ def test_coverage(method: str, kind: str) -> None:
     assert wrong <= MOST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_coverage_of_save(kind: str) -> None:
     A = KINDS[kind]
@@ -66,6 +67,7 @@ def test_coverage_of_save(kind: str) -> None:
     assert wrong <= MOST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_certified_answers_are_right(kind: str) -> None:
     A = KINDS[kind]

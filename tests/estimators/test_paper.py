@@ -187,6 +187,7 @@ def test_concentration_lemma() -> None:
     assert failures <= delta
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [5, 41])
 def test_adaptive_power_fails_on_the_example(budget: int) -> None:
     """diag(2, 1): stuck at 1 with probability (2 / pi) atan(1 / 2), whatever the budget."""

@@ -118,6 +118,7 @@ def test_shrinking_is_the_proximal_step_of_the_nuclear_norm(seed: int, share: fl
     torch.testing.assert_close(after.users.T @ after.users, after.items.T @ after.items)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_trained_factors_keep_their_quality_and_more_of_it_under_attack(seed: int) -> None:
     """The attack is aimed at the factors it attacks, at several sharpnesses of its softmax."""

@@ -136,6 +136,7 @@ def mean_gradient(batches: Batches, U: Tensor, V: Tensor, epochs: int) -> tuple[
     return stack.mean(dim=0), stack.std(dim=0) / epochs**0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", [BCE, BPR])
 def test_both_batchings_have_the_same_expected_gradient(seed: int, kind: Any) -> None:

@@ -18,7 +18,7 @@ from tests.recorded import cases
 HERE = Path(__file__).resolve().parent
 RECORDED = {name: json.loads((HERE / f"{name}.json").read_text()) for name in ("demo", "ml-1m")}
 # What every change is checked by; the others take minutes.
-QUICK = ("bpr-mf weight_decay", "ultragcn pairs", "two_to_inf twinest")
+QUICK = ("bpr-mf weight_decay", "two_to_inf twinest")
 
 
 @pytest.fixture(autouse=True)

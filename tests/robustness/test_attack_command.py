@@ -115,6 +115,7 @@ def test_sides_that_contradict_each_other_are_refused(trained, capsys):
     assert "--side users and --users/--items contradict each other" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_uneven_rows_are_pointed_out(trained, capsys, tmp_path):
     """A median that does not stand for the rows: a note, for sizes in medians only."""
     uneven = tmp_path / "uneven"
@@ -192,6 +193,7 @@ def test_auto_lists_its_members(trained, capsys):
     assert "pgd-softmax" in out
 
 
+@pytest.mark.slow
 def test_the_oracle_says_that_it_is_one(trained, capsys):
     arguments = ["--objective", "softmax", "--epsilons", "0", "0.3"]
     data = attacked(trained, capsys, *arguments, "--positives", "test")
@@ -300,6 +302,7 @@ def test_a_result_that_was_there_is_left_or_said_to_be_replaced(trained, capsys)
     assert said in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_control_is_one_file_whoever_made_it(trained, capsys):
     sizes = ["--epsilons", "0", "0.13"]
     one = attacked(trained, capsys, *sizes)

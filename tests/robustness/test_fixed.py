@@ -237,6 +237,7 @@ def check_sound(target: Target, size: float, side: str, relative: bool, seed: in
             check_not_below(report, certificate, x, [row])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("scale", [100.0, 1.0, 0.01])
 @pytest.mark.parametrize("side", SIDES)

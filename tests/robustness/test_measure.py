@@ -38,6 +38,7 @@ ATTACKS = [name for name in NAMES if name not in ("certificate", "personal")]
 # --- order ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("side", SIDES)
@@ -62,6 +63,7 @@ def test_nothing_is_below_what_is_certified(seed, unit, side):
     assert certified["ndcg@3"][-1] < certified["ndcg@3"][0], "there is something to lose"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("norm", BUDGETS)
 def test_auto_is_at_most_each_of_its_members_measured_alone(seed, norm):
@@ -97,6 +99,7 @@ def test_size_0_is_the_clean_result_to_the_bit(attack, dtype):
         np.testing.assert_array_equal(curve.users, clean.users)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("attack", NAMES)
 def test_relative_curves_of_multiples_are_the_same(seed, attack):

@@ -75,6 +75,7 @@ def test_auto_never_rises_and_is_never_above_a_member(budget, side):
             assert curve.realised[n][key] == max(m.realised[n][key] for m in members.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["auto", "fgm-bce", "pgd-softmax", "random", "certificate"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_relative_curves_do_not_see_a_change_of_scale(dtype, attack):

@@ -104,6 +104,7 @@ class Killed(BaseException):
     """Stands for SIGKILL where a subprocess would be slow: nothing may clean up after it."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -145,6 +145,7 @@ def test_sign_flips_agree_with_every_flip_there_is(seed):
     assert abs(found - exact) < 4 * np.sqrt(exact * (1 - exact) / 40_000) + 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_sign_flips_agree_with_scipy(seed):
     rng = np.random.default_rng(seed)

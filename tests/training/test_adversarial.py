@@ -65,6 +65,7 @@ def weights_of(rival: Adversary) -> dict[str, Any]:
     return {name: getattr(config, name) for name in WEIGHTS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("name", "training", "batching"), list(itertools.product(STEPPING, OBJECTIVES, BATCHINGS))
@@ -175,6 +176,7 @@ SMALL = TrainConfig.of(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batching", BATCHINGS)
 @pytest.mark.parametrize(
     ("model", "objective"), [("ultragcn", "bce"), ("bpr-mf", "bpr"), ("ultragcn", "softmax")]
@@ -209,6 +211,7 @@ def test_no_adversary_adds_nothing() -> None:
     assert torch.equal(gradient.items, plain.items)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("model", "objective", "name"),
@@ -226,6 +229,7 @@ def test_learns_a_checkerboard(model: str, objective: str, name: str, seed: int)
     assert train(split, config).evaluate((4,))["recall@4"] > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_adversarial_personalized_ranking_degrades_less(seed: int) -> None:
     """He et al.'s claim: at equal size of the attack, less of the quality is lost."""

@@ -42,6 +42,7 @@ def published(split: Split) -> Split:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("model", "objective"),
@@ -60,6 +61,7 @@ def test_learns_a_checkerboard(seed: int, model: str, objective: str) -> None:
     assert train(split, config).evaluate((4,))["recall@4"] == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("batching", ["rows", "pairs"])
 def test_the_softmax_learns_from_pairs_as_from_rows(seed: int, batching: str) -> None:

@@ -32,6 +32,7 @@ def test_exact_norms(seed, block):
     assert net.training
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_estimates_approach_the_exact_stable_rank(seed):
     net, x = small_net(seed), images(seed, 4)

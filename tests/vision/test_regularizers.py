@@ -75,6 +75,7 @@ def exact_operator_norm(dense: torch.Tensor, p: float, q: float) -> torch.Tensor
     raise NotImplementedError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("p", "q"), [(2, 2), (math.inf, math.inf), (2, math.inf)])
 def test_power_methods_climb_and_never_exceed_the_norm(seed, p, q):
@@ -151,6 +152,7 @@ REGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REGS)
 @pytest.mark.parametrize("training", [False, True])
 def test_gradcheck_in_the_weights(name, training):

@@ -93,6 +93,7 @@ def test_batches_cover_every_image_once_and_are_seeded():
         list(batches(split.train.take(slice(0, 0)), NOTHING, config, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reg", "seed"),
     [*[("none", seed) for seed in range(3)], *[("two_to_inf", seed) for seed in range(3)],
@@ -109,6 +110,7 @@ def test_it_learns_with_every_regularizer(reg, seed):
     assert (fitted.overhead > 0) == (reg != "none")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reg", ["frobenius", "spectral", "infinity", "two_to_inf"])
 def test_a_penalty_lowers_its_norm_at_equal_accuracy(reg):
     split = toy(1)
@@ -158,6 +160,7 @@ class Killed(Exception):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reg", ["none", "two_to_inf"])
 @pytest.mark.parametrize("when", [1, 2, 3])
 def test_a_resumed_run_ends_as_an_undisturbed_one(tmp_path, monkeypatch, digits, reg, when):
