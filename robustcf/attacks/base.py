@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -82,7 +82,10 @@ class Attack(ABC):
 
     @abstractmethod
     def propose(self, factors: Factors, allowed: dict[str, float]) -> tuple[Tensor, Tensor]:
-        """Perturbations of U and V for these budgets; whatever is too large will be projected."""
+        """Perturbations of U and V for these budgets; whatever is too large will be projected.
+
+        Two tensors shaped like U and V. The factors themselves must stay as they are.
+        """
 
     def perturb(self, factors: Factors, epsilon: float) -> Perturbed:
         """Attack factors with a budget of epsilon.
@@ -90,7 +93,8 @@ class Attack(ABC):
         With epsilon 0 the very same factors come back, so the clean result is met to the bit.
 
         Raises:
-            InputError: epsilon is negative or not finite, or the factors are not finite.
+            InputError: epsilon is negative or not finite, the factors are not finite, or the
+                attack proposes something else than two finite tensors shaped like U and V.
         """
         check_epsilons([epsilon])
         factors.check_finite()
@@ -110,7 +114,7 @@ class Attack(ABC):
         if epsilon == 0:
             return Perturbed(factors, epsilon, allowed, realised)
         with torch.no_grad():
-            proposed = dict(zip(parts, self.propose(factors, allowed), strict=True))
+            proposed = self._proposed(factors, allowed)
             attacked = {}
             for name, part in parts.items():
                 if allowed[name] == 0:
@@ -123,11 +127,89 @@ class Attack(ABC):
                 realised[name] = self.budget.measure(attacked[name].double() - part.double())
                 most = allowed[name] * (1 + _TOLERANCE) + _rounding(part)
                 if not realised[name] <= most:
+                    self._check_finite(name, proposed[name])
                     raise BudgetError(
-                        f"{self.name} spent {realised[name]:g} of {allowed[name]:g} on the {name}: "
-                        "a bug, report it"
+                        f"{self._called} spent {realised[name]:g} of {allowed[name]:g} on the "
+                        f"{name}: a bug, report it"
                     )
         return Perturbed(Factors(attacked["users"], attacked["items"]), epsilon, allowed, realised)
+
+    @property
+    def _is_ours(self) -> bool:
+        """Whether all code of this attack is of this package; code from outside is checked more."""
+        parts = (self, self.budget, getattr(self, "objective", None))
+        modules = (type(part).__module__ for part in parts if part is not None)
+        return all(module.partition(".")[0] == __name__.partition(".")[0] for module in modules)
+
+    @property
+    def _called(self) -> str:
+        """Its name; a class from outside may have inherited one, or have none."""
+        name = type(self).__name__
+        return self.name or name if type(self).__module__.startswith("robustcf.") else name
+
+    def _proposed(self, factors: Factors, allowed: dict[str, float]) -> dict[str, Tensor]:
+        """What :meth:`propose` returns, checked: an attack moves factors by its budget alone."""
+        versions = _versions(factors)
+        kept = None if self._is_ours else tuple(part.clone() for part in factors)
+        try:
+            answer: Any = self.propose(factors, dict(allowed))
+        finally:
+            # Through numpy or .data a tensor is changed without a new version.
+            changed = versions != _versions(factors)
+            if kept is not None:
+                for part, before in zip(factors, kept, strict=True):
+                    if not torch.equal(part, before):
+                        changed = True
+                        part.copy_(before)
+        if changed:
+            raise InputError(
+                f"attack {self._called} changed the factors that it was given: propose must leave "
+                "them as they are and return perturbations; change a copy, factors.users.clone()"
+            )
+        several = isinstance(answer, Iterable) and not isinstance(answer, Tensor)
+        found = tuple(answer) if several else (answer,)
+        expected = tuple(factors)
+        if len(found) != len(expected) or not all(map(_fits, found, expected)):
+            shapes = " and ".join(str(tuple(part.shape)) for part in expected)
+            raise InputError(
+                f"attack {self._called}: propose must return two tensors shaped like U and V, "
+                f"{shapes}, got {' and '.join(map(_words, found))}"
+            )
+        proposed = {
+            name: value.to(part)
+            for name, value, part in zip(("users", "items"), found, expected, strict=True)
+        }
+        if kept is not None:
+            for name, value in proposed.items():
+                if allowed[name] > 0:
+                    self._check_finite(name, value)
+        return proposed
+
+    def _check_finite(self, name: str, proposed: Tensor) -> None:
+        if bool(torch.isfinite(proposed).all()):
+            return
+        message = f"attack {self._called} proposed values that are not finite for the {name}"
+        if self._is_ours:
+            raise BudgetError(f"{message}: a bug, report it")
+        raise InputError(f"{message}: look for a division by zero or an overflow in its propose")
+
+
+def _versions(factors: Factors) -> list[int]:
+    """How often torch has changed the tensors in place, as far as it counts that."""
+    return [part._version for part in factors if not part.is_inference()]
+
+
+def _fits(value: object, part: Tensor) -> bool:
+    """Whether this is a perturbation of a factor: real numbers in the same shape."""
+    return isinstance(value, Tensor) and value.shape == part.shape and not value.is_complex()
+
+
+def _words(value: object) -> str:
+    """What a proposal is, for a message."""
+    if isinstance(value, Tensor):
+        kind = "complex " if value.is_complex() else ""
+        return f"a {kind}tensor of shape {tuple(value.shape)}"
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def _rounding(part: Tensor) -> float:

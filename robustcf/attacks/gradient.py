@@ -128,7 +128,7 @@ class FGM(Attack):
             f"the gradient of {self.objective.name} is zero everywhere: {self.name} has no "
             "direction to go and leaves the factors as they are",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

@@ -244,6 +244,139 @@ def test_an_attack_that_cheats_is_found_out(monkeypatch):
         noise.perturb(random_factors(0), 0.1)
 
 
+class Own(Attack):
+    """An attack of the user's own that does what it is told."""
+
+    def __init__(self, does, **options):
+        super().__init__(**options)
+        self.does = does
+
+    def propose(self, factors, allowed):
+        return self.does(factors, allowed)
+
+
+def ones(factors, allowed=None):
+    return tuple(torch.ones_like(part) for part in factors)
+
+
+def in_place(factors, allowed):
+    factors.users.mul_(-1)
+    return ones(factors)
+
+
+def through_numpy(factors, allowed):
+    factors.items.numpy()[:] *= -1
+    return ones(factors)
+
+
+def through_data(factors, allowed):
+    factors.items.data.neg_()
+    return ones(factors)
+
+
+def half_way(factors, allowed):
+    factors.users.zero_()
+    raise ZeroDivisionError("half way")
+
+
+@pytest.mark.parametrize("cheat", [in_place, through_numpy, through_data, half_way])
+def test_an_attack_cannot_change_the_factors_in_place(cheat):
+    users, items = np.ones((4, 2)), np.ones((3, 2))
+    message = "attack Own changed the factors that it was given: propose must|half way"
+    with pytest.raises((InputError, ZeroDivisionError), match=message):
+        Own(cheat).perturb(Factors(users, items), 0.1)
+    assert (users == 1).all(), "the user's own arrays are as they were"
+    assert (items == 1).all()
+
+
+def test_an_objective_cannot_change_the_factors_in_place():
+    class Zeroing(Softmax):
+        def full_gradient(self, U, V):
+            found = super().full_gradient(U, V)
+            U.zero_()
+            return found
+
+    factors = random_factors(0)
+    with pytest.raises(InputError, match="attack fgm changed the factors"):
+        FGM(Zeroing(BOARD.train, dtype=torch.float64), relative=False).perturb(factors, 0.1)
+    assert factors.users.all()
+
+
+def test_an_attack_cannot_raise_its_own_budget():
+    def greedy(factors, allowed):
+        allowed["users"] = allowed["items"] = 1e6
+        return tuple(1e6 * part for part in ones(factors))
+
+    got = Own(greedy, relative=False).perturb(random_factors(0), 0.1)
+    assert got.allowed == {"users": 0.1, "items": 0.1}
+    assert got.realised["users"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("proposed", "got"),
+    [
+        (None, "None"),
+        (torch.ones(20, 4), r"a tensor of shape \(20, 4\)"),
+        ((torch.ones(20, 4), None), r"a tensor of shape \(20, 4\) and None"),
+        ((torch.ones(30, 4), torch.ones(20, 4)), r"a tensor of shape \(30, 4\) and a"),
+        ((torch.ones(20, 4), np.ones((30, 4))), ".* and a ndarray"),
+        ((torch.ones(20, 4), torch.ones(30, 4, dtype=torch.complex64)), ".* and a complex tensor"),
+        ((torch.ones(20, 4),) * 3, "a tensor .* and a tensor .* and a tensor"),
+        (3.0, "a float"),
+    ],
+)
+def test_a_proposal_must_be_two_tensors_like_the_factors(proposed, got):
+    expected = (
+        r"Own: propose must return two tensors shaped like U and V, \(20, 4\) and \(30, 4\), got "
+    )
+    with pytest.raises(InputError, match=expected + got):
+        Own(lambda factors, allowed: proposed).perturb(random_factors(0), 0.1)
+
+
+def test_a_proposal_of_another_precision_is_converted():
+    for dtype in (torch.float32, torch.float64, torch.int64):
+        own = Own(lambda factors, allowed, d=dtype: [part.to(d) for part in ones(factors)])
+        got = own.perturb(random_factors(0, dtype=torch.float32), 0.1)
+        assert got.factors.users.dtype == got.factors.items.dtype == torch.float32
+
+
+@pytest.mark.parametrize("budget", BUDGETS.values())
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("side", ["users", "items"])
+def test_a_proposal_that_is_not_finite_is_told(budget, value, side):
+    def spoilt(factors, allowed):
+        proposed = dict(zip(("users", "items"), ones(factors), strict=True))
+        proposed[side][2, 1] = value
+        return proposed["users"], proposed["items"]
+
+    message = f"attack Own proposed values that are not finite for the {side}: look"
+    with pytest.raises(InputError, match=message):
+        Own(spoilt, budget=budget()).perturb(random_factors(0), 0.1)
+    # What is not asked for is not looked at.
+    other = {"users": "items", "items": "users"}[side]
+    Own(spoilt, budget=budget(), side=other).perturb(random_factors(0), 0.1)
+
+
+def test_a_gradient_that_is_not_finite_is_told():
+    class Spoilt(Softmax):
+        def full_gradient(self, U, V):
+            found = super().full_gradient(U, V)
+            found.items[0, 0] = float("nan")
+            return found
+
+    with pytest.raises(
+        InputError, match="attack fgm proposed values that are not finite for the i"
+    ):
+        FGM(Spoilt(BOARD.train, dtype=torch.float64)).perturb(random_factors(0), 0.1)
+
+
+def test_values_that_are_not_finite_are_a_bug_of_attacks_of_the_package_alone(monkeypatch):
+    noise = RandomNoise()
+    monkeypatch.setattr(noise.budget, "scale", lambda direction, epsilon: direction / 0)
+    with pytest.raises(BudgetError, match="random proposed values .* the users: a bug, report it"):
+        noise.perturb(random_factors(0), 0.1)
+
+
 def test_bad_input():
     factors = random_factors(0)
     for epsilon in (-0.1, float("nan"), float("inf")):
