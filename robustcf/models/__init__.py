@@ -3,6 +3,7 @@
 from robustcf.models.base import INITS, Model, ModelConfig, fold_in
 from robustcf.models.bprmf import BPRMF
 from robustcf.models.lightgcn import LightGCN, LightGCNConfig
+from robustcf.models.softmaxmf import SoftmaxMF, SoftmaxMFConfig
 from robustcf.models.ultragcn import UltraGCN
 from robustcf.support.registry import MODELS
 
@@ -14,6 +15,8 @@ __all__ = [
     "LightGCNConfig",
     "Model",
     "ModelConfig",
+    "SoftmaxMF",
+    "SoftmaxMFConfig",
     "UltraGCN",
     "fold_in",
 ]

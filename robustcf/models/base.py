@@ -71,6 +71,8 @@ class Model(ABC, Generic[ConfigT]):
     Config: ClassVar[type[ModelConfig]] = ModelConfig
     #: The objective that it is trained with unless told otherwise.
     objective: ClassVar[str] = "bce"
+    #: The regularizer that it is trained with unless told otherwise.
+    reg: ClassVar[str] = "weight_decay"
     #: For ``spectral`` and ``smooth``: minus the score that everything starts from.
     base_logit: ClassVar[float] = 5.0
     #: Training settings that suit it better than the defaults of
@@ -152,6 +154,9 @@ class Model(ABC, Generic[ConfigT]):
     def pull_back(self, gradient: Gradient) -> Gradient:
         """The gradient for the parameters, from that for the scored factors."""
         return gradient
+
+    def updated(self, rows: Tensor | None) -> None:
+        """Training has changed all items, and these users (None: all): scored rows follow."""
 
     def factors(self) -> Factors:
         """The scored factors. A user without training pairs gets the mean of those who have some.

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -65,6 +67,65 @@ class SparseRows:
     rows: Tensor
     columns: Tensor
     weights: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class OwnItems:
+    """Which items the users of a block have, ready for products with weights that change.
+
+    Args:
+        rows: position of the user in the block, ascending, int64.
+        columns: item, int64.
+        degrees: items of each user of the block, int64.
+        n_items: items there are.
+        order: the entries sorted by item, then by user: where a transposed product reads them.
+    """
+
+    rows: Tensor
+    columns: Tensor
+    degrees: Tensor
+    n_items: int
+    order: Tensor
+
+    @classmethod
+    def of(cls, block: Any) -> OwnItems:
+        """From a scipy CSR matrix, users of the block x items."""
+        degrees = torch.from_numpy(np.diff(block.indptr).astype(np.int64))
+        rows = torch.repeat_interleave(degrees)
+        columns = torch.from_numpy(block.indices.astype(np.int64))
+        return cls(rows, columns, degrees, block.shape[1], columns.argsort(stable=True))
+
+    @classmethod
+    def of_entries(cls, entries: SparseRows, n_users: int, n_items: int) -> OwnItems:
+        """From entries whose rows ascend."""
+        degrees = torch.bincount(entries.rows, minlength=n_users)
+        order = entries.columns.argsort(stable=True)
+        return cls(entries.rows, entries.columns, degrees, n_items, order)
+
+    def entries(self, weights: Tensor) -> SparseRows:
+        """The entries with weights, on the device of the weights."""
+        rows, columns = self.rows.to(weights.device), self.columns.to(weights.device)
+        return SparseRows(rows, columns, weights)
+
+    def subtract_products(
+        self, weights: Tensor, users: Tensor, items: Tensor, to_users: Tensor, to_items: Tensor
+    ) -> None:
+        """``to_users -= S items`` and ``to_items -= S^T users``, S the matrix of the weights."""
+        if weights.device.type != "cpu":
+            entries = self.entries(weights)
+            add_sparse_product(to_users, entries, items, scale=-1.0)
+            add_sparse_product(to_items, entries, users, scale=-1.0, transposed=True)
+            return
+        from scipy.sparse import csr_matrix
+
+        # The structure is known: no sorting, as building it from entries would need.
+        shape = (len(self.degrees), self.n_items)
+        ends = np.concatenate(([0], self.degrees.cumsum(0).numpy()))
+        forward = csr_matrix((weights.numpy(), self.columns.numpy(), ends), shape=shape)
+        to_users.sub_(torch.from_numpy(forward @ items.detach().numpy()))
+        ends = np.concatenate(([0], np.cumsum(np.bincount(self.columns, minlength=shape[1]))))
+        parts = weights[self.order].numpy(), self.rows[self.order].numpy(), ends
+        to_items.sub_(torch.from_numpy(csr_matrix(parts, shape=shape[::-1]) @ users.numpy()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,22 +224,32 @@ class _ScoreBlock:
         item_gradient.addmm_(self.scores.T, self.users * factor)
 
 
-def _score_blocks(users: Tensor, items: Tensor, positives: SparseRows) -> Iterator[_ScoreBlock]:
-    """Scores block by block, in one buffer that the caller may write to."""
+def _dense_blocks(users: Tensor, items: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Span, users and scores block by block, in one buffer that the caller may write to."""
     n = len(items)
-    size = max(1, BLOCK_BYTES // max(1, n * items.element_size()))
+    size = _block_size(items)
     buffer = items.new_empty(min(size, len(users)) * n)
-    bounds = torch.searchsorted(
-        positives.rows, torch.arange(0, len(users) + size, size, device=users.device)
-    ).tolist()
-    for part, start in enumerate(range(0, len(users), size)):
+    for start in range(0, len(users), size):
         block = users[start : start + size]
         scores = buffer[: len(block) * n].view(len(block), n)
         torch.mm(block, items.T, out=scores)
+        yield slice(start, start + len(block)), block, scores
+
+
+def _block_size(items: Tensor) -> int:
+    return max(1, BLOCK_BYTES // max(1, len(items) * items.element_size()))
+
+
+def _score_blocks(users: Tensor, items: Tensor, positives: SparseRows) -> Iterator[_ScoreBlock]:
+    """Scores block by block, with the positives of each."""
+    n, size = len(items), _block_size(items)
+    bounds = torch.searchsorted(
+        positives.rows, torch.arange(0, len(users) + size, size, device=users.device)
+    ).tolist()
+    for part, (span, block, scores) in enumerate(_dense_blocks(users, items)):
         entries = slice(bounds[part], bounds[part + 1])
-        rows = positives.rows[entries] - start
+        rows = positives.rows[entries] - span.start
         places = rows * n + positives.columns[entries]
-        span = slice(start, start + len(block))
         yield _ScoreBlock(span, block, scores, rows, positives.weights[entries], places)
 
 
@@ -239,6 +310,57 @@ def softmax_rows(
         # exp(s) / norm * weight - shares, with the factor of a row left to the small products.
         flat[places] -= shares * (norm / weight)[rows]
         block.add_products(items, factor[:, None], gradient, item_gradient)
+    return gradient, total if value else None
+
+
+# exp of a float32 overflows beyond 88; a catalogue of millions of items still fits below this.
+_EXP_LIMIT = 60.0
+
+
+def log_partition_rows(
+    users: Tensor, items: Tensor, mass: Tensor, item_gradient: Tensor, *, value: bool = False
+) -> tuple[Tensor, float | None]:
+    """Gradient of ``sum over users of mass * log sum over items of exp(s)``, some users at a time.
+
+    Where the rows are so short that no score can overflow (rows of length 1, say), the largest
+    score is not looked for, and the sums come out of the product that the users' gradient needs
+    anyway: the scores are written once, exponentiated once and read twice.
+
+    Args:
+        users: the block's embeddings, B x d.
+        items: the items of the sum, n x d.
+        mass: one weight per user.
+        item_gradient: n x d, to which the gradient for the items is ADDED.
+        value: whether to compute the loss too (cheap here).
+
+    Returns:
+        The gradient for the users (B x d), and the loss or None.
+
+    Cost: three products of B x n x d and one pass over the scores.
+
+    Example:
+        >>> U, V = torch.zeros(1, 1), torch.ones(2, 1)
+        >>> _, loss = log_partition_rows(U, V, torch.ones(1), torch.zeros(2, 1), value=True)
+        >>> round(loss, 4)
+        0.6931
+    """
+    longest = [float(torch.linalg.vector_norm(rows, dim=1).amax()) for rows in (users, items)]
+    bounded = longest[0] * longest[1] <= _EXP_LIMIT
+    wide = torch.cat((items, items.new_ones(len(items), 1)), dim=1)
+    gradient = torch.empty_like(users)
+    total = 0.0
+    for span, block, scores in _dense_blocks(users, items):
+        top = None
+        if not bounded:
+            top = scores.amax(dim=1)
+            scores.sub_(top[:, None])
+        sums = scores.exp_() @ wide
+        norm, weight = sums[:, -1], mass[span]
+        if value:
+            total += float(weight @ (norm.log() if top is None else norm.log() + top))
+        factor = (weight / norm)[:, None]
+        torch.mul(sums[:, :-1], factor, out=gradient[span])
+        item_gradient.addmm_(scores.T, block * factor)
     return gradient, total if value else None
 
 

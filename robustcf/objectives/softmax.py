@@ -1,16 +1,18 @@
-"""The full softmax over the catalogue: aware of the ranking."""
+"""The softmax over the catalogue: aware of the ranking, with a temperature."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from robustcf.data.interactions import Interactions
+from robustcf.errors import InputError
 from robustcf.objectives.base import (
     SLOPE_USERS,
     Batch,
@@ -19,34 +21,70 @@ from robustcf.objectives.base import (
     Ids,
     ObjectiveConfig,
 )
-from robustcf.objectives.kernels import SparseRows, softmax_rows
+from robustcf.objectives.kernels import (
+    OwnItems,
+    SparseRows,
+    log_partition_rows,
+    softmax_rows,
+    sparse_scores,
+)
 from robustcf.objectives.margin import CentredMargin
+from robustcf.support.checks import check_choice, check_number, check_numbers
+
+WEIGHTINGS = ("users", "pairs")
 
 
 @dataclass(frozen=True)
 class SoftmaxConfig(ObjectiveConfig):
-    """The softmax has nothing to set."""
+    """Settings of the softmax; the defaults are those of the attack.
+
+    Args:
+        temperature: the scores are divided by it. With rows of length 1 about 0.1 to 0.2: smaller
+            looks harder at the best-placed negatives.
+        positive_temperature: None for the mean of a user's own scores; a number for the bilateral
+            form, a soft maximum of them at this temperature.
+        weighting: ``users``: every user counts once; ``pairs``: as often as they have items.
+        sampled_items: items drawn for a block to stand for the whole catalogue in the sum; None
+            for all of them.
+    """
+
+    temperature: float = 1.0
+    positive_temperature: float | None = None
+    weighting: str = "users"
+    sampled_items: int | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        check_number("temperature", self.temperature, positive=True)
+        if self.positive_temperature is not None:
+            check_number("positive_temperature", self.positive_temperature, positive=True)
+        check_choice("weighting", self.weighting, WEIGHTINGS)
 
 
 class Softmax(ComparingObjective[SoftmaxConfig]):
-    """Full softmax over the catalogue against a user's own items.
+    """Softmax over the catalogue against a user's own items.
 
-    The objective is, summed over the users who have items::
+    The objective is, summed over the users who have items, with t the temperature::
 
-        log sum over all items j of exp(s_uj)  -  mean over own items i of s_ui
+        w_u (log sum over all items j of exp(s_uj / t)  -  mean over own items i of s_ui / t)
+
+    where w_u is 1, or the number of the user's items (``weighting``). The published losses draw
+    the items of the sum; here it is exact, unless ``sampled_items`` are drawn: then the sum over
+    them, times n_items / sampled_items, is an unbiased estimate of it. ``positive_temperature`` p
+    replaces the mean of own scores by ``p log mean exp(s_ui / p)``: the bilateral softmax loss.
 
     It rises when own items fall behind the others, and is blind to a constant added to all of a
-    user's scores, as a ranking is; the cross-entropy spends most of an attack on just that. Every
-    user counts once, whatever the number of their pairs. A batch of pairs gives, for a pair (u, i),
-    one over deg(u) of u's term.
+    user's scores, as a ranking is; the cross-entropy spends most of an attack on just that. A batch
+    of pairs gives, for a pair (u, i), its share of u's term.
 
     Args:
         pairs: the positives: those that a model learns from, or, for an attacker who knows the
             labels, those that the evaluation counts.
-        config: nothing to set.
+        config: the settings; None for the defaults.
         **options: see :class:`robustcf.objectives.base.Objective`.
 
-    Cost of a gradient: three products of users x items x dim, for the users of the batch.
+    Cost of a gradient: three products of users x items x dim, for the users of the batch and the
+    items of the sum.
 
     Example:
         >>> pairs = Interactions(np.array([0]), np.array([0]), 1, 2)
@@ -61,18 +99,39 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
     # best of each alone are 1 for softmax and 6 for bpr, by about one per cent.
     log2_temperature = 2.0
 
+    def __init__(
+        self, pairs: Interactions, config: SoftmaxConfig | None = None, **options: Any
+    ) -> None:
+        """Check that there are as many items as are to be drawn."""
+        super().__init__(pairs, config, **options)
+        drawn = self.config.sampled_items
+        if drawn is not None and drawn > pairs.n_items:
+            raise InputError(
+                f"sampled_items must be at most the {pairs.n_items} items there are, got {drawn}: "
+                "leave it out to take them all"
+            )
+
+    @property
+    def _plain(self) -> bool:
+        """Whether nothing is divided or drawn."""
+        c = self.config
+        return c.temperature == 1.0 and c.positive_temperature is None and c.sampled_items is None
+
     def full_gradient(self, U: Tensor, V: Tensor) -> Gradient:
-        """Value and gradient over all users at (U, V), in one go."""
+        """Value and gradient over all users at (U, V), in one go; nothing is drawn."""
         self.check_shapes(U, V)
-        pairs = self.pairs
-        own = SparseRows(
-            torch.tensor(pairs.users, dtype=torch.int64, device=U.device),
-            torch.tensor(pairs.items, dtype=torch.int64, device=U.device),
-            1.0 / torch.tensor(pairs.user_degrees[pairs.users], device=U.device).to(U.dtype),
-        )
-        items = torch.zeros_like(V)
-        users, total = softmax_rows(U, V, own, items, value=True)
-        return Gradient(users, None, items, total)
+        pairs, items = self.pairs, torch.zeros_like(V)
+        if self._plain:
+            own = SparseRows(
+                torch.tensor(pairs.users, dtype=torch.int64, device=U.device),
+                torch.tensor(pairs.items, dtype=torch.int64, device=U.device),
+                self._weights(torch.tensor(pairs.user_degrees[pairs.users]).to(U.device), U.dtype),
+            )
+            users, total = softmax_rows(U, V, own, items, value=True)
+            return Gradient(users, None, items, total)
+        whole = Batch(torch.arange(len(U), device=U.device))
+        part = self._tempered(whole, U, V, value=True)
+        return Gradient(part.users, None, part.items, part.value)
 
     def slope(self, U: Tensor, V: Tensor) -> float:
         """See :meth:`Objective.slope`; of some users, evenly spaced."""
@@ -90,14 +149,71 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
         users = warm[chosen].astype(np.int64)
         own = self.pairs.csr()[users]
         rows = np.repeat(np.arange(len(users)), np.diff(own.indptr))
-        return users, Softmax(Interactions(rows, own.indices, len(users), self.pairs.n_items))
+        some = Interactions(rows, own.indices, len(users), self.pairs.n_items)
+        return users, Softmax(some, self.config)
+
+    def shared_negatives(self, rng: np.random.Generator) -> Tensor | None:
+        """The items of the sum, each once, or None for all."""
+        drawn = self.config.sampled_items
+        if drawn is None or drawn == self.pairs.n_items:
+            return None
+        some = rng.choice(self.pairs.n_items, size=drawn, replace=False, shuffle=False)
+        return self.tensor(np.sort(some), torch.int64)
+
+    def prepare(self, users: Ids) -> tuple[OwnItems | None, int]:
+        """The own items of a block of users, by rows and by columns."""
+        if self._plain:
+            return None, 0
+        own = OwnItems.of(self.pairs.csr()[users])
+        return own, 2 * len(own.rows)
 
     def gradient(self, batch: Batch, U: Tensor, V: Tensor, *, value: bool = False) -> Gradient:
         """The gradient of the batch's share at (U, V), for the users of the batch."""
+        if not self._plain:
+            return self._tempered(batch, U, V, value=value)
         users, entries = self._entries(batch, U)
         items = torch.zeros_like(V)
         part, total = softmax_rows(U[users], V, entries, items, value=value)
         return Gradient(part, users, items, total)
+
+    def _tempered(self, batch: Batch, U: Tensor, V: Tensor, *, value: bool) -> Gradient:
+        """:meth:`gradient` with a temperature, drawn items, or both temperatures."""
+        c = self.config
+        if batch.items is None:
+            users = batch.users
+            # A block of rows that nobody prepared: the whole objective, or one kept too long.
+            own = batch.prepared or OwnItems.of(self.pairs.csr()[users.cpu().numpy()])
+            weights = self._weights(own.degrees.to(U.device)[own.rows.to(U.device)], U.dtype)
+        else:
+            if c.positive_temperature is not None:
+                raise InputError(
+                    "positive_temperature is about all items of a user together: use batching "
+                    "'rows', or leave it out"
+                )
+            users, entries = self._entries(batch, U)
+            own, weights = OwnItems.of_entries(entries, len(users), len(V)), entries.weights
+        block, rows = U[users] / c.temperature, own.rows.to(U.device)
+        mass = block.new_zeros(len(users)).index_add_(0, rows, weights)
+        drawn, items = batch.negatives, torch.zeros_like(V)
+        if drawn is None:
+            part, total = log_partition_rows(block, V, mass, items, value=value)
+        else:
+            some = V[drawn]
+            to_some = torch.zeros_like(some)
+            part, total = log_partition_rows(block, some, mass, to_some, value=value)
+            items.index_copy_(0, drawn, to_some)
+            if total is not None:
+                total += float(mass.sum()) * float(np.log(len(V) / len(drawn)))
+        if value or c.positive_temperature is not None:
+            scores = sparse_scores(block, V, own.entries(weights))
+        if c.positive_temperature is not None:
+            ratio = c.positive_temperature / c.temperature
+            soft, weights = _soft_means(scores / ratio, rows, weights, mass)
+            total = None if total is None else total - ratio * soft
+        elif total is not None:
+            total -= float(weights @ scores)
+        own.subtract_products(weights, block, V, part, items)
+        return Gradient(part.div_(c.temperature), users, items, total)
 
     def margin_gradient(
         self, batch: Batch, U: Tensor, V: Tensor, slack: tuple[float, float], *, value: bool = False
@@ -105,11 +221,19 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
         """See :meth:`robustcf.objectives.base.ComparingObjective.margin_gradient`.
 
         Item distances go by way of the items' mean, see
-        :class:`robustcf.objectives.margin.CentredMargin`.
+        :class:`robustcf.objectives.margin.CentredMargin`. All items are compared with, drawn or
+        not.
         """
+        c = self.config
+        if c.positive_temperature is not None:
+            raise InputError("the bilateral softmax has no margin: leave positive_temperature out")
         users, entries = self._entries(batch, U)
         block, items = U[users], torch.zeros_like(V)
-        margin = CentredMargin(block, V, *slack)
+        a, b = slack
+        if c.temperature != 1.0:
+            # A gap over t falls by what the gap of U / t falls by when its rows move by a / t.
+            block, a = block / c.temperature, a / c.temperature
+        margin = CentredMargin(block, V, a, b)
         counts = torch.zeros_like(margin.by_item)
         part, total = softmax_rows(
             block, V, entries, items, value=value, offsets=margin.by_item, item_mass=counts
@@ -120,7 +244,15 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
         if total is not None:
             total += float(entries.weights @ margin.by_item[entries.columns])
             total += float(mass @ margin.by_user)
+        if c.temperature != 1.0:
+            part.div_(c.temperature)
         return Gradient(part, users, items, total)
+
+    def _weights(self, degrees: Tensor, dtype: torch.dtype) -> Tensor:
+        """The weight of each pair, from the number of its user's pairs."""
+        if self.config.weighting == "pairs":
+            return torch.ones(len(degrees), dtype=dtype, device=degrees.device)
+        return 1.0 / degrees.to(dtype)
 
     def _entries(self, batch: Batch, U: Tensor) -> tuple[Tensor, SparseRows]:
         """The users of a batch, and their positives with their weights."""
@@ -135,15 +267,32 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
             columns = batch.items[order]
         rows, columns = rows.to(U.device), columns.to(U.device)
         degrees = torch.from_numpy(self.pairs.user_degrees.astype(np.int64)).to(U.device)[users]
-        return users, SparseRows(rows, columns, (1.0 / degrees.to(U.dtype))[rows])
+        return users, SparseRows(rows, columns, self._weights(degrees, U.dtype)[rows])
 
     def user_loss(self, items: Ids, V: Tensor) -> Callable[[Tensor], Tensor]:
         """The objective of a new user with these items."""
-        mine = torch.from_numpy(items).to(V.device)
+        c, mine = self.config, torch.from_numpy(items).to(V.device)
+        count = len(items) if c.weighting == "pairs" else 1
+        p = None if c.positive_temperature is None else c.positive_temperature / c.temperature
 
         def loss(u: Tensor) -> Tensor:
-            scores = V @ u
-            value: Tensor = scores.logsumexp(dim=0) - scores[mine].mean()
-            return value
+            scores = V @ u / c.temperature
+            own = scores[mine]
+            mean = own.mean() if p is None else p * ((own / p).logsumexp(0) - np.log(len(items)))
+            value: Tensor = scores.logsumexp(dim=0) - mean
+            return value if count == 1 else count * value
 
         return loss
+
+
+def _soft_means(
+    scores: Tensor, rows: Tensor, weights: Tensor, mass: Tensor
+) -> tuple[float, Tensor]:
+    """``sum over users of mass log mean exp(scores)`` over own items, and its gradient."""
+    top = torch.full_like(mass, -torch.inf).scatter_reduce_(0, rows, scores, "amax")
+    shares = (scores - top[rows]).exp_()
+    sums = torch.zeros_like(mass).index_add_(0, rows, shares)
+    counts = torch.zeros_like(mass).index_add_(0, rows, torch.ones_like(weights))
+    some = counts > 0
+    value = float(mass[some] @ ((sums[some] / counts[some]).log() + top[some]))
+    return value, shares * (mass / sums)[rows]

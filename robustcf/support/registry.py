@@ -24,6 +24,7 @@ MODELS: Table[Model[Any]] = Table(
         "ultragcn": "robustcf.models.ultragcn:UltraGCN",
         "bpr-mf": "robustcf.models.bprmf:BPRMF",
         "lightgcn": "robustcf.models.lightgcn:LightGCN",
+        "softmax-mf": "robustcf.models.softmaxmf:SoftmaxMF",
     },
     "robustcf.models.base:Model",
 )

@@ -157,7 +157,7 @@ class TrainConfig:
         named = settings.get("model", "ultragcn")
         model = MODELS[named]
         wanted = {"objective": model.objective, **settings, "model": named}
-        parts = {"reg": "weight_decay", "adversarial": "none"} | {
+        parts = {"reg": model.reg, "adversarial": "none"} | {
             key: wanted.pop(key) for key in _CHOICES if key in wanted
         }
         chosen = {_NAMES[key][0]: (name, _entry(key, name).Config) for key, name in parts.items()}

@@ -296,6 +296,7 @@ class _Steps:
             factor = self.factor(epoch * n_steps + number)
             self.users.step(gradient.users, self.rates[0] * factor, gradient.rows)
             self.items.step(gradient.items, self.rates[1] * factor)
+            model.updated(gradient.rows)
         _check(model.users, name, "the update of the users", epoch)
         _check(model.items, name, "the update of the items", epoch)
         row: dict[str, Any] = {
@@ -322,6 +323,7 @@ class _Steps:
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         self.model.users.copy_(tensors["users"])
         self.model.items.copy_(tensors["items"])
+        self.model.updated(None)
         self.users.load("adam.users", tensors)
         self.items.load("adam.items", tensors)
         for name in self.penalty.state_dict():
