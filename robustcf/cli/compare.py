@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=10_000,
     show_default=True,
-    help="Bootstrap samples of users, and flips of signs.",
+    help="Number of bootstrap resamples and of sign-flip permutations.",
 )
 @click.option(
     "--confidence",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.95,
     show_default=True,
-    help="Confidence of the intervals; the rest is the level of the tests.",
+    help="Confidence level; tests use 1 minus this as their level.",
 )
 @reports
 def compare(
@@ -80,8 +80,9 @@ def compare(
     for group, places in zip(data["groups"], groups.values(), strict=True):
         group["runs"] = [str(opened[n].path) for n in places]
     unit = "in units of the factors" if first.facts["relative"] else "absolute"
-    kind = f"{first.name}; epsilon: {first.facts['budget']} budget, {unit}, attacker knows "
-    kind += first.facts["knowledge"]
+    certified = first.facts["attack"] == "certificate"
+    who = "certified, any attacker" if certified else f"attacker knows {first.facts['knowledge']}"
+    kind = f"{first.name}; epsilon: {first.facts['budget']} budget, {unit}, {who}"
     text = "\n\n".join([kind, _values(found), _differences(found), *found.words(), METHOD])
     return Report(data, text)
 

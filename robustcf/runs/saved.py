@@ -23,6 +23,14 @@ FOLDERS = (FOLDER, "attacks", "certificates")
 _ATTACKS = ("auto", "pgd", "fgm")
 _OBJECTIVES = ("softmax", "bpr", "bce")
 _BUDGETS = ("row", "frobenius", "spectral")
+# Words of a file name -> options that lead to them.
+_SETTINGS = {
+    "absolute": "--absolute",
+    "users": "--side users",
+    "items": "--side items",
+    "labels": "--knowledge labels",
+    "valid": "--part valid",
+}
 # Above this a median row norm does not stand for the rows, see robustcf.attacks.unevenness.
 _UNEVEN = 1.5
 # How version 0.1 spelled cutoffs and sizes other than the default ones.
@@ -209,8 +217,7 @@ def _name_today(path: Path, facts: Mapping[str, Any]) -> str:
         words.insert(place, unit)
         place += 2 if facts["side"] != "both" else 1
         words[place:place] = ["labels"] if labels else []
-    ks = sorted({int(metric.split("@")[1]) for metric in facts["metrics"]})
-    return "-".join([*words, grid_name(facts["epsilons"], ks)])
+    return "-".join([*words, grid_name(facts["epsilons"], _cutoffs(facts))])
 
 
 def common_curves(runs: Sequence[SavedRun], attack: str | None = None) -> list[SavedCurve]:
@@ -306,10 +313,12 @@ def label_of(settings: Mapping[str, Any]) -> str:
 
 def _strongest(runs: Sequence[SavedRun]) -> str:
     common = set.intersection(*(set(run.curves) for run in runs))
-    ranked = [curve for name, curve in runs[0].curves.items() if name in common]
-    ranked = [curve for curve in ranked if _is_candidate(curve.facts)]
+    candidates = [
+        [curve for curve in run.curves.values() if _is_candidate(curve.facts)] for run in runs
+    ]
+    ranked = [curve for curve in candidates[0] if curve.name in common]
     if not ranked:
-        raise InputError(_nothing_common(runs, "auto", common))
+        raise InputError(_nothing_common(runs, None, candidates))
     return min(ranked, key=_strength).name
 
 
@@ -332,7 +341,7 @@ def _strength(curve: SavedCurve) -> tuple[Any, ...]:
         facts["side"] != "both",
         -len(facts["epsilons"]),
         curve.name,
-    )
+    )  # the last two tell sizes and cutoffs apart
 
 
 def _named(runs: Sequence[SavedRun], attack: str) -> str:
@@ -343,23 +352,90 @@ def _named(runs: Sequence[SavedRun], attack: str) -> str:
     if len(matching) > 1:
         raise InputError(f"--attack {attack} may be {', '.join(matching)}: name one of them")
     if not matching:
-        raise InputError(_nothing_common(runs, attack, common))
+        begun = [
+            [curve for name, curve in run.curves.items() if f"{name}-".startswith(f"{attack}-")]
+            for run in runs
+        ]
+        raise InputError(_nothing_common(runs, attack, begun))
     return matching[0]
 
 
-def _nothing_common(runs: Sequence[SavedRun], name: str, common: set[str]) -> str:
-    lacking = [
-        run.path
-        for run in runs
-        if not any(f"{have}-".startswith(f"{name}-") for have in run.curves)
-    ]
-    having = [curve for run in runs for have, curve in run.curves.items() if have == name]
-    options = _options(having[0]) if having else _options_from_name(name)
-    command = "certify" if name.startswith("certificate") else "attack"
-    lines = (f"robustcf {command} {path} {options}".rstrip() for path in lacking or [runs[0].path])
-    commands = "; ".join(lines)
-    known = f"common to all are {', '.join(sorted(common))}" if common else "none is common to all"
-    return f"not all runs have a saved curve {name!r} ({known}): make it with: {commands}"
+def _nothing_common(
+    runs: Sequence[SavedRun], attack: str | None, found: Sequence[Sequence[SavedCurve]]
+) -> str:
+    """What to tell somebody whose runs do not share a curve, with the commands that make it.
+
+    Args:
+        runs: the runs.
+        attack: what was asked for; None for the strongest.
+        found: the curves of each run that would do.
+    """
+    name = attack or "auto"
+    common = sorted(set.intersection(*(set(run.curves) for run in runs)))
+    known = f"common to all are {', '.join(common)}" if common else "none is common to all"
+    if attack is None and common:
+        other = next((n for n in common if n.startswith("certificate")), common[0])
+        short = "certificate" if other.startswith("certificate") else other
+        known += f"; --attack {short} compares by that"
+    if not any(found):
+        told = _from_name(name)
+        if told is None:
+            saved = ", ".join(sorted({n for run in runs for n in run.curves})) or "none"
+            return (
+                f"no run has a saved curve {name!r}; saved are {saved}: give --attack one of "
+                "these names or its beginning, or make one with 'robustcf attack' first"
+            )
+        (command, options), lacking = told, [run.path for run in runs]
+    else:
+        shared = set.intersection(*({_kind(curve) for curve in curves} for curves in found))
+        pool = [c for curves in found for c in curves if not shared or _kind(c) in shared]
+        if attack is None:
+            pool.sort(key=lambda curve: _strength(curve)[:-2])
+        wanted = _most_frequent(pool)
+        command = "certify" if wanted.facts["attack"] == "certificate" else "attack"
+        options = _options(wanted)
+        lacking = [run.path for run in runs if wanted.name not in run.curves]
+        if shared:
+            kind = _kind(wanted)
+            grids = "; ".join(
+                f"{run.path}: {', '.join(_grid(c) for c in curves if _kind(c) == kind)}"
+                for run, curves in zip(runs, found, strict=True)
+            )
+            return (
+                f"all runs have {kind}, but at different sizes or cutoffs ({grids}): to have "
+                f"{_grid(wanted)} everywhere, make it with: {_lines(command, lacking, options)}"
+            )
+    lines = _lines(command, lacking, options)
+    return f"not all runs have a saved curve {name!r} ({known}): make it with: {lines}"
+
+
+def _lines(command: str, paths: Sequence[Path], options: str) -> str:
+    return "; ".join(f"robustcf {command} {path} {options}".rstrip() for path in paths)
+
+
+def _most_frequent(curves: Sequence[SavedCurve]) -> SavedCurve:
+    """The curve that the most runs have; the first of these."""
+    names = [curve.name for curve in curves]
+    return max(curves, key=lambda curve: names.count(curve.name))
+
+
+def _grid_name(curve: SavedCurve) -> str:
+    return grid_name(curve.epsilons, _cutoffs(curve.facts))
+
+
+def _kind(curve: SavedCurve) -> str:
+    """The name of a curve without its sizes and cutoffs."""
+    return curve.name.removesuffix(f"-{_grid_name(curve)}")
+
+
+def _grid(curve: SavedCurve) -> str:
+    """Its sizes and cutoffs, for people."""
+    ks = " ".join(map(str, _cutoffs(curve.facts)))
+    return f"sizes {' '.join(map(_shortest, curve.epsilons))} at {ks}"
+
+
+def _cutoffs(facts: Mapping[str, Any]) -> list[int]:
+    return sorted({int(metric.split("@")[1]) for metric in facts["metrics"]})
 
 
 def _options(curve: SavedCurve) -> str:
@@ -378,7 +454,7 @@ def _options(curve: SavedCurve) -> str:
     words += [] if facts["relative"] else ["--absolute"]
     words += [f"--side {facts['side']}"] if facts["side"] != "both" else []
     words += ["--epsilons", *(_shortest(size) for size in facts["epsilons"])]
-    ks = sorted({int(metric.split("@")[1]) for metric in facts["metrics"]})
+    ks = _cutoffs(facts)
     return " ".join([*words, *(["--k", *map(str, ks)] if ks != [10, 20] else [])])
 
 
@@ -387,9 +463,29 @@ def _shortest(size: float) -> str:
     return f"{size:g}" if float(f"{size:g}") == size else repr(size)
 
 
-def _options_from_name(name: str) -> str:
+def _from_name(name: str) -> tuple[str, str] | None:
+    """The command and the options that lead to a name; None where it is no name of a curve."""
     attack, *rest = name.split("-")
-    words = [] if attack == "certificate" else [f"--attack {attack}"]
-    words += [f"--objective {word}" for word in rest if word in _OBJECTIVES]
-    words += [f"--budget {word}" for word in rest if word in _BUDGETS]
-    return " ".join(words + (["--absolute"] if "absolute" in rest else []))
+    if attack not in (*_ATTACKS, "random", "certificate"):
+        return None
+    certificate = attack == "certificate"
+    words = [] if certificate else [f"--attack {attack}"]
+    for word in rest:
+        number = re.fullmatch(r"(steps|restarts|seed)(\d+)", word)
+        grid = re.fullmatch(r"([ek])([\d.]+(?:_[\d.]+)*)", word)
+        if word in _OBJECTIVES and not certificate:
+            words.append(f"--objective {word}")
+        elif word in _BUDGETS:
+            words += [] if certificate else [f"--budget {word}"]
+        elif word in _SETTINGS:
+            words.append(_SETTINGS[word])
+        elif word == "plain" and certificate:
+            words.append("--bound plain")
+        elif number and not certificate:
+            words.append(f"--{number[1]} {number[2]}")
+        elif grid:
+            option = "--epsilons" if grid[1] == "e" else "--k"
+            words.append(f"{option} {grid[2].replace('_', ' ')}")
+        elif word != "relative":
+            return None
+    return "certify" if certificate else "attack", " ".join(words)

@@ -261,6 +261,74 @@ def test_a_missing_curve_is_named_with_the_command_that_makes_it(runs, tmp_path,
         assert f"robustcf attack {folder} --attack pgd --objective bpr" in message
 
 
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("certificate-row-relative", "robustcf certify {} --epsilons 0 0.01 --k 10"),
+        ("certificate-plain-row-absolute",
+         "robustcf certify {} --bound plain --absolute --epsilons 0 0.01 --k 10"),
+        ("fgm-softmax-row-relative",
+         "robustcf attack {} --attack fgm --objective softmax --budget row --epsilons 0 0.01 "
+         "--k 10"),
+    ],
+)  # fmt: skip
+def test_curves_of_different_sizes_are_told_with_one_command(tmp_path, name, command):
+    """The one curve that has to be made again, at the sizes of the other."""
+    asked = name.startswith("certificate")  # else the strongest attack
+    values, finer, trains = planted(0, (0, 0)), (0.0, 0.01), (TrainConfig(), TrainConfig(epochs=3))
+    a = make_run(tmp_path / "a", values, train=trains[0], name=name, sizes=finer)
+    b = make_run(tmp_path / "b", planted(0, (0, 0, 0)), train=trains[1], name=name)
+    with pytest.raises(InputError) as caught:
+        common_curves([open_run(a), open_run(b)], name.split("-")[0] if asked else None)
+    said = str(caught.value)
+    assert f"all runs have {name}, but at different sizes or cutoffs" in said
+    assert f"{a}: sizes 0 0.01 at 10; {b}: sizes 0 0.1 0.4 at 10" in said
+    assert said.split("make it with: ")[1] == command.format(b)
+    # What most runs have is what the others shall have.
+    c = make_run(tmp_path / "c", planted(0, (0, 0, 0)), train=TrainConfig(epochs=4), name=name)
+    with pytest.raises(InputError) as caught:
+        common_curves([open_run(path) for path in (a, b, c)], name if asked else None)
+    said = str(caught.value).split("make it with: ")[1]
+    assert said == command.format(a).replace("0 0.01", "0 0.1 0.4")
+
+
+def test_an_attack_that_no_run_has_is_told_with_those_that_are_there(runs):
+    opened = [open_run(path) for path in runs[1:]]
+    saved = full("fgm-bce-row-absolute")
+    for name in ("fgm-sofmax", "foo", "quantization", "fgm-bce-row-absolut", "certificate-bce"):
+        with pytest.raises(
+            InputError, match=f"no run has a saved curve '{name}'; saved are {saved}:"
+        ):
+            common_curves(opened, name)
+    for name, options in (
+        ("certificate-plain", "certify {} --bound plain"),
+        ("certificate-row-absolute-items", "certify {} --absolute --side items"),
+        ("pgd-bpr-steps3-frobenius-relative-labels-e0_0.1-k5_10",
+         "attack {} --attack pgd --objective bpr --steps 3 --budget frobenius --knowledge labels "
+         "--epsilons 0 0.1 --k 5 10"),
+    ):  # fmt: skip
+        with pytest.raises(InputError) as caught:
+            common_curves(opened, name)
+        commands = str(caught.value).split("make it with: ")[1].split("; ")
+        assert commands == [f"robustcf {options.format(path)}" for path in runs[1:]]
+
+
+def test_certificates_alone_in_common_are_suggested_and_compared(tmp_path, capsys):
+    trains = (TrainConfig(), TrainConfig.of(reg="none"))
+    name, values = "certificate-row-absolute", planted(0, (0, 0, 0))
+    threat = Threat(unit="absolute", knowledge="labels")
+    a, b = (
+        str(make_run(tmp_path / folder, values, train=train, name=name, threat=threat))
+        for folder, train in zip("ab", trains, strict=True)
+    )
+    assert run(["compare", a, b]) == 1
+    said = capsys.readouterr().err
+    assert "--attack certificate compares by that" in said
+    assert run(["compare", a, b, "--attack", "certificate", "--resamples", "999"]) == 0
+    header = capsys.readouterr().out.splitlines()[0]
+    assert header == f"{full(name)}; epsilon: row budget, absolute, certified, any attacker"
+
+
 def test_what_cannot_be_compared_is_refused(runs, tmp_path, capsys):
     values, other = planted(0, (0, 0, 0)), TrainConfig.of(reg="none")
     stem = full("fgm-bce-row-absolute")
