@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
@@ -73,12 +74,13 @@ class Table(Generic[Entry]):
             if point.name == name:
                 try:
                     return self._checked(name, point.load())
-                except (ImportError, AttributeError) as error:
+                except (ImportError, SyntaxError, AttributeError) as error:
                     raise InputError(
                         f"{self.kind} {name!r} of an installed package cannot be imported "
                         f"({error}): repair that package, or uninstall it"
                     ) from error
-        close = difflib.get_close_matches(str(name), self._entries, n=1)
+        other = meant(name) if isinstance(name, str) else None
+        close = [other] if other else difflib.get_close_matches(str(name), self._entries, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise InputError(
             f"{self.kind} must be one of {', '.join(self._entries)}, or module:Class, got "
@@ -95,14 +97,56 @@ class Table(Generic[Entry]):
         return found
 
 
+def meant(name: str) -> str | None:
+    """``module:Class`` for a name that was spelled in another way, or None.
+
+    Example:
+        >>> meant("my_module.MyModel"), meant("my_module.py:MyModel"), meant("bpr")
+        ('my_module:MyModel', 'my_module:MyModel', None)
+    """
+    module, colon, attribute = name.partition(":")
+    if colon and module.endswith(".py"):
+        module = ".".join(part for part in re.split(r"[/\\\\]", module[:-3]) if part.strip("."))
+    elif not colon:
+        module, _, attribute = name.rpartition(".")
+    else:
+        return None
+    words = [*module.split("."), attribute]
+    good = all(word.isidentifier() for word in words) and attribute != "py"
+    return f"{module}:{attribute}" if good else None
+
+
 def _imported(kind: str, name: str) -> Any:
     module, _, attribute = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, ValueError) as error:
+    other = meant(name)
+    if other is not None:
         raise InputError(
-            f"{kind} {name!r} cannot be imported ({error}): give module:Class of a module that "
-            "this Python finds, from this folder or installed"
+            f"{kind} {name!r} cannot be imported: give module:Class; did you mean {other}?"
+        )
+    try:
+        found = importlib.import_module(module)
+    except SyntaxError as error:
+        place = f" ({error.filename}, line {error.lineno})" if error.filename else ""
+        raise InputError(
+            f"{kind} {name!r} cannot be imported: there is a syntax error in it{place}: {error.msg}"
         ) from error
+    except ImportError as error:
+        # Its own name, or that of a package it is in: else it is something that it imports.
+        absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(
+            f"{error.name}."
+        )
+        top, dot, _ = module.partition(".")
+        place = f"the folder that the package {top} is in" if dot else f"the folder of {top}.py"
+        advice = f"run from {place}, or set PYTHONPATH"
+        if not absent:
+            advice = f"{module} is there, but something that it imports is not; install that"
+        raise InputError(f"{kind} {name!r} cannot be imported ({error}): {advice}") from error
+    except ValueError as error:
+        if module:  # raised by the module itself
+            raise
+        message = f"{kind} {name!r} cannot be imported ({error}): give module:Class"
+        raise InputError(message) from error
+    try:
+        return getattr(found, attribute)
     except AttributeError as error:
         raise InputError(f"{module} has no {attribute!r}: give module:Class") from error

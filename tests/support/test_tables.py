@@ -112,6 +112,32 @@ def test_what_is_no_class_of_the_kind_is_said(folder: Path, name: str, message: 
         MODELS[name]
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere_rcf:X", "run from the folder of nowhere_rcf.py, or set PYTHONPATH"),
+        ("no_rcf.deep:X", "run from the folder that the package no_rcf is in, or set PYTHONPATH"),
+        ("needs_rcf:X", "needs_rcf is there, but something that it imports is not; install that"),
+        ("wants_rcf:X", r"cannot import name 'absent' .*: wants_rcf is there, but something"),
+        ("wrong_rcf:X", r"syntax error in it \(.*wrong_rcf.py, line 2\): "),
+        ("leads_rcf:X", r"syntax error in it \(.*wrong_rcf.py, line 2\): "),
+        ("mine_rcf.py:Mine", "give module:Class; did you mean mine_rcf:Mine?"),
+        ("./pack/mine_rcf.py:Mine", "did you mean pack.mine_rcf:Mine?"),
+        ("mine_rcf.Mine", "or module:Class, got 'mine_rcf.Mine'; did you mean 'mine_rcf:Mine'?"),
+    ],
+)
+def test_why_a_module_cannot_be_imported_is_said(folder: Path, name: str, message: str) -> None:
+    (folder / "mine_rcf.py").write_text(MODULE, encoding="utf-8")
+    (folder / "needs_rcf.py").write_text("import absent_rcf\n", encoding="utf-8")
+    (folder / "wants_rcf.py").write_text("from math import absent\n", encoding="utf-8")
+    (folder / "wrong_rcf.py").write_text("x = 1\nclass X(:\n", encoding="utf-8")
+    (folder / "leads_rcf.py").write_text("import wrong_rcf\n", encoding="utf-8")
+    with pytest.raises(InputError, match=message.replace("?", r"\?")) as caught:
+        MODELS[name]
+    found = "nowhere" in name or "no_rcf" in name
+    assert ("PYTHONPATH" in str(caught.value)) == found, "only where it is not found"
+
+
 def test_an_error_in_ones_own_module_is_ones_own(folder: Path) -> None:
     (folder / "broken_rcf.py").write_text("1 / 0\n", encoding="utf-8")
     with pytest.raises(ZeroDivisionError):
