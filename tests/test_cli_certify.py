@@ -111,7 +111,7 @@ def test_sides_cutoffs_bounds_and_units_reach_the_certificate(trained, capsys):
     out = capsys.readouterr().out
     assert "certified ndcg@3" in out
     assert "certified recall@5" in out
-    assert "the set of the top 5 stays below epsilon" in out
+    assert "median certified radius of the set of the top 5: " in out
     assert "plain bound; row budget on users, in median row norms" in out
     name = "certificate-plain-row-relative-users-e0.01-k3_5"
     saved = RobustnessCurve.load(trained / "robustness" / f"{name}.json")
@@ -123,6 +123,8 @@ def test_sides_cutoffs_bounds_and_units_reach_the_certificate(trained, capsys):
     expected = measure(target, "certificate", threat, [0.01], (3, 5), bound="plain").curve
     np.testing.assert_array_equal(saved["mrr@3"], expected["mrr@3"])
     assert run(["certify", str(trained), "--seed", "3"]) == 0
+    pictures = [path.name for path in (trained / "robustness").glob("certificate-row*-seed*.png")]
+    assert len(pictures) == 1, "another control, another picture"
     assert "0.002" in capsys.readouterr().out, "the sizes when none are given"
 
 

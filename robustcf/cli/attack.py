@@ -23,7 +23,7 @@ from robustcf.support.registry import ATTACKS, OBJECTIVES
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from robustcf.robustness import Result, Target
+    from robustcf.robustness import AttackSpec, Result, Target
     from robustcf.runs import RunDir
 
 
@@ -32,25 +32,34 @@ if TYPE_CHECKING:
 @click.option(
     "--attack",
     "kind",
-    type=NameOf(ATTACKS, "auto", "quantization"),
+    type=NameOf(
+        ATTACKS,
+        "auto",
+        "quantization",
+        elsewhere={
+            "certificate": "robustcf certify RUN",
+            "personal": "robustcf certify RUN --personal",
+        },
+    ),
     default="fgm",
     show_default=True,
-    help="How to choose the perturbation: fgm, one gradient step; pgd, many (the worst of both, "
-    "user by user); auto, the worst over both on all objectives; random, noise; quantization, "
-    "rounding to fewer bits.",
+    help="How to choose the perturbation. fgm: one gradient step; pgd: several projected steps "
+    "(per user, the worse of pgd and fgm); auto: per user, the worst of fgm and pgd on all "
+    "objectives; random: noise; quantization: rounding to fewer bits.",
 )
 @click.option(
     "--objective",
     type=NameOf(OBJECTIVES),
-    help="What fgm and pgd make worse: the paper's cross-entropy (default), the pairwise loss, or "
-    "softmax, which is aware of the ranking (default of a gradient attack of your own).",
+    help="What fgm and pgd make worse. bce: the paper's cross-entropy (default); bpr: the pairwise "
+    "loss; softmax: loss over the whole catalogue; default for gradient attacks of your own.",
 )
 @click.option(
     "--knowledge",
     type=click.Choice(["data", "labels"]),
     default="data",
     show_default=True,
-    help="Whose items are pushed down: the training pairs, or the pairs that count.",
+    help="Which positives the attacker knows: data = the training interactions, labels = the "
+    "evaluated ones (worst case).",
 )
 @click.option("--positives", type=click.Choice(["train", "test"]), hidden=True,
               help="Older name of --knowledge: train is data, test is labels.")  # fmt: skip
@@ -130,6 +139,9 @@ def attack(
         check_epsilons(epsilons)
     options = {"objective": objective, "steps": steps, "restarts": restarts, "seed": seed}
     spec = None if kind == "quantization" else AttackSpec.parse(kind, **options)
+    if idle := _without_effect(kind, spec):
+        verb = "has" if len(idle) == 1 else "have"
+        click.echo(f"robustcf: {' and '.join(idle)} {verb} no effect on {kind}", err=True)
     trained = RunDir(run)
     trained.factors()
     target = trained.target(trained.split(data_dir), part)
@@ -154,10 +166,37 @@ def attack(
     return Report(data, "\n".join([*lines, f"picture: {pictures[0]}"]))
 
 
+def _without_effect(kind: str, spec: AttackSpec | None) -> list[str]:
+    """The options that were given and that the attack does not look at."""
+    idle = ["steps", "restarts"] if kind != "pgd" else []
+    if spec is None or spec.objective is None:
+        idle.append("objective")
+    if kind in ("random", "quantization"):
+        idle += ["knowledge", "positives"]
+    if kind == "quantization":
+        idle += ["budget", "epsilons", "relative", "side", "users", "items", "seed"]
+    context = click.get_current_context()
+    given = click.core.ParameterSource.COMMANDLINE
+    return [
+        _spelling(parameter, context.params[parameter.name])
+        for parameter in context.command.params
+        if parameter.name in idle and context.get_parameter_source(parameter.name) is given
+    ]
+
+
+def _spelling(parameter: click.Parameter, value: object) -> str:
+    """The option as it was typed."""
+    off = parameter.secondary_opts and value is False
+    return parameter.secondary_opts[0] if off else parameter.opts[0]
+
+
 def _side(side: str, *, users: bool, items: bool) -> str:
-    """``--users`` and ``--items`` together mean both, as neither does."""
-    flags = {(True, False): "users", (False, True): "items", (True, True): "both"}
-    flagged = flags.get((users, items), side)
+    """``--users`` and ``--items`` are short for ``--side``, and exclude each other."""
+    if users and items:
+        raise click.UsageError(
+            "--users and --items exclude each other: leave both out to perturb both factors"
+        )
+    flagged = {(True, False): "users", (False, True): "items"}.get((users, items), side)
     if side not in ("both", flagged):
         raise click.UsageError(f"--side {side} and --users/--items contradict each other")
     return flagged
@@ -213,7 +252,7 @@ def _draw(result: Result, saved: Path) -> list[str]:
         str(
             plot_curves(
                 curves,
-                saved.with_name(f"{saved.stem}.{ending}"),
+                saved.with_name(f"{result.picture_stem}.{ending}"),
                 metric=result.metric,
                 controls=controls,  # type: ignore[arg-type]
             )

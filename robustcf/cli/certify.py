@@ -12,10 +12,10 @@ from robustcf.cli.common import (
     Report,
     cutoffs_option,
     reports,
+    row_unit_option,
     run_data_option,
     side_option,
     table,
-    unit_option,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     metavar="E...",
     help="Sizes, ascending (default 0 0.002 0.005 0.01 0.02 0.05 0.1).",
 )
-@unit_option
+@row_unit_option
 @side_option
 @cutoffs_option
 @click.option(
@@ -39,12 +39,13 @@ if TYPE_CHECKING:
     type=click.Choice(["tight", "plain"]),
     default="tight",
     show_default=True,
-    help="Exact for each pair of items, or the sum of the worst of each term.",
+    help="tight: exact radius for each pair of items; plain: simpler, weaker bound.",
 )
 @click.option(
     "--personal",
     is_flag=True,
-    help="Also attack each user alone (slower): between this and the certificate lies the truth.",
+    help="Also run the worst attack on each user alone (slower): the true value lies between it "
+    "and the certificate.",
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the noise."
@@ -62,7 +63,7 @@ def certify(
     seed: int,
     data_dir: str | None,
 ) -> Report:
-    """Prove how far the rankings of RUN hold when every row of its factors moves by epsilon.
+    """Certify the rankings of RUN when every row of its factors moves by at most epsilon.
 
     No attack takes any user below the certified lower bounds. An attack (fgm on softmax) and the
     random control of the same sizes are shown next to them. Writes JSON, radii of all users and a
@@ -101,7 +102,7 @@ def certify(
         drawn[f"{label}, each user alone"] = others["personal"]
     picture = plot_curves(
         drawn,
-        saved.with_suffix(".png"),
+        saved.with_name(f"{saved.stem}-seed{seed}.png" if seed else f"{saved.stem}.png"),
         metric=result.metric,
         controls={label: others["random"]},
         certificates={label: curve},
@@ -148,7 +149,7 @@ def _text(
     for name, found in radii.as_dict().items():
         middle = "unbounded" if found["median"] is None else f"{found['median']:.3g}"
         what = "the first item" if name == "top1" else f"the set of the {name.replace('p', 'p ')}"
-        lines.append(f"{what} stays below epsilon {middle} for half of the users")
+        lines.append(f"median certified radius of {what}: {middle}")
     exact = ", exact for every pair of items" if radii.bound == "tight" else ""
     moved = "users and items" if curve.threat.side == "both" else curve.threat.side
     units = curve.threat.unit_words

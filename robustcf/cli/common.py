@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import click
 
-from robustcf.support.tables import Table
+from robustcf.support.tables import Table, meant
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -56,13 +56,16 @@ class NameOf(click.ParamType):  # type: ignore[type-arg]
     Args:
         table: where the names are.
         others: more names that the option takes.
+        elsewhere: name -> what to use for it instead, where it has another place.
     """
 
     name = "name"
 
-    def __init__(self, table: Table[Any], *others: str) -> None:
+    def __init__(
+        self, table: Table[Any], *others: str, elsewhere: Mapping[str, str] | None = None
+    ) -> None:
         """Keep the names; no class is imported."""
-        self.table, self.others = table, others
+        self.table, self.others, self.elsewhere = table, others, elsewhere or {}
 
     @property
     def names(self) -> list[str]:
@@ -76,8 +79,11 @@ class NameOf(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The name, if there is such an entry; its class is imported later."""
         if value not in self.names and ":" not in value and not self._is_entry_point(value):
-            known = ", ".join(self.names)
-            self.fail(f"{value!r} is not one of {known}, or module:Class.", param, ctx)
+            if value in self.elsewhere:
+                self.fail(f"for {value!r} use {self.elsewhere[value]}.", param, ctx)
+            known, other = ", ".join(self.names), meant(value)
+            hint = f" Did you mean {other}?" if other else ""
+            self.fail(f"{value!r} is not one of {known}, or module:Class.{hint}", param, ctx)
         return str(value)
 
     def _is_entry_point(self, value: str) -> bool:
@@ -197,13 +203,17 @@ budget_option = click.option(
     show_default=True,
     help="The norm that epsilon bounds, for each factor.",
 )
-unit_option = click.option(
-    "--relative/--absolute",
-    default=True,
-    show_default=True,
-    help="Sizes in units of the factors' own size (median row norm, Frobenius or spectral norm, by "
-    "the budget), which compares models of different scale; or as they are.",
+
+
+def _unit_option(words: str) -> Callable[[Command], Command]:
+    return click.option("--relative/--absolute", default=True, show_default=True, help=words)
+
+
+unit_option = _unit_option(
+    "Sizes in units of the factors' own size (median row norm, Frobenius or spectral norm, by "
+    "the budget), which compares models of different scale; or as they are."
 )
+row_unit_option = _unit_option("Sizes as multiples of the median row norm, or absolute.")
 side_option = click.option(
     "--side",
     type=click.Choice(["both", "users", "items"]),

@@ -76,6 +76,12 @@ class Result:
             self.threat, self.target.part, self.curve.epsilons, self.ks
         )  # fmt: skip
 
+    @property
+    def picture_stem(self) -> str:
+        """The name of its picture, which shows the control too: it tells the control's seed."""
+        told = self.control is None or self.spec.way.seeded(self.spec) or not self.spec.seed
+        return self.stem if told else f"{self.stem}-seed{self.spec.seed}"
+
     def extra(self) -> dict[str, Any]:
         """What a file holds next to the curve: members, and how even the rows are."""
         labels = self._knows_labels

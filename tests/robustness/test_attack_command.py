@@ -92,13 +92,69 @@ def test_the_command_knows_pgd_noise_sides_and_sizes(trained, capsys):
     assert "random (seed 0); row budget on both, in median row norms" in out
 
 
+def test_users_and_items_exclude_each_other(trained, capsys):
+    assert run(["attack", str(trained), "--users", "--items", "--epsilons", "0.1"]) == 2
+    assert "--users and --items exclude each other: leave both out to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "idle"),
+    [
+        ("fgm", ["--steps", "3"], "--steps has no effect on fgm"),
+        ("fgm", ["--steps", "8", "--restarts", "2"],
+         "--steps and --restarts have no effect on fgm"),
+        ("fgm", ["--objective", "bpr", "--seed", "3", "--knowledge", "labels"], ""),
+        ("pgd", ["--steps", "1", "--objective", "bpr"], ""),
+        ("auto", ["--objective", "bpr"], "--objective has no effect on auto"),
+        ("random", ["--objective", "bpr"], "--objective has no effect on random"),
+        ("random", ["--knowledge", "data"], "--knowledge has no effect on random"),
+        ("quantization", ["--absolute"], "--absolute has no effect on quantization"),
+        ("quantization", ["--relative", "--side", "users", "--k", "5"],
+         "--relative and --side have no effect on quantization"),
+        ("quantization", [], "--epsilons has no effect on quantization"),
+    ],
+)  # fmt: skip
+def test_options_without_effect_are_told(trained, capsys, monkeypatch, kind, words, idle):
+    monkeypatch.setattr("robustcf.cli.attack._draw", lambda result, saved: ["a.png", "a.svg"])
+    sizes = ["--epsilons", "0", "0.1"] if kind != "quantization" or not words else []
+    assert run(["attack", str(trained), "--attack", kind, *sizes, *words, "--json"]) == 0
+    out, err = capsys.readouterr()
+    json.loads(out)
+    assert err == (f"robustcf: {idle}\n" if idle else "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [("certificate", "robustcf certify RUN"), ("personal", "robustcf certify RUN --personal")],
+)
+def test_what_certify_does_is_pointed_to(trained, capsys, kind, command):
+    assert run(["attack", str(trained), "--attack", kind]) == 2
+    assert f"for '{kind}' use {command}." in capsys.readouterr().err
+
+
+def test_a_picture_with_another_control_has_another_name(trained, capsys):
+    def pictures(*words: str) -> list[str]:
+        capsys.readouterr()
+        assert run(["attack", str(trained), "--epsilons", "0", "0.25", *words, "--json"]) == 0
+        return [Path(path).name for path in json.loads(capsys.readouterr().out)["pictures"]]
+
+    stem = "fgm-bce-row-relative-e0_0.25-k10_20"
+    assert pictures() == [f"{stem}.png", f"{stem}.svg"]
+    before = (trained / "robustness" / f"{stem}.png").read_bytes()
+    assert pictures("--seed", "3") == [f"{stem}-seed3.png", f"{stem}-seed3.svg"]
+    assert (trained / "robustness" / f"{stem}.png").read_bytes() == before
+    assert (trained / "robustness" / f"{stem}-seed3.png").read_bytes().startswith(PNG)
+    # Where the name tells the seed already, it does so once.
+    (png, _) = pictures("--attack", "random", "--seed", "3")
+    assert png == "random-seed3-row-relative-e0_0.25-k10_20.png"
+
+
 @pytest.mark.parametrize(
     ("words", "still"),
     [
         (["--users"], "items"),
         (["--items"], "users"),
         (["--side", "items", "--items"], "users"),
-        (["--users", "--items"], None),
         ([], None),
     ],
 )
