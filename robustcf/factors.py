@@ -29,6 +29,21 @@ def as_tensor(name: str, value: object) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(native))
 
 
+def _floating(name: str, value: object) -> Tensor:
+    """A dense tensor of floating-point numbers from what a user has."""
+    if isinstance(value, list | tuple):
+        try:
+            value = np.asarray(value)
+        except ValueError as error:  # rows of several lengths
+            raise InputError(f"{name} must be a matrix of numbers ({error})") from error
+    tensor = as_tensor(name, value).detach()
+    if tensor.layout != torch.strided:
+        raise InputError(f"{name} must be a dense matrix, got {tensor.layout}: use .to_dense()")
+    if tensor.dtype == torch.bool or tensor.is_complex():
+        raise InputError(f"{name} must be a floating-point matrix, got {tensor.dtype}")
+    return tensor if tensor.is_floating_point() else tensor.to(torch.float32)
+
+
 @dataclass(frozen=True, eq=False)
 class Factors:
     """User and item embeddings; the score of user u and item i is ``users[u] @ items[i]``.
@@ -75,6 +90,30 @@ class Factors:
                 f"{self.items.dtype} on {self.items.device}"
             )
 
+    @classmethod
+    def of(cls, users: object, items: object) -> Factors:
+        """Anybody's U and V: lists and arrays of whole numbers too, and of two precisions.
+
+        Whole numbers become float32, and of two precisions both get the higher one. What is part
+        of a graph of autograd is taken out of it. Nothing else is copied.
+
+        Raises:
+            InputError: they are not two matrices of numbers that fit each other, or are empty.
+
+        Example:
+            >>> Factors.of([[1, 2]], np.ones((3, 2)))
+            Factors(1 users x 3 items, dim 2, float64)
+        """
+        U, V = _floating("users", users), _floating("items", items)
+        common = torch.promote_types(U.dtype, V.dtype)
+        factors = cls(U.to(common), V.to(common))
+        for letter, rows in (("U", factors.n_users), ("V", factors.n_items)):
+            if rows == 0:
+                raise InputError(f"{letter} has no rows: give at least one user and one item")
+        if factors.dim == 0:
+            raise InputError("U has no columns: give embeddings of at least one dimension")
+        return factors
+
     def __iter__(self) -> Iterator[Tensor]:
         yield self.users
         yield self.items
@@ -106,10 +145,10 @@ class Factors:
         Example:
             >>> Factors(torch.tensor([[1.0], [float("nan")]]), torch.ones(1, 1)).check_finite()
             Traceback (most recent call last):
-            robustcf.errors.InputError: users must be finite, got nan in row 1 (1 such rows): the
-            training that made them diverged
+            robustcf.errors.InputError: users must be finite, got nan in row 1 (1 such row of U):
+            repair or leave out these rows; a training that diverged makes such values
         """
-        for name, value in (("users", self.users), ("items", self.items)):
+        for name, letter, value in (("users", "U", self.users), ("items", "V", self.items)):
             # A sum is not finite exactly when a summand is not, short of overflow: cheap to ask.
             if bool(torch.isfinite(value.sum(dtype=torch.float64))):
                 continue
@@ -118,7 +157,9 @@ class Factors:
                 continue
             row = int(torch.nonzero(bad)[0, 0])
             entry = value[row][~torch.isfinite(value[row])][0].item()
+            many = int(bad.sum())
             raise InputError(
-                f"{name} must be finite, got {entry} in row {row} ({int(bad.sum())} such rows): "
-                "the training that made them diverged"
+                f"{name} must be finite, got {entry} in row {row} ({many} such "
+                f"row{'s' if many > 1 else ''} of {letter}): repair or leave out these rows; a "
+                "training that diverged makes such values"
             )

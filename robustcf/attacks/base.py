@@ -14,7 +14,7 @@ from torch import Tensor
 from robustcf.attacks.budgets import Budget, RowBudget
 from robustcf.errors import InputError, RobustcfError
 from robustcf.factors import Factors
-from robustcf.support.checks import check_choice, check_epsilons
+from robustcf.support.checks import check_choice, check_epsilons, check_list
 
 Side = Literal["both", "users", "items"]
 SIDES: tuple[str, ...] = ("both", "users", "items")
@@ -70,7 +70,8 @@ class Attack(ABC):
         """Keep the options."""
         check_choice("side", side, SIDES)
         self.budget = RowBudget() if budget is None else budget
-        self.relative, self.side, self.fixed = relative, side, tuple(fixed)
+        self.relative, self.side = relative, side
+        self.fixed: tuple[int, ...] = check_list("fixed", fixed)
 
     def free(self, delta: Tensor) -> Tensor:
         """A perturbation or gradient with nothing in the columns that are held fixed."""

@@ -147,7 +147,7 @@ def attack(
     target = trained.target(trained.split(data_dir), part)
     if spec is None:
         return _quantization(trained, target, ks or (10, 20))
-    result = measure(target, spec, threat, epsilons, ks or (10, 20))
+    result = measure(target, spec, threat, epsilons or None, ks or (10, 20))
     saved, replaced = trained.save(result)
     pictures = _draw(result, saved)
     data = {

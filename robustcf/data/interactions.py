@@ -332,8 +332,13 @@ def _sparse(matrix: Any) -> Any:
     if not issparse(matrix):
         try:
             matrix = np.asarray(matrix)
-        except ValueError as error:  # rows of several lengths
-            raise DataError(f"interactions must be a users x items matrix ({error})") from error
+        except (ValueError, TypeError, RuntimeError) as error:
+            # Rows of several lengths; a tensor that is sparse, on a GPU or part of a graph.
+            kind = type(matrix).__name__
+            raise DataError(
+                f"interactions must be a users x items matrix, scipy or numpy, got a {kind} that "
+                f"numpy cannot read ({error}): convert it"
+            ) from error
     if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
         raise DataError(
             "interactions must be a users x items matrix of numbers, scipy or numpy, got "

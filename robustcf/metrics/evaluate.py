@@ -211,9 +211,11 @@ def hits_of(
 def check_same_data(factors: Factors, split: Split) -> None:
     """Raise unless factors have the sizes of a split: before an attack, not after it."""
     if (factors.n_users, factors.n_items) != (split.n_users, split.n_items):
+        swapped = (factors.n_items, factors.n_users) == (split.n_users, split.n_items)
+        why = "are U and V swapped?" if swapped else "they belong to different data"
         raise InputError(
             f"factors are for {factors.n_users} users x {factors.n_items} items, {split.name} "
-            f"has {split.n_users} x {split.n_items}: they belong to different data"
+            f"has {split.n_users} x {split.n_items}: {why}"
         )
 
 

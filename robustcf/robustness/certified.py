@@ -12,8 +12,8 @@ import numpy.typing as npt
 from robustcf.certificates.bounds import certified_metrics, top_radii, usable_bound
 from robustcf.metrics.evaluate import Protocol
 from robustcf.robustness.curves import RobustnessCurve, curve_from_users
-from robustcf.robustness.target import Target
-from robustcf.robustness.threat import Threat
+from robustcf.robustness.target import Target, check_target
+from robustcf.robustness.threat import Threat, check_threat
 from robustcf.support.checks import check_cutoffs
 
 
@@ -145,7 +145,8 @@ def certified_radii(
         >>> found.radii[1].max()  # many items are alike: the first is a tie
         np.float64(0.0)
     """
-    threat = Threat() if threat is None else threat
+    check_target(target)
+    threat = check_threat(threat)
     cutoffs = check_cutoffs(ks)
     used = usable_bound(bound, target.fixed)
     clean = target.evaluate(cutoffs)

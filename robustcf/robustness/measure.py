@@ -22,8 +22,8 @@ from robustcf.robustness.table import (
     Request,
     random_member,
 )
-from robustcf.robustness.target import Target
-from robustcf.robustness.threat import Threat
+from robustcf.robustness.target import Target, check_target
+from robustcf.robustness.threat import Threat, check_threat
 from robustcf.robustness.worst import worst_counts, worst_of
 from robustcf.support.checks import check_cutoffs, check_epsilons
 from robustcf.support.files import read_arrays, read_json
@@ -153,7 +153,7 @@ def measure(
     target: Target,
     attack: str | AttackSpec | Attack = AUTO,
     threat: Threat | None = None,
-    epsilons: Sequence[float] = (),
+    epsilons: Sequence[float] | None = None,
     ks: Sequence[int] = CUTOFFS,
     *,
     control: bool = True,
@@ -167,10 +167,11 @@ def measure(
             ``personal``), see :mod:`robustcf.robustness.table`; or an attack of your own.
         threat: what the attacker may do and knows; None for a row budget in units of the factors'
             own size, on both sides, with the training pairs known.
-        epsilons: ascending, from 0 on; none for those of the table.
+        epsilons: ascending, from 0 on; None for those of the table.
         ks: cutoffs of the metrics.
         control: whether to make the random control too.
-        **options: of the attack by name: ``steps``, ``restarts``, ``seed``, ``bound``.
+        **options: of the attack by name: ``objective``, ``steps``, ``restarts``, ``seed``,
+            ``bound``.
 
     Returns:
         The result; ``print`` shows it as a table, ``.curve["ndcg@10"]`` has the numbers.
@@ -190,6 +191,7 @@ def measure(
         >>> bool(result.curve["ndcg@1"][1] <= result.curve["ndcg@1"][0])
         True
     """
+    check_target(target)
     cutoffs = check_cutoffs(ks)
     if isinstance(attack, Attack):
         return _measure_own(target, attack, threat, epsilons, cutoffs, options, control=control)
@@ -199,12 +201,12 @@ def measure(
             f"attack must be a name, an AttackSpec with its options in it, or an Attack, got "
             f"{attack!r}"
         )
-    threat = Threat() if threat is None else threat
+    threat = check_threat(threat)
     if spec.kind == CERTIFICATE:
         spec = replace(spec, bound=usable_bound(spec.bound, target.fixed))
     if spec.way.knowledge is not None:
         threat = replace(threat, knowledge=spec.way.knowledge)
-    sizes = check_epsilons(tuple(epsilons) or spec.sizes(threat.unit))
+    sizes = check_epsilons(spec.sizes(threat.unit) if epsilons is None else epsilons)
     request = Request(target, threat, spec, sizes, cutoffs)
     members = spec.way.members(request)
     curve = next(iter(members.values()))
@@ -238,7 +240,7 @@ def _measure_own(
     target: Target,
     attack: Attack,
     threat: Threat | None,
-    epsilons: Sequence[float],
+    epsilons: Sequence[float] | None,
     ks: tuple[int, ...],
     options: dict[str, Any],
     *,
@@ -256,7 +258,8 @@ def _measure_own(
     own = Threat(attack.budget.name, unit, attack.side)
     objective = getattr(getattr(attack, "objective", None), "name", None)
     spec = AttackSpec(f"{type(attack).__module__}:{type(attack).__name__}", objective)
-    request = Request(target, own, spec, check_epsilons(tuple(epsilons) or spec.sizes(unit)), ks)
+    sizes = check_epsilons(spec.sizes(unit) if epsilons is None else epsilons)
+    request = Request(target, own, spec, sizes, ks)
     curve = attack_curve(target, attack, own, request.epsilons, ks)
     return Result(spec, target, curve, random_control(request, 1) if control else None)
 

@@ -9,7 +9,7 @@ from typing import Any
 from robustcf.attacks.budgets import RowBudget
 from robustcf.attacks.quantization import KINDS, quantize
 from robustcf.metrics.evaluate import MetricReport
-from robustcf.robustness.target import Target
+from robustcf.robustness.target import Target, check_target
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +58,7 @@ def quantization_table(
         >>> [(row.kind, row.absolute["users"]) for row in table][:2]
         [('float32', 0.0), ('bfloat16', 0.0)]
     """
+    check_target(target)
     budget, factors = RowBudget(), target.factors
     units = {"users": budget.unit(factors.users), "items": budget.unit(factors.items)}
     table = []

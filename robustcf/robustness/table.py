@@ -8,7 +8,7 @@ reader's own. The command line, sweeps, the demo and the scripts all go by this 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from robustcf.attacks import FGM, PGD, Attack, RandomNoise
@@ -27,6 +27,11 @@ from robustcf.support.registry import ATTACKS, OBJECTIVES
 AUTO, RANDOM, CERTIFICATE, PERSONAL = "auto", "random", "certificate", "personal"
 GRADIENT = ("fgm", "pgd")
 OWN_OBJECTIVE = "softmax"  # of a gradient attack from outside of the package, unless it is told
+# Not an attack of some size -> where it is done.
+_ELSEWHERE = {
+    "quantization": "use robustcf.robustness.quantization_table(target), or 'robustcf attack RUN "
+    "--attack quantization'"
+}
 CUTOFFS = (10, 20)
 STEPS = 8
 
@@ -75,7 +80,10 @@ class AttackSpec:
         check_choice("bound", self.bound, BOUNDS)
         if self.kind not in WAYS:
             if ":" not in self.kind and not _is_installed(self.kind):
-                raise InputError(f"attack must be one of {', '.join(NAMES)}, got {self.name!r}")
+                hint = f": {_ELSEWHERE[self.kind]}" if self.kind in _ELSEWHERE else ""
+                raise InputError(
+                    f"attack must be one of {', '.join(NAMES)}, got {self.name!r}{hint}"
+                )
             return
         if self.kind in GRADIENT:
             chosen = "bce" if self.objective is None else self.objective
@@ -87,8 +95,14 @@ class AttackSpec:
     @classmethod
     def parse(cls, name: str, **options: Any) -> AttackSpec:
         """From a name such as ``pgd-bpr``; the class of ``module:Class`` is imported here."""
+        known = [entry.name for entry in fields(cls) if entry.name != "kind"]
+        for key in options:
+            if key not in known:
+                raise InputError(f"unknown option {key!r} of an attack; known: {', '.join(known)}")
         kind, dash, objective = name.partition("-")
         split = dash and (kind in GRADIENT or ":" in kind)
+        if split and options.pop("objective", None) is not None:
+            raise InputError(f"{name!r} names its objective: leave the option objective out")
         spec = cls(kind, objective, **options) if split else cls(name, **options)
         if spec.kind in WAYS:
             return spec

@@ -23,7 +23,7 @@ from robustcf.metrics.evaluate import (
 )
 from robustcf.models.gauge import Gauge, shrink
 from robustcf.objectives import BCEConfig
-from robustcf.support.checks import check_choice, check_integer, check_number
+from robustcf.support.checks import check_choice, check_integer, check_list, check_number
 from robustcf.training.train import FIT_ON, Trained, fit_mask, fit_pairs
 
 Matrix = Tensor | npt.NDArray[Any]
@@ -33,7 +33,7 @@ class Target:
     """A recommender under attack: anybody's U and V, and the interactions behind them.
 
     Args:
-        users: U, users x dim: a tensor or a numpy array of floating-point numbers.
+        users: U, users x dim: a tensor, a numpy array or lists of numbers.
         items: V, items x dim. The score of user u and item i is ``U[u] @ V[i]``.
         data: the pairs that the factors were fit on: a scipy or numpy matrix (users x items), an
             :class:`robustcf.data.Interactions`, or a whole :class:`robustcf.data.Split`.
@@ -50,7 +50,8 @@ class Target:
     Raises:
         InputError: factors that are no finite matrices, or do not fit the data.
 
-    Cost: none but a check that all numbers are finite; nothing is copied.
+    Cost: none but a check that all numbers are finite; floating-point numbers of one precision are
+    not copied.
 
     Example:
         >>> import numpy as np
@@ -62,8 +63,8 @@ class Target:
 
     def __init__(
         self,
-        users: Matrix,
-        items: Matrix,
+        users: Matrix | Sequence[Sequence[float]],
+        items: Matrix | Sequence[Sequence[float]],
         data: Any,
         test: Any = None,
         *,
@@ -75,7 +76,7 @@ class Target:
         bce: BCEConfig | None = None,
     ) -> None:
         """Check that factors and data belong together."""
-        self.factors = Factors(users, items)  # type: ignore[arg-type]  # numpy becomes tensors
+        self.factors = Factors.of(users, items)
         self.factors.check_finite()
         self.split = _split_of(data, test)
         check_same_data(self.factors, self.split)
@@ -91,7 +92,8 @@ class Target:
         judged_by_train = self.part == "train"
         own = () if judged_by_train else fit_mask(self.split, fit_on, self.part)
         self.mask = own if mask is None else tuple(mask)
-        self.fixed = tuple(check_integer("a fixed column", column, 0) for column in fixed)
+        columns = check_list("fixed", fixed)
+        self.fixed = tuple(check_integer("a fixed column", column, 0) for column in columns)
         if any(not 0 <= column < self.factors.dim for column in self.fixed):
             raise InputError(
                 f"fixed columns must be in [0, {self.factors.dim}), got {list(self.fixed)}"
@@ -109,6 +111,11 @@ class Target:
             >>> Target.of(train(load("demo"), TrainConfig.of(dim=4, epochs=0))).part
             'test'
         """
+        if not isinstance(trained, Trained):
+            raise InputError(
+                f"Target.of takes what robustcf.training.train returned, got "
+                f"{type(trained).__name__}: for embeddings of your own use Target(U, V, pairs)"
+            )
         objective = trained.config.resolved().objective.settings
         own: dict[str, Any] = {
             "fit_on": trained.fit_on,
@@ -175,11 +182,29 @@ class Target:
         )
 
 
-def harden(target: Target, *, shrink_by: float = 0.0) -> Target:
-    """The same rankings in coordinates that an attack reaches less far in: the balanced gauge.
+def check_target(target: object) -> None:
+    """Raise unless this is a target.
 
-    Needs no data and no training, see :mod:`robustcf.models.gauge`. Columns held fixed stay as
-    they are.
+    Example:
+        >>> check_target(([[1.0]], [[1.0]]))
+        Traceback (most recent call last):
+        robustcf.errors.InputError: target must be a Target, got tuple: make one of your embeddings
+        and the pairs they were fit on, Target(U, V, pairs)
+    """
+    if not isinstance(target, Target):
+        raise InputError(
+            f"target must be a Target, got {type(target).__name__}: make one of your embeddings "
+            "and the pairs they were fit on, Target(U, V, pairs)"
+        )
+
+
+def harden(target: Target, *, shrink_by: float = 0.0) -> Target:
+    """An equivalent factorization (same rankings) on which perturbations usually do less damage.
+
+    It removes the common item direction and balances U and V: the balanced gauge. That usually
+    raises the certificate, and much so for models trained with a cross-entropy, but there is no
+    guarantee: measure both. Needs no data and no training, see :mod:`robustcf.models.gauge`.
+    Columns held fixed stay as they are.
 
     Args:
         target: what to harden.
@@ -196,6 +221,7 @@ def harden(target: Target, *, shrink_by: float = 0.0) -> Target:
         >>> bool(safer.factors.items.norm() < target.factors.items.norm())
         True
     """
+    check_target(target)
     check_number("shrink_by", shrink_by)
     free = torch.tensor(target.free)
     moved = Factors(target.factors.users[:, free], target.factors.items[:, free])

@@ -124,3 +124,18 @@ class Threat:
     def as_dict(self) -> dict[str, str]:
         """Plain values, ready for JSON."""
         return asdict(self)
+
+
+def check_threat(threat: object) -> Threat:
+    """A threat as it is, the default one for None, or an error.
+
+    Example:
+        >>> check_threat("row")
+        Traceback (most recent call last):
+        robustcf.errors.InputError: threat must be a Threat, got 'row': give Threat(norm='row'), say
+    """
+    if threat is None:
+        return Threat()
+    if not isinstance(threat, Threat):
+        raise InputError(f"threat must be a Threat, got {threat!r}: give Threat(norm='row'), say")
+    return threat

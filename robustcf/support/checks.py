@@ -55,6 +55,21 @@ def check_choice(name: str, value: object, allowed: Iterable[str]) -> None:
         raise InputError(f"{name} must be one of {', '.join(known)}, got {value!r}")
 
 
+def check_list(name: str, value: object) -> tuple[Any, ...]:
+    """The entries of a list, a tuple or an array, or an error for a single value.
+
+    Example:
+        >>> check_list("ks", 10)
+        Traceback (most recent call last):
+        robustcf.errors.InputError: ks must be a list, got 10: give [10]
+    """
+    single = isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)
+    if single or getattr(value, "ndim", 1) == 0:
+        advice = f": give [{value!r}]" if isinstance(value, numbers.Number) else ""
+        raise InputError(f"{name} must be a list, got {value!r}{advice}")
+    return tuple(value)  # type: ignore[arg-type]
+
+
 def check_cutoffs(ks: Sequence[int]) -> tuple[int, ...]:
     """Cutoffs in ascending order, each once, or an error.
 
@@ -62,7 +77,7 @@ def check_cutoffs(ks: Sequence[int]) -> tuple[int, ...]:
         >>> check_cutoffs([20, 10])
         (10, 20)
     """
-    cutoffs = tuple(sorted({check_integer("every cutoff", k) for k in ks}))
+    cutoffs = tuple(sorted({check_integer("every cutoff", k) for k in check_list("ks", ks)}))
     if not cutoffs:
         raise InputError("ks must name at least one cutoff, got none")
     return cutoffs
@@ -75,7 +90,11 @@ def check_epsilons(epsilons: Sequence[float]) -> tuple[float, ...]:
         >>> check_epsilons([0, 0.5])
         (0.0, 0.5)
     """
-    sizes = tuple(float(epsilon) for epsilon in epsilons)
+    given = check_list("epsilons", epsilons)
+    try:
+        sizes = tuple(float(epsilon) for epsilon in given)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"epsilons must be numbers, got {list(given)}") from error
     if not sizes:
         raise InputError("epsilons must name at least one attack size, got none")
     for epsilon in sizes:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from robustcf.attacks import BUDGETS, FGM, RandomNoise, Softmax
 from robustcf.attacks.base import SIDES
+from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import evaluate
 from robustcf.robustness import (
@@ -24,7 +25,10 @@ from robustcf.robustness import (
     RobustnessCurve,
     Target,
     Threat,
+    certified_radii,
+    harden,
     measure,
+    quantization_table,
 )
 from robustcf.robustness.threat import KNOWLEDGE, UNITS
 from robustcf.support.naming import grid_name
@@ -384,3 +388,47 @@ def test_the_table_of_targets_is_left_as_it_was():
     for part, kept in zip(target.factors, before, strict=True):
         assert torch.equal(part, kept)
     assert isinstance(target, Target)
+
+
+# --- what it refuses ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ks": 10}, r"ks must be a list, got 10: give \[10\]"),
+        ({"epsilons": 0.1}, r"epsilons must be a list, got 0.1: give \[0.1\]"),
+        ({"epsilons": []}, "epsilons must name at least one attack size, got none"),
+        ({"epsilons": np.array([])}, "epsilons must name at least one attack size, got none"),
+        ({"threat": "row"}, "threat must be a Threat, got 'row': give Threat"),
+        (
+            {"step": 3},
+            "unknown option 'step' of an attack; known: objective, steps, restarts, seed, bound",
+        ),
+        ({"objective": "bce"}, "'fgm-softmax' names its objective: leave the option objective out"),
+        ({"attack": "quantization"}, r"got 'quantization': use .*quantization_table\(target\)"),
+        ({"attack": RandomNoise(), "epsilons": ()}, "epsilons must name at least one attack size"),
+    ],
+)
+def test_what_measure_refuses(options, message):
+    target = random_target(0)
+    with pytest.raises(InputError, match=message):
+        measure(target, **{"attack": "fgm-softmax", **options})
+
+
+def test_embeddings_alone_are_no_target():
+    U, V = random_target(0).factors
+    words = r"target must be a Target, got tuple: make one .* Target\(U, V, pairs\)"
+    for function in (measure, harden, certified_radii, quantization_table):
+        with pytest.raises(InputError, match=words):
+            function((U, V))
+    with pytest.raises(InputError, match=r"got tuple: for embeddings of your own use Target\(U, V"):
+        Target.of((U, V))
+    with pytest.raises(InputError, match="threat must be a Threat, got 'row'"):
+        certified_radii(random_target(0), "row")
+
+
+def test_no_sizes_given_are_those_of_the_table():
+    target = random_target(0)
+    assert measure(target, "random").curve.epsilons == (0.0, 0.02, 0.05, 0.1, 0.2)
+    assert measure(target, RandomNoise(), epsilons=None).curve.epsilons[-1] == 0.2

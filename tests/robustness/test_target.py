@@ -245,6 +245,42 @@ def test_shrinking_is_for_the_asking():
             harden(target, shrink_by=wrong)
 
 
+# --- what people have -----------------------------------------------------------------------
+
+
+def test_lists_whole_numbers_and_two_precisions_are_taken():
+    U, V, train, test = random_world(0)
+    plain = Target(U, V, train, test)
+    for lists in (U.tolist(), [tuple(row) for row in U], tuple(map(list, U))):
+        same = Target(lists, V, train, test)
+        assert same.evaluate().values == plain.evaluate().values
+    mixed = Target(U.astype(np.float32), V, train, test).factors
+    assert mixed.users.dtype == mixed.items.dtype == torch.float64
+    np.testing.assert_array_equal(mixed.users.numpy(), U.astype(np.float32))
+    half = Target(torch.from_numpy(U).half(), torch.from_numpy(V).bfloat16(), train).factors
+    assert half.users.dtype == half.items.dtype == torch.float32
+    for whole in (np.int8, np.uint8, np.int64):
+        counts = (np.arange(150).reshape(30, 5) % 7).astype(whole)
+        factors = Target(counts, torch.ones(40, 5, dtype=torch.int32), train).factors
+        assert factors.users.dtype == factors.items.dtype == torch.float32
+        np.testing.assert_array_equal(factors.users.numpy(), counts)
+
+
+def test_tensors_of_a_graph_are_taken_out_of_it():
+    U, V, train, test = random_world(0)
+    own = torch.from_numpy(U.copy()).requires_grad_()
+    target = Target(own, torch.nn.Parameter(torch.from_numpy(V.copy())), train, test)
+    assert not target.factors.users.requires_grad
+    assert not target.factors.items.requires_grad
+    assert target.factors.users.data_ptr() == own.data_ptr(), "not copied"
+    plain = measure(Target(U, V, train, test), "pgd-softmax", epsilons=[0, 0.3])
+    assert measure(target, "pgd-softmax", epsilons=[0, 0.3]).curve.as_lists() == (
+        plain.curve.as_lists()
+    )
+    assert own.requires_grad
+    assert own.grad is None
+
+
 # --- what it refuses ------------------------------------------------------------------------
 
 
@@ -258,15 +294,21 @@ def test_factors_that_are_none():
     refuse("factors are for 29 users x 40 items, own data has 30 x 40", U[:-1], V, train, test)
     refuse("factors are for 30 users x 39 items.*different data", U, V[:-1], train, test)
     refuse("same number of columns, got 5 and 4", U, V[:, :-1], train)
-    refuse("must share dtype and device", U.astype(np.float32), V, train)
-    refuse("floating-point matrix, got torch.int64", U.astype(int), V, train)
     refuse("floating-point matrix.* of shape \\(30,\\)", U[:, 0], V, train)
-    refuse("users must be a tensor or a numpy array of numbers, got list", U.tolist(), V, train)
+    refuse("users must be a matrix of numbers", [[1.0], [1.0, 2.0]], V, train)
+    refuse("users must be a tensor or a numpy array of numbers, got <U1", [["a"]], V, train)
+    refuse("floating-point matrix, got torch.bool", torch.ones(30, 5, dtype=torch.bool), V, train)
+    sparse = torch.from_numpy(V).to_sparse()
+    refuse("items must be a dense matrix, got torch.sparse_coo: use .to_dense", U, sparse, train)
+    refuse("U has no rows: give", U[:0], V, train)
+    refuse("V has no rows: give", U, V[:0], train)
+    refuse("U has no columns: give", U[:, :0], V[:, :0], train)
+    refuse("40 users x 30 items, own data has 30 x 40: are U and V swapped", V, U, train, test)
     refuse("must be a tensor or a numpy array of numbers, got object", U.astype(object), V, train)
     refuse("must be a tensor or a numpy array of numbers, got complex128", U * 1j, V, train)
     spoilt = U.copy()
     spoilt[7, 2] = np.nan
-    refuse("users must be finite, got nan in row 7", spoilt, V, train)
+    refuse(r"users must be finite, got nan in row 7 \(1 such row of U\): repair", spoilt, V, train)
     refuse("items must be finite, got -inf in row 0", U, np.full_like(V, -np.inf), train)
 
 
@@ -275,6 +317,10 @@ def test_data_that_are_none():
     refuse("a target needs the pairs that its factors were fit on", U, V, None)
     refuse("users x items matrix", U, V, train[0], kind=DataError)
     refuse("users x items matrix", U, V, "train.csv", kind=DataError)
+    sparse = torch.from_numpy(train).to_sparse()
+    words = "users x items matrix, scipy or numpy, got a Tensor that numpy cannot read"
+    refuse(words, U, V, sparse, kind=DataError)
+    refuse(words, U, V, train, sparse, kind=DataError)
     refuse("negative numbers, got -1", U, V, -train, kind=DataError)
     refuse("finite numbers", U, V, np.where(train, np.nan, 0), kind=DataError)
     refuse("at least one is needed", U, V, np.zeros_like(train), kind=DataError)
@@ -298,6 +344,7 @@ def test_parts_and_columns_that_are_none():
         words = "at least 0" if -1 in fixed else r"fixed columns must be in \[0, 5\)"
         refuse(words, U, V, train, fixed=fixed)
     refuse("a fixed column must be an integer", U, V, train, fixed=[0.5])
+    refuse(r"fixed must be a list, got 3: give \[3\]", U, V, train, fixed=3)
     refuse("all columns are held fixed: there is nothing to attack", U, V, train, fixed=range(5))
     with pytest.raises(InputError, match="mask must name parts"):
         Target(U, V, train, test, mask=["tests"]).evaluate()

@@ -192,3 +192,22 @@ def test_numbers_of_numpy_become_plain_ones() -> None:
     whole = Frozen(1)
     check_numbers(whole)
     assert type(whole.rate) is int
+
+
+@pytest.mark.parametrize("check", [check_cutoffs, check_epsilons])
+def test_a_single_value_is_no_list(check: Any) -> None:
+    name = {check_cutoffs: "ks", check_epsilons: "epsilons"}[check]
+    for value in (10, np.int64(10), 10.5):
+        with pytest.raises(InputError) as caught:
+            check(value)
+        assert str(caught.value) == f"{name} must be a list, got {value!r}: give [{value!r}]"
+    for value in (None, "10", {10: 1}, np.array(10)):
+        with pytest.raises(InputError, match=f"^{name} must be a list, got "):
+            check(value)
+    assert check(np.array([10, 20])) == (10, 20)
+    assert check(value for value in (10, 20)) == (10, 20)
+
+
+def test_sizes_that_are_no_numbers() -> None:
+    with pytest.raises(InputError, match=r"epsilons must be numbers, got \['a', None\]"):
+        check_epsilons(["a", None])  # type: ignore[list-item]
