@@ -124,11 +124,15 @@ def add_gradient(
 ) -> float:
     """:meth:`Regularizer.add_gradient` for any module of two tensors, by autograd.
 
+    Raises:
+        InputError: the module does not return one number, as a tensor that depends on U or V.
+
     Cost: that of the module, forward and backward, and a gradient of U's size.
     """
     with torch.enable_grad():
         u, v = U.detach().requires_grad_(), V.detach().requires_grad_()
         value: Tensor = reg(u, v)
+        _check_penalty(reg, value)
         gradients: tuple[Tensor | None, ...] = (None, None)
         if value.requires_grad:
             gradients = torch.autograd.grad(value, (u, v), allow_unused=True)
@@ -138,6 +142,21 @@ def add_gradient(
     if to_v is not None:
         item_gradient.add_(to_v, alpha=weight)
     return float(value.detach())
+
+
+def _check_penalty(reg: nn.Module, value: object) -> None:
+    wanted = f"the penalty of {type(reg).__name__} must be a tensor of one number"
+    if not isinstance(value, Tensor):
+        kind = type(value).__name__
+        raise InputError(f"{wanted}, got {kind}: compute it by torch, without float() or .item()")
+    if value.numel() != 1:
+        raise InputError(f"{wanted}, got one of shape {tuple(value.shape)}: sum it up")
+    # A constant 0 has no gradient and needs none.
+    if not value.requires_grad and bool(value != 0):
+        raise InputError(
+            f"{wanted} that depends on U or V, got {float(value):g} without a gradient: leave out "
+            "detach(), numpy() and no_grad() in forward"
+        )
 
 
 class NoPenalty(Regularizer):

@@ -314,3 +314,32 @@ def test_one_of_ones_own_has_its_gradient_by_autograd(rows: list[int] | None) ->
     torch.testing.assert_close(out[0], 1 + 1.5 * (to_users if rows is None else to_users[rows]))
     torch.testing.assert_close(out[1], 1 + 0.5 * to_items)
     assert Entropy.configured(RegularizerConfig()).name == ""
+
+
+@pytest.mark.parametrize(
+    ("penalty", "message"),
+    [
+        (lambda U, V: U.square().sum(dim=1), r"got one of shape \(6,\): sum it up"),
+        (lambda U, V: U.square().sum().item(), "got float: compute it by torch"),
+        (lambda U, V: None, "got NoneType: compute it by torch"),
+        (lambda U, V: U.detach().square().sum(), "depends on U or V, got .* without a gradient"),
+    ],
+)
+def test_a_penalty_that_is_none_is_told(penalty: Any, message: str) -> None:
+    class Mine(Regularizer):
+        def forward(self, U: Tensor, V: Tensor) -> Tensor:
+            return penalty(U, V)
+
+    U, V = (torch.ones(n, 2) for n in (6, 4))
+    with pytest.raises(InputError, match=f"the penalty of Mine must be a tensor of one.*{message}"):
+        Mine().add_gradient(U, V, None, torch.zeros_like(U), torch.zeros_like(V))
+
+
+@pytest.mark.parametrize("penalty", [lambda U: U.new_zeros(()), lambda U: U.sum().reshape(1)])
+def test_a_penalty_of_one_number_in_any_shape_is_taken(penalty: Any) -> None:
+    class Mine(Regularizer):
+        def forward(self, U: Tensor, V: Tensor) -> Tensor:
+            return penalty(U)
+
+    U, V = torch.ones(6, 2), torch.ones(4, 2)
+    Mine().add_gradient(U, V, None, torch.zeros_like(U), torch.zeros_like(V))

@@ -95,6 +95,7 @@ class Model(ABC, Generic[ConfigT]):
         **settings: Any,
     ) -> None:
         """Build the parameters; nothing is learnt yet."""
+        _check_gradients(type(self))
         if len(train) == 0:
             raise InputError("train has no pairs: there is nothing to learn from")
         if config is not None and settings:
@@ -171,6 +172,21 @@ class Model(ABC, Generic[ConfigT]):
             warm = self._tensor(np.flatnonzero(self.train.user_degrees), torch.int64)
             users[self._tensor(cold, torch.int64)] = users[warm].mean(dim=0)
         return Factors(users, V.clone())
+
+
+def _check_gradients(kind: type[Model[Any]]) -> None:
+    """Raise for a class that changes what is scored, but not how gradients get back from there."""
+    line = kind.__mro__
+    scored, back = (
+        next(n for n, each in enumerate(line) if name in vars(each))
+        for name in ("scored", "pull_back")
+    )
+    if scored < back:
+        raise InputError(
+            f"{line[scored].__name__} defines scored and not pull_back: its gradients would be "
+            "those of other factors; define pull_back, the gradient for the parameters from that "
+            "for the scored factors"
+        )
 
 
 def fold_in(

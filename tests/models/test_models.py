@@ -176,9 +176,38 @@ class Unit(Model[ModelConfig]):
     def scored(self) -> tuple[torch.Tensor, torch.Tensor]:
         return tuple(part / part.norm(dim=1, keepdim=True) for part in (self.users, self.items))
 
+    def pull_back(self, gradient: Gradient) -> Gradient:
+        raise NotImplementedError  # not trained here
+
 
 def test_a_model_of_ones_own_says_what_it_scores() -> None:
     model = Unit(with_cold(), dim=3, init="normal")
     factors = model.factors()
     torch.testing.assert_close(factors.items.norm(dim=1), torch.ones(6))
     torch.testing.assert_close(factors.users[4], model.scored()[0][:4].mean(dim=0))
+
+
+def test_a_model_that_scores_other_factors_must_say_how_gradients_get_back() -> None:
+    class Half(Model[ModelConfig]):
+        def scored(self) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.users / 2, self.items
+
+    class Farther(LightGCN):
+        def scored(self) -> tuple[torch.Tensor, torch.Tensor]:
+            users, items = super().scored()
+            return users / 2, items
+
+    class Inherits(Unit):
+        def updated(self, rows: torch.Tensor | None) -> None:
+            pass
+
+    class OwnGradient(UltraGCN):
+        def pull_back(self, gradient: Gradient) -> Gradient:
+            return gradient
+
+    for kind in (Half, Farther, type("Child", (Half,), {})):
+        name = "Farther" if kind is Farther else "Half"
+        with pytest.raises(InputError, match=f"{name} defines scored and not pull_back"):
+            kind(with_cold(), dim=3)
+    for kind in (Unit, Inherits, OwnGradient):
+        kind(with_cold(), dim=3, init="normal")
