@@ -11,7 +11,7 @@ from robustcf.cli.common import ListCommand, Report, reports
 
 @click.command(cls=ListCommand)
 @click.argument("run")
-@click.option("--k", "ks", type=int, multiple=True, metavar="K...", help="Cutoffs (10 20).")
+@click.option("--k", "ks", type=int, multiple=True, metavar="K...", help="Cutoffs (default 10 20).")
 @click.option(
     "--part", type=click.Choice(["test", "valid"]), default="test", show_default=True,
     help="The held-out pairs to compare with.",
@@ -20,7 +20,7 @@ from robustcf.cli.common import ListCommand, Report, reports
     "--mask",
     type=click.Choice(["train", "valid", "test"]),
     multiple=True,
-    help="Parts that are no candidates, instead of the protocol's: not for published numbers.",
+    help="Leave the items of these parts out of the ranking (overrides the protocol).",
 )
 @click.option("--data-dir", metavar="DIR", help="Look here first for the data of the run.")
 @reports

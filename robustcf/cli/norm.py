@@ -52,7 +52,7 @@ METHODS = (
     show_default=True,
     help="Largest norm of a row, or of a column.",
 )
-@click.option("--seed", type=int, metavar="N", help="Seed of the random vectors [default: fresh].")
+@click.option("--seed", type=int, metavar="N", help="Seed of the random vectors [default: random].")
 @reports
 def norm(file: Path, method: str, budget: int, delta: float, kind: str, seed: int | None) -> Report:
     """Estimate a norm of the matrix in FILE.

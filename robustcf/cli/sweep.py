@@ -54,8 +54,8 @@ from robustcf.support.registry import MODELS
     metavar="A...",
     default=("fgm-bce", "fgm-softmax", "auto"),
     show_default=True,
-    help="fgm- or pgd- with bce, bpr or softmax; auto, the worst of all; the random control and "
-    "the certificate are always added.",
+    help="fgm- or pgd- with bce, bpr or softmax; auto: per user, the worst of all; the random "
+    "control and the certificate are always added.",
 )
 @click.option(
     "--epsilons",

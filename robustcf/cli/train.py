@@ -50,31 +50,45 @@ from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZ
 )
 @click.option("--estimator", metavar="E", help="How two_to_inf finds its row (default exact).")
 @click.option("--reg-top", type=int, help="Rows that two_to_inf averages over.")
-@click.option("--reg-side", type=click.Choice(["users", "items"]), help="Rows of UV^T or VU^T.")
-@click.option("--reg-every", type=int, help="Steps between actions of two_to_inf.")
+@click.option(
+    "--reg-side",
+    type=click.Choice(["users", "items"]),
+    help="Penalize rows (users) or columns (items) of the scores.",
+)
+@click.option("--reg-every", type=int, help="Apply the penalty every N steps.")
 @click.option(
     "--adversarial",
     type=NameOf(ADVERSARIES),
-    help="Adversarial training: the objective of the attack to train against; margin: a bound of "
-    "all attacks.",
+    help="Adversarial training: the objective of the attack to train against; margin: certified "
+    "margin loss.",
 )
 @click.option("--adv-eps", type=float, help="Size of that attack, in median row norms.")
 @click.option("--adv-weight", type=float, help="Weight of the attacked loss.")
 @click.option(
     "--gauge",
     type=click.Choice(["none", "balanced"]),
-    help="Balanced: the same rankings in coordinates that an attack reaches less far in.",
+    help="balanced: rewrite U and V without changing any ranking: remove the mean item row and "
+    "balance both factors (smallest norms).",
 )
 @click.option("--dim", type=int, help="Columns of the factors.")
-@click.option("--epochs", type=int, help="Epochs at most; 0 leaves the start as it is.")
+@click.option("--epochs", type=int, help="Epochs at most; 0: evaluate the start itself.")
 @click.option("--lr", type=float, help="Learning rate of the items; the users' follows it.")
 @click.option("--user-lr", type=float, help="Learning rate of the users.")
-@click.option("--batching", type=click.Choice(["rows", "pairs"]), help="What a step is.")
-@click.option("--init", type=click.Choice(["spectral", "smooth", "normal"]), help="Where to start.")
+@click.option(
+    "--batching",
+    type=click.Choice(["rows", "pairs"]),
+    help="rows: blocks of users against all items; pairs: sampled interactions.",
+)
+@click.option(
+    "--init",
+    type=click.Choice(["spectral", "smooth", "normal"]),
+    help="Initialization: spectral (truncated SVD), smooth (low-pass filter on the graph), normal "
+    "(Gaussian).",
+)
 @click.option(
     "--refit",
     type=click.Choice(["auto", "yes", "no"]),
-    help="Train again on train and valid (auto: where valid was carved out of train).",
+    help="Train again on train and valid (auto: where valid was held out from the training set).",
 )
 @click.option(
     "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any other training setting."
@@ -82,7 +96,7 @@ from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZ
 @click.option("--seed", type=int, default=0, show_default=True, help="Training seed.")
 @click.option("--split-seed", type=int, default=0, show_default=True, help="Seed of a drawn split.")
 @click.option("--threads", type=int, help="CPU threads (default: all cores).")
-@click.option("--device", default="cpu", show_default=True, help="Where the tensors live.")
+@click.option("--device", default="cpu", show_default=True, help="Torch device.")
 @click.option("--out", metavar="DIR", help="The run directory (default: a new one in runs/).")
 @click.option("--resume", metavar="RUN", help="Go on with a run that was killed or interrupted.")
 @data_options

@@ -181,7 +181,13 @@ def _measured(test: dict[str, Any]) -> str:
 
 @vision.command()
 @click.argument("run")
-@click.option("--eps", type=float, default=2 / 255, show_default="2/255", help="Pixels in [0, 1].")
+@click.option(
+    "--eps",
+    type=float,
+    default=2 / 255,
+    show_default="2/255",
+    help="L-infinity size of the attack, for pixel values in [0, 1].",
+)
 @click.option("--steps", type=int, default=2, show_default=True, help="PGD steps.")
 @click.option(
     "--jacobian-images", type=click.IntRange(min=1), default=100, show_default=True,

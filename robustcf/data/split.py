@@ -23,7 +23,7 @@ class EvaluationProtocol:
 
     Numbers compare only between evaluations of one protocol, so it belongs to the data. A set that
     publishes its validation pairs apart masks train alone on test (the validation pairs stay
-    candidates, as in every published figure on it); where valid was carved out of the published
+    candidates, as in every published figure on it); where valid was held out from the published
     training pairs, and on data of one's own, both are masked.
 
     Args:

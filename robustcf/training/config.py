@@ -89,9 +89,9 @@ class TrainConfig:
         reg: the regularizer.
         adversary: adversarial training, or ``none``.
         batching: what one step is.
-        gauge: ``balanced`` writes the trained factors in coordinates in which an attack reaches
-            less far, with the same rankings, see :mod:`robustcf.models.gauge`; ``none`` leaves
-            them.
+        gauge: ``balanced`` writes the trained factors as an equivalent factorization (same
+            rankings) on which perturbations usually do less damage, see
+            :mod:`robustcf.models.gauge`; ``none`` leaves them.
         shrink: for the balanced gauge: how much shorter the singular values of the scores become,
             in their median; 0 leaves them.
         epochs: epochs at most; 0 leaves the start as it is.
