@@ -1,6 +1,6 @@
 """Robust collaborative filtering: measure, prove and improve how rankings hold under attack.
 
-Nothing is imported here on purpose: each room of the package (``robustcf.data``,
+Nothing is imported here on purpose: each subpackage (``robustcf.data``,
 ``robustcf.estimators``, ...) loads on its own and brings only what it needs.
 """
 

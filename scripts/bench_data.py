@@ -1,4 +1,4 @@
-"""How long loading takes: the vectorised reader and the parsed cache beside a plain parser.
+"""How long loading takes: the vectorised reader and the parsed cache next to a plain parser.
 
     python scripts/bench_data.py --dataset yelp2018 --data-dir DIR
 

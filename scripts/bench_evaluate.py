@@ -3,7 +3,7 @@
     python scripts/bench_evaluate.py --dataset ml-1m
 
 All three rank the same factors with the same pairs masked, and compute NDCG@10 and what they
-share; the values are printed beside the times, so that one sees they agree. (implicit's
+share; the values are printed next to the times, so that one sees they agree. (implicit's
 "ndcg" divides by another ideal where a user has fewer than K test items, and its "precision"
 is hits over min(K, test items).)
 """

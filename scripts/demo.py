@@ -55,7 +55,7 @@ def step(title: str, *arguments: str) -> None:
 
 
 def curves_of(target: Target, attack: str) -> Curves:
-    """The curve under an attack, its random control, and what no attack can go below."""
+    """The curve under an attack, its random control, and the certified lower bound."""
     threat, sizes = ATTACKS[attack]
     result = measure(target, attack, threat, sizes)
     curves: Curves = {"attack": result.curve}

@@ -2,7 +2,7 @@
 
 Gaussian 5000 x 5000 matrices with gap Delta = 0.1 and 0.01 (figure 1 of the paper and its
 supplement: singular values, GFLOPs, the share p of TwINEst++), the same on a tall low-rank matrix
-and on SVD factors of MovieLens-1M. The methods beyond the paper are drawn beside the paper's.
+and on SVD factors of MovieLens-1M. The methods beyond the paper are drawn next to the paper's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The paper's bounds, and our upper bounds, beside what is measured.
+"""The paper's bounds, and our upper bounds, next to what is measured.
 
 Three pictures: the probability of exactness that theorem 1 promises TwINEst and the one measured;
 the concentration lemma's epsilon and the errors measured; and the share of upper bounds that fail,
-over 1,000 trials on five kinds of matrices, beside the delta they were asked for.
+over 1,000 trials on five kinds of matrices, next to the delta they were asked for.
 """
 
 from __future__ import annotations

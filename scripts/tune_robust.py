@@ -7,7 +7,7 @@ Each candidate is trained on train alone. Then its factors face the ensemble of 
 budgets, and are evaluated on valid. The test pairs are never used. Out of the candidates that keep
 97 % of the best clean NDCG@10, the one is chosen that has most under auto, mean over the sizes
 above 0. The best of each model that trains at all becomes robustcf/training/presets/*.robust.json.
-What no attack can take (the certificate) is reported too. A file that is there already is gone on
+Certified lower bounds are reported too. A file that is there already is gone on
 with.
 """
 

@@ -89,8 +89,8 @@ def own_material() -> dict[str, Any]:
     return {
         "U": rng.normal(size=(60, 8)),
         "V": rng.normal(size=(40, 8)),
-        "train": csr_array(pairs & ~held),
-        "test": csr_array(held),
+        "train_matrix": csr_array(pairs & ~held),
+        "test_matrix": csr_array(held),
     }
 
 

@@ -1,4 +1,4 @@
-"""Certificates: what no attack within a row budget can do to a ranking, proved and not tried.
+"""Certificates: certified lower bounds on ranking metrics under every attack of a row budget.
 
 The proofs are in :mod:`robustcf.certificates.radius` (two items of one user) and
 :mod:`robustcf.certificates.bounds` (metrics and top-k sets). For a whole recommender use

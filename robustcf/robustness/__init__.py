@@ -1,6 +1,6 @@
-"""Robustness: what attacks leave of a recommender, and what no attack can take.
+"""Robustness: what attacks leave of a recommender, and certified lower bounds.
 
-Two nouns and one function: a :class:`Target` is what is attacked, a :class:`Threat` what the
+Two classes and one function: a :class:`Target` is what is attacked, a :class:`Threat` what the
 attacker may do and knows, and :func:`measure` gives the result.
 
 Example:

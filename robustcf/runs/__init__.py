@@ -11,7 +11,7 @@ __all__ = ["RunDir"]
 
 
 def __getattr__(name: str) -> Any:
-    # On demand: comparing saved curves and the vision side want this room, but not all of training.
+    # On demand: comparing saved curves and vision want this subpackage, but not all of training.
     if name == "RunDir":
         from robustcf.runs.run import RunDir
 

@@ -1,1 +1,1 @@
-"""What every room stands on: checks, tables of names, files, randomness, the runtime."""
+"""What every subpackage stands on: checks, tables of names, files, randomness, the runtime."""
