@@ -116,7 +116,7 @@ def test_info_on_own_file_with_options(capsys, tmp_path):
     assert code == 0
     facts = json.loads(out)
     assert (facts["n_users"], facts["train"], facts["test"]) == (2, 2, 1)
-    assert facts["notes"][0] == "my.csv: 1 pairs rated below 4 dropped"
+    assert facts["notes"][0] == "my.csv: 1 pair rated below 4 dropped"
     assert facts["labels"] == {"users": True, "items": True}
 
 

@@ -17,6 +17,7 @@ from robustcf.cli.common import (
     parse_settings,
     reports,
 )
+from robustcf.support.naming import counted
 from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
 
 
@@ -186,7 +187,7 @@ def _text(result: dict[str, Any], run: Any) -> str:
             f"{protocol['n_users']:,} users)"
         )
     lines.append(
-        f"{result['epochs']} epochs in {result['train_seconds']:.1f} s, fit on "
+        f"{counted(result['epochs'], 'epoch')} in {result['train_seconds']:.1f} s, fit on "
         f"{result['learnt_from']}; norm of the scores (two-to-infinity) {result['two_to_inf']:.2f}"
     )
     if result["interrupted"]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustcf.cli.common import ListCommand, Report, free_folder, parse_settings, reports, table
+from robustcf.support.naming import counted
 
 if TYPE_CHECKING:
     from robustcf.vision.runs import VisionRun
@@ -155,7 +156,7 @@ def _report(run: VisionRun) -> Report:
     lines = [_measured(result["test"])]
     if result["valid_accuracy"] is not None:
         lines.append(f"valid accuracy {result['valid_accuracy']:.4f}")
-    spent = f"{result['epochs']} epochs in {result['train_seconds']:.1f} s"
+    spent = f"{counted(result['epochs'], 'epoch')} in {result['train_seconds']:.1f} s"
     if result["reg"] != "none":
         spent += f"; the penalty added {result['overhead']:.0%} to the time of everything else"
     lines += [spent, f"run: {run.path}"]

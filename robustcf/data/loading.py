@@ -30,6 +30,7 @@ from robustcf.errors import DataError
 from robustcf.fetching.archives import read_member
 from robustcf.fetching.download import Policy
 from robustcf.fetching.places import LocatedFile, locate, obtain, sha256_of
+from robustcf.support.naming import counted
 
 Parts = dict[str, Interactions]
 
@@ -254,7 +255,7 @@ def _dedupe(
         labels = {"user_labels": np.arange(n_users), "item_labels": np.arange(n_items)}
     pairs, repeats = Interactions.from_pairs(raw.users, raw.items, n_users, n_items, **labels)
     if repeats:
-        notes.append(f"{name}: {repeats:,} repeated pairs dropped")
+        notes.append(f"{name}: {counted(repeats, 'repeated pair')} dropped")
     return pairs
 
 
@@ -262,7 +263,7 @@ def _drop_unused(manifest: Manifest, pairs: Interactions, notes: list[str]) -> I
     enough = splits.at_least(pairs, manifest.least_per_user)
     if enough.n_users < pairs.n_users:
         notes.append(
-            f"{pairs.n_users - enough.n_users:,} users with fewer than "
+            f"{counted(pairs.n_users - enough.n_users, 'user')} with fewer than "
             f"{manifest.least_per_user} items dropped"
         )
     used = splits.compact(enough)

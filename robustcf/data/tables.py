@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from robustcf.data.interactions import Interactions, Labels, one_of_each
 from robustcf.errors import DataError
+from robustcf.support.naming import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -187,7 +188,7 @@ def _rows_to_keep(table: Table, min_rating: float | None, notes: list[str]) -> n
     kept = np.sort(one_of_each(pairs, table.times))
     name = Path(table.source).name
     if len(kept) < len(pairs):
-        notes.append(f"{name}: {len(pairs) - len(kept):,} repeated pairs dropped")
+        notes.append(f"{name}: {counted(len(pairs) - len(kept), 'repeated pair')} dropped")
     if min_rating is None:
         return kept
     if table.ratings is None:
@@ -202,7 +203,9 @@ def _rows_to_keep(table: Table, min_rating: float | None, notes: list[str]) -> n
             f"{table.ratings.max():g}"
         )
     if not enough.all():
-        notes.append(f"{name}: {(~enough).sum():,} pairs rated below {min_rating:g} dropped")
+        notes.append(
+            f"{name}: {counted(int((~enough).sum()), 'pair')} rated below {min_rating:g} dropped"
+        )
     return kept[enough]
 
 

@@ -21,7 +21,7 @@ from robustcf.robustness.personal import personal_curve
 from robustcf.robustness.target import Target
 from robustcf.robustness.threat import Threat
 from robustcf.support.checks import check_choice, check_integer
-from robustcf.support.naming import grid_name
+from robustcf.support.naming import counted, grid_name
 from robustcf.support.registry import ATTACKS, OBJECTIVES
 
 AUTO, RANDOM, CERTIFICATE, PERSONAL = "auto", "random", "certificate", "personal"
@@ -128,9 +128,9 @@ class AttackSpec:
 
     def words(self) -> str:
         """The attack in a few words for people."""
+        many = f"{counted(self.steps, 'step')}, {counted(self.restarts, 'start')}"
         what = {
-            "pgd": f"pgd ({self.steps} steps, {self.restarts} starts; the worst of it and fgm, "
-            "user by user)",
+            "pgd": f"pgd ({many}; the worst of it and fgm, user by user)",
             AUTO: "auto (the worst of its members at this size or a smaller one, user by user)",
             RANDOM: f"random (seed {self.seed})",
             CERTIFICATE: f"certified lower bound ({self.bound})",

@@ -24,6 +24,7 @@ from robustcf.metrics.evaluate import (
 from robustcf.models.gauge import Gauge, shrink
 from robustcf.objectives import BCEConfig
 from robustcf.support.checks import check_choice, check_integer, check_list, check_number
+from robustcf.support.naming import counted
 from robustcf.training.train import FIT_ON, Trained, fit_mask, fit_pairs
 
 Matrix = Tensor | npt.NDArray[Any]
@@ -175,7 +176,7 @@ class Target:
         )
 
     def __repr__(self) -> str:
-        held = f", {len(self.fixed)} columns held fixed" if self.fixed else ""
+        held = f", {counted(len(self.fixed), 'column')} held fixed" if self.fixed else ""
         return (
             f"Target({self.factors.n_users:,} users x {self.factors.n_items:,} items, dim "
             f"{self.factors.dim}{held}, judged by {len(self.relevant):,} {self.part} pairs)"

@@ -1,4 +1,4 @@
-"""File names that tell sizes and cutoffs."""
+"""File names that tell sizes and cutoffs; counts in words."""
 
 from __future__ import annotations
 
@@ -24,3 +24,13 @@ def grid_name(epsilons: Sequence[float], ks: Sequence[int]) -> str:
         digest = hashlib.sha256(exact.encode()).hexdigest()[:8]
         sizes = [sizes[0], "to", sizes[-1], str(len(sizes)), digest]
     return "-".join(["e" + "_".join(sizes), "k" + "_".join(map(str, ks))])
+
+
+def counted(number: int, thing: str) -> str:
+    """A number of things, one or several.
+
+    Example:
+        >>> counted(1, "epoch"), counted(2000, "pair")
+        ('1 epoch', '2,000 pairs')
+    """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"

@@ -166,7 +166,7 @@ def test_users_below_the_least_and_unused_items_are_dropped_and_said(tmp_path, r
     assert split.user_labels.tolist() == [0, 2]
     assert split.item_labels.tolist() == [0, 2, 5, 7]
     assert split.notes == (
-        "1 users with fewer than 3 items dropped",
+        "1 user with fewer than 3 items dropped",
         "4 of 8 item ids never occur and were dropped; the original ids are kept as labels",
     )
 
@@ -183,7 +183,7 @@ def test_repeats_in_a_file_are_counted(tmp_path, register, toy):
         )
     )
     split = load("toy", toy)
-    assert split.notes == ("train.txt: 1 repeated pairs dropped",)
+    assert split.notes == ("train.txt: 1 repeated pair dropped",)
     assert load("toy", toy).notes == split.notes, "the cache remembers what was said"
 
 
@@ -250,7 +250,7 @@ def test_own_tables_go_through_the_cache_with_everything_they_carry(tmp_path, mo
     assert second.train == first.train
     assert second.test == first.test
     assert second.notes == first.notes
-    assert first.notes[0] == "a.csv: 1 repeated pairs dropped"
+    assert first.notes[0] == "a.csv: 1 repeated pair dropped"
     assert second.train.weights is not None
     monkeypatch.undo()
     assert len(load(path, min_rating=4).user_labels) == 1, "other options, other entry"

@@ -196,11 +196,11 @@ def test_repeats_are_dropped_counted_and_said_and_the_latest_rating_counts(tmp_p
     text = "user,item,rating,timestamp\na,x,5,10\na,x,1,20\na,y,4,5\nb,x,5,5\nb,y,5,5\n"
     path = write(tmp_path / "a.csv", text)
     split = load(path)
-    assert "a.csv: 1 repeated pairs dropped" in split.notes
+    assert "a.csv: 1 repeated pair dropped" in split.notes
     assert everything(split) == {("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")}
     liked = load(path, min_rating=4)
     assert everything(liked) == {("a", "y"), ("b", "x"), ("b", "y")}
-    assert "a.csv: 1 pairs rated below 4 dropped" in liked.notes
+    assert "a.csv: 1 pair rated below 4 dropped" in liked.notes
 
 
 def test_dates_are_microseconds(tmp_path):

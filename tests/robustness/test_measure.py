@@ -140,7 +140,7 @@ def test_a_result_in_words_and_values():
     result = measure(target, "pgd-softmax", epsilons=[0, 0.2], ks=(5, 10), steps=3)
     text = str(result)
     assert text.splitlines()[0].split("  ")[-1].strip() == "worst of 2 random: ndcg@5"
-    assert "pgd (3 steps, 1 starts; the worst of it and fgm, user by user) on softmax" in text
+    assert "pgd (3 steps, 1 start; the worst of it and fgm, user by user) on softmax" in text
     assert "row budget on both, in median row norms" in text
     assert f"{result.curve['mrr@5'][1]:.4f}" in text
     assert f"{result.control['ndcg@5'][1]:.4f}" in text

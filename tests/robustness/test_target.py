@@ -179,7 +179,7 @@ def test_other_factors_in_the_place_of_the_first():
         assert getattr(other, name) == getattr(target, name)
     assert other.evaluate().values == target.evaluate().values
     assert other.free == [0, 2, 3, 4]
-    assert "1 columns held fixed" in str(other)
+    assert "1 column held fixed" in str(other)
 
 
 # --- the user's story -----------------------------------------------------------------------

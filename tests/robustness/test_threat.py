@@ -140,7 +140,7 @@ def test_attacks_that_there_are_not():
         measure(target, AttackSpec("pgd"), epsilons=[0], steps=3)
     with pytest.raises(InputError, match="attack must be a name, an AttackSpec"):
         measure(target, FGM, epsilons=[0])
-    with pytest.raises(TypeError, match="stepz"):
+    with pytest.raises(InputError, match="unknown option .stepz. of an attack"):
         measure(target, "pgd-bce", epsilons=[0], stepz=3)
 
 

@@ -115,6 +115,7 @@ def test_the_table_of_all_values_agrees_with_the_json(whole, plan):
 
 def test_the_report_has_its_parts(whole, plan):
     text = (whole.out / "report.md").read_text()
+    assert "certified lower bound on the mean, valid for every attack of this size" in text
     order = ["# ultragcn on mine", "## What the result says", "## Curves", "### `fgm-bce`"]
     order += [
         "### `random`",

@@ -13,6 +13,7 @@ from robustcf.studies.comparison import METHOD
 from robustcf.studies.sweeps.plan import CONTROLS, control_of
 from robustcf.studies.sweeps.summary import METRIC, SHOWN, Summary, axis
 from robustcf.support.files import write_bytes
+from robustcf.support.naming import counted
 from robustcf.support.runtime import environment
 
 _BCE = "fgm-bce"
@@ -20,7 +21,7 @@ _BESIDE = {
     RANDOM: "the same budget in a random direction",
     CONTROLS["pgd"]: "the worse of two random directions, user by user",
     CONTROLS[AUTO]: "the worst of as many random directions as `auto` has members, user by user",
-    CERTIFICATE: "no attack of this size takes any user below, proved",
+    CERTIFICATE: "certified lower bound on the mean, valid for every attack of this size",
 }
 
 
@@ -186,7 +187,7 @@ def _how(summary: Summary) -> str:
     plan, protocol = summary.plan, summary.first.facts["protocol"]
     masked = " and ".join(protocol["masked"])
     versions = environment()["packages"]
-    seeds = f"{len(plan.seeds)} seeds ({', '.join(map(str, plan.seeds))})"
+    seeds = f"{counted(len(plan.seeds), 'seed')} ({', '.join(map(str, plan.seeds))})"
     lines = [
         f"- Protocol: {protocol['dataset']}, {protocol['part']}: all {protocol['n_items']:,} items "
         f"ranked, pairs of {masked} masked, mean over {protocol['n_users']:,} users.",
