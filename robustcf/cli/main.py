@@ -24,6 +24,7 @@ from robustcf.cli.norm import norm
 from robustcf.cli.recommend import recommend
 from robustcf.cli.sweep import sweep
 from robustcf.cli.train import train
+from robustcf.cli.tune import tune
 from robustcf.cli.vision import vision
 from robustcf.errors import RobustcfError
 
@@ -37,6 +38,7 @@ def cli() -> None:
 for command in (
     datasets,
     train,
+    tune,
     evaluate,
     recommend,
     attack,

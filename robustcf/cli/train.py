@@ -20,13 +20,15 @@ from robustcf.cli.common import (
 from robustcf.support.naming import counted
 from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
 
+BASELINE = "\n      (a baseline without training: nothing that was trained did better on valid)"
+
 
 @click.command()
 @click.option("--dataset", metavar="NAME|FILE", help="A known set, or a file of your own.")
 @click.option(
     "--model",
     type=NameOf(MODELS),
-    help="What to train (default ultragcn; of the robust preset: what holds best).",
+    help="What to train (default: the best known for the data; with --reg, ultragcn).",
 )
 @click.option(
     "--objective",
@@ -36,16 +38,17 @@ from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZ
 @click.option(
     "--reg",
     type=NameOf(REGULARIZERS),
-    help="The regularizer (default weight_decay; the robust preset has its own).",
+    help="The regularizer (default: the model's own, which is weight_decay or none).",
 )
 @click.option(
     "--preset",
     "kind",
-    type=click.Choice(["tuned", "robust", "paper"]),
-    default="tuned",
-    show_default=True,
-    help="Settings chosen on valid for clean quality, for quality under attack, or the paper's.",
+    metavar="[auto|tuned|robust|paper|FILE]",
+    help="tuned: settings chosen on validation data for clean quality; robust: for quality under "
+    "attack; paper: the paper's; auto: search for the best model and settings on validation data "
+    "(the default for data without a tuned preset); or a file that 'robustcf tune' wrote.",
 )
+@click.option("--minutes", type=float, help="Time of the search of 'auto' at most (default 5).")
 @click.option(
     "--reg-weight", type=float, help="Weight of the regularizer, for every 1,024 training pairs."
 )
@@ -106,7 +109,8 @@ def train(
     dataset: str | None,
     model: str | None,
     reg: str | None,
-    kind: str,
+    kind: str | None,
+    minutes: float | None,
     settings: tuple[str, ...],
     seed: int,
     split_seed: int,
@@ -120,7 +124,8 @@ def train(
     """Train a recommender and evaluate it on the test pairs.
 
     Settings come from the preset of the data set, model and regularizer. A tuned one's number of
-    epochs was chosen on valid; once you change a setting, the number is chosen again.
+    epochs was chosen on validation data; once you change a setting, the number is chosen again.
+    For data that has no tuned preset, model and settings are searched for on validation data.
     """
     if resume is not None and dataset is None:
         return _resume(resume, data["data_dir"])
@@ -131,15 +136,18 @@ def train(
     from robustcf.runs import RunDir
     from robustcf.runs.config import RunConfig
     from robustcf.support.runtime import device_of, set_threads
-    from robustcf.training.presets import adapted, preset
+    from robustcf.training.presets import adapted, choose
+    from robustcf.training.search import search_settings
 
     manifest = find(dataset)
     name = manifest.name if manifest is not None else Path(dataset).name
-    chosen = preset(name, model, reg, kind)
-    if kind == "robust" and "valid" not in chosen.found:
-        click.echo(f"the robust preset is not tuned for {name}: {chosen.name} is used", err=True)
     changes = {key: value for key, value in given.items() if value is not None}
     changes |= parse_settings(settings)
+    chosen = choose(name, model, reg, kind, changed=changes)
+    if kind == "robust" and "valid" not in chosen.found:
+        click.echo(f"the robust preset is not tuned for {name}: {chosen.name} is used", err=True)
+    if minutes is not None and not chosen.searches:
+        raise click.UsageError("--minutes is for --preset auto, which searches")
     config = adapted(chosen.config, changes).replace(seed=seed)
     device_of(device)
     dataset, options = load_arguments(dataset, data, split_seed)
@@ -147,13 +155,23 @@ def train(
     set_threads(threads)
     split = load(dataset, **options)
     run_config = RunConfig(
-        dataset, options, config, set_threads(threads), device, preset=chosen.name
+        dataset,
+        options,
+        config,
+        set_threads(threads),
+        device,
+        preset=chosen.name,
+        search=search_settings(minutes) if chosen.searches else None,
     )
-    label = "-".join(chosen.name.split(".")[1:]).replace(":", ".")
+    label = "-".join(chosen.name.split(".")[1:]).replace(":", ".") or chosen.name
     folder = Path(out) if out else free_folder(f"{Path(name).stem}-{label}-seed{seed}")
     run = RunDir.create(folder, run_config, split)
-    run.execute(split, progress=sys.stderr.isatty())
+    run.execute(split, progress=sys.stderr.isatty(), report=_say)
     return _report(run)
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _resume(folder: str, data_dir: str | None) -> Report:
@@ -163,7 +181,7 @@ def _resume(folder: str, data_dir: str | None) -> Report:
     run = RunDir(folder)
     if not run.complete:
         set_threads(run.config.threads)
-        run.execute(run.split(data_dir), progress=sys.stderr.isatty())
+        run.execute(run.split(data_dir), progress=sys.stderr.isatty(), report=_say)
     return _report(run)
 
 
@@ -190,6 +208,12 @@ def _text(result: dict[str, Any], run: Any) -> str:
         f"{counted(result['epochs'], 'epoch')} in {result['train_seconds']:.1f} s, fit on "
         f"{result['learnt_from']}; norm of the scores (two-to-infinity) {result['two_to_inf']:.2f}"
     )
+    searched = result.get("search")
+    if searched is not None:
+        lines.append(
+            f"chosen out of {searched['trials']} trials in {searched['seconds']:.0f} s: "
+            f"{searched['chosen']}{BASELINE if searched['baseline'] else ''}"
+        )
     if result["interrupted"]:
         lines.append(f"interrupted; go on with: robustcf train --resume {run.path}")
     lines.append(f"run: {run.path}")

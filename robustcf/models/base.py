@@ -197,6 +197,7 @@ def fold_in(
     ridge: float = 0.0,
     steps: int = 60,
     offset: bool = False,
+    unit: bool = False,
 ) -> Tensor:
     """An embedding for a new user who has these items; the items' embeddings stay.
 
@@ -211,6 +212,7 @@ def fold_in(
         steps: iterations of L-BFGS at most.
         offset: whether one number, free and then forgotten, is added to all scores of the user:
             for items in a gauge that has taken it from them, see :mod:`robustcf.models.gauge`.
+        unit: whether the row has length 1: for models that score such rows.
 
     Returns:
         The embedding, of length dim.
@@ -246,9 +248,11 @@ def fold_in(
     def closure() -> Tensor:
         optimizer.zero_grad()
         own = row[: factors.dim]
-        value = loss(row) + ridge * (own @ own)
+        scored = torch.cat((own / own.norm(), row[factors.dim :])) if unit else row
+        value = loss(scored) + ridge * (own @ own if not unit else (own.norm() - 1) ** 2)
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
-    return row.detach()[: factors.dim].to(factors.users.dtype)
+    own = row.detach()[: factors.dim]
+    return (own / own.norm() if unit else own).to(factors.users.dtype)

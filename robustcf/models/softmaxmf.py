@@ -71,6 +71,9 @@ class SoftmaxMF(Model[SoftmaxMFConfig]):
         }
     )
 
+    _units: tuple[Tensor, Tensor]
+    _lengths: tuple[Tensor, Tensor]
+
     def __init__(self, *args: Any, **options: Any) -> None:
         """Build the parameters and what is scored."""
         super().__init__(*args, **options)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
+from robustcf.models.svd import truncated_svd
 
-_EXTRA = 10  # more directions than wanted: the leading ones converge faster
-_ROUNDS = 3
 # Of the smooth start; chosen on valid of MovieLens-1M, Yelp2018 and CiteULike-a, between what is
 # best for the one and for the others.
 _POPULARITY = 0.25
@@ -77,30 +75,16 @@ def spectral_factors(
     )
     forward = train.csr().copy()
     forward.data = weights.astype(np.float32)
-    backward = forward.T.tocsr()
-    width = min(rank + _EXTRA, n_users, n_items)
-    start = rng.standard_normal((n_items, width)).astype(np.float32)
-    left = forward @ start
-    for _ in range(_ROUNDS):
-        left = forward @ _orthonormal(backward @ _orthonormal(left))
-    basis = _orthonormal(left)
-    # Torch, not numpy, for the dense algebra: its threads are the ones the caller has set.
-    projected = torch.from_numpy(np.ascontiguousarray(backward @ basis))
-    right, sizes, inner = torch.linalg.svd(projected, full_matrices=False)
+    left, sizes, right = truncated_svd(forward, rank, rng)
     # Relative to the largest: a power of it neither overflows nor vanishes.
-    roots = (sizes[:rank] / sizes[0]).sqrt()
+    roots = (sizes / sizes[0]).sqrt()
     powers = roots ** (2 * _EMPHASIS - 1) if smooth else roots
-    u = ((torch.from_numpy(basis) @ inner[:rank].T) * powers).numpy()
-    v = (right[:, :rank] * roots).numpy()
+    u = (left * powers).numpy()
+    v = (right * roots).numpy()
     if smooth:
         v *= (train.item_degrees.astype(np.float32) ** _POPULARITY)[:, None]
     U[:, :rank], V[:, :rank] = u / _mean_norm(u), v / _mean_norm(v)
     return U, V
-
-
-def _orthonormal(matrix: Matrix) -> Matrix:
-    q: Matrix = torch.linalg.qr(torch.from_numpy(np.ascontiguousarray(matrix)))[0].numpy()
-    return q
 
 
 def _mean_norm(rows: Matrix) -> np.float32:

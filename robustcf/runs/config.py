@@ -21,6 +21,7 @@ class RunConfig(RunConfigBase[TrainConfig]):
         threads: torch threads; the same number repeats the same bits.
         device: where the tensors live.
         preset: the preset it came from, or None.
+        search: how its settings are searched for before training (``minutes``), or None.
 
     Example:
         >>> config = RunConfig("demo")
@@ -29,6 +30,7 @@ class RunConfig(RunConfigBase[TrainConfig]):
     """
 
     preset: str | None = None
+    search: Mapping[str, Any] | None = None
 
     @classmethod
     def read_train(cls, values: Mapping[str, Any]) -> TrainConfig:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,17 @@ from robustcf.models import fold_in
 from robustcf.objectives import BCEConfig
 from robustcf.robustness.measure import Result
 from robustcf.robustness.target import Target
-from robustcf.runs.base import HISTORY, RunBase
+from robustcf.runs.base import CONFIG, HISTORY, RunBase
 from robustcf.runs.config import RunConfig
 from robustcf.runs.saved import FOLDER
 from robustcf.support import files
 from robustcf.support.files import CheckpointFiles, csv_bytes
 from robustcf.support.runtime import device_of, set_threads
 from robustcf.training.loop import two_to_inf
+from robustcf.training.search import MINUTES, Trial, read_trials, search
 from robustcf.training.train import Trained, build_objective, fit_mask, fit_pairs, train
 
-FACTORS, PER_USER = "factors.safetensors", "per_user.parquet"
+FACTORS, PER_USER, SEARCH = "factors.safetensors", "per_user.parquet", "search.json"
 _FORMAT = "robustcf run 1"
 
 # Where training had no weight decay: keeps a row bounded, too small to matter otherwise.
@@ -54,6 +56,7 @@ class RunDir(RunBase[RunConfig, Split]):
     """
 
     config_type = RunConfig
+    _searched: dict[str, Any] | None = None
     command = "robustcf train"
 
     @classmethod
@@ -100,16 +103,26 @@ class RunDir(RunBase[RunConfig, Split]):
         result = self.metrics()
         return f"{result['model']}, {result['reg']}"
 
-    def execute(self, split: Split, *, progress: bool = False, every: float = 10.0) -> Trained:
+    def execute(
+        self,
+        split: Split,
+        *,
+        progress: bool = False,
+        every: float = 10.0,
+        report: Callable[[str], None] | None = None,
+    ) -> Trained:
         """Train as the configuration says, from where an earlier attempt stopped, and write.
 
         Args:
             split: the run's data.
             progress: whether to show a bar.
             every: seconds between checkpoints; 0 keeps one after every epoch.
+            report: called with a line for each trial, where settings are searched for.
         """
         self.check(split)
         set_threads(self.config.threads)
+        if self.config.search is not None:
+            self._search(split, report)
         trained = train(
             split,
             self.config.train,
@@ -119,6 +132,32 @@ class RunDir(RunBase[RunConfig, Split]):
         )
         self.write(trained)
         return trained
+
+    def _search(self, split: Split, report: Callable[[str], None] | None) -> None:
+        """Search for the settings, from where an earlier attempt stopped, and keep them.
+
+        How long trials took is kept with them, so that one that was stopped chooses as it would
+        have.
+        """
+        path, wanted = self.path / SEARCH, self.config.search or {}
+
+        def record(trials: Sequence[Trial]) -> None:
+            files.write_json(path, {"trials": [trial.as_dict() for trial in trials]})
+
+        found = search(
+            split,
+            minutes=wanted.get("minutes", MINUTES),
+            seed=self.config.train.seed,
+            device=device_of(self.config.device),
+            done=read_trials(path) if path.is_file() else (),
+            record=record,
+            report=report,
+        )
+        files.write_json(path, found.as_dict())
+        self._searched = found.summary()
+        chosen = found.config.replace(seed=self.config.train.seed)
+        self.config = dataclasses.replace(self.config, train=chosen)
+        files.write_bytes(self.path / CONFIG, self.config.to_json().encode())
 
     def write(self, trained: Trained) -> None:
         """Write factors, history, per-user values and, last, the metrics."""
@@ -136,8 +175,10 @@ class RunDir(RunBase[RunConfig, Split]):
         files.write_bytes(self.path / HISTORY, csv_bytes(trained.history))
         if test is not None:
             files.write_bytes(self.path / PER_USER, _parquet(test, split))
+        searched = {} if self._searched is None else {"search": self._searched}
         self.write_metrics(
             {
+                **searched,
                 "run": str(self.path),
                 "dataset": split.name,
                 "model": trained.config.model.name,
@@ -211,6 +252,7 @@ class RunDir(RunBase[RunConfig, Split]):
             sorted(set(items)),
             ridge=ridge,
             offset=config.gauge != "none",
+            unit=config.gauge == "none" and getattr(config.model.settings, "normalize", False),
         )
         new = Factors(row[None, :], factors.items)
         have = Interactions.from_pairs([0] * len(items), list(items), 1, factors.n_items)[0]

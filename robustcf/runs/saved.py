@@ -288,8 +288,10 @@ def group_runs(runs: Sequence[SavedRun]) -> dict[str, list[int]]:
         alike = [groups[n][0] for n, label in enumerate(labels) if label == labels[number]]
         # Of settings that all of them have: version 0.1 wrote more than these.
         shared = [k for k in values if all(k in other for other in alike)]
+        # None is "not set", which says nothing where the others are named.
         differing = [k for k in shared if any(other[k] != values[k] for other in alike)]
-        extra = ", ".join(f"{key} {values[key]}" for key in differing)
+        named_ones = [k for k in differing if values[k] is not None] or differing
+        extra = ", ".join(f"{key} {values[key]}" for key in named_ones)
         named[f"{labels[number]} ({extra})" if extra else labels[number]] = places
     return named
 

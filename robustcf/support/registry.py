@@ -25,6 +25,9 @@ MODELS: Table[Model[Any]] = Table(
         "bpr-mf": "robustcf.models.bprmf:BPRMF",
         "lightgcn": "robustcf.models.lightgcn:LightGCN",
         "softmax-mf": "robustcf.models.softmaxmf:SoftmaxMF",
+        "als": "robustcf.models.als:ALS",
+        "ease": "robustcf.models.ease:EASE",
+        "popularity": "robustcf.models.popularity:Popularity",
     },
     "robustcf.models.base:Model",
 )

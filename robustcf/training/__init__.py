@@ -9,6 +9,7 @@ Example:
 """
 
 from robustcf.training.config import TrainConfig
+from robustcf.training.search import Found, search
 from robustcf.training.train import Trained, train
 
-__all__ = ["TrainConfig", "Trained", "train"]
+__all__ = ["Found", "TrainConfig", "Trained", "search", "train"]

@@ -27,7 +27,7 @@ def trained(tmp_path_factory):
     users, items = np.nonzero(np.random.default_rng(0).random((90, 60)) < chances)
     lines = [f"u{user},i{item}" for user, item in zip(users, items, strict=True)]
     (folder / "mine.csv").write_text("\n".join(["user,item", *lines]))
-    options = ["--dim", "6", "--epochs", "3", "--set", "block_users=20"]
+    options = ["--model", "ultragcn", "--dim", "6", "--epochs", "3", "--set", "block_users=20"]
     options += ["--set", "negative_weight=20", "--threads", "1", "--out", str(folder / "run")]
     assert run(["train", "--dataset", str(folder / "mine.csv"), *options]) == 0
     return folder / "run"

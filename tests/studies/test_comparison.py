@@ -405,7 +405,7 @@ def test_groups_of_other_objectives_and_adversaries(tmp_path):
         for n, each in enumerate(flat)
     ]
     assert list(group_runs(opened)) == [
-        "bpr-mf, weight_decay (objective bpr)",
+        "bpr-mf, weight_decay (objective bpr, sampled_items 64)",
         "bpr-mf, weight_decay (objective softmax)",
         "bpr-mf, weight_decay, adversarial bpr (adv_eps 0.1)",
         "bpr-mf, weight_decay, adversarial bpr (adv_eps 0.3)",

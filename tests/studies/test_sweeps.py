@@ -466,7 +466,7 @@ def test_jobs_are_as_many_as_the_cores_allow(plan, tmp_path, jobs):
         ({"attacks": ("random-auto",)}, "random-auto is no attack"),
         ({"attacks": ("certificate",)}, "certificate is no attack, and always next"),
         ({"budget": "l1"}, "norm must be one of row, frobenius, spectral, got 'l1'"),
-        ({"model": "als"}, "model must be one of"),
+        ({"model": "svd"}, "model must be one of"),
         ({"epsilons": (0.2, 0.1)}, "ascending"),
         ({"changes": {"dmi": 3}}, "did you mean 'dim'"),
     ],

@@ -11,19 +11,24 @@ they were found.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from robustcf.errors import InputError
+from robustcf.support import files
 from robustcf.support.checks import check_choice
 from robustcf.support.registry import MODELS, REGULARIZERS
 from robustcf.training.config import TrainConfig
 
 DEFAULT = "default"
-KINDS = ("tuned", "robust", "paper")
+# The model of sets that nobody has tuned for, where it is not searched for either.
+FALLBACK = "softmax-mf"
+KINDS = ("auto", "tuned", "robust", "paper")
 # What the published procedure goes with, where the preset speaks of whole rows.
 _PAIRS = {"lr": 1e-3, "user_lr": None, "schedule": "constant"}
 
@@ -42,6 +47,11 @@ class Preset:
     config: TrainConfig
     found: Mapping[str, Any]
 
+    @property
+    def searches(self) -> bool:
+        """Whether the settings are only to be searched for."""
+        return self.name == "auto"
+
 
 def preset(
     dataset: str, model: str | None = None, reg: str | None = None, kind: str = "tuned"
@@ -51,9 +61,10 @@ def preset(
     Args:
         dataset: its name; ``tuned`` and ``robust`` fall back to ``default``, which is tuned for no
             set.
-        model: ``ultragcn`` or ``bpr-mf``; by default the first, and for ``robust`` the one that
-            did best on valid under attack, where that was measured.
-        reg: the regularizer, weight decay by default; ``robust`` chooses it itself.
+        model: by default the best known for the set, by NDCG@20 on valid; with a regularizer,
+            ``ultragcn``, as in the paper; for ``robust`` the one that did best on valid under
+            attack, where that was measured.
+        reg: the regularizer, by default the model's own; ``robust`` chooses it itself.
         kind: ``tuned``, ``robust`` or ``paper``.
 
     Raises:
@@ -61,11 +72,11 @@ def preset(
 
     Example:
         >>> preset("my-file.csv").name
-        'default.ultragcn.weight_decay'
+        'default.softmax-mf.none'
         >>> preset("ml-1m", reg="two_to_inf", kind="paper").name
         'ml-1m.ultragcn.two_to_inf.paper'
     """
-    check_choice("preset", kind, KINDS)
+    check_choice("preset", kind, KINDS[1:])
     # A name that is not in the tables is code of the user's own, or an error.
     for table, value in ((MODELS, model), (REGULARIZERS, reg)):
         if value is not None:
@@ -76,16 +87,18 @@ def preset(
         )
     known = presets()
     if model is None:
-        model = _best_robust_model(dataset) if kind == "robust" else "ultragcn"
+        best = best_model(dataset) or FALLBACK if reg is None and kind == "tuned" else "ultragcn"
+        model = _best_robust_model(dataset) if kind == "robust" else best
+    reg = reg or MODELS[model].reg
     rest = {
-        "tuned": f"{model}.{reg or 'weight_decay'}",
+        "tuned": f"{model}.{reg}",
         "robust": f"{model}.robust",
-        "paper": f"{model}.{reg or 'weight_decay'}.paper",
+        "paper": f"{model}.{reg}.paper",
     }[kind]
     found = known.get(f"{dataset}.{rest}") or known.get(f"{DEFAULT}.{rest}")
     if found is None and kind == "tuned":
         # Code of the user's own has no preset: its own defaults are the settings.
-        named = {"model": model, "reg": reg or "weight_decay"}
+        named = {"model": model, "reg": reg}
         how = {"how": "the defaults of the model and the regularizer; not tuned for any set"}
         return Preset(f"{DEFAULT}.{rest}", TrainConfig.of(**named), how)
     if found is None:
@@ -95,6 +108,86 @@ def preset(
             f"{', '.join(there)}"
         )
     return found
+
+
+def choose(
+    dataset: str,
+    model: str | None = None,
+    reg: str | None = None,
+    kind: str | None = None,
+    *,
+    changed: Collection[str] = (),
+) -> Preset:
+    """The preset that is meant by what somebody has named, and by what they have not.
+
+    Args:
+        dataset: its name.
+        model: None for the best known.
+        reg: None for the model's own.
+        kind: one of :data:`KINDS`, a file, or None: ``tuned`` where there is a tuned preset or
+            something else is named, otherwise ``auto``.
+        changed: names of settings that will be changed.
+
+    Example:
+        >>> choose("my-file.csv").searches, choose("ml-1m").searches
+        (True, False)
+    """
+    if kind is None:
+        named = model is not None or reg is not None or bool(changed)
+        kind = "tuned" if named or best_model(dataset) is not None else "auto"
+    if kind not in KINDS and (kind.endswith(".json") or os.path.exists(kind)):
+        found = read_preset(kind)
+        config = found.config.resolved()
+        if model not in (None, config.model.name) or reg not in (None, config.reg.name):
+            raise InputError(
+                f"{kind} is for {config.model.name} with {config.reg.name}: leave --model and "
+                "--reg out"
+            )
+        return found
+    check_choice("preset", kind, (*KINDS, "a .json file"))
+    if kind != "auto":
+        return preset(dataset, model, reg, kind)
+    if model is not None or reg is not None or changed:
+        raise InputError(
+            "the preset auto chooses model, regularizer and settings itself: leave them out, or "
+            "take another preset"
+        )
+    how = {"how": "searched for on validation data, see search.json of the run"}
+    return Preset("auto", TrainConfig.of(model=FALLBACK), how)
+
+
+def best_model(dataset: str) -> str | None:
+    """The model with the best NDCG@20 on valid among the tuned presets of a set, or None.
+
+    Example:
+        >>> best_model("my-file.csv") is None
+        True
+    """
+    found = {
+        model: entry.found["valid"]["ndcg@20"]
+        for model in MODELS
+        if (entry := presets().get(f"{dataset}.{model}.{MODELS[model].reg}"))
+        and "ndcg@20" in entry.found.get("valid", {})
+    }
+    return max(found, key=lambda model: found[model], default=None)
+
+
+def read_preset(path: str | os.PathLike[str]) -> Preset:
+    """A preset from a file, as ``robustcf tune`` writes it.
+
+    Raises:
+        InputError: it cannot be read, or is no preset.
+    """
+    raw = files.read_json(Path(path))
+    config = raw.get("config")
+    if not isinstance(config, dict):
+        raise InputError(
+            f"{path}: a preset must have an object 'config' with settings, got {config!r}"
+        )
+    try:
+        return Preset(Path(path).stem, TrainConfig.of(**config), raw.get("found") or {})
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def _best_robust_model(dataset: str) -> str:

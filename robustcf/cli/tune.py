@@ -1,0 +1,60 @@
+"""``robustcf tune``: search for the best settings of a data set and write them as a preset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from robustcf.cli.common import Report, data_options, load_arguments, reports
+
+
+@click.command()
+@click.option(
+    "--dataset", metavar="NAME|FILE", required=True, help="A known set, or a file of your own."
+)
+@click.option("--minutes", type=float, help="Time at most (default 5).")
+@click.option("--seed", type=int, default=0, show_default=True, help="Training seed.")
+@click.option("--split-seed", type=int, default=0, show_default=True, help="Seed of a drawn split.")
+@click.option("--threads", type=int, help="CPU threads (default: all cores).")
+@click.option("--device", default="cpu", show_default=True, help="Torch device.")
+@click.option("--out", metavar="FILE", required=True, help="The preset to write, a .json file.")
+@click.option("--resume", is_flag=True, help="Go on with a search that was stopped.")
+@data_options
+@reports
+def tune(
+    dataset: str,
+    minutes: float | None,
+    seed: int,
+    split_seed: int,
+    threads: int | None,
+    device: str,
+    out: str,
+    resume: bool,
+    data: dict[str, Any],
+) -> Report:
+    """Search for the best model and settings on validation data and write them as a preset.
+
+    The search tries baselines first, then short trainings of several models, and improves the best
+    while time is left. Then: robustcf train --dataset NAME --preset FILE. Test data are never
+    touched.
+    """
+    from robustcf.data import load
+    from robustcf.support.runtime import device_of, set_threads
+    from robustcf.training.search import tune_to_file
+
+    dataset, options = load_arguments(dataset, data, split_seed)
+    set_threads(threads)
+    found = tune_to_file(
+        load(dataset, **options),
+        Path(out),
+        minutes=minutes,
+        seed=seed,
+        device=device_of(device),
+        resume=resume,
+        report=lambda line: click.echo(line, err=True),
+    )
+    chosen = found.summary()
+    text = f"{found.table()}\n\n{chosen['chosen']}\npreset: {out}"
+    return Report({"preset": out, **found.as_dict()}, text)

@@ -1,0 +1,527 @@
+"""``search``: the best settings for a data set that nobody has tuned for, on validation data.
+
+A portfolio of models is tried small first: baselines in closed form, then short trainings. The best
+are improved one setting at a time, larger and longer, while it pays and while time is left. A plain
+baseline that nothing beats is the answer.
+
+Small sets are validated on several parts: the set's own and others drawn like it, each trained for
+anew. One validation part of a few hundred users is mostly noise.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from robustcf.data.split import Split
+from robustcf.data.splits import carve_valid
+from robustcf.errors import InputError, TrainingError
+from robustcf.metrics.evaluate import evaluate
+from robustcf.support import files
+from robustcf.support.checks import check_number
+from robustcf.training.config import TrainConfig
+from robustcf.training.train import train
+
+MINUTES = 5.0
+BASELINES = ("popularity", "ease", "als")
+METRIC, CUTOFF = "ndcg@20", 20
+# A search ends after this many times what its best trial took, or after the seconds, whichever is
+# later, and at the latest when its minutes are over.
+_TIMES, _SECONDS = 10.0, 60.0
+# Validation pairs below which one more part is drawn, and the most parts.
+_PAIRS_PER_PART, _MOST_PARTS = 8_000, 3
+# Beyond this many items a softmax draws some of them for its sum.
+_ALL_ITEMS, _DRAWN_ITEMS = 60_000, 8_192
+_LARGEST_DIM = 512
+
+Settings = Mapping[str, Any]
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One configuration that was tried.
+
+    Args:
+        settings: the flat settings that differ from the defaults.
+        value: NDCG@20 on valid, mean over the validation parts; None where training diverged.
+        error: standard error over users of its difference to the best trial before it.
+        seconds: what it took.
+        stage: ``portfolio`` or ``improve``.
+    """
+
+    settings: Values
+    value: float | None
+    error: float | None
+    seconds: float
+    stage: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "settings": dict(self.settings),
+            f"valid {METRIC}": self.value,
+            "error": self.error,
+            "seconds": round(self.seconds, 3),
+            "stage": self.stage,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Trial:
+        """From what :meth:`as_dict` gives."""
+        try:
+            return cls(
+                dict(values["settings"]),
+                values[f"valid {METRIC}"],
+                values["error"],
+                float(values["seconds"]),
+                str(values["stage"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"a trial must have settings, value, error, seconds and stage, got {values!r}"
+            ) from error
+
+
+def read_trials(path: Path) -> list[Trial]:
+    """The trials that a search has kept in a file, of this or of an earlier attempt."""
+    values = files.read_json(path)
+    trials = values.get("trials", values.get("found", {}).get("trials"))
+    if not isinstance(trials, list):
+        raise InputError(f"{path}: a search must have a list 'trials', got {trials!r}")
+    try:
+        return [Trial.from_dict(entry) for entry in trials]
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search came to.
+
+    Args:
+        settings: the flat settings of the best trial; its number of epochs is chosen.
+        trials: all trials, in their order.
+        parts: validation parts behind each value.
+        seconds: of all trials.
+    """
+
+    settings: Values
+    trials: tuple[Trial, ...]
+    parts: int
+    seconds: float
+
+    @property
+    def config(self) -> TrainConfig:
+        """The settings as a configuration."""
+        return TrainConfig.of(**self.settings, epochs_chosen=True)
+
+    @property
+    def best(self) -> Trial:
+        """The trial that has the settings."""
+        return next(trial for trial in self.trials if trial.settings == self.settings)
+
+    def summary(self) -> dict[str, Any]:
+        """What a run's metrics say of it."""
+        return {
+            "trials": len(self.trials),
+            "seconds": round(self.seconds, 3),
+            f"valid {METRIC}": self.best.value,
+            "parts": self.parts,
+            "chosen": _words(self.settings),
+            "baseline": self.settings["model"] in BASELINES or self.settings.get("epochs") == 0,
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            **self.summary(),
+            "settings": dict(self.settings),
+            "metric": f"valid {METRIC}",
+            "trials": [trial.as_dict() for trial in self.trials],
+        }
+
+    def table(self) -> str:
+        """The trials as text, best first."""
+        lines = [f"{f'valid {METRIC}':>14}  seconds  settings"]
+        for trial in sorted(self.trials, key=lambda t: -(t.value if t.value is not None else -1.0)):
+            value = "not finite" if trial.value is None else f"{trial.value:.4f}"
+            lines.append(f"{value:>14}  {trial.seconds:7.1f}  {_words(trial.settings)}")
+        return "\n".join(lines)
+
+
+def _words(settings: Settings) -> str:
+    rest = " ".join(f"{key}={value}" for key, value in settings.items() if key != "model")
+    return f"{settings['model']} {rest}".rstrip()
+
+
+def search_settings(minutes: float | None = None) -> Values:
+    """What a run writes down of a search to come.
+
+    Example:
+        >>> search_settings()
+        {'minutes': 5.0}
+    """
+    wanted = MINUTES if minutes is None else minutes
+    return {"minutes": check_number("minutes", wanted, positive=True)}
+
+
+def search(
+    split: Split,
+    *,
+    minutes: float = MINUTES,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    done: Sequence[Trial] = (),
+    record: Callable[[Sequence[Trial]], None] | None = None,
+    report: Callable[[str], None] | None = None,
+) -> Found:
+    """Find the settings with the best NDCG@20 on valid; test pairs are never touched.
+
+    Args:
+        split: the data; it must have validation pairs.
+        minutes: time at most. It ends earlier, after ten times what its best trial took.
+        seed: of training and of the validation parts that are drawn.
+        device: where the tensors live.
+        done: trials of an earlier search of these data that was stopped: they are not made again.
+        record: called with all trials after each, to keep them.
+        report: called with a line of text after each.
+
+    Returns:
+        The best settings and all trials.
+
+    Raises:
+        InputError: there are no validation pairs, or ``minutes`` is not positive.
+
+    Cost: at most ``minutes``, and the trial during which they end.
+
+    Example:
+        >>> from robustcf.data import checkerboard
+        >>> found = search(checkerboard(), minutes=0.02)
+        >>> found.best.value > 0.5
+        True
+    """
+    check_number("minutes", minutes, positive=True)
+    if len(split.valid) == 0:
+        raise InputError(
+            f"{split.name} has no validation pairs to search on: load it with a share of them, or "
+            "name a model and its settings"
+        )
+    return _Search(split, minutes * 60.0, seed, device, list(done), record, report).run()
+
+
+class _Search:
+    """The state of a search: parts, trials, clock."""
+
+    def __init__(
+        self,
+        split: Split,
+        limit: float,
+        seed: int,
+        device: torch.device | str,
+        done: list[Trial],
+        record: Callable[[Sequence[Trial]], None] | None,
+        report: Callable[[str], None] | None,
+    ) -> None:
+        self.parts = validation_parts(split, seed)
+        self.limit, self.seed, self.device = limit, seed, device
+        self.record, self.report = record, report
+        self.known = {_key(trial.settings): trial for trial in done}
+        self.trials: list[Trial] = []
+        self.best: Trial | None = None
+        self._best_users: list[Any] | None = None
+        self.size = _Size.of(split)
+
+    @property
+    def spent(self) -> float:
+        return sum(trial.seconds for trial in self.trials)
+
+    def run(self) -> Found:
+        for settings in portfolio(self.size):
+            self.attempt(settings, "portfolio")
+        ranked = sorted(
+            (trial for trial in self.trials if trial.value is not None),
+            key=lambda trial: -(trial.value or 0.0),
+        )
+        # The best of each model, best model first; no others than the three best are improved.
+        leaders: dict[str, Trial] = {}
+        for trial in ranked:
+            leaders.setdefault(_family(trial.settings), trial)
+        for leader in list(leaders.values())[:3]:
+            self.improve(leader)
+        best = self.best
+        if best is None:
+            raise TrainingError(f"all {len(self.trials)} trials of the search diverged")
+        return Found(dict(best.settings), tuple(self.trials), len(self.parts), self.spent)
+
+    def improve(self, leader: Trial) -> None:
+        """One setting at a time, as long as something gets better and time is left."""
+        while True:
+            before = leader
+            for move in moves(leader.settings, self.size):
+                # In a direction that helps, go on.
+                while (settings := move(leader.settings)) is not None:
+                    trial = self.attempt(settings, "improve")
+                    if trial is None or (trial.value or 0.0) <= (leader.value or 0.0):
+                        break
+                    leader = trial
+            if leader is before:
+                return
+
+    def attempt(self, settings: Values, stage: str) -> Trial | None:
+        """Try settings, unless they were tried or would take too long."""
+        key = _key(settings)
+        for trial in self.trials:
+            if _key(trial.settings) == key:
+                return trial
+        if self.trials and self.spent + self.predicted(settings) > self.until():
+            return None
+        known = self.known.get(key)
+        trial = known if known is not None else self.measured(settings, stage)
+        self.trials.append(trial)
+        if trial.value is not None and (
+            self.best is None or trial.value > (self.best.value or 0.0)
+        ):
+            self.best = trial
+        if self.record is not None:
+            self.record(self.trials)
+        if self.report is not None:
+            value = "not finite" if trial.value is None else f"{trial.value:.4f}"
+            self.report(f"{value}  {trial.seconds:6.1f} s  {_words(settings)}")
+        return trial
+
+    def until(self) -> float:
+        """Seconds after which nothing more is tried."""
+        if self.best is None:
+            return self.limit
+        return min(self.limit, max(_SECONDS, _TIMES * self.best.seconds))
+
+    def predicted(self, settings: Settings) -> float:
+        """Seconds that settings will take, from the trials of the same model or from its cost."""
+        cost = self.size.cost(settings) * len(self.parts)
+        same = [t for t in self.trials if _family(t.settings) == _family(settings)]
+        if not same:
+            return cost
+        # The last one is the most alike.
+        before = self.size.cost(same[-1].settings) * len(self.parts)
+        return same[-1].seconds * cost / before
+
+    def measured(self, settings: Values, stage: str) -> Trial:
+        began = time.perf_counter()
+        values: list[float] = []
+        users: list[Any] = []
+        try:
+            for part in self.parts:
+                config = TrainConfig.of(**settings, seed=self.seed, epochs_chosen=True, refit="no")
+                factors = train(part, config, device=self.device).factors
+                found = evaluate(factors, part, (CUTOFF,), part="valid")
+                values.append(found[METRIC])
+                users.append(found.per_user[METRIC])
+        except TrainingError:
+            return Trial(settings, None, None, time.perf_counter() - began, stage)
+        value, error = float(np.mean(values)), None
+        if self._best_users is not None:
+            gaps = np.concatenate([a - b for a, b in zip(users, self._best_users, strict=True)])
+            error = float(gaps.std() / max(1, len(gaps)) ** 0.5)
+        if self.best is None or value > (self.best.value or 0.0):
+            self._best_users = users
+        return Trial(settings, value, error, time.perf_counter() - began, stage)
+
+
+def _family(settings: Settings) -> str:
+    """What is improved on its own: a model, and the start alone of one."""
+    return f"{settings['model']}, start" if settings.get("epochs") == 0 else settings["model"]
+
+
+def _key(settings: Settings) -> str:
+    return repr(sorted(settings.items(), key=lambda pair: pair[0]))
+
+
+def validation_parts(split: Split, seed: int) -> list[Split]:
+    """The split, and where its validation part is small and was drawn, others drawn like it.
+
+    Example:
+        >>> from robustcf.data import load
+        >>> [len(part.valid) for part in validation_parts(load("demo"), 0)]
+        [9067, 9076, 9076]
+    """
+    parts = [split]
+    if split.valid_source != "carved":
+        return parts
+    whole = split.train_full
+    share = len(split.valid) / len(whole)
+    count = min(_MOST_PARTS, max(1, -(-_PAIRS_PER_PART * _MOST_PARTS // len(split.valid))))
+    for number in range(1, count):
+        rest, valid = carve_valid(whole, seed + number, share)
+        parts.append(replace(split, train=rest, valid=valid))
+    return parts
+
+
+@dataclass(frozen=True)
+class _Size:
+    """How large the data are: what trials cost follows from it."""
+
+    users: int
+    items: int
+    pairs: int
+
+    @classmethod
+    def of(cls, split: Split) -> _Size:
+        return cls(split.n_users, split.n_items, len(split.train))
+
+    def cost(self, settings: Settings) -> float:
+        """Seconds of one training and validation, roughly, on one core."""
+        dim = float(settings.get("dim", 64))
+        cells, both = float(self.users * self.items), self.users + self.items
+        svd = 16.0 * self.pairs * dim / 2e9 + 16.0 * both * dim**2 / 3e10
+        own: float | None = {
+            "popularity": 0.0,
+            "ease": svd,
+            "als": svd + 40.0 * settings.get("sweeps", 10) * self.pairs * dim / 3e9,
+            "bpr-mf": svd + settings.get("epochs", 10) * self.pairs * (64.0 * 4 + dim * 6) / 1e9,
+        }.get(settings["model"])
+        if own is None:
+            drawn = settings.get("sampled_items") or self.items
+            own = svd + settings.get("epochs", 10) * 6.0 * self.users * drawn * dim / 5e10
+        return 0.02 + own + 2.0 * cells * dim / 5e10 + cells / 1e9
+
+
+def portfolio(size: _Size) -> Iterator[Values]:
+    """What is tried first, cheap before dear."""
+    smaller = min(size.users, size.items)
+    small = max(4, min(64, smaller))
+    yield {"model": "popularity"}
+    # The start alone, a low-pass filter on the graph.
+    start = {"model": "softmax-mf", "normalize": False, "epochs": 0}
+    yield {**start, "dim": small}
+    for ridge in (100.0, 1000.0):
+        yield {"model": "ease", "dim": max(4, min(256, smaller)), "ridge": ridge}
+    for unobserved, ridge in ((0.1, 0.01), (0.3, 0.01), (0.3, 0.003)):
+        yield {"model": "als", "dim": small, "unobserved": unobserved, "ridge": ridge}
+    drawn = {} if size.items <= _ALL_ITEMS else {"sampled_items": _DRAWN_ITEMS}
+    for temperature in (0.13, 0.2, 0.08, 0.3):
+        yield {
+            "model": "softmax-mf", "dim": small, "temperature": temperature, "epochs": 6, **drawn,
+        }  # fmt: skip
+    yield {"model": "bpr-mf", "dim": small, "init": "smooth", "epochs": 8, "reg_weight": 1e-3}
+    yield {"model": "ultragcn", "dim": small, "epochs": 12, "reg_weight": 6.5e-5}
+
+
+Move = Callable[[Settings], Values | None]
+
+
+def moves(settings: Settings, size: _Size) -> list[Move]:
+    """Ways to change one setting of a model, the most promising first; None: no further."""
+    wider = _times("dim", 2, most=min(_LARGEST_DIM, size.users, size.items))
+    narrower = _times("dim", 0.5, least=4)
+    longer, shorter = _times("epochs", 2, most=64), _times("epochs", 0.5, least=1)
+    model = settings["model"]
+    if model == "softmax-mf" and settings.get("epochs") == 0:
+        return [wider, narrower]
+    return {
+        "popularity": [],
+        "ease": [wider, *_both("ridge", 3.0), narrower],
+        "als": [*_both("ridge", 2.0), *_both("unobserved", 2.0), wider, narrower],
+        "softmax-mf": [
+            *_both("temperature", 1.25),
+            wider,
+            longer,
+            shorter,
+            _set("positive_temperature", 1.0),
+            _set("weighting", "users"),
+            narrower,
+        ],
+        "bpr-mf": [wider, *_both("reg_weight", 3.0), longer, shorter, narrower],
+        "ultragcn": [
+            *_both("reg_weight", 3.0),
+            wider,
+            longer,
+            shorter,
+            _set("init", "smooth"),
+            narrower,
+        ],
+    }.get(model, [])
+
+
+def _both(key: str, factor: float) -> list[Move]:
+    return [_times(key, 1.0 / factor), _times(key, factor)]
+
+
+def _times(key: str, factor: float, *, least: float = 1e-9, most: float = 1e9) -> Move:
+    def move(settings: Settings) -> Values | None:
+        value = settings[key] * factor
+        value = int(value) if isinstance(settings[key], int) else float(f"{value:.3g}")
+        if not least <= value <= most or value == settings[key]:
+            return None
+        return {**settings, key: value}
+
+    return move
+
+
+def _set(key: str, value: Any) -> Move:
+    def move(settings: Settings) -> Values | None:
+        return None if settings.get(key) == value else {**settings, key: value}
+
+    return move
+
+
+def tune_to_file(
+    split: Split,
+    path: Path,
+    *,
+    minutes: float | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    resume: bool = False,
+    report: Callable[[str], None] | None = None,
+) -> Found:
+    """:func:`search`, with its outcome written as a preset that ``train --preset FILE`` takes.
+
+    Args:
+        split: the data.
+        path: a ``.json`` file; trials are kept there while the search runs.
+        minutes: see :func:`search`; None for the default.
+        seed: see :func:`search`.
+        device: see :func:`search`.
+        resume: go on with the trials that the file has.
+        report: see :func:`search`.
+
+    Raises:
+        InputError: the file is there and ``resume`` is not asked for, or the other way round, or
+            its trials are of other data.
+    """
+    if path.suffix != ".json":
+        raise InputError(f"a preset is a .json file, got {path}")
+    done: list[Trial] = []
+    if resume:
+        if not path.is_file():
+            raise InputError(f"{path} is not there: nothing to go on with")
+        fingerprint = files.read_json(path).get("found", {}).get("fingerprint")
+        if fingerprint != split.fingerprint:
+            raise InputError(f"{path} is of other data than {split.name}: choose another file")
+        done = read_trials(path)
+    elif path.exists():
+        raise InputError(f"{path} exists already: choose another file, or go on with --resume")
+    facts = {
+        "how": "successive trials on validation data, one setting at a time",
+        "dataset": split.name,
+        "fingerprint": split.fingerprint,
+    }
+
+    def record(trials: Sequence[Trial]) -> None:
+        found = {**facts, "trials": [trial.as_dict() for trial in trials]}
+        files.write_json(path, {"config": None, "found": found})
+
+    wanted = search_settings(minutes)
+    found = search(
+        split, **wanted, seed=seed, device=device, done=done, record=record, report=report
+    )
+    config = {**found.settings, "epochs_chosen": True}
+    files.write_json(path, {"config": config, "found": {**facts, **found.as_dict()}})
+    return found

@@ -1,0 +1,346 @@
+"""The search for settings: what it chooses, its clock, going on, presets in files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from robustcf.cli.main import run as robustcf
+from robustcf.cli.train import train as train_command
+from robustcf.data import Interactions, Split, checkerboard
+from robustcf.errors import InputError, TrainingError
+from robustcf.runs import RunDir
+from robustcf.training.presets import choose, read_preset
+from robustcf.training.search import Trial, search, tune_to_file, validation_parts
+
+module = sys.modules["robustcf.training.search"]
+
+
+@pytest.fixture
+def clockwork(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Trials that take no time: their values come from a function, their seconds from another."""
+    how: dict[str, Any] = {
+        "value": lambda settings: 0.1,
+        "seconds": lambda settings: 1.0,
+        "made": [],
+    }
+
+    def measured(self: Any, settings: dict[str, Any], stage: str) -> Trial:
+        how["made"].append(settings)
+        return Trial(settings, how["value"](settings), None, how["seconds"](settings), stage)
+
+    monkeypatch.setattr(module._Search, "measured", measured)
+    return how
+
+
+def test_the_best_on_valid_is_chosen_a_baseline_too(clockwork: dict[str, Any]) -> None:
+    clockwork["value"] = lambda settings: 0.3 if settings["model"] == "popularity" else 0.2
+    found = search(checkerboard())
+    assert found.settings == {"model": "popularity"}
+    assert found.summary()["baseline"]
+    assert {t.settings["model"] for t in found.trials} >= {
+        "popularity", "als", "ease", "softmax-mf", "bpr-mf", "ultragcn",
+    }  # fmt: skip
+
+
+def test_it_climbs_one_setting_at_a_time(clockwork: dict[str, Any]) -> None:
+    """The values have one top, away from the portfolio: temperature 0.33, 16 columns."""
+
+    def value(settings: dict[str, Any]) -> float:
+        if settings["model"] != "softmax-mf" or settings["epochs"] == 0:
+            return 0.01
+        far = abs(np.log(settings["temperature"] / 0.4)) + abs(np.log2(settings["dim"] / 10))
+        return 1.0 / (1.0 + far + (settings.get("weighting") == "users"))
+
+    clockwork["value"] = value
+    found = search(checkerboard(), minutes=60)
+    assert found.settings["dim"] == 10
+    assert found.settings["temperature"] == pytest.approx(0.4, rel=0.13)
+    assert "weighting" not in found.settings
+    assert not found.summary()["baseline"]
+    assert found.best.value == max(t.value for t in found.trials)
+
+
+def test_the_clock_ends_it(clockwork: dict[str, Any]) -> None:
+    clockwork["seconds"] = lambda settings: 20.0
+    short = search(checkerboard(), minutes=1)
+    assert 1 < len(short.trials) <= 4
+    assert short.seconds <= 60 + 20
+    # Ten times what the best took, at least a minute.
+    clockwork["seconds"] = lambda settings: 0.5
+    assert search(checkerboard(), minutes=60).seconds <= 60.5
+
+
+def test_what_would_take_too_long_is_left_out(clockwork: dict[str, Any]) -> None:
+    clockwork["seconds"] = lambda s: 500.0 if s["model"] == "ease" else 0.1
+    made = [t.settings["model"] for t in search(checkerboard(), minutes=5).trials]
+    # The first of its kind could not be known; nothing after it fits.
+    assert made.count("ease") == 1
+
+
+def test_nothing_is_tried_twice(clockwork: dict[str, Any]) -> None:
+    search(checkerboard(), minutes=60)
+    made = [json.dumps(settings, sort_keys=True) for settings in clockwork["made"]]
+    assert len(made) == len(set(made))
+
+
+def test_a_stopped_search_goes_on_to_the_same_end(clockwork: dict[str, Any]) -> None:
+    clockwork["value"] = lambda s: 0.1 + 0.001 * len(str(sorted(s.items())))
+    clockwork["seconds"] = lambda s: 0.3
+    whole = search(checkerboard())
+    kept: list[Trial] = []
+
+    class Killed(Exception):
+        pass
+
+    def record(trials: Any) -> None:
+        kept[:] = trials
+        if len(trials) == 7:
+            raise Killed
+
+    with pytest.raises(Killed):
+        search(checkerboard(), record=record)
+    done = [Trial.from_dict(json.loads(json.dumps(trial.as_dict()))) for trial in kept]
+    clockwork["made"].clear()
+    again = search(checkerboard(), done=done)
+    assert again == whole
+    assert len(clockwork["made"]) == len(whole.trials) - 7
+
+
+def test_diverged_trials_are_kept_and_never_chosen(clockwork: dict[str, Any]) -> None:
+    clockwork["value"] = lambda s: None if s["model"] == "als" else 0.2
+    found = search(checkerboard())
+    assert found.settings["model"] != "als"
+    assert "not finite" in found.table()
+    clockwork["value"] = lambda s: None
+    with pytest.raises(TrainingError, match="trials of the search diverged"):
+        search(checkerboard())
+
+
+def test_a_trial_that_diverges_has_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    def diverges(*_: Any, **__: Any) -> None:
+        raise TrainingError("not finite")
+
+    monkeypatch.setattr(module, "train", diverges)
+    with pytest.raises(TrainingError, match="diverged"):
+        search(checkerboard())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_for_real_it_is_at_least_as_good_as_each_baseline(seed: int) -> None:
+    """Two tastes with noise: the pattern is learnt, and popularity is not the answer."""
+    rng = np.random.default_rng(seed)
+    chances = np.where(np.arange(150)[:, None] % 3 == np.arange(80) % 3, 0.4, 0.03)
+    users, items = np.nonzero(rng.random((150, 80)) < chances)
+    pairs = Interactions.from_pairs(users, items, 150, 80)[0]
+    split = split_of(pairs, seed)
+    found = search(split, minutes=0.1, seed=seed)
+    by_model: dict[str, float] = {}
+    for trial in found.trials:
+        by_model[trial.settings["model"]] = max(
+            by_model.get(trial.settings["model"], 0.0), trial.value or 0.0
+        )
+    assert found.best.value == max(by_model.values())
+    assert found.best.value > 1.5 * by_model["popularity"]
+    errors = [trial.error for trial in found.trials[1:]]
+    assert all(error is not None and error >= 0 for error in errors)
+
+
+def split_of(pairs: Interactions, seed: int) -> Split:
+    from robustcf.data import split_pairs
+
+    return split_pairs("mine", pairs, seed=seed)
+
+
+def test_small_sets_are_validated_on_several_parts() -> None:
+    split = checkerboard()
+    parts = validation_parts(split, 3)
+    if split.valid_source != "carved":
+        assert parts == [split]
+        return
+    assert len(parts) == 3
+    assert parts[0] is split
+    for part in parts[1:]:
+        assert len(part.train) + len(part.valid) == len(split.train) + len(split.valid)
+        assert part.test is split.test
+        assert not np.array_equal(part.valid.items, split.valid.items)
+
+
+# --- refusals -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("minutes", [0.0, -1.0, float("nan"), "x"])
+def test_refuses_minutes(minutes: Any) -> None:
+    with pytest.raises(InputError, match="minutes must be a finite number"):
+        search(checkerboard(), minutes=minutes)
+
+
+def test_refuses_data_without_validation_pairs() -> None:
+    pairs = checkerboard().train
+    none = pairs.take(np.zeros(len(pairs), dtype=bool))
+    split = Split("bare", pairs, none, none)
+    with pytest.raises(InputError, match="bare has no validation pairs to search on"):
+        search(split)
+
+
+def test_refuses_trials_that_are_none() -> None:
+    with pytest.raises(InputError, match="a trial must have settings, value"):
+        Trial.from_dict({"settings": {}})
+
+
+# --- presets in files -----------------------------------------------------------------------
+
+
+def test_tune_writes_a_preset_that_train_takes(clockwork: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    clockwork["value"] = lambda s: 0.3 if s["model"] == "als" else 0.2
+    found = tune_to_file(checkerboard(), path)
+    preset = read_preset(path)
+    assert preset.config.model.name == "als"
+    assert preset.config.epochs_chosen
+    assert preset.found["settings"] == found.settings
+    assert choose("anything", kind=str(path)).config == preset.config
+    with pytest.raises(InputError, match="exists already: choose another file, or go on with"):
+        tune_to_file(checkerboard(), path)
+    clockwork["made"].clear()
+    assert tune_to_file(checkerboard(), path, resume=True) == found
+    assert clockwork["made"] == []
+
+
+def test_tune_refuses(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a preset is a .json file"):
+        tune_to_file(checkerboard(), tmp_path / "mine.txt")
+    with pytest.raises(InputError, match="is not there: nothing to go on with"):
+        tune_to_file(checkerboard(), tmp_path / "mine.json", resume=True)
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({"config": None, "found": {"fingerprint": "x", "trials": []}}))
+    with pytest.raises(InputError, match="is of other data than"):
+        tune_to_file(checkerboard(), other, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"found": {}}, "a preset must have an object 'config' with settings, got None"),
+        ({"config": {"dmi": 3}}, "unknown setting 'dmi'"),
+    ],
+)
+def test_files_that_are_no_presets_are_refused(
+    content: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=message):
+        read_preset(path)
+
+
+@pytest.mark.parametrize("content", [{"trials": 3}, {"trials": [{"settings": {}}]}])
+def test_damaged_trials_are_refused(content: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "search.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=str(path)):
+        module.read_trials(path)
+
+
+def test_what_is_named_decides_the_preset(tmp_path: Path) -> None:
+    assert choose("mine.csv").searches
+    assert not choose("mine.csv", changed=["dim"]).searches
+    assert choose("mine.csv", model="bpr-mf").config.model.name == "bpr-mf"
+    assert choose("ml-1m", reg="two_to_inf").name == "ml-1m.ultragcn.two_to_inf"
+    assert choose("ml-1m", kind="auto").searches
+    for named in ({"model": "als"}, {"reg": "none"}, {"changed": ["dim"]}):
+        with pytest.raises(InputError, match="auto chooses model, regularizer and settings"):
+            choose("ml-1m", kind="auto", **named)
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps({"config": {"model": "als"}}))
+    with pytest.raises(InputError, match="is for als with none: leave --model and --reg out"):
+        choose("ml-1m", model="ultragcn", kind=str(path))
+
+
+# --- runs -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    chances = np.where(np.arange(60)[:, None] % 2 == np.arange(40) % 2, 0.6, 0.03)
+    users, items = np.nonzero(rng.random((60, 40)) < chances)
+    path = tmp_path / "mine.csv"
+    lines = [f"u{user},i{item}" for user, item in zip(users, items, strict=True)]
+    path.write_text("\n".join(["user,item", *lines]))
+    return path
+
+
+def trained(table: Path, *options: str) -> Any:
+    result = CliRunner().invoke(
+        train_command, ["--dataset", str(table), *options, "--threads", "1", "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_data_without_a_preset_are_searched_for(
+    clockwork: dict[str, Any], table: Path, tmp_path: Path
+) -> None:
+    clockwork["value"] = lambda s: 0.3 if s["model"] == "ease" and s["ridge"] == 100 else 0.2
+    out = tmp_path / "run"
+    found = trained(table, "--out", str(out))
+    assert (found["model"], found["preset"]) == ("ease", "auto")
+    assert found["search"]["baseline"]
+    assert found["search"]["trials"] == len(json.loads((out / "search.json").read_text())["trials"])
+    run = RunDir(out)
+    assert run.config.train.model.name == "ease"
+    assert run.config.search == {"minutes": 5.0}
+    # The run is one like any other.
+    for words in (
+        ["evaluate"],
+        ["attack", "--epsilons", "0", "0.1"],
+        ["recommend", "--items", "i1"],
+    ):
+        assert robustcf([words[0], str(out), *words[1:]]) == 0
+
+
+def test_a_killed_search_goes_on_with_its_run(
+    clockwork: dict[str, Any], table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    measured = module._Search.measured
+
+    def killed(self: Any, settings: dict[str, Any], stage: str) -> Trial:
+        if len(clockwork["made"]) == 4:
+            raise KeyboardInterrupt
+        return measured(self, settings, stage)
+
+    monkeypatch.setattr(module._Search, "measured", killed)
+    CliRunner().invoke(train_command, ["--dataset", str(table), "--out", str(out)])
+    assert len(json.loads((out / "search.json").read_text())["trials"]) == 4
+    monkeypatch.setattr(module._Search, "measured", measured)
+    result = CliRunner().invoke(train_command, ["--resume", str(out), "--json"])
+    assert result.exit_code == 0, result.output
+    made = [json.dumps(settings, sort_keys=True) for settings in clockwork["made"]]
+    assert len(made) == len(set(made))
+
+
+def test_minutes_need_a_search(table: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "run")
+    words = ["train", "--dataset", str(table), "--model", "als", "--minutes", "1", "--out", out]
+    assert robustcf(words) == 2
+    assert robustcf(["train", "--dataset", str(table), "--minutes", "0", "--out", out]) == 1
+    assert not Path(out).exists()
+
+
+def test_tune_is_a_command(clockwork: dict[str, Any], table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "preset.json"
+    words = ["tune", "--dataset", str(table), "--out", str(out), "--threads", "1"]
+    assert robustcf(words) == 0
+    assert robustcf(words) == 1
+    run = str(tmp_path / "run")
+    assert robustcf(["train", "--dataset", str(table), "--preset", str(out), "--out", run]) == 0
+    assert RunDir(run).config.preset == "preset"
