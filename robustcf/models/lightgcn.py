@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from robustcf.models.base import Model, ModelConfig
+from robustcf.models.unit import through_unit_rows, unit_rows
 from robustcf.objectives.base import Gradient
 
 
@@ -25,11 +26,14 @@ class LightGCNConfig(ModelConfig):
             it learns for hundreds of epochs.
         init_std: for ``normal``; the published one.
         layers: how many times embeddings are propagated; the published number.
+        normalize: whether the propagated rows are divided by their lengths, so that scores are
+            cosines: for a softmax with a temperature.
     """
 
     init: str = "smooth"
     init_std: float = 0.1
     layers: int = 3
+    normalize: bool = False
 
 
 class LightGCN(Model[LightGCNConfig]):
@@ -98,14 +102,34 @@ class LightGCN(Model[LightGCNConfig]):
         return total[: len(users)], total[len(users) :]
 
     def scored(self) -> tuple[Tensor, Tensor]:
-        """The propagated embeddings."""
-        return self._propagated(self.users, self.items)
+        """The propagated embeddings, of length 1 where asked for."""
+        users, items = self._propagated(self.users, self.items)
+        if self.config.normalize:
+            self._units = unit_rows(users), unit_rows(items)
+            users, items = self._units[0][0], self._units[1][0]
+        return users, items
 
     def pull_back(self, gradient: Gradient) -> Gradient:
-        """The gradient for layer 0: every user's, since everybody is somebody's neighbour."""
+        """The gradient for layer 0: every user's, since everybody is somebody's neighbour.
+
+        With rows of length 1 it is that at the factors that were scored last.
+        """
+        if self.config.normalize:
+            gradient = self._through_units(gradient)
         users = gradient.users
         if gradient.rows is not None:
             users = torch.zeros_like(self.users)
             users.index_add_(0, gradient.rows, gradient.users)
         to_users, to_items = self._propagated(users, gradient.items)
         return Gradient(to_users, None, to_items, gradient.value)
+
+    def _through_units(self, gradient: Gradient) -> Gradient:
+        (users, user_lengths), (items, item_lengths) = self._units
+        if gradient.rows is not None:
+            users, user_lengths = users[gradient.rows], user_lengths[gradient.rows]
+        return Gradient(
+            through_unit_rows(gradient.users, users, user_lengths),
+            gradient.rows,
+            through_unit_rows(gradient.items, items, item_lengths),
+            gradient.value,
+        )

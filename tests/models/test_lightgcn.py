@@ -300,3 +300,25 @@ def test_weight_decay_shortens_layer_0() -> None:
         )  # fmt: skip
         norms.append(float(model.users.norm() + model.items.norm()))
     assert norms[1] < 0.1 * norms[0]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("rows", [None, [0, 5, 11]])
+def test_rows_of_length_1_pull_back_as_autograd_does(seed: int, rows: list[int] | None) -> None:
+    rng = np.random.default_rng(seed)
+    pairs = pairs_of(rng)
+    model = model_of(pairs, seed, layers=2, normalize=True)
+    n_users = pairs.n_users
+    E = torch.cat((model.users, model.items)).clone().requires_grad_()
+    whole = dense_scored(pairs, E, 2)
+    units = whole / whole.norm(dim=1, keepdim=True).clamp_min(1e-300)
+    U, V = model.scored()
+    torch.testing.assert_close(torch.cat((U, V)), units.detach())
+    which = torch.arange(n_users) if rows is None else torch.tensor(rows)
+    to_users = torch.tensor(rng.normal(size=(len(which), U.shape[1])))
+    to_items = torch.tensor(rng.normal(size=tuple(V.shape)))
+    value = (units[:n_users][which] * to_users).sum() + (units[n_users:] * to_items).sum()
+    (expected,) = torch.autograd.grad(value, E)
+    given = Gradient(to_users, None if rows is None else which, to_items, None)
+    found = model.pull_back(given)
+    torch.testing.assert_close(torch.cat((found.users, found.items)), expected)

@@ -1,0 +1,211 @@
+"""What a user gets without any option, against tuned baselines, on sets that differ.
+
+    python scripts/bench_defaults.py --data-dir DIR
+    python scripts/bench_defaults.py --data-dir DIR --sets ml-100k demo --seeds 0 1 2 --out FILE
+
+For each set and split seed: the search behind ``robustcf train --dataset FILE`` with its refit, and
+baselines whose settings are chosen on the same validation pairs from a grid and which are then fit
+again on train and valid: ALS of the package implicit, EASE with its dense inverse, item-kNN and
+popularity. NDCG@20 on test, and the mean difference to the best baseline (of each seed, by
+validation) with its standard error over users, paired. Times are of one run each, side by side.
+
+Sets are cut anew for each seed. Parts of larger sets have their users drawn, then a 5-core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+
+from robustcf.data import Interactions, Split, k_core, load, split_pairs
+from robustcf.factors import Factors
+from robustcf.metrics.evaluate import evaluate
+from robustcf.support.runtime import set_threads
+from robustcf.training import train
+from robustcf.training.search import search
+
+METRIC = "ndcg@20"
+# Name -> source, users drawn (None: all), least pairs of a user and an item.
+SETS: dict[str, tuple[str, int | None, int]] = {
+    "ml-100k": ("ml-100k", None, 1),
+    "demo": ("demo", None, 1),
+    "citeulike-a": ("citeulike-a", None, 1),
+    "citeulike-t": ("citeulike-t", None, 1),
+    "gowalla, 5,000 users": ("gowalla", 5_000, 5),
+    "gowalla, 1,000 users": ("gowalla", 1_000, 3),
+    "yelp2018, 5,000 users": ("yelp2018", 5_000, 5),
+    "yelp2018, 500 users": ("yelp2018", 500, 2),
+    "ml-1m, 1,500 users": ("ml-1m", 1_500, 5),
+    "ml-1m, 500 users": ("ml-1m", 500, 1),
+}
+Fit = Callable[[Interactions, Any], Factors]
+
+
+def pairs_of(name: str, seed: int, data_dir: str | None) -> Interactions:
+    """All pairs of a set, or those of some of its users."""
+    source, users, core = SETS[name]
+    split = load(source, data_dir=data_dir)
+    R = split.train_full.csr() + split.test.csr()
+    if users is not None:
+        drawn = np.random.default_rng(seed).choice(R.shape[0], users, replace=False)
+        R = R[np.sort(drawn)]
+    rows, columns = R.nonzero()
+    pairs, _ = Interactions.from_pairs(rows, columns, *R.shape)
+    return k_core(pairs, core) if core > 1 else k_core(pairs, 1)
+
+
+def popularity(train_pairs: Interactions, _: Any) -> Factors:
+    degrees = torch.from_numpy(train_pairs.item_degrees.astype(np.float32))[:, None]
+    return Factors(torch.ones(train_pairs.n_users, 1), degrees)
+
+
+def item_factors(R: csr_matrix, B: Any) -> Factors:
+    """Scores R B as factors: U holds a user's items."""
+    users = torch.from_numpy(R.toarray().astype(np.float32))
+    return Factors(users, torch.from_numpy(np.ascontiguousarray(B.T.astype(np.float32))))
+
+
+def ease(train_pairs: Interactions, ridge: float) -> Factors:
+    R = train_pairs.csr().astype(np.float64)
+    gram = torch.from_numpy((R.T @ R).toarray())
+    gram += ridge * torch.eye(len(gram), dtype=torch.float64)
+    P = torch.linalg.inv(gram)
+    B = (-P / P.diagonal()).numpy()
+    np.fill_diagonal(B, 0.0)
+    return item_factors(R, B)
+
+
+def item_knn(train_pairs: Interactions, neighbours: int) -> Factors:
+    R = train_pairs.csr().astype(np.float64)
+    roots = 1.0 / np.sqrt(np.maximum(train_pairs.item_degrees, 1))
+    S = ((R.T @ R).toarray() * roots).T * roots
+    np.fill_diagonal(S, 0.0)
+    if neighbours < len(S):
+        least = np.partition(S, -neighbours, axis=0)[-neighbours]
+        S[least > S] = 0.0
+    return item_factors(R, S)
+
+
+def implicit_als(train_pairs: Interactions, setting: tuple[int, float, float]) -> Factors:
+    from implicit.cpu.als import AlternatingLeastSquares
+
+    dim, reg, alpha = setting
+    model = AlternatingLeastSquares(
+        dim, regularization=reg, alpha=alpha, iterations=15, random_state=0,
+        num_threads=torch.get_num_threads(),
+    )  # fmt: skip
+    model.fit(train_pairs.csr().astype(np.float32), show_progress=False)
+    return Factors(torch.from_numpy(model.user_factors), torch.from_numpy(model.item_factors))
+
+
+GRIDS: dict[str, tuple[Fit, list[Any]]] = {
+    "popularity": (popularity, [None]),
+    "item-kNN": (item_knn, [20, 100, 500]),
+    "EASE": (ease, [30.0, 100.0, 300.0, 1000.0]),
+    "ALS (implicit)": (
+        implicit_als,
+        [(d, r, a) for d in (32, 128) for r in (0.1, 1.0, 10.0) for a in (1.0, 5.0, 20.0)],
+    ),
+}
+# Of the dense matrices: EASE and item-kNN are left out beyond this many items.
+MOST_ITEMS = 12_000
+
+
+def baseline(split: Split, name: str) -> dict[str, Any]:
+    """The best of a grid on valid, fit again on train and valid, on test."""
+    fit, grid = GRIDS[name]
+    began = time.perf_counter()
+    values = [evaluate(fit(split.train, s), split, (20,), part="valid")[METRIC] for s in grid]
+    best = int(np.argmax(values))
+    chosen = time.perf_counter()
+    report = evaluate(fit(split.train_full, grid[best]), split, (20,))
+    return {
+        "setting": grid[best],
+        "valid": values[best],
+        "test": report[METRIC],
+        "per_user": report.per_user[METRIC],
+        "seconds": time.perf_counter() - began,
+        "fit_seconds": time.perf_counter() - chosen,
+    }
+
+
+def default(split: Split, minutes: float) -> dict[str, Any]:
+    """What `robustcf train --dataset FILE` does."""
+    began = time.perf_counter()
+    found = search(split, minutes=minutes)
+    chosen = time.perf_counter()
+    report = train(split, found.config).evaluate((20,))
+    return {
+        "setting": found.settings,
+        "valid": found.best.value,
+        "test": report[METRIC],
+        "per_user": report.per_user[METRIC],
+        "seconds": time.perf_counter() - began,
+        "fit_seconds": time.perf_counter() - chosen,
+        "trials": len(found.trials),
+    }
+
+
+def judged(results: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
+    """Means over the seeds, and the paired difference to the baseline that is best on valid."""
+    names = list(results[0])
+    gaps = []
+    for result in results:
+        rivals = [name for name in names if name != "default"]
+        best = max(rivals, key=lambda name: result[name]["valid"])
+        gaps.append(result["default"]["per_user"] - result[best]["per_user"])
+    every = np.concatenate(gaps)
+    return {
+        **{name: float(np.mean([r[name]["test"] for r in results])) for name in names},
+        "difference": float(np.mean([gap.mean() for gap in gaps])),
+        "error": float(every.std() / len(every) ** 0.5),
+        "seconds": {name: float(np.mean([r[name]["seconds"] for r in results])) for name in names},
+        "settings": {name: [r[name]["setting"] for r in results] for name in names},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data-dir")
+    parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--minutes", type=float, default=5.0, help="of each search, at most")
+    parser.add_argument("--threads", type=int, help="default: all cores")
+    parser.add_argument("--out", help="JSON, written after each set")
+    options = parser.parse_args()
+    set_threads(options.threads)
+    table: dict[str, Any] = {}
+    for name in options.sets:
+        results, sizes = [], ""
+        for seed in options.seeds:
+            split = split_pairs(name, pairs_of(name, seed, options.data_dir), seed)
+            sizes = f"{split.n_users:,} x {split.n_items:,}, {split.n_interactions:,} pairs"
+            rivals = [
+                g for g in GRIDS if split.n_items <= MOST_ITEMS or g not in ("EASE", "item-kNN")
+            ]
+            found = {"default": default(split, options.minutes)}
+            results.append(found | {rival: baseline(split, rival) for rival in rivals})
+        table[name] = judged(results) | {"size": sizes, "seeds": options.seeds}
+        line = "  ".join(f"{n} {table[name][n]:.4f}" for n in results[0])
+        print(f"{name} ({sizes})\n  {line}")
+        print(
+            f"  default - best on valid: {table[name]['difference']:+.4f} +- "
+            f"{table[name]['error']:.4f}; seconds "
+            + ", ".join(f"{n} {s:.0f}" for n, s in table[name]["seconds"].items()),
+            flush=True,
+        )
+        print("  " + json.dumps(table[name]["settings"]["default"]), flush=True)
+        if options.out:
+            Path(options.out).write_text(json.dumps(table, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
