@@ -224,32 +224,22 @@ class _ScoreBlock:
         item_gradient.addmm_(self.scores.T, self.users * factor)
 
 
-def _dense_blocks(users: Tensor, items: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Span, users and scores block by block, in one buffer that the caller may write to."""
-    n = len(items)
-    size = _block_size(items)
-    buffer = items.new_empty(min(size, len(users)) * n)
-    for start in range(0, len(users), size):
-        block = users[start : start + size]
-        scores = buffer[: len(block) * n].view(len(block), n)
-        torch.mm(block, items.T, out=scores)
-        yield slice(start, start + len(block)), block, scores
-
-
-def _block_size(items: Tensor) -> int:
-    return max(1, BLOCK_BYTES // max(1, len(items) * items.element_size()))
-
-
 def _score_blocks(users: Tensor, items: Tensor, positives: SparseRows) -> Iterator[_ScoreBlock]:
-    """Scores block by block, with the positives of each."""
-    n, size = len(items), _block_size(items)
+    """Scores block by block, in one buffer that the caller may write to."""
+    n = len(items)
+    size = max(1, BLOCK_BYTES // max(1, n * items.element_size()))
+    buffer = items.new_empty(min(size, len(users)) * n)
     bounds = torch.searchsorted(
         positives.rows, torch.arange(0, len(users) + size, size, device=users.device)
     ).tolist()
-    for part, (span, block, scores) in enumerate(_dense_blocks(users, items)):
+    for part, start in enumerate(range(0, len(users), size)):
+        block = users[start : start + size]
+        scores = buffer[: len(block) * n].view(len(block), n)
+        torch.mm(block, items.T, out=scores)
         entries = slice(bounds[part], bounds[part + 1])
-        rows = positives.rows[entries] - span.start
+        rows = positives.rows[entries] - start
         places = rows * n + positives.columns[entries]
+        span = slice(start, start + len(block))
         yield _ScoreBlock(span, block, scores, rows, positives.weights[entries], places)
 
 
@@ -315,10 +305,40 @@ def softmax_rows(
 
 # exp of a float32 overflows beyond 88; a catalogue of millions of items still fits below this.
 _EXP_LIMIT = 60.0
+# Its one pass over the scores costs little next to its products, which are faster on large blocks.
+_PARTITION_BYTES = 64 * 2**20
+
+
+class Scratch:
+    """Memory that is kept between steps: what the system hands out anew, it clears first.
+
+    Example:
+        >>> scratch = Scratch()
+        >>> scratch.like(torch.zeros(1), 4) is scratch.like(torch.zeros(1), 4)
+        True
+    """
+
+    def __init__(self) -> None:
+        """Nothing is kept yet."""
+        self._kept: Tensor | None = None
+
+    def like(self, tensor: Tensor, size: int) -> Tensor:
+        """A flat tensor of at least ``size`` numbers, of the device and type of another."""
+        kept = self._kept
+        wanted = (tensor.device, tensor.dtype)
+        if kept is None or len(kept) < size or (kept.device, kept.dtype) != wanted:
+            kept = self._kept = tensor.new_empty(size)
+        return kept
 
 
 def log_partition_rows(
-    users: Tensor, items: Tensor, mass: Tensor, item_gradient: Tensor, *, value: bool = False
+    users: Tensor,
+    items: Tensor,
+    mass: Tensor,
+    item_gradient: Tensor,
+    *,
+    value: bool = False,
+    scratch: Scratch | None = None,
 ) -> tuple[Tensor, float | None]:
     """Gradient of ``sum over users of mass * log sum over items of exp(s)``, some users at a time.
 
@@ -332,6 +352,7 @@ def log_partition_rows(
         mass: one weight per user.
         item_gradient: n x d, to which the gradient for the items is ADDED.
         value: whether to compute the loss too (cheap here).
+        scratch: memory of an earlier call to use again.
 
     Returns:
         The gradient for the users (B x d), and the loss or None.
@@ -349,18 +370,26 @@ def log_partition_rows(
     wide = torch.cat((items, items.new_ones(len(items), 1)), dim=1)
     gradient = torch.empty_like(users)
     total = 0.0
-    for span, block, scores in _dense_blocks(users, items):
+    n = len(items)
+    size = max(1, _PARTITION_BYTES // max(1, n * items.element_size()))
+    buffer = (scratch or Scratch()).like(items, min(size, len(users)) * n)
+    for start in range(0, len(users), size):
+        span = slice(start, min(start + size, len(users)))
+        block = users[span]
+        # Items by users: all three products are faster this way round.
+        scores = buffer[: len(block) * n].view(n, len(block))
+        torch.mm(items, block.T, out=scores)
         top = None
         if not bounded:
-            top = scores.amax(dim=1)
-            scores.sub_(top[:, None])
-        sums = scores.exp_() @ wide
+            top = scores.amax(dim=0)
+            scores.sub_(top)
+        sums = scores.exp_().T @ wide
         norm, weight = sums[:, -1], mass[span]
         if value:
             total += float(weight @ (norm.log() if top is None else norm.log() + top))
         factor = (weight / norm)[:, None]
         torch.mul(sums[:, :-1], factor, out=gradient[span])
-        item_gradient.addmm_(scores.T, block * factor)
+        item_gradient.addmm_(scores, block * factor)
     return gradient, total if value else None
 
 

@@ -23,6 +23,7 @@ from robustcf.objectives.base import (
 )
 from robustcf.objectives.kernels import (
     OwnItems,
+    Scratch,
     SparseRows,
     log_partition_rows,
     softmax_rows,
@@ -104,6 +105,7 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
     ) -> None:
         """Check that there are as many items as are to be drawn."""
         super().__init__(pairs, config, **options)
+        self._scratch = Scratch()
         drawn = self.config.sampled_items
         if drawn is not None and drawn > pairs.n_items:
             raise InputError(
@@ -196,11 +198,15 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
         mass = block.new_zeros(len(users)).index_add_(0, rows, weights)
         drawn, items = batch.negatives, torch.zeros_like(V)
         if drawn is None:
-            part, total = log_partition_rows(block, V, mass, items, value=value)
+            part, total = log_partition_rows(
+                block, V, mass, items, value=value, scratch=self._scratch
+            )
         else:
             some = V[drawn]
             to_some = torch.zeros_like(some)
-            part, total = log_partition_rows(block, some, mass, to_some, value=value)
+            part, total = log_partition_rows(
+                block, some, mass, to_some, value=value, scratch=self._scratch
+            )
             items.index_copy_(0, drawn, to_some)
             if total is not None:
                 total += float(mass.sum()) * float(np.log(len(V) / len(drawn)))

@@ -178,7 +178,7 @@ def test_the_log_partition_is_right_for_short_and_long_rows(
     u, v = U.clone().requires_grad_(), V.clone().requires_grad_()
     expected = (mass * (u @ v.T).logsumexp(dim=1)).sum()
     to_users, to_items = torch.autograd.grad(expected, (u, v))
-    monkeypatch.setattr("robustcf.objectives.kernels.BLOCK_BYTES", at_once * 11 * 8)
+    monkeypatch.setattr("robustcf.objectives.kernels._PARTITION_BYTES", at_once * 11 * 8)
     items = torch.ones_like(V)
     users, value = log_partition_rows(U, V, mass, items, value=True)
     assert value == pytest.approx(expected.item())
