@@ -1,4 +1,4 @@
-"""Time to a given quality: rows, pairs, and implicit's ALS and BPR, in one run on one machine.
+"""Time to a given quality: softmax MF, UltraGCN two ways, implicit's ALS and BPR, in one run.
 
     pip install 'robustcf[bench]'
     python scripts/bench_training.py --dataset ml-1m
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="default: all cores")
     parser.add_argument("--slice", type=int, default=6, help="timed steps of pairs")
     parser.add_argument(
-        "--without", nargs="*", default=[], choices=["rows", "implicit", "pairs"],
+        "--without", nargs="*", default=[], choices=["rows", "softmax", "implicit", "pairs"],
         help="leave out what takes long",
     )  # fmt: skip
     parser.add_argument("--qualities", type=float, nargs="*")
@@ -65,11 +65,15 @@ def main() -> None:
     options = parser.parse_args()
     threads = set_threads(options.threads)
     split = load(options.dataset, data_dir=options.data_dir)
-    config = preset(options.dataset).config
+    config = preset(options.dataset, "ultragcn").config
     pairs = split.train_full if split.valid_source == "carved" else split.train
     print(f"{split}\n{threads} threads; learnt from {len(pairs):,} pairs\n")
 
     curves: dict[str, Curve] = {"start alone": start_curve(split, pairs, config)}
+    if "softmax" not in options.without:
+        softmax = preset(options.dataset, "softmax-mf").config
+        curves["softmax MF"] = rows_curve(split, pairs, softmax)
+        floor_of_softmax(pairs, softmax)
     if "rows" not in options.without:
         curves["rows"] = rows_curve(split, pairs, config)
     for short in () if "rows" in options.without else (0.25, 0.5):
@@ -125,6 +129,35 @@ def rows_curve(split: Split, pairs: Interactions, config: TrainConfig) -> Curve:
         optimizer=Optimizer(config.lr, config.user_lr, config.schedule),
     )
     return curve
+
+
+def floor_of_softmax(pairs: Interactions, config: TrainConfig, steps: int = 4) -> None:
+    """The gradient of a step next to its three products and its exponentials alone."""
+    model, objective = build_model(config, pairs), build_objective(config, pairs)
+    batches = Batches(objective, config.batching, seed=config.seed)
+    U, V = model.scored()
+    ratios = []
+    for number, batch in enumerate(batches.epoch(0)):
+        began = time.perf_counter()
+        objective.gradient(batch, U, V)
+        whole = time.perf_counter() - began
+        u, to_items = U[batch.users], torch.zeros_like(V)
+        scores, to_users = V.new_empty(len(V), len(u)), torch.zeros_like(u)
+        scores.zero_()
+        began = time.perf_counter()
+        torch.mm(V, u.T, out=scores)
+        scores.exp_()
+        torch.mm(scores.T, V, out=to_users)
+        torch.mm(scores, u, out=to_items)
+        ratios.append((whole, time.perf_counter() - began))
+        if number == steps:
+            break
+    taken, floor = (float(np.median([pair[n] for pair in ratios[1:]])) for n in (0, 1))
+    print(
+        f"softmax, dim {config.model.settings.dim}: {taken * 1e3:.0f} ms per step of "
+        f"{config.batching.block_users} users, its products and exponentials alone "
+        f"{floor * 1e3:.0f} ms: {taken / floor:.2f} times\n"
+    )
 
 
 def pairs_seconds(pairs: Interactions, dataset: str, steps: int) -> float:

@@ -41,6 +41,7 @@ MOVES: dict[str, tuple[float, ...]] = {
     "user_lr": (0.5, 0.7, 1.4, 2.0),
     "negative_weight": (0.5, 0.7, 1.4, 2.0),
     "item_weight": (0.1, 3.0, 10.0),
+    "temperature": (0.8, 0.9, 1.1, 1.25),
     "epochs": (0.7, 0.8, 1.25, 1.5),
 }
 HOW = "random search, NDCG@10 on valid after training on train alone"

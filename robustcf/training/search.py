@@ -25,6 +25,7 @@ from robustcf.errors import InputError, TrainingError
 from robustcf.metrics.evaluate import evaluate
 from robustcf.support import files
 from robustcf.support.checks import check_number
+from robustcf.support.registry import MODELS
 from robustcf.training.config import TrainConfig
 from robustcf.training.train import train
 
@@ -432,6 +433,7 @@ def moves(settings: Settings, size: _Size) -> list[Move]:
             *_both("temperature", 1.25),
             wider,
             longer,
+            _faster(2.0),
             shorter,
             _set("positive_temperature", 1.0),
             _set("weighting", "users"),
@@ -460,6 +462,18 @@ def _times(key: str, factor: float, *, least: float = 1e-9, most: float = 1e9) -
         if not least <= value <= most or value == settings[key]:
             return None
         return {**settings, key: value}
+
+    return move
+
+
+def _faster(factor: float) -> Move:
+    """Both learning rates of softmax MF times a factor, once."""
+    defaults = MODELS["softmax-mf"].training_defaults
+
+    def move(settings: Settings) -> Values | None:
+        if "lr" in settings:
+            return None
+        return {**settings, **{key: factor * defaults[key] for key in ("lr", "user_lr")}}
 
     return move
 

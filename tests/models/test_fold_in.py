@@ -11,7 +11,7 @@ import torch
 from robustcf.data import Interactions, checkerboard, load
 from robustcf.errors import InputError
 from robustcf.factors import Factors
-from robustcf.models import BPRMF, LightGCN, UltraGCN, fold_in
+from robustcf.models import BPRMF, LightGCN, SoftmaxMF, UltraGCN, fold_in
 from robustcf.objectives import BCE, BPR, Batch, Gradient, Objective, Softmax
 from tests.models.test_models import with_cold
 
@@ -124,3 +124,19 @@ def test_refuses_where_it_makes_no_sense() -> None:
 
     with pytest.raises(InputError, match="mute does not define the loss of a new user"):
         fold_in(Mute(full), BPRMF(full, dim=2).factors(), [0])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_row_of_length_1_is_the_best_of_its_length(seed: int) -> None:
+    """For models that score such rows: nothing near it on the sphere has a smaller loss."""
+    split = load("demo")
+    objective = Softmax(split.train, temperature=0.3, weighting="pairs")
+    factors = SoftmaxMF(split.train, dim=6, seed=seed).factors()
+    items = split.train.items_of(seed).astype(np.int64)
+    row = fold_in(objective, factors, items, ridge=0.01, unit=True).double()
+    assert float(row.norm()) == pytest.approx(1.0, abs=1e-6)
+    loss = objective.user_loss(items, factors.items.double())
+    rng = np.random.default_rng(seed)
+    for _ in range(20):
+        near = row + 0.05 * torch.tensor(rng.standard_normal(6))
+        assert float(loss(row)) <= float(loss(near / near.norm())) + 1e-9
