@@ -21,15 +21,9 @@ from robustcf.objectives.base import (
     Ids,
     ObjectiveConfig,
 )
-from robustcf.objectives.kernels import (
-    OwnItems,
-    Scratch,
-    SparseRows,
-    log_partition_rows,
-    softmax_rows,
-    sparse_scores,
-)
+from robustcf.objectives.kernels import SparseRows, softmax_rows, sparse_scores
 from robustcf.objectives.margin import CentredMargin
+from robustcf.objectives.partition import OwnItems, Scratch, log_partition_rows
 from robustcf.support.checks import check_choice, check_number, check_numbers
 
 WEIGHTINGS = ("users", "pairs")

@@ -13,7 +13,7 @@ from torch import Tensor
 from robustcf.data import Interactions
 from robustcf.errors import InputError
 from robustcf.objectives import Batch, BatchConfig, Batches, Softmax
-from robustcf.objectives.kernels import log_partition_rows
+from robustcf.objectives.partition import log_partition_rows
 from tests.objectives.naive import gradients, of_epoch, pairs_of, parameters
 
 SEEDS = [0, 1, 2]
@@ -178,7 +178,7 @@ def test_the_log_partition_is_right_for_short_and_long_rows(
     u, v = U.clone().requires_grad_(), V.clone().requires_grad_()
     expected = (mass * (u @ v.T).logsumexp(dim=1)).sum()
     to_users, to_items = torch.autograd.grad(expected, (u, v))
-    monkeypatch.setattr("robustcf.objectives.kernels._PARTITION_BYTES", at_once * 11 * 8)
+    monkeypatch.setattr("robustcf.objectives.partition._PARTITION_BYTES", at_once * 11 * 8)
     items = torch.ones_like(V)
     users, value = log_partition_rows(U, V, mass, items, value=True)
     assert value == pytest.approx(expected.item())

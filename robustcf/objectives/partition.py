@@ -1,0 +1,160 @@
+"""The softmax's two halves: the sum over the catalogue, and a user's own items."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robustcf.objectives.kernels import SparseRows, add_sparse_product
+
+# exp of a float32 overflows beyond 88; a catalogue of millions of items still fits below this.
+_EXP_LIMIT = 60.0
+# Its one pass over the scores costs little next to its products, which are faster on large blocks.
+_PARTITION_BYTES = 64 * 2**20
+
+
+class Scratch:
+    """Memory that is kept between steps: what the system hands out anew, it clears first.
+
+    Example:
+        >>> scratch = Scratch()
+        >>> scratch.like(torch.zeros(1), 4) is scratch.like(torch.zeros(1), 4)
+        True
+    """
+
+    def __init__(self) -> None:
+        """Nothing is kept yet."""
+        self._kept: Tensor | None = None
+
+    def like(self, tensor: Tensor, size: int) -> Tensor:
+        """A flat tensor of at least ``size`` numbers, of the device and type of another."""
+        kept = self._kept
+        wanted = (tensor.device, tensor.dtype)
+        if kept is None or len(kept) < size or (kept.device, kept.dtype) != wanted:
+            kept = self._kept = tensor.new_empty(size)
+        return kept
+
+
+def log_partition_rows(
+    users: Tensor,
+    items: Tensor,
+    mass: Tensor,
+    item_gradient: Tensor,
+    *,
+    value: bool = False,
+    scratch: Scratch | None = None,
+) -> tuple[Tensor, float | None]:
+    """Gradient of ``sum over users of mass * log sum over items of exp(s)``, some users at a time.
+
+    Where the rows are so short that no score can overflow (rows of length 1, say), the largest
+    score is not looked for, and the sums come out of the product that the users' gradient needs
+    anyway: the scores are written once, exponentiated once and read twice.
+
+    Args:
+        users: the block's embeddings, B x d.
+        items: the items of the sum, n x d.
+        mass: one weight per user.
+        item_gradient: n x d, to which the gradient for the items is ADDED.
+        value: whether to compute the loss too (cheap here).
+        scratch: memory of an earlier call to use again.
+
+    Returns:
+        The gradient for the users (B x d), and the loss or None.
+
+    Cost: three products of B x n x d and one pass over the scores.
+
+    Example:
+        >>> U, V = torch.zeros(1, 1), torch.ones(2, 1)
+        >>> _, loss = log_partition_rows(U, V, torch.ones(1), torch.zeros(2, 1), value=True)
+        >>> round(loss, 4)
+        0.6931
+    """
+    longest = [float(torch.linalg.vector_norm(rows, dim=1).amax()) for rows in (users, items)]
+    bounded = longest[0] * longest[1] <= _EXP_LIMIT
+    wide = torch.cat((items, items.new_ones(len(items), 1)), dim=1)
+    gradient = torch.empty_like(users)
+    total = 0.0
+    n = len(items)
+    size = max(1, _PARTITION_BYTES // max(1, n * items.element_size()))
+    buffer = (scratch or Scratch()).like(items, min(size, len(users)) * n)
+    for start in range(0, len(users), size):
+        span = slice(start, min(start + size, len(users)))
+        block = users[span]
+        # Items by users: all three products are faster this way round.
+        scores = buffer[: len(block) * n].view(n, len(block))
+        torch.mm(items, block.T, out=scores)
+        top = None
+        if not bounded:
+            top = scores.amax(dim=0)
+            scores.sub_(top)
+        sums = scores.exp_().T @ wide
+        norm, weight = sums[:, -1], mass[span]
+        if value:
+            total += float(weight @ (norm.log() if top is None else norm.log() + top))
+        factor = (weight / norm)[:, None]
+        torch.mul(sums[:, :-1], factor, out=gradient[span])
+        item_gradient.addmm_(scores, block * factor)
+    return gradient, total if value else None
+
+
+@dataclass(frozen=True, eq=False)
+class OwnItems:
+    """Which items the users of a block have, ready for products with weights that change.
+
+    Args:
+        rows: position of the user in the block, ascending, int64.
+        columns: item, int64.
+        degrees: items of each user of the block, int64.
+        n_items: items there are.
+        order: the entries sorted by item, then by user: where a transposed product reads them.
+    """
+
+    rows: Tensor
+    columns: Tensor
+    degrees: Tensor
+    n_items: int
+    order: Tensor
+
+    @classmethod
+    def of(cls, block: Any) -> OwnItems:
+        """From a scipy CSR matrix, users of the block x items."""
+        degrees = torch.from_numpy(np.diff(block.indptr).astype(np.int64))
+        rows = torch.repeat_interleave(degrees)
+        columns = torch.from_numpy(block.indices.astype(np.int64))
+        return cls(rows, columns, degrees, block.shape[1], columns.argsort(stable=True))
+
+    @classmethod
+    def of_entries(cls, entries: SparseRows, n_users: int, n_items: int) -> OwnItems:
+        """From entries whose rows ascend."""
+        degrees = torch.bincount(entries.rows, minlength=n_users)
+        order = entries.columns.argsort(stable=True)
+        return cls(entries.rows, entries.columns, degrees, n_items, order)
+
+    def entries(self, weights: Tensor) -> SparseRows:
+        """The entries with weights, on the device of the weights."""
+        rows, columns = self.rows.to(weights.device), self.columns.to(weights.device)
+        return SparseRows(rows, columns, weights)
+
+    def subtract_products(
+        self, weights: Tensor, users: Tensor, items: Tensor, to_users: Tensor, to_items: Tensor
+    ) -> None:
+        """``to_users -= S items`` and ``to_items -= S^T users``, S the matrix of the weights."""
+        if weights.device.type != "cpu":
+            entries = self.entries(weights)
+            add_sparse_product(to_users, entries, items, scale=-1.0)
+            add_sparse_product(to_items, entries, users, scale=-1.0, transposed=True)
+            return
+        from scipy.sparse import csr_matrix
+
+        # The structure is known: no sorting, as building it from entries would need.
+        shape = (len(self.degrees), self.n_items)
+        ends = np.concatenate(([0], self.degrees.cumsum(0).numpy()))
+        forward = csr_matrix((weights.numpy(), self.columns.numpy(), ends), shape=shape)
+        to_users.sub_(torch.from_numpy(forward @ items.detach().numpy()))
+        ends = np.concatenate(([0], np.cumsum(np.bincount(self.columns, minlength=shape[1]))))
+        parts = weights[self.order].numpy(), self.rows[self.order].numpy(), ends
+        to_items.sub_(torch.from_numpy(csr_matrix(parts, shape=shape[::-1]) @ users.numpy()))
