@@ -109,7 +109,7 @@ def test_preset_is_kept_until_something_changes(tmp_path: Path) -> None:
     out = tmp_path / "run"
     command(train, "--dataset", "demo", "--out", str(out), "--threads", "1", "--seed", "3")
     config = RunDir(out).config
-    assert config.preset == "demo.ultragcn.weight_decay"
+    assert config.preset == "demo.softmax-mf.none"
     assert config.train.epochs_chosen
     assert config.train.seed == 3
     assert config.threads == 1

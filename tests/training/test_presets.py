@@ -94,7 +94,7 @@ def test_the_robust_preset_is_the_one_that_its_search_chose(dataset: str, file: 
 
 def test_the_robust_preset_of_sets_without_a_search_keeps_the_rankings_of_weight_decay() -> None:
     for dataset in ("yelp2018", "citeulike-a", "citeulike-t"):
-        found, plain = preset(dataset, kind="robust").config, preset(dataset).config
+        found, plain = preset(dataset, kind="robust").config, preset(dataset, "ultragcn").config
         assert found == plain.replace(gauge="balanced")
     assert preset("mine", kind="robust").name == "default.ultragcn.robust"
     assert preset("mine", "bpr-mf", kind="robust").name == "default.bpr-mf.robust"
@@ -142,3 +142,16 @@ def test_pairs_take_the_published_procedure_along() -> None:
     # A preset of pairs keeps what it says.
     own = base.replace(batching="pairs", lr=0.3)
     assert adapted(own, {"batching": "pairs", "dim": 3}).lr == 0.3
+
+
+def test_without_a_model_the_best_on_valid_is_taken_and_with_a_regularizer_ultragcn() -> None:
+    for dataset in ("ml-1m", "yelp2018", "citeulike-a", "citeulike-t", "demo"):
+        entries = {
+            name.split(".")[1]: entry.found["valid"]["ndcg@20"]
+            for name, entry in presets().items()
+            if name.split(".")[0] == dataset
+            and name.split(".")[1:] in (["softmax-mf", "none"], ["ultragcn", "weight_decay"])
+        }
+        assert preset(dataset).config.model.name == max(entries, key=lambda model: entries[model])
+        assert preset(dataset, reg="two_to_inf").config.model.name == "ultragcn"
+        assert preset(dataset, reg="none").config.model.name == "ultragcn"
