@@ -15,6 +15,7 @@ Sets are cut anew for each seed. Parts of larger sets have their users drawn, th
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import time
 from collections.abc import Callable
@@ -119,6 +120,17 @@ GRIDS: dict[str, tuple[Fit, list[Any]]] = {
 MOST_ITEMS = 12_000
 
 
+def rivals_of(split: Split) -> list[str]:
+    """The baselines that fit in memory and whose package is there."""
+    rivals = [name for name in GRIDS if name not in ("EASE", "item-kNN")]
+    if split.n_items <= MOST_ITEMS:
+        rivals += ["EASE", "item-kNN"]
+    if importlib.util.find_spec("implicit") is None:
+        print("implicit is not installed (extra 'bench'): ALS is left out")
+        rivals.remove("ALS (implicit)")
+    return rivals
+
+
 def baseline(split: Split, name: str) -> dict[str, Any]:
     """The best of a grid on valid, fit again on train and valid, on test."""
     fit, grid = GRIDS[name]
@@ -188,9 +200,7 @@ def main() -> None:
         for seed in options.seeds:
             split = split_pairs(name, pairs_of(name, seed, options.data_dir), seed)
             sizes = f"{split.n_users:,} x {split.n_items:,}, {split.n_interactions:,} pairs"
-            rivals = [
-                g for g in GRIDS if split.n_items <= MOST_ITEMS or g not in ("EASE", "item-kNN")
-            ]
+            rivals = rivals_of(split)
             found = {"default": default(split, options.minutes)}
             results.append(found | {rival: baseline(split, rival) for rival in rivals})
         table[name] = judged(results) | {"size": sizes, "seeds": options.seeds}

@@ -52,7 +52,7 @@ def test_the_demo_trains_attacks_and_draws(tmp_path):
     found = json.loads((tmp_path / "robustness.json").read_text())
     bce, softmax = (found[name]["ndcg@10"] for name in ("bce", "softmax"))
     for curves in (bce, softmax):
-        assert set(curves) == {"weight_decay", "two_to_inf", "robust preset"}
+        assert set(curves) == {"softmax MF", "weight_decay", "two_to_inf", "robust preset"}
         clean = json.loads((tmp_path / "weight_decay" / "metrics.json").read_text())["test"]
         assert curves["weight_decay"]["attack"][0] == pytest.approx(clean["ndcg@10"], abs=1e-6)
     # The picture shows the effect, and what it is worth.
@@ -162,11 +162,12 @@ def test_searches_write_presets_where_they_are_read(imported, tmp_path):
 def test_a_search_goes_on_from_the_preset():
     out = script("tune_presets", "--dataset", "demo", "--trials", 2, "--dry", "--threads", 1)
     first, second = (json.loads(line.rstrip(" *")) for line in out.splitlines())
-    settings = preset("demo").config.flat()
+    base = preset("demo", "ultragcn")
+    settings = base.config.flat()
     assert {key: first[key] for key in first if not key.startswith("valid")} == {
         key: settings[key] for key in first if not key.startswith("valid")
     }
-    assert first["valid ndcg@10"] == pytest.approx(preset("demo").found["valid"]["ndcg@10"], 0.01)
+    assert first["valid ndcg@10"] == pytest.approx(base.found["valid"]["ndcg@10"], 0.01)
     assert second.keys() == first.keys()
     assert second != first
 
@@ -184,3 +185,14 @@ def test_the_members_of_auto_are_judged(imported, monkeypatch):
     assert all(auto["all"][1] <= curve[1] for by in steps.values() for curve in by.values())
     assert all(auto["all"][1] <= left[1] for left in auto.values())
     assert set(module["shares"]({"demo": found})["auto"]) == set(auto)
+
+
+@pytest.mark.slow
+def test_defaults_are_judged_next_to_baselines(tmp_path):
+    words = ("--sets", "demo", "--seeds", 0, "--minutes", 0.02, "--threads", 1)
+    out = script("bench_defaults", *words, "--out", tmp_path / "found.json")
+    found = json.loads((tmp_path / "found.json").read_text())["demo"]
+    assert {"default", "EASE", "item-kNN", "popularity"} <= set(found)
+    assert f"EASE {found['EASE']:.4f}" in out
+    assert found["default"] > 2 * found["popularity"]
+    assert found["EASE"] > 2 * found["popularity"]
