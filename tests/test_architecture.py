@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "objectives": GROUND | {"data"},
     "models": GROUND | {"data", "factors", "objectives"},
     "metrics": GROUND | {"data", "factors"},
-    "attacks": GROUND | {"data", "factors", "objectives"},
+    "attacks": GROUND | {"data", "factors", "objectives", "metrics"},
     "certificates": GROUND | {"data", "factors", "metrics"},
     "training": GROUND
     | {

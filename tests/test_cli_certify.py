@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,10 +37,11 @@ def test_the_certificate_of_a_run_beside_its_attacks(trained, capsys):
     expected = {
         *("run", "bound", "attack", "objective", "budget", "relative", "side", "epsilons"),
         *("realised", "protocol", "radii", "fgm_softmax", "random", "file", "radii_file"),
-        *("picture", "unit", "knowledge", "replaced"),
+        *("picture", "unit", "knowledge", "replaced", "kind"),
     }
     assert {key for key in data if "@" not in key} == expected
     assert (data["unit"], data["knowledge"], data["replaced"]) == ("absolute", "labels", False)
+    assert data["kind"] == "certified"
     clean = opened.metrics()["test"]
     for name, values in curve.values.items():
         assert data[name] == values.tolist()
@@ -76,11 +78,31 @@ def test_sizes_are_relative_unless_told_otherwise(trained, capsys):
     opened = RunDir(trained)
     target = opened.target(opened.split())
     for name, attack in (("fgm_softmax", "fgm-softmax"), ("random", "random")):
-        expected = measure(target, attack, epsilons=[0, 0.01]).curve
+        expected = measure(target, attack, Threat(knowledge="labels"), [0, 0.01]).curve
         assert data[name]["ndcg@10"] == expected["ndcg@10"].tolist()
     assert data["radii"] == certified_radii(target, ks=(1, 10, 20)).as_dict()
     unit = opened.factors().items.double().norm(dim=1).median().item()
     assert data["realised"][1]["items"] == pytest.approx(0.01 * unit)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["--relative", "own", "RUN"], ["RUN", "--relative", "own"]])
+def test_each_row_may_have_a_unit_of_its_own(trained, capsys, words):
+    words = [str(trained) if word == "RUN" else word for word in words]
+    capsys.readouterr()
+    assert run(["certify", *words, "--epsilons", "0", "0.01", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["relative"], data["unit"]) == (True, "own")
+    opened = RunDir(trained)
+    target, threat = opened.target(opened.split()), Threat(unit="own", knowledge="labels")
+    curve = measure(target, "certificate", threat, [0, 0.01]).curve
+    assert data["ndcg@10"] == curve["ndcg@10"].tolist()
+    assert data["radii"] == certified_radii(target, threat, (1, 10, 20)).as_dict()
+    assert Path(data["file"]).stem == "certificate-row-own-e0_0.01-k10_20"
+    assert run(["certify", *words, "--epsilons", "0", "0.01"]) == 0
+    assert "row budget on users and items, as a share of each row's own length" in (
+        capsys.readouterr().out
+    )
 
 
 @pytest.mark.slow

@@ -18,10 +18,12 @@ from robustcf.attacks.budgets import (
     BUDGETS,
     Budget,
     FrobeniusBudget,
+    OwnRowBudget,
     RowBudget,
     SpectralBudget,
     unevenness,
 )
+from robustcf.attacks.cutoff import Cutoff
 from robustcf.attacks.gradient import FGM, PGD
 from robustcf.attacks.noise import RandomNoise
 from robustcf.attacks.quantization import KINDS, quantize
@@ -34,8 +36,10 @@ __all__ = [
     "PGD",
     "Attack",
     "Budget",
+    "Cutoff",
     "FrobeniusBudget",
     "Objective",
+    "OwnRowBudget",
     "Perturbed",
     "RandomNoise",
     "RowBudget",

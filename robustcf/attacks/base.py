@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -71,6 +70,8 @@ class Attack(ABC):
         check_choice("side", side, SIDES)
         self.budget = RowBudget() if budget is None else budget
         self.relative, self.side = relative, side
+        # The budget for each factor; those of the factors asked about last.
+        self.budgets: tuple[Budget, Budget] = (self.budget, self.budget)
         self.fixed: tuple[int, ...] = check_list("fixed", fixed)
 
     def free(self, delta: Tensor) -> Tensor:
@@ -105,8 +106,13 @@ class Attack(ABC):
                 "not in these factors"
             )
         parts = {"users": factors.users, "items": factors.items}
+        self.budgets = (
+            self.budget.of(self.free(factors.users)),
+            self.budget.of(self.free(factors.items)),
+        )
+        budgets = dict(zip(parts, self.budgets, strict=True))
         allowed = {
-            name: epsilon * (self.budget.unit(self.free(part)) if self.relative else 1.0)
+            name: epsilon * (budgets[name].unit(self.free(part)) if self.relative else 1.0)
             if self.side in ("both", name)
             else 0.0
             for name, part in parts.items()
@@ -122,11 +128,13 @@ class Attack(ABC):
                     attacked[name] = part
                     continue
                 # Free again: projecting on a spectral norm may round into a column held fixed.
-                delta = self.free(self.budget.project(self.free(proposed[name]), allowed[name]))
+                budget = budgets[name]
+                delta = self.free(budget.project(self.free(proposed[name]), allowed[name]))
                 attacked[name] = part + delta
                 # What counts is what the factors really moved by, rounding included.
-                realised[name] = self.budget.measure(attacked[name].double() - part.double())
-                most = allowed[name] * (1 + _TOLERANCE) + _rounding(part)
+                moved = attacked[name].double() - part.double()
+                most = allowed[name] * (1 + _TOLERANCE) + budget.rounding(part)
+                realised[name] = budget.measure(moved)
                 if not realised[name] <= most:
                     self._check_finite(name, proposed[name])
                     raise BudgetError(
@@ -211,8 +219,3 @@ def _words(value: object) -> str:
         kind = "complex " if value.is_complex() else ""
         return f"a {kind}tensor of shape {tuple(value.shape)}"
     return "None" if value is None else f"a {type(value).__name__}"
-
-
-def _rounding(part: Tensor) -> float:
-    """How far adding a small perturbation may miss, at worst, in any of the norms."""
-    return float(part.abs().max()) * torch.finfo(part.dtype).eps * math.sqrt(part.numel() or 1)

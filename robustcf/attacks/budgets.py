@@ -6,16 +6,21 @@ the very budget that it was projected on.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
+
+from robustcf.errors import InputError
 
 
 class Budget(ABC):
     """A norm on perturbations of one factor, as a ball of radius epsilon."""
 
     name: str = ""
+    # Whether every row has a budget of its own: then rows of several perturbations mix freely.
+    by_row: bool = False
 
     @abstractmethod
     def measure(self, delta: Tensor) -> float:
@@ -36,6 +41,21 @@ class Budget(ABC):
     def unit(self, factor: Tensor) -> float:
         """What a relative epsilon of 1 is for a factor."""
 
+    def of(self, factor: Tensor) -> Budget:
+        """The budget for one factor: itself, unless what may be spent depends on the factor."""
+        return self
+
+    def rounding(self, factor: Tensor) -> float:
+        """How far adding a small perturbation to a factor may miss, at worst, in this norm."""
+        largest = float(factor.abs().max()) if factor.numel() else 0.0
+        return largest * torch.finfo(factor.dtype).eps * math.sqrt(factor.numel() or 1)
+
+    def row_sizes(self, factor: Tensor, epsilon: float) -> Tensor:
+        """How far each row may move, or about does where one budget is shared by all rows."""
+        shared = torch.linalg.vector_norm(self.scale(torch.ones_like(factor), epsilon), dim=1)
+        sizes: Tensor = shared
+        return sizes
+
 
 class RowBudget(Budget):
     """Every row at most epsilon in the Euclidean norm: one budget for each user and item.
@@ -50,6 +70,7 @@ class RowBudget(Budget):
     """
 
     name = "row"
+    by_row = True
 
     def measure(self, delta: Tensor) -> float:
         """The largest row norm."""
@@ -69,6 +90,68 @@ class RowBudget(Budget):
     def unit(self, factor: Tensor) -> float:
         """The median row norm."""
         return float(_row_norms(factor).median()) if len(factor) else 0.0
+
+
+class OwnRowBudget(RowBudget):
+    """Every row at most epsilon times its own length.
+
+    The median row norm is small for long rows, which rank first: relative to it, factors with a
+    long tail look more robust than they are. Here every row has a share of its own, and scaling
+    single users changes nothing. Rows of length 0 may not move.
+
+    Args:
+        lengths: of the rows of the factor; None until :meth:`of` has been asked.
+
+    Example:
+        >>> factor = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
+        >>> budget = OwnRowBudget().of(factor)
+        >>> round(budget.measure(torch.tensor([[1.0, 0.0], [0.0, 0.2]])), 6)
+        0.4
+    """
+
+    name = "own row"
+
+    def __init__(self, lengths: Tensor | None = None) -> None:
+        """Keep the lengths, in float64."""
+        self.lengths = lengths
+
+    def of(self, factor: Tensor) -> OwnRowBudget:
+        """The budget for this factor."""
+        return OwnRowBudget(_row_norms(factor))
+
+    def _own(self, rows: Tensor) -> Tensor:
+        if self.lengths is None or len(self.lengths) != len(rows):
+            known = "no factor yet" if self.lengths is None else f"{len(self.lengths)} rows"
+            raise InputError(
+                f"a budget relative to each row's own length knows {known}, and was asked about "
+                f"{len(rows)}: use budget.of(factor)"
+            )
+        return self.lengths.to(rows.device)
+
+    def measure(self, delta: Tensor) -> float:
+        """The largest row norm, each in lengths of its row; infinite where a zero row moved."""
+        norms, lengths = _row_norms(delta), self._own(delta)
+        shares = torch.where(norms == 0, 0.0, norms / lengths)
+        return float(shares.max()) if len(shares) else 0.0
+
+    def project(self, delta: Tensor, epsilon: float) -> Tensor:
+        """Shorten the rows that are too long."""
+        norms, most = _row_norms(delta), epsilon * self._own(delta)
+        return delta * torch.where(norms > most, most / norms, 1.0).to(delta.dtype)[:, None]
+
+    def scale(self, direction: Tensor, epsilon: float) -> Tensor:
+        """Each row to epsilon times its own length."""
+        norms, most = _row_norms(direction), epsilon * self._own(direction)
+        factor = torch.where(norms > 0, most / norms, 0.0)
+        return (direction.double() * factor[:, None]).to(direction.dtype)
+
+    def rounding(self, factor: Tensor) -> float:
+        """The same in lengths of a row, whose entries are no larger than that."""
+        return torch.finfo(factor.dtype).eps * math.sqrt(factor.shape[1])
+
+    def unit(self, factor: Tensor) -> float:
+        """1: what a row may spend is in its own length already."""
+        return 1.0
 
 
 class FrobeniusBudget(Budget):

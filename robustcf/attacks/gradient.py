@@ -115,8 +115,8 @@ class FGM(Attack):
 
     def _scale(self, directions: Point, sizes: tuple[float, float]) -> Point:
         return (
-            self.budget.scale(self.free(directions[0]), sizes[0]),
-            self.budget.scale(self.free(directions[1]), sizes[1]),
+            self.budgets[0].scale(self.free(directions[0]), sizes[0]),
+            self.budgets[1].scale(self.free(directions[1]), sizes[1]),
         )
 
     def _warn(self, view: Viewpoint, allowed: dict[str, float]) -> None:
@@ -200,6 +200,6 @@ class PGD(FGM):
             (here.users, here.items), (self.step_size * sizes[0], self.step_size * sizes[1])
         )
         return (
-            self.budget.project(point[0] + moves[0], sizes[0]),
-            self.budget.project(point[1] + moves[1], sizes[1]),
+            self.budgets[0].project(point[0] + moves[0], sizes[0]),
+            self.budgets[1].project(point[1] + moves[1], sizes[1]),
         )

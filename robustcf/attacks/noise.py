@@ -41,6 +41,6 @@ class RandomNoise(Attack):
             for part in factors
         )
         return (
-            self.budget.scale(self.free(users), allowed["users"]),
-            self.budget.scale(self.free(items), allowed["items"]),
+            self.budgets[0].scale(self.free(users), allowed["users"]),
+            self.budgets[1].scale(self.free(items), allowed["items"]),
         )

@@ -32,6 +32,11 @@ lower bound.)
 The plain bound, the sum of the worst of each term, is ``gap > e (a D + 2 b n) + 2 a b e^2``. It
 is never better: its radius is below gap / (a D + 2 b n), which is r for ``sin(theta) = 1``.
 
+**Rows with budgets of their own.** Let the user move by ``a e`` and the two items by ``b_i e`` and
+``b_j e``. In the proof the items then lower the gap by ``(b_i + b_j) e ||x||``, which stands
+wherever ``2 b e ||x||`` did: both radii hold with ``b_i + b_j`` in place of ``2 b``. With each
+row's own length as its unit, ``a = ||u||``, ``b_i = ||v_i||`` and ``b_j = ||v_j||``.
+
 **Columns held fixed.** Let some columns not move at all (a bias, and the constant 1 it is
 multiplied with). Then ``gap = u.d`` is the sum of the fixed columns' part, which stays, and of the
 others', which falls by at most ``e (a D + 2 b n) + 2 a b e^2`` with D and n taken over the columns
@@ -70,12 +75,22 @@ class Budgets:
         items: b, the same for an item's row.
         dim: columns of the factors.
         largest_item: an upper bound of the norms of the items' rows.
+        own: whether ``users`` and ``items`` are shares of each row's own length.
     """
 
     users: float
     items: float
     dim: int
     largest_item: float
+    own: bool = False
+
+    def user_moves(self, lengths: Tensor) -> Tensor:
+        """How far users may move at size 1, by upper bounds of their lengths."""
+        return self.users * (lengths if self.own else torch.ones_like(lengths))
+
+    def item_moves(self, lengths: Tensor) -> Tensor:
+        """The same for items."""
+        return self.items * (lengths if self.own else torch.ones_like(lengths))
 
     @property
     def rounding(self) -> float:
@@ -83,10 +98,17 @@ class Budgets:
         return (self.dim + 16) * 2.0**-52
 
 
-Radius = Callable[[Tensor, Tensor, Tensor, Budgets], Tensor]
+Moves = tuple[Tensor, Tensor]
+Radius = Callable[[Tensor, Tensor, Tensor, Budgets, Moves | None], Tensor]
 
 
-def tight_radius(gap: Tensor, user_norm: Tensor, distance: Tensor, budgets: Budgets) -> Tensor:
+def tight_radius(
+    gap: Tensor,
+    user_norm: Tensor,
+    distance: Tensor,
+    budgets: Budgets,
+    moves: Moves | None = None,
+) -> Tensor:
     """The exact radius of pairs (see the module), shortened for rounding; 0 where i is behind.
 
     Args:
@@ -94,6 +116,8 @@ def tight_radius(gap: Tensor, user_norm: Tensor, distance: Tensor, budgets: Budg
         user_norm: upper bounds of ||u||.
         distance: upper bounds of ||v_i - v_j||.
         budgets: the units of the attack.
+        moves: how far, at size 1, the user may move and the two items together may, for each pair;
+            None: as the budgets say for all pairs alike, a and 2 b.
 
     Returns:
         r for every pair: at any size below r, no attack makes j overtake i.
@@ -106,16 +130,22 @@ def tight_radius(gap: Tensor, user_norm: Tensor, distance: Tensor, budgets: Budg
         >>> round(tight_radius(*tensors, one).item(), 9)
         0.3
     """
-    a, b = budgets.users, budgets.items
+    a, s = moves or _uniform(budgets, gap)
 
     def slope(gap: Tensor, n: Tensor, D: Tensor) -> Tensor:
         turned = (((n * D) ** 2 - gap**2).clamp_min(0)).sqrt()
-        return ((a * D) ** 2 + 4 * a * b * turned + (2 * b * n) ** 2).sqrt()
+        return ((a * D) ** 2 + 2 * a * s * turned + (s * n) ** 2).sqrt()
 
-    return _shortened(gap, user_norm, distance, budgets, slope)
+    return _shortened(gap, user_norm, distance, budgets, s, slope)
 
 
-def plain_radius(gap: Tensor, user_norm: Tensor, distance: Tensor, budgets: Budgets) -> Tensor:
+def plain_radius(
+    gap: Tensor,
+    user_norm: Tensor,
+    distance: Tensor,
+    budgets: Budgets,
+    moves: Moves | None = None,
+) -> Tensor:
     """The radius by the plain bound, gap > e (a D + 2 b n) + 2 a b e^2; never above the tight one.
 
     Arguments, result and cost are those of :func:`tight_radius`.
@@ -126,13 +156,19 @@ def plain_radius(gap: Tensor, user_norm: Tensor, distance: Tensor, budgets: Budg
         >>> round(plain_radius(*tensors, both).item(), 9)
         0.178708781
     """
-    a, b = budgets.users, budgets.items
+    a, s = moves or _uniform(budgets, gap)
 
     def slope(gap: Tensor, n: Tensor, D: Tensor) -> Tensor:
-        linear = a * D + 2 * b * n
-        return (linear + (linear**2 + 8 * a * b * gap.clamp_min(0)).sqrt()) / 2
+        linear = a * D + s * n
+        return (linear + (linear**2 + 4 * a * s * gap.clamp_min(0)).sqrt()) / 2
 
-    return _shortened(gap, user_norm, distance, budgets, slope)
+    return _shortened(gap, user_norm, distance, budgets, s, slope)
+
+
+def _uniform(budgets: Budgets, gap: Tensor) -> Moves:
+    """The same moves for all pairs."""
+    one = torch.ones((), dtype=gap.dtype, device=gap.device)
+    return budgets.users * one, 2 * budgets.items * one
 
 
 def _shortened(
@@ -140,6 +176,7 @@ def _shortened(
     user_norm: Tensor,
     distance: Tensor,
     budgets: Budgets,
+    items: Tensor,
     slope: Callable[[Tensor, Tensor, Tensor], Tensor],
 ) -> Tensor:
     """``gap / slope`` with every rounding error taken to the safe side."""
@@ -147,12 +184,11 @@ def _shortened(
     blur = relative * budgets.largest_item
     n, D = user_norm + _TINY, distance + _TINY
     safe = gap - 2 * blur * n
-    if budgets.items > 0:
-        radius = safe / slope(safe, n, D) * (1 - relative) - blur / budgets.items
-    else:
-        # Items that may not move cannot stand in for rounding: it is taken off gap and distance.
-        safer = safe - 2 * blur * n
-        radius = safer / slope(safer, n, D + 2 * blur) * (1 - relative)
+    moving = safe / slope(safe, n, D) * (1 - relative) - 2 * blur / items
+    # Items that may not move cannot stand in for rounding: it is taken off gap and distance.
+    safer = safe - 2 * blur * n
+    still = safer / slope(safer, n, D + 2 * blur) * (1 - relative)
+    radius = torch.where(items > 0, moving, still)
     # A comparison with NaN is false: whatever went wrong is certified for nothing.
     return torch.where(radius > 0, radius, 0.0)
 

@@ -108,6 +108,8 @@ class _Search:
         from_centre = torch.linalg.vector_norm(self.movable - self.movable.mean(dim=0), dim=1)
         # No two items are further apart than by way of the centre.
         self.farthest = (from_centre + from_centre.max()) * (1 + 1e-9)
+        self.moves = budgets.item_moves(self.squares.sqrt() * (1 + 2 * budgets.rounding))
+        self.largest_move = self.moves.max() if len(self.moves) else self.moves.sum()
 
     def block(
         self, users: Ids, rows: Tensor, items: Tensor, seen: Interactions | None
@@ -170,7 +172,9 @@ class _Search:
         distances = (squares.clamp_min(0) + blur).sqrt() * (1 + self.budgets.rounding)
         distances = distances + 2 * self.rounding
         theirs, n = best[at], n[:, None]
-        radii = self.radius(own[:, None] - theirs, n, distances, self.budgets)
+        moved, mine = self.budgets.user_moves(n), self.moves[items][:, None]
+        both = moved, mine + self.moves[rivals[at]]
+        radii = self.radius(own[:, None] - theirs, n, distances, self.budgets, both)
         radii = torch.where(theirs == -torch.inf, torch.inf, radii)
         if width < self.count:
             radii = torch.nn.functional.pad(radii, (0, self.count - width), value=torch.inf)
@@ -181,6 +185,7 @@ class _Search:
             n,
             self.farthest[items][:, None] + 2 * self.rounding,
             self.budgets,
+            (moved, mine + self.largest_move),
         )[:, 0]
         enough = smallest[:, -1].clamp_max(self.cap)
         settled = (others > enough) | (theirs[:, -1] == -torch.inf)

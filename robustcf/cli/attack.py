@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -16,7 +17,7 @@ from robustcf.cli.common import (
     run_data_option,
     side_option,
     table,
-    unit_option,
+    unit_options,
 )
 from robustcf.support.registry import ATTACKS, OBJECTIVES
 
@@ -41,11 +42,10 @@ if TYPE_CHECKING:
             "personal": "robustcf certify RUN --personal",
         },
     ),
-    default="fgm",
-    show_default=True,
-    help="How to choose the perturbation. fgm: one gradient step; pgd: several projected steps "
-    "(per user, the worse of pgd and fgm); auto: per user, the worst of fgm and pgd on all "
-    "objectives; random: noise; quantization: rounding to fewer bits.",
+    help="How to choose the perturbation. auto (default): the strongest known, the worst of cutoff "
+    "and of fgm on all objectives; cutoff: many steps on the metric itself; fgm (default with "
+    "--objective): one gradient step on a loss; pgd: several; random: noise; quantization: "
+    "rounding to fewer bits.",
 )
 @click.option(
     "--objective",
@@ -56,10 +56,8 @@ if TYPE_CHECKING:
 @click.option(
     "--knowledge",
     type=click.Choice(["data", "labels"]),
-    default="data",
-    show_default=True,
-    help="Which positives the attacker knows: data = the training interactions, labels = the "
-    "evaluated ones (worst case).",
+    help="What the attacker knows: labels, the pairs that count (the worst case; default of auto "
+    "and cutoff), or data, the training pairs (default of fgm and pgd). auto shows both.",
 )
 @click.option("--positives", type=click.Choice(["train", "test"]), hidden=True,
               help="Older name of --knowledge: train is data, test is labels.")  # fmt: skip
@@ -71,22 +69,30 @@ if TYPE_CHECKING:
     metavar="E...",
     help="Sizes, ascending (default 0 0.02 0.05 0.1 0.2; absolute: 0 0.1 0.2 0.4 0.8 1.6).",
 )
-@unit_option
+@unit_options
 @side_option
 @click.option("--users", is_flag=True, help="Perturb the users only: --side users.")
 @click.option("--items", is_flag=True, help="Perturb the items only: --side items.")
 @click.option(
-    "--steps", type=click.IntRange(min=1), default=8, show_default=True, help="PGD steps."
+    "--personal",
+    is_flag=True,
+    help="Show next to it the worst attack on each user alone, all items moved against that user "
+    "(slower; row budget).",
 )
 @click.option(
-    "--restarts", type=click.IntRange(min=1), default=1, show_default=True, help="PGD starts."
+    "--steps",
+    type=click.IntRange(min=1),
+    help="Steps of auto and cutoff (default 50, and 15 without labels) and of pgd (8).",
+)
+@click.option(
+    "--restarts", type=click.IntRange(min=1), default=1, show_default=True, help="Their starts."
 )
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Seed of the noise, and of PGD's restarts.",
+    help="Seed of the noise, and of the second start and later ones.",
 )
 @cutoffs_option
 @click.option(
@@ -100,17 +106,18 @@ if TYPE_CHECKING:
 @reports
 def attack(
     run: str,
-    kind: str,
+    kind: str | None,
     objective: str | None,
-    knowledge: str,
+    knowledge: str | None,
     positives: str | None,
     budget: str,
     epsilons: tuple[float, ...],
-    relative: bool,
+    unit: str,
     side: str,
     users: bool,
     items: bool,
-    steps: int,
+    personal: bool,
+    steps: int | None,
     restarts: int,
     seed: int,
     ks: tuple[int, ...],
@@ -119,6 +126,9 @@ def attack(
 ) -> Report:
     """Attack the factors of RUN with growing budgets and evaluate them on held-out pairs.
 
+    The first number is joint: what one perturbation of all embeddings leaves on average. Per user
+    is something else, each user's worst of several perturbations, and stands next to it.
+
     Writes the curve (JSON, and the values of single users as npz) and a picture (PNG and SVG) into
     RUN/robustness, under a name that tells all settings; so does the random control.
     """
@@ -126,17 +136,21 @@ def attack(
     from robustcf.runs import RunDir
     from robustcf.support.checks import check_epsilons
 
+    if kind is None:
+        kind = "auto" if objective is None else "fgm"
     if positives is not None:
         knowledge = "labels" if positives == "test" else "data"
     threat = Threat(
         norm=budget,
-        unit="relative" if relative else "absolute",
+        unit=unit,
         side=_side(side, users=users, items=items),
         knowledge=knowledge,
     )
     # What is wrong with the options is said before any data are read.
     if epsilons:
         check_epsilons(epsilons)
+    if personal and budget != "row":
+        raise click.UsageError("--personal is about rows: use it with --budget row")
     options = {"objective": objective, "steps": steps, "restarts": restarts, "seed": seed}
     spec = None if kind == "quantization" else AttackSpec.parse(kind, **options)
     if idle := _without_effect(kind, spec):
@@ -147,7 +161,11 @@ def attack(
     target = trained.target(trained.split(data_dir), part)
     if spec is None:
         return _quantization(trained, target, ks or (10, 20))
-    result = measure(target, spec, threat, epsilons or None, ks or (10, 20))
+    bar = sys.stderr.isatty()
+    result = measure(target, spec, threat, epsilons or None, ks or (10, 20), progress=bar)
+    alone = None
+    if personal:
+        alone = measure(target, "personal", threat, result.curve.epsilons, ks or (10, 20))
     saved, replaced = trained.save(result)
     pictures = _draw(result, saved)
     data = {
@@ -160,7 +178,12 @@ def attack(
     }
     lines = [str(result), *_uneven_note(result)]
     if result.members:
-        lines.insert(0, _members_table(result) + "\n")
+        lines.append("\n" + _members_table(result))
+    if alone is not None:
+        trained.save(alone)
+        lines.append(f"\n{alone}")
+        data["personal"] = alone.curve.as_lists()
+        data["random_personal"] = alone.control.as_lists() if alone.control else None
     if replaced:
         lines.append(f"replaced an earlier result of the same settings: {saved}")
     return Report(data, "\n".join([*lines, f"picture: {pictures[0]}"]))
@@ -168,13 +191,14 @@ def attack(
 
 def _without_effect(kind: str, spec: AttackSpec | None) -> list[str]:
     """The options that were given and that the attack does not look at."""
-    idle = ["steps", "restarts"] if kind != "pgd" else []
+    idle = [] if kind in ("auto", "cutoff", "pgd") else ["steps", "restarts"]
     if spec is None or spec.objective is None:
         idle.append("objective")
     if kind in ("random", "quantization"):
         idle += ["knowledge", "positives"]
     if kind == "quantization":
-        idle += ["budget", "epsilons", "relative", "side", "users", "items", "seed"]
+        idle += ["budget", "epsilons", "relative", "absolute", "side", "users", "items", "seed"]
+        idle.append("personal")
     context = click.get_current_context()
     given = click.core.ParameterSource.COMMANDLINE
     return [
@@ -213,12 +237,12 @@ def _uneven_note(result: Result) -> list[str]:
         return []
     return [
         f"note: {words}: sizes in medians are small for the long rows, which rank first; compare "
-        "by --budget frobenius"
+        "by --relative own"
     ]
 
 
 def _members_table(result: Result) -> str:
-    """What each member of an ensemble does, and for how many users nothing else does more."""
+    """What each member of an ensemble leaves, and for how many users nothing leaves less."""
     members, counts = result.members or {}, result.extra()["members"]
     rows = [
         (
@@ -235,17 +259,15 @@ def _members_table(result: Result) -> str:
 
 
 def _draw(result: Result, saved: Path) -> list[str]:
-    """Draw the curve, its control and its members; returns the paths of PNG and SVG."""
-    from robustcf.robustness import worst_of
+    """Draw the curve, its control and what stands next to it; returns the paths of PNG and SVG."""
     from robustcf.studies.plots import plot_curves
 
     label = result.target.label
     curves = {label: result.curve}
-    members = result.members or {}
-    # One line per objective: with all members apart the picture could not be read.
-    for n, objective in enumerate(dict.fromkeys(each.objective for each in members.values()), 1):
-        same = {name: each for name, each in members.items() if each.objective == objective}
-        curves[f"member {n}"] = worst_of(same, "fgm or pgd")
+    if result.per_user is not None:
+        curves[f"{label}, per user"] = result.per_user
+    if result.with_data is not None:
+        curves[f"{label}, without labels"] = result.with_data.curve
     has_control = result.control is not None and result.control is not result.curve
     controls = {label: result.control} if has_control else None
     return [

@@ -12,7 +12,7 @@ from robustcf.cli.common import (
     Report,
     cutoffs_option,
     reports,
-    row_unit_option,
+    row_unit_options,
     run_data_option,
     side_option,
     table,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     metavar="E...",
     help="Sizes, ascending (default 0 0.002 0.005 0.01 0.02 0.05 0.1).",
 )
-@row_unit_option
+@row_unit_options
 @side_option
 @cutoffs_option
 @click.option(
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 def certify(
     run: str,
     epsilons: tuple[float, ...],
-    relative: bool,
+    unit: str,
     side: str,
     ks: tuple[int, ...],
     bound: str,
@@ -65,8 +65,9 @@ def certify(
 ) -> Report:
     """Certify the rankings of RUN when every row of its factors moves by at most epsilon.
 
-    No attack takes any user below the certified lower bounds. An attack (fgm on softmax) and the
-    random control of the same sizes are shown next to them. Writes JSON, radii of all users and a
+    No attack takes any user below the certified lower bounds. A quick attack by somebody who knows
+    the labels (fgm on softmax; 'robustcf attack' has the strongest) and the random control of the
+    same sizes are shown next to them. Writes JSON, radii of all users and a
     picture into RUN/robustness.
     """
     from robustcf.robustness import Threat, certified_radii, measure
@@ -78,7 +79,7 @@ def certify(
 
     sizes = check_epsilons(epsilons or CERTIFIED_SIZES)
     cutoffs = check_cutoffs(ks or (10, 20))
-    threat = Threat(unit="relative" if relative else "absolute", side=side)
+    threat = Threat(unit=unit, side=side, knowledge="labels")
     trained = RunDir(run)
     trained.factors()
     target = trained.target(trained.split(data_dir))

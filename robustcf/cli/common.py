@@ -93,7 +93,11 @@ class NameOf(click.ParamType):  # type: ignore[type-arg]
 
 
 class ListCommand(click.Command):
-    """A command whose repeatable options take many values at once: ``--epsilons 0 0.1 0.2``."""
+    """A command whose repeatable options take many values at once: ``--epsilons 0 0.1 0.2``.
+
+    Options that may go without their value take the next word only where it is one of their
+    choices: ``--relative RUN`` is ``--relative`` and an argument.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Spell ``--name a b c`` as ``--name a --name b --name c`` before click reads it."""
@@ -103,9 +107,18 @@ class ListCommand(click.Command):
             if isinstance(parameter, click.Option) and parameter.multiple
             for spelling in parameter.opts
         }
+        optional = {
+            spelling: parameter
+            for parameter in self.params
+            if isinstance(parameter, click.Option) and parameter.metavar == "[own]"
+            for spelling in parameter.opts
+        }
         spelled: list[str] = []
         current = ""
-        for word in args:
+        words = list(args)
+        for place, word in enumerate(words):
+            if word in optional and words[place + 1 : place + 2] != ["own"]:
+                word = f"{word}={optional[word].flag_value}"
             if word.startswith("-") and not _is_number(word):
                 spelled.append(word)
                 current = word if word in lists else ""
@@ -205,15 +218,40 @@ budget_option = click.option(
 )
 
 
-def _unit_option(words: str) -> Callable[[Command], Command]:
-    return click.option("--relative/--absolute", default=True, show_default=True, help=words)
+def _unit_options(words: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``--relative [own]`` and ``--absolute``; the command gets ``unit``, or None for neither."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @click.option(
+            "--relative",
+            type=click.Choice(["median", "own"]),
+            is_flag=False,
+            flag_value="median",
+            metavar="[own]",
+            help=words,
+        )
+        @click.option("--absolute", is_flag=True, help="Sizes as they are.")
+        @functools.wraps(function)
+        def command(*args: Any, relative: str | None, absolute: bool, **kwargs: Any) -> Any:
+            if relative and absolute:
+                raise click.UsageError("--relative and --absolute exclude each other: give one")
+            unit = "own" if relative == "own" else "relative"
+            return function(*args, unit="absolute" if absolute else unit, **kwargs)
+
+        return command
+
+    return decorate
 
 
-unit_option = _unit_option(
-    "Sizes in units of the factors' own size (median row norm, Frobenius or spectral norm, by "
-    "the budget), which compares models of different scale; or as they are."
+unit_options = _unit_options(
+    "Sizes in units of the factors' own size (median row norm, Frobenius or spectral norm, by the "
+    "budget), which compares models of different scale: the default. With own: each row's size in "
+    "its own length."
 )
-row_unit_option = _unit_option("Sizes as multiples of the median row norm, or absolute.")
+row_unit_options = _unit_options(
+    "Sizes in median row norms of the factors: the default. With own: each row's size in its own "
+    "length."
+)
 side_option = click.option(
     "--side",
     type=click.Choice(["both", "users", "items"]),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     "--attack",
     metavar="NAME",
     help="A saved curve or its beginning: fgm-bce, certificate (default: the strongest attack "
-    "that all runs have).",
+    "that all runs have: auto, joint, with labels).",
 )
 @click.option("--metric", default="ndcg@10", show_default=True, help="What to compare by.")
 @click.option(
@@ -52,7 +52,7 @@ def compare(
     Runs that differ in their seed alone are averaged, user by user. Nothing is computed but
     statistics: a missing curve is named with the command that makes it.
     """
-    from robustcf.runs.saved import common_curves, group_runs, open_run
+    from robustcf.runs.saved import common_curves, group_runs, kind_words, open_run
     from robustcf.studies.comparison import METHOD
     from robustcf.studies.comparison import compare as compare_groups
 
@@ -73,16 +73,17 @@ def compare(
         resamples=resamples,
         confidence=confidence,
     )
-    shared = ("objective", "budget", "relative", "unit", "side", "knowledge")
+    shared = ("kind", "objective", "budget", "relative", "unit", "side", "knowledge")
     facts = {key: first.facts[key] for key in shared}
     data = {"curve": first.name, "attack": first.facts["attack"], **facts, **found.as_dict()}
     data["protocol"] = first.facts["protocol"]
     for group, places in zip(data["groups"], groups.values(), strict=True):
         group["runs"] = [str(opened[n].path) for n in places]
-    unit = "in units of the factors" if first.facts["relative"] else "absolute"
-    certified = first.facts["attack"] == "certificate"
-    who = "certified, any attacker" if certified else f"attacker knows {first.facts['knowledge']}"
-    kind = f"{first.name}; epsilon: {first.facts['budget']} budget, {unit}, {who}"
+    unit = {"relative": "in units of the factors", "own": "in lengths of each row"}.get(
+        first.facts["unit"], "absolute"
+    )
+    budget = first.facts["budget"]
+    kind = f"{kind_words(first.facts)}\n{first.name}; epsilon: {budget} budget, {unit}"
     text = "\n\n".join([kind, _values(found), _differences(found), *found.words(), METHOD])
     return Report(data, text)
 

@@ -18,7 +18,7 @@ from robustcf.cli.common import (
     parse_settings,
     reports,
     table,
-    unit_option,
+    unit_options,
 )
 from robustcf.support.registry import MODELS
 
@@ -52,10 +52,11 @@ from robustcf.support.registry import MODELS
     "--attacks",
     multiple=True,
     metavar="A...",
-    default=("fgm-bce", "fgm-softmax", "auto"),
+    default=("auto",),
     show_default=True,
-    help="fgm- or pgd- with bce, bpr or softmax; auto: per user, the worst of all; the random "
-    "control and the certificate are always added.",
+    help="auto: the strongest, joint, by somebody who knows the labels; cutoff; fgm- or pgd- with "
+    "bce, bpr or softmax, by somebody who knows the training pairs. The random control and the "
+    "certificate are always added.",
 )
 @click.option(
     "--epsilons",
@@ -64,7 +65,7 @@ from robustcf.support.registry import MODELS
     metavar="E...",
     help="Sizes, ascending (default 0 0.02 0.05 0.1 0.2; absolute: 0 0.1 0.2 0.4 0.8 1.6).",
 )
-@unit_option
+@unit_options
 @budget_option
 @click.option(
     "--preset",
@@ -91,7 +92,7 @@ def sweep(
     seeds: int,
     attacks: tuple[str, ...],
     epsilons: tuple[float, ...],
-    relative: bool,
+    unit: str,
     budget: str,
     preset: str,
     settings: tuple[str, ...],
@@ -120,8 +121,8 @@ def sweep(
         regs=regs,
         seeds=tuple(range(seeds)),
         attacks=attacks,
-        epsilons=epsilons or ATTACK_SIZES["relative" if relative else "absolute"],
-        relative=relative,
+        epsilons=epsilons or ATTACK_SIZES[unit],
+        unit=unit,
         budget=budget,
         preset=preset,
         changes=parse_settings(settings),
@@ -140,7 +141,8 @@ def sweep(
         for setting in summary.settings
     ]
     said = findings(summary)
-    parts = [table(("attack", METRIC, "area", *sizes), rows, left=(0, 1)), *said]
+    kinds = "\n".join(f"{name}: {summary.words(name)}" for name in summary.curves)
+    parts = [kinds, table(("attack", METRIC, "area", *sizes), rows, left=(0, 1)), *said]
     report = summary.out / "report.md"
     data_out = {"out": str(summary.out), "report": str(report), "findings": said}
     return Report(data_out | summary.as_dict(), "\n\n".join([*parts, f"report: {report}"]))

@@ -23,7 +23,7 @@ from robustcf.robustness.quantization import Quantized, quantization_table
 from robustcf.robustness.table import NAMES, AttackSpec
 from robustcf.robustness.target import Target, harden
 from robustcf.robustness.threat import Threat
-from robustcf.robustness.worst import worst_counts, worst_of
+from robustcf.robustness.worst import joint_of, worst_counts, worst_of
 from robustcf.support.registry import ATTACKS
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "Threat",
     "certified_radii",
     "harden",
+    "joint_of",
     "measure",
     "quantization_table",
     "worst_counts",

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from robustcf.certificates.bounds import certified_metrics, top_radii, usable_bound
 from robustcf.metrics.evaluate import Protocol
-from robustcf.robustness.curves import RobustnessCurve, curve_from_users
+from robustcf.robustness.curves import CERTIFIED, RobustnessCurve, curve_from_users
 from robustcf.robustness.target import Target, check_target
 from robustcf.robustness.threat import Threat, check_threat
 from robustcf.support.checks import check_cutoffs
@@ -77,7 +77,7 @@ def certified_curve(
     if len(positive) < len(epsilons):
         per_size.insert(0, clean.per_user)
     moved = (budgets.users, budgets.items)
-    return curve_from_users("certificate", threat, epsilons, per_size, clean, moved)
+    return curve_from_users("certificate", threat, epsilons, per_size, clean, moved, CERTIFIED)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,8 +18,12 @@ from robustcf.robustness.target import Target
 from robustcf.robustness.threat import Threat
 from robustcf.support.files import read_arrays, write_arrays, write_json
 
-_FORMAT = "robustcf curve 2"
-_FORMATS = ("robustcf curve 1", _FORMAT)
+_FORMAT = "robustcf curve 3"
+_FORMATS = ("robustcf curve 1", "robustcf curve 2", _FORMAT)
+
+# Whose perturbation the numbers are of. One for all users; for each user the worst of several;
+# one of all items for each user alone; or all that there are.
+JOINT, PER_USER, ALONE, CERTIFIED = "joint", "per user", "each user alone", "certified"
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +40,8 @@ class RobustnessCurve:
         users: ids of the users evaluated.
         realised: for each epsilon, the measured perturbation of users and items.
         protocol: what was ranked, masked and averaged.
+        kind: ``joint``, one perturbation for all users; ``per user``, for each user the worst of
+            several; ``each user alone``, every user with all items against them; ``certified``.
     """
 
     attack: str
@@ -47,6 +53,7 @@ class RobustnessCurve:
     users: npt.NDArray[np.int64]
     realised: tuple[dict[str, float], ...]
     protocol: Protocol
+    kind: str = JOINT
 
     def __getitem__(self, metric: str) -> npt.NDArray[np.float64]:
         if metric not in self.values:
@@ -58,6 +65,7 @@ class RobustnessCurve:
         return {
             "attack": self.attack,
             "objective": self.objective,
+            "kind": self.kind,
             "budget": self.threat.norm,
             "relative": self.threat.relative,
             "unit": self.threat.unit,
@@ -126,6 +134,7 @@ class RobustnessCurve:
                     n_users_left_out=protocol["n_users_left_out"],
                     n_items=protocol["n_items"],
                 ),
+                kind=kind_of(found),
             )
         except (OSError, ValueError, KeyError) as error:
             raise InputError(
@@ -141,14 +150,27 @@ def threat_of(facts: Mapping[str, Any]) -> Threat:
         >>> threat_of({"budget": "row", "relative": False, "side": "users"})
         Threat(norm='row', unit='absolute', side='users', knowledge='data')
     """
+    unit = "relative" if facts["relative"] else "absolute"
     in_0_1 = "labels" if facts.get("oracle") or facts.get("attack") == "certificate" else "data"
     in_0_1 = "none" if facts.get("attack") == "random" else in_0_1
     return Threat(
         norm=facts["budget"],
-        unit="relative" if facts["relative"] else "absolute",
+        unit=facts.get("unit", unit),
         side=facts["side"],
         knowledge=facts.get("knowledge", in_0_1),
     )
+
+
+def kind_of(facts: Mapping[str, Any]) -> str:
+    """The kind of a saved curve; before format 3, ensembles were taken user by user.
+
+    Example:
+        >>> kind_of({"attack": "auto"}), kind_of({"attack": "fgm"})
+        ('per user', 'joint')
+    """
+    before = {"auto": PER_USER, "pgd": PER_USER, "certificate": CERTIFIED, "personal": ALONE}
+    kind: str = facts.get("kind", before.get(facts["attack"], JOINT))
+    return kind
 
 
 def attack_curve(
@@ -198,6 +220,7 @@ def curve_from_users(
     per_size: Sequence[Mapping[str, npt.NDArray[np.float64]]],
     clean: MetricReport,
     sizes: tuple[float, float],
+    kind: str,
 ) -> RobustnessCurve:
     """A curve from the values of single users at each epsilon; where it is 0, the clean ones.
 
@@ -208,6 +231,7 @@ def curve_from_users(
         per_size: for each epsilon, metric -> one value per user.
         clean: the evaluation without attack.
         sizes: how far rows of U and of V move at epsilon 1.
+        kind: of the curve.
     """
     per_user = {name: np.stack([values[name] for values in per_size]) for name in clean.per_user}
     means = {name: values.mean(axis=1) for name, values in per_user.items()}
@@ -224,4 +248,5 @@ def curve_from_users(
         users=clean.users,
         realised=tuple({"users": e * sizes[0], "items": e * sizes[1]} for e in epsilons),
         protocol=clean.protocol,
+        kind=kind,
     )

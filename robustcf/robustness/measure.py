@@ -9,10 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from robustcf.attacks import Attack, unevenness
+from robustcf.attacks import Attack, OwnRowBudget, unevenness
 from robustcf.certificates.bounds import usable_bound
 from robustcf.errors import InputError
-from robustcf.robustness.curves import RobustnessCurve, attack_curve
+from robustcf.robustness.curves import (
+    ALONE,
+    CERTIFIED,
+    JOINT,
+    PER_USER,
+    RobustnessCurve,
+    attack_curve,
+)
 from robustcf.robustness.table import (
     AUTO,
     CERTIFICATE,
@@ -24,7 +31,7 @@ from robustcf.robustness.table import (
 )
 from robustcf.robustness.target import Target, check_target
 from robustcf.robustness.threat import Threat, check_threat
-from robustcf.robustness.worst import worst_counts, worst_of
+from robustcf.robustness.worst import joint_of, worst_counts, worst_of
 from robustcf.support.checks import check_cutoffs, check_epsilons
 from robustcf.support.files import read_arrays, read_json
 
@@ -36,10 +43,15 @@ class Result:
     Args:
         spec: the attack and its options.
         target: what was attacked.
-        curve: metrics by size.
+        curve: metrics by size; of an attack, under one perturbation for all users: joint.
         control: the same budget in random directions, chosen from as often; None for certificates.
-        members: of an ensemble, name -> curve; else empty.
-        draws: how many random directions the control is the worst of.
+        members: of an ensemble, name -> curve; else None.
+        draws: how many random directions the control is chosen from.
+        per_user: of an ensemble, each user's worst over all members: never to be mixed with the
+            joint curve; else None.
+        per_user_control: each user's worst over as many random directions.
+        with_data: the same attack by somebody who knows the training pairs and no labels; only of
+            ``auto`` where that is not what was asked for.
     """
 
     spec: AttackSpec
@@ -48,6 +60,9 @@ class Result:
     control: RobustnessCurve | None = None
     members: dict[str, RobustnessCurve] | None = None
     draws: int = 1
+    per_user: RobustnessCurve | None = None
+    per_user_control: RobustnessCurve | None = None
+    with_data: Result | None = None
 
     @property
     def threat(self) -> Threat:
@@ -83,35 +98,38 @@ class Result:
         return self.stem if told else f"{self.stem}-seed{self.spec.seed}"
 
     def extra(self) -> dict[str, Any]:
-        """What a file holds next to the curve: members, and how even the rows are."""
-        labels = self._knows_labels
-        found: dict[str, Any] = {"positives": "test" if labels else "train", "oracle": labels}
-        if self.spec.way.certifies:
-            found = {"bound": self.spec.bound} if self.spec.kind == CERTIFICATE else {}
+        """What a file holds next to the curve: the other numbers, and how even the rows are."""
+        found: dict[str, Any] = {}
+        if self.spec.kind == CERTIFICATE:
+            found["bound"] = self.spec.bound
+        if self.per_user is not None:
+            found["per_user"] = self.per_user.as_lists()
         if self.members:
             counts = worst_counts(self.members, self.metric)
             found["members"] = {
                 name: {**member.as_lists(), **counts[name]} for name, member in self.members.items()
             }
-        if self.threat.relative and self.threat.norm == "row":
+        if self.threat.unit == "relative" and self.threat.norm == "row":
             names = ("users", "items")
             parts, free = zip(names, self.target.factors, strict=True), self.target.free
             found["unevenness"] = {name: unevenness(part[:, free]) for name, part in parts}
         return found
-
-    @property
-    def _knows_labels(self) -> bool:
-        return self.spec.way.uses_pairs and self.threat.knowledge == "labels"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         data = {**self.curve.as_dict(), **self.extra()}
         if self.control is not None:
             data |= {"random": self.control.as_lists(), "random_draws": self.draws}
+        if self.per_user_control is not None:
+            data["random_per_user"] = self.per_user_control.as_lists()
+        if self.with_data is not None:
+            known = self.with_data
+            per_user = known.per_user.as_lists() if known.per_user is not None else {}
+            data["with_data"] = {**known.curve.as_lists(), "per_user": per_user}
         return data
 
     def save(self, folder: str | Path) -> tuple[Path, bool]:
-        """Write the curve, and its control, under names that tell all settings.
+        """Write the curve, its control and its companion under names that tell all settings.
 
         Returns:
             The curve's file, and whether it replaced another result of the same settings, from
@@ -123,30 +141,49 @@ class Result:
             # As the attack random writes it: one file, whoever made it.
             noise = Result(AttackSpec(RANDOM, seed=self.spec.seed), self.target, self.control)
             _store(self.control, Path(folder) / f"{self.control_stem}.json", noise.extra())
+        if self.with_data is not None:
+            self.with_data.save(folder)
         return target, replaced
 
     def __str__(self) -> str:
         ks = self.ks
         wanted = (f"ndcg@{ks[0]}", f"mrr@{ks[0]}", f"coverage@{ks[0]}", f"recall@{ks[-1]}")
         shown = [name for name in wanted if name in self.curve.values]
-        header = ["size", *shown]
+        first = shown[0]
+        columns = {name: self.curve[name] for name in shown}
         if self.control is not None and self.control is not self.curve:
             random = "random" if self.draws == 1 else f"worst of {self.draws} random"
-            header.append(f"{random}: {shown[0]}")
-        rows = []
+            columns[f"{random}: {first}"] = self.control[first]
+        if self.per_user is not None:
+            columns[f"per user: {first}"] = self.per_user[first]
+        if self.per_user_control is not None:
+            columns[f"per user, {self.draws} random: {first}"] = self.per_user_control[first]
+        if self.with_data is not None:
+            columns[f"knows data: {first}"] = self.with_data.curve[first]
+        rows = [["size", *columns]]
         for n, size in enumerate(self.curve.epsilons):
-            cells = [f"{size:g}", *(f"{self.curve[name][n]:.4f}" for name in shown)]
-            if self.control is not None and self.control is not self.curve:
-                cells.append(f"{self.control[shown[0]][n]:.4f}")
-            rows.append(cells)
-        widths = [max(len(row[n]) for row in (header, *rows)) for n in range(len(header))]
+            rows.append([f"{size:g}", *(f"{values[n]:.4f}" for values in columns.values())])
+        widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
         lines = [
             "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-            for row in (header, *rows)
+            for row in rows
         ]
-        oracle = " against the pairs that count: an oracle" if self._knows_labels else ""
-        what = f"{self.spec.words()}{oracle}; {self.threat.norm} budget on {self.threat.side}, "
-        return "\n".join([*lines, f"{what}{self.threat.unit_words}; {self.curve.protocol}"])
+        how = self.spec.words(self.threat, self.target.part)
+        what = f"{how}; {self.threat.norm} budget on {self.threat.side}, "
+        told = f"{what}{self.threat.unit_words}; {self.curve.protocol}"
+        return "\n".join([self.headline, *lines, told])
+
+    @property
+    def headline(self) -> str:
+        """Whose perturbation it is and what the attacker knows: without that, no number counts."""
+        kind = self.curve.kind
+        what = {
+            JOINT: "joint: one perturbation for all users",
+            PER_USER: "per user: for each user the worst of several perturbations",
+            ALONE: "each user alone: all items moved against one user at a time",
+            CERTIFIED: "certified: no attack of the size leaves any user less",
+        }.get(kind, kind)
+        return what if kind == CERTIFIED else f"{what}; the attacker knows {self.threat.knows}"
 
 
 def measure(
@@ -157,19 +194,23 @@ def measure(
     ks: Sequence[int] = CUTOFFS,
     *,
     control: bool = True,
+    progress: bool = False,
     **options: Any,
 ) -> Result:
     """What an attack leaves of a target at growing sizes, or what a certificate promises.
 
     Args:
         target: what is attacked.
-        attack: a name (``auto``, ``fgm-bce``, ``pgd-softmax``, ``random``, ``certificate``,
-            ``personal``), see :mod:`robustcf.robustness.table`; or an attack of your own.
+        attack: a name (``auto``, ``cutoff``, ``fgm-bce``, ``pgd-softmax``, ``random``,
+            ``certificate``, ``personal``), see :mod:`robustcf.robustness.table`; or an attack of
+            your own.
         threat: what the attacker may do and knows; None for a row budget in units of the factors'
-            own size, on both sides, with the training pairs known.
+            own size, on both sides, and what the attack assumes to be known (``auto``: labels).
         epsilons: ascending, from 0 on; None for those of the table.
         ks: cutoffs of the metrics.
-        control: whether to make the random control too.
+        control: whether to make the random control too, and for ``auto`` what an attacker
+            without labels does.
+        progress: whether to show a progress bar.
         **options: of the attack by name: ``objective``, ``steps``, ``restarts``, ``seed``,
             ``bound``.
 
@@ -181,7 +222,8 @@ def measure(
             attacker who knows nothing and needs to.
 
     Cost: for every size, one evaluation per member and direction, and the gradients of the attack:
-    one in all for ``fgm``, ``(steps + 1) * restarts`` per size for ``pgd``.
+    one in all for ``fgm``, ``(steps + 1) * restarts`` per size for ``pgd`` and ``cutoff``. ``auto``
+    is ``cutoff`` and three ``fgm``, once with labels (50 steps a size) and once without (15).
 
     Example:
         >>> import numpy as np
@@ -204,25 +246,38 @@ def measure(
     threat = check_threat(threat)
     if spec.kind == CERTIFICATE:
         spec = replace(spec, bound=usable_bound(spec.bound, target.fixed))
-    if spec.way.knowledge is not None:
-        threat = replace(threat, knowledge=spec.way.knowledge)
     sizes = check_epsilons(spec.sizes(threat.unit) if epsilons is None else epsilons)
-    request = Request(target, threat, spec, sizes, cutoffs)
+    request = Request(target, threat, spec, sizes, cutoffs, progress)
+    result = _result(request, control=control)
+    if spec.kind == AUTO and request.threat.knowledge == "labels" and control:
+        guessing = replace(request, threat=replace(threat, knowledge="data"))
+        result = replace(result, with_data=_result(guessing, control=False))
+    return result
+
+
+def _result(request: Request, *, control: bool) -> Result:
+    spec, target, draws = request.spec, request.target, request.spec.way.draws
     members = spec.way.members(request)
-    curve = next(iter(members.values()))
+    curve, per_user = next(iter(members.values())), None
     if len(members) > 1:
-        curve = worst_of(members, spec.kind, cumulative=spec.way.cumulative)
+        curve = joint_of(members, spec.kind, request.metric)
+        per_user = worst_of(members, spec.kind, cumulative=True)
     shown = members if spec.kind == AUTO else None
     if spec.kind == RANDOM:
         return Result(spec, target, curve, curve)
-    if not control or spec.way.certifies:
-        return Result(spec, target, curve, None, shown)
-    draws = spec.way.draws(threat)
-    return Result(spec, target, curve, random_control(request, draws), shown, draws)
+    if not control or spec.kind == CERTIFICATE:
+        return Result(spec, target, curve, None, shown, draws, per_user)
+    noise = random_directions(request, draws)
+    worst = worst_of(noise, RANDOM, cumulative=True) if draws > 1 else None
+    if curve.kind == ALONE:
+        return Result(spec, target, curve, worst, shown, draws)
+    # One direction at each size is no choice, as the attack has none: the curve of random itself.
+    joint = joint_of(noise, RANDOM, request.metric) if draws > 1 else noise["0"]
+    return Result(spec, target, curve, joint, shown, draws, per_user, worst)
 
 
-def random_control(request: Request, draws: int) -> RobustnessCurve:
-    """The worst of some random directions, chosen from as the attack of the request does.
+def random_directions(request: Request, draws: int) -> dict[str, RobustnessCurve]:
+    """Curves of some random directions: what an attack that chooses is to be compared with.
 
     Choosing the worst of several does harm by itself: the control of an ensemble chooses from as
     many random directions as it has members.
@@ -230,10 +285,7 @@ def random_control(request: Request, draws: int) -> RobustnessCurve:
     spec = AttackSpec(RANDOM, seed=request.spec.seed)
     threat = replace(request.threat, knowledge="none")
     noise = Request(request.target, threat, spec, request.epsilons, request.ks)
-    members = {str(number): random_member(noise, number) for number in range(draws)}
-    if draws == 1:
-        return members["0"]
-    return worst_of(members, RANDOM, cumulative=request.spec.way.cumulative)
+    return {str(number): random_member(noise, number) for number in range(draws)}
 
 
 def _measure_own(
@@ -255,13 +307,28 @@ def _measure_own(
             f"{list(attack.fixed)}: build it with the same fixed="
         )
     unit = "relative" if attack.relative else "absolute"
-    own = Threat(attack.budget.name, unit, attack.side)
+    if isinstance(attack.budget, OwnRowBudget):
+        unit = "own"
+    norm = "row" if unit == "own" else attack.budget.name
+    own = Threat(norm, unit, attack.side, _known(attack, target))
     objective = getattr(getattr(attack, "objective", None), "name", None)
     spec = AttackSpec(f"{type(attack).__module__}:{type(attack).__name__}", objective)
     sizes = check_epsilons(spec.sizes(unit) if epsilons is None else epsilons)
     request = Request(target, own, spec, sizes, ks)
     curve = attack_curve(target, attack, own, request.epsilons, ks)
-    return Result(spec, target, curve, random_control(request, 1) if control else None)
+    noise = random_directions(request, 1)["0"] if control else None
+    return Result(spec, target, curve, noise)
+
+
+def _known(attack: Attack, target: Target) -> str:
+    """What a built attack knows: labels, if the pairs that it was given are those that count."""
+    held = (
+        (getattr(attack, "objective", None), "pairs"),
+        (getattr(attack, "head", None), "relevant"),
+    )
+    pairs = [getattr(part, name, None) for part, name in held]
+    labels = target.part != "train" and any(known is target.relevant for known in pairs)
+    return "labels" if labels else "data"
 
 
 def _store(curve: RobustnessCurve, path: Path, extra: dict[str, Any]) -> bool:

@@ -21,16 +21,23 @@ from robustcf.certificates.radius import Budgets
 from robustcf.data.interactions import Interactions
 from robustcf.metrics.evaluate import PER_USER
 from robustcf.metrics.topk import BLOCK_BYTES, rows_of
-from robustcf.robustness.curves import RobustnessCurve, curve_from_users
+from robustcf.robustness.curves import ALONE, RobustnessCurve, curve_from_users
 from robustcf.robustness.target import Target
 from robustcf.robustness.threat import Threat
 from robustcf.support.checks import check_integer
+
+PERSONAL_STEPS = 3  # of the search
 
 PerUser = dict[str, npt.NDArray[np.float64]]
 
 
 def personal_curve(
-    target: Target, threat: Threat, epsilons: Sequence[float], ks: Sequence[int], *, steps: int = 3
+    target: Target,
+    threat: Threat,
+    epsilons: Sequence[float],
+    ks: Sequence[int],
+    *,
+    steps: int = PERSONAL_STEPS,
 ) -> RobustnessCurve:
     """Attack every user alone, knowing the pairs that count, and keep the worst of each metric.
 
@@ -63,7 +70,7 @@ def personal_curve(
         found = [search.block(users, size, budgets) for users in parts]
         per_size.append({name: np.concatenate([f[name] for f in found]) for name in found[0]})
     moved = (budgets.users, budgets.items)
-    return curve_from_users("personal", threat, epsilons, per_size, clean, moved)
+    return curve_from_users("personal", threat, epsilons, per_size, clean, moved, ALONE)
 
 
 class _Search:
@@ -73,6 +80,7 @@ class _Search:
         self.U, self.V = (part.cpu().double() for part in target.factors)
         self.relevant, self.seen = target.relevant, target.seen
         self.ks, self.steps, self.fixed = ks, steps, list(target.fixed)
+        self.item_lengths = torch.linalg.vector_norm(self._free(self.V), dim=1)
 
     def _free(self, rows: Tensor) -> Tensor:
         """Rows with nothing in the columns that are held fixed."""
@@ -86,11 +94,14 @@ class _Search:
         U = self.U[torch.from_numpy(users)]
         own = _cells(self.relevant, users, len(self.V))
         hidden = None if self.seen is None else _cells(self.seen, users, len(self.V))
-        reach, X, worst = size * budgets.users, U, PerUser()
-        for step in range(self.steps + 1 if reach > 0 else 1):
+        lengths = torch.linalg.vector_norm(self._free(U), dim=1)
+        reach = size * budgets.user_moves(lengths)[:, None]
+        pushes = size * budgets.item_moves(self.item_lengths)
+        X, worst = U, PerUser()
+        for step in range(self.steps + 1 if budgets.users > 0 else 1):
             scores = X @ self.V.T
             moving = self._free(X)
-            push = size * budgets.items * torch.linalg.vector_norm(moving, dim=1, keepdim=True)
+            push = pushes * torch.linalg.vector_norm(moving, dim=1, keepdim=True)
             scores += torch.where(own, -push, push)
             if hidden is not None:
                 scores[hidden] = -torch.inf
@@ -100,8 +111,10 @@ class _Search:
             # The first and the largest cutoff in turn: their contests are at different places.
             window = 2 * self.ks[0] if step % 2 else 2 * self.ks[-1]
             away = self._free(self._towards_own(top[:, :window], hits[:, :window]))
-            stride = reach if step == 0 else reach / 2
-            X = U + RowBudget().project(X - RowBudget().scale(away, stride) - U, reach)
+            stride = 1.0 if step == 0 else 0.5
+            moved = X - U - stride * reach * RowBudget().scale(away, 1.0)
+            norms = torch.linalg.vector_norm(moved, dim=1, keepdim=True)
+            X = U + moved * torch.where(norms > reach, reach / norms, 1.0)
         return worst
 
     def _keep_worst(self, worst: PerUser, hits: Tensor, users: npt.NDArray[np.int64]) -> None:

@@ -1,8 +1,8 @@
 """The one table of attacks: a name -> how it is made, its control, its default sizes, its file.
 
-A name is ``auto``, ``random``, ``certificate`` or ``personal``; or ``fgm`` or ``pgd`` with an
-objective, ``fgm-softmax`` say; or ``module:Class``, an :class:`robustcf.attacks.Attack` of the
-reader's own. The command line, sweeps, the demo and the scripts all go by this table.
+A name is ``auto``, ``cutoff``, ``random``, ``certificate`` or ``personal``; or ``fgm`` or ``pgd``
+with an objective, ``fgm-softmax`` say; or ``module:Class``, an :class:`robustcf.attacks.Attack` of
+the reader's own. The command line, sweeps, the demo and the scripts all go by this table.
 """
 
 from __future__ import annotations
@@ -11,20 +11,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from robustcf.attacks import FGM, PGD, Attack, RandomNoise
+import numpy as np
+
+from robustcf.attacks import FGM, PGD, Attack, Cutoff, RandomNoise
+from robustcf.attacks.cutoff import STEPS as CUTOFF_STEPS
 from robustcf.certificates.bounds import BOUNDS
+from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
+from robustcf.metrics.topk import top_items
 from robustcf.objectives import BCE, BCEConfig, Objective
 from robustcf.robustness.certified import certified_curve
 from robustcf.robustness.curves import RobustnessCurve, attack_curve
-from robustcf.robustness.personal import personal_curve
+from robustcf.robustness.personal import PERSONAL_STEPS, personal_curve
 from robustcf.robustness.target import Target
 from robustcf.robustness.threat import Threat
 from robustcf.support.checks import check_choice, check_integer
 from robustcf.support.naming import counted, grid_name
 from robustcf.support.registry import ATTACKS, OBJECTIVES
 
-AUTO, RANDOM, CERTIFICATE, PERSONAL = "auto", "random", "certificate", "personal"
+AUTO, CUTOFF, RANDOM = "auto", "cutoff", "random"
+CERTIFICATE, PERSONAL = "certificate", "personal"
 GRADIENT = ("fgm", "pgd")
 OWN_OBJECTIVE = "softmax"  # of a gradient attack from outside of the package, unless it is told
 # Not an attack of some size -> where it is done.
@@ -33,12 +39,15 @@ _ELSEWHERE = {
     "--attack quantization'"
 }
 CUTOFFS = (10, 20)
-STEPS = 8
+# Steps unless told otherwise. An attacker who has to guess what counts gains little by more.
+STEPS: Mapping[str, int] = {"pgd": 8, AUTO: CUTOFF_STEPS, CUTOFF: CUTOFF_STEPS}
+_GUESSING_STEPS = 15
 
 # What sizes are asked for unless told otherwise. At a size where attacks begin to show, nothing is
 # certain any more: certificates have smaller ones.
 ATTACK_SIZES: Mapping[str, tuple[float, ...]] = {
     "relative": (0.0, 0.02, 0.05, 0.1, 0.2),
+    "own": (0.0, 0.02, 0.05, 0.1, 0.2),
     "absolute": (0.0, 0.1, 0.2, 0.4, 0.8, 1.6),
 }
 CERTIFIED_SIZES = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
@@ -52,14 +61,14 @@ class AttackSpec:
         kind: an entry of :data:`WAYS`, or ``module:Class``.
         objective: what ``fgm`` and ``pgd`` make worse, and attacks of the reader's own that follow
             a gradient; None for the others.
-        steps: PGD steps.
-        restarts: PGD starts.
-        seed: of noise, and of PGD's restarts.
+        steps: of ``pgd``, ``cutoff`` and ``auto``; None for the number of :data:`STEPS`.
+        restarts: their starts.
+        seed: of noise, and of the second start and later ones.
         bound: of certificates, ``tight`` or ``plain``.
 
     Example:
         >>> AttackSpec.parse("fgm-softmax")
-        AttackSpec(kind='fgm', objective='softmax', steps=8, restarts=1, seed=0, bound='tight')
+        AttackSpec(kind='fgm', objective='softmax', steps=None, restarts=1, seed=0, bound='tight')
         >>> AttackSpec.parse("fgm-mse")
         Traceback (most recent call last):
         robustcf.errors.InputError: objective must be one of bce, bpr, softmax, or module:Class,
@@ -68,13 +77,14 @@ class AttackSpec:
 
     kind: str
     objective: str | None = None
-    steps: int = STEPS
+    steps: int | None = None
     restarts: int = 1
     seed: int = 0
     bound: str = "tight"
 
     def __post_init__(self) -> None:
-        check_integer("steps", self.steps)
+        if self.steps is not None:
+            check_integer("steps", self.steps)
         check_integer("restarts", self.restarts)
         check_integer("seed", self.seed, 0)
         check_choice("bound", self.bound, BOUNDS)
@@ -117,6 +127,23 @@ class AttackSpec:
         """The name that :meth:`parse` reads."""
         return f"{self.kind}-{self.objective}" if self.objective else self.kind
 
+    def guesses(self, threat: Threat, part: str) -> bool:
+        """Whether the attacker has to guess what counts: held-out pairs, and only training known.
+
+        Args:
+            threat: what the attacker knows.
+            part: the pairs that count.
+        """
+        known = threat.knowledge or self.way.knowledge
+        return self.kind in (AUTO, CUTOFF) and known == "data" and part != "train"
+
+    def n_steps(self, threat: Threat | None = None, part: str = "test") -> int:
+        """Its steps; 1 where it has no choice."""
+        return self.steps or self._usual_steps(Threat() if threat is None else threat, part)
+
+    def _usual_steps(self, threat: Threat, part: str) -> int:
+        return _GUESSING_STEPS if self.guesses(threat, part) else STEPS.get(self.kind, 1)
+
     @property
     def way(self) -> Way:
         """How it is made."""
@@ -126,12 +153,14 @@ class AttackSpec:
         """The sizes asked for unless told otherwise."""
         return CERTIFIED_SIZES if self.way.certifies else ATTACK_SIZES[unit]
 
-    def words(self) -> str:
+    def words(self, threat: Threat | None = None, part: str = "test") -> str:
         """The attack in a few words for people."""
-        many = f"{counted(self.steps, 'step')}, {counted(self.restarts, 'start')}"
+        steps = self.n_steps(threat, part)
+        many = f"{counted(steps, 'step')}, {counted(self.restarts, 'start')}"
         what = {
-            "pgd": f"pgd ({many}; the worst of it and fgm, user by user)",
-            AUTO: "auto (the worst of its members at this size or a smaller one, user by user)",
+            "pgd": f"pgd ({many}; or its first step, whichever leaves less)",
+            AUTO: f"auto ({many} at the cutoff, or one step on a loss, whichever leaves less)",
+            CUTOFF: f"cutoff ({many})",
             RANDOM: f"random (seed {self.seed})",
             CERTIFICATE: f"certified lower bound ({self.bound})",
             PERSONAL: "each user attacked alone",
@@ -166,11 +195,11 @@ class AttackSpec:
 
         Example:
             >>> AttackSpec("auto").control_file_name(Threat(), "test", (0, 0.1), (10,))
-            'random-worst-of-8-cumulative-row-relative-e0_0.1-k10'
+            'random-joint-of-4-row-relative-e0_0.1-k10'
         """
-        draws = self.way.draws(threat)
-        words = [f"worst-of-{draws}"] if draws > 1 else []
-        words += ["cumulative"] if self.way.cumulative and draws > 1 else []
+        draws = self.way.draws
+        words = [f"joint-of-{draws}"] if draws > 1 else []
+        words = [f"worst-of-{draws}"] if self.kind == PERSONAL else words
         return AttackSpec(RANDOM, seed=self.seed)._file_name(words, threat, part, epsilons, ks)
 
     def _file_name(
@@ -182,14 +211,16 @@ class AttackSpec:
         ks: Sequence[int],
     ) -> str:
         parts = [self.name.replace(":", "."), *words]
-        if self.kind == "pgd":
-            parts += [f"steps{self.steps}"] if self.steps != STEPS else []
+        if self.kind in STEPS:
+            steps = self.n_steps(threat, part)
+            parts += [f"steps{steps}"] if steps != self._usual_steps(threat, part) else []
             parts += [f"restarts{self.restarts}"] if self.restarts > 1 else []
         parts += [self.bound] if self.kind == CERTIFICATE and self.bound != "tight" else []
         parts += [f"seed{self.seed}"] if self.seed and self.way.seeded(self) else []
         parts += [threat.norm, threat.unit]
         parts += [threat.side] if threat.side != "both" else []
-        parts += ["labels"] if threat.knowledge == "labels" and self.way.uses_pairs else []
+        known = threat.knowledge or self.way.knowledge
+        parts += ["labels"] if known == "labels" and self.way.told else []
         parts += [part] if part != "test" else []
         return "-".join([*parts, grid_name(epsilons, ks)])
 
@@ -205,13 +236,30 @@ def _is_installed(name: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One measurement: what, by whom, how, at which sizes and cutoffs."""
+    """One measurement: what, by whom, how, at which sizes and cutoffs; with a bar or without.
+
+    Where the threat leaves open what is known, it is what the attack assumes.
+    """
 
     target: Target
     threat: Threat
     spec: AttackSpec
     epsilons: tuple[float, ...]
     ks: tuple[int, ...]
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        way, threat = self.spec.way, self.threat
+        if threat.knowledge is None or not way.told:
+            # Without held-out pairs, those of the training are all that counts, and are known.
+            data = way.told and self.target.part == "train"
+            known = replace(threat, knowledge="data" if data else way.knowledge)
+            object.__setattr__(self, "threat", known)
+
+    @property
+    def metric(self) -> str:
+        """What an attack is to make least."""
+        return f"ndcg@{self.ks[0]}"
 
     def curve(self, attack: Attack) -> RobustnessCurve:
         """The curve of a single attack."""
@@ -246,22 +294,20 @@ class Way:
     """How the curves of an attack are made, and what its control is.
 
     Args:
-        members: the curves that the result is the worst of, by name; one, or several.
-        draws: how many these are: its control is the worst of as many random directions.
-        cumulative: whether what a smaller size did counts for the larger ones too.
-        uses_pairs: whether what the attacker knows matters.
-        certifies: whether it is a lower bound and not an attack: it has no control.
+        members: the curves that the result is chosen from, by name; one, or several.
+        draws: how many these are: its control chooses from as many random directions.
+        knowledge: what the attacker knows unless told otherwise.
+        told: whether the attacker can be told to know something else.
+        certifies: whether its sizes are those at which something can be proved.
         seeded: whether the seed of a spec matters.
-        knowledge: what the attacker knows, where that is not a choice.
     """
 
     members: Callable[[Request], Curves]
-    draws: Callable[[Threat], int] = lambda threat: 1
-    cumulative: bool = False
-    uses_pairs: bool = True
+    draws: int = 1
+    knowledge: str = "data"
+    told: bool = True
     certifies: bool = False
     seeded: Callable[[AttackSpec], bool] = lambda spec: False
-    knowledge: str | None = None
 
 
 def _fgm(request: Request) -> Curves:
@@ -273,34 +319,51 @@ def _pgd(request: Request) -> Curves:
     """PGD, and its first step: the objective is not the metric, where one long step may do more."""
     spec = request.spec
     objective = request.objective(spec.objective or "bce")
-    many: dict[str, Any] = {"steps": spec.steps, "restarts": spec.restarts, "seed": spec.seed}
-    pgd = PGD(objective, **many, **request.options())
+    pgd = PGD(objective, **_many(request), **request.options())
     fgm = FGM(objective, **request.options())
     fgm.views = pgd.views
     return {"pgd": request.curve(pgd), "fgm": request.curve(fgm)}
 
 
-def _auto(request: Request) -> Curves:
-    """FGM and PGD on every objective.
+def _many(request: Request) -> dict[str, int]:
+    spec = request.spec
+    steps = spec.n_steps(request.threat, request.target.part)
+    return {"steps": steps, "restarts": spec.restarts, "seed": spec.seed}
 
-    Relative, objectives get the temperature they ask for, and by FGM also at the
-    scale where they are least (see :mod:`robustcf.attacks.scale`): two views see more than one.
+
+def _cutoff(request: Request) -> Curves:
+    """The attack at the cutoff; without the labels, on what the attacker guesses them to be."""
+    target, many = request.target, _many(request)
+    pairs = request.threat.pairs(target)
+    if request.spec.guesses(request.threat, target.part):
+        pairs = guessed_labels(target, request.ks[0])
+    attack = Cutoff(
+        pairs, target.seen, request.ks[0], progress=request.progress, **many, **request.options()
+    )
+    return {CUTOFF: request.curve(attack)}
+
+
+def guessed_labels(target: Target, k: int) -> Interactions:
+    """What an attacker without labels takes for them: the k items that each user is shown.
+
+    They rank highest, so none are more likely to be relevant, and pushing them out of the list is
+    the most that can be done without knowing more. Pushing down the training pairs, which are no
+    candidates, does next to nothing to the others.
     """
-    options, curves = request.options(), Curves()
-    for name in OBJECTIVES:
-        objective = request.objective(name)
-        fgm, pgd = FGM(objective, **options), PGD(objective, **options)
-        pgd.views = fgm.views
-        attacks: dict[str, FGM] = {f"fgm-{name}": fgm, f"pgd-{name}": pgd}
-        if request.threat.relative and fgm.views.log2_temperature:
-            attacks[f"fgm-{name}-fitted"] = FGM(objective, log2_temperature=0.0, **options)
-        curves |= {name: request.curve(attack) for name, attack in attacks.items()}
+    users = np.flatnonzero(target.relevant.user_degrees)
+    top = top_items(target.factors, users, k, target.seen)
+    rows, places = np.nonzero(top >= 0)
+    shape = target.factors.n_users, target.factors.n_items
+    return Interactions.from_pairs(users[rows], top[rows, places], *shape)[0]
+
+
+def _auto(request: Request) -> Curves:
+    """The attack at the cutoff, and one step on each of the losses."""
+    curves = _cutoff(request)
+    for name in ("softmax", "bpr", "bce"):
+        attack = FGM(request.objective(name), **request.options())
+        curves[f"fgm-{name}"] = request.curve(attack)
     return curves
-
-
-def _auto_draws(threat: Threat) -> int:
-    fitted = [threat.relative and OBJECTIVES[name].log2_temperature > 0 for name in OBJECTIVES]
-    return 2 * len(fitted) + sum(fitted)
 
 
 def _random(request: Request) -> Curves:
@@ -340,12 +403,16 @@ def _own(request: Request) -> Curves:
 
 
 WAYS: Mapping[str, Way] = {
+    AUTO: Way(_auto, draws=4, knowledge="labels", seeded=lambda spec: spec.restarts > 1),
+    CUTOFF: Way(_cutoff, knowledge="labels", seeded=lambda spec: spec.restarts > 1),
     "fgm": Way(_fgm),
-    "pgd": Way(_pgd, draws=lambda threat: 2, seeded=lambda spec: spec.restarts > 1),
-    AUTO: Way(_auto, draws=_auto_draws, cumulative=True),
-    RANDOM: Way(_random, uses_pairs=False, seeded=lambda spec: True, knowledge="none"),
-    CERTIFICATE: Way(_certificate, uses_pairs=False, certifies=True, knowledge="labels"),
-    PERSONAL: Way(_personal, uses_pairs=False, certifies=True, knowledge="labels"),
+    "pgd": Way(_pgd, draws=2, seeded=lambda spec: spec.restarts > 1),
+    RANDOM: Way(_random, knowledge="none", told=False, seeded=lambda spec: True),
+    CERTIFICATE: Way(_certificate, knowledge="labels", told=False, certifies=True),
+    # Its control chooses from as many directions for each user as its search looks at.
+    PERSONAL: Way(
+        _personal, draws=PERSONAL_STEPS + 1, knowledge="labels", told=False, certifies=True
+    ),
 }
 _OWN = Way(_own)
 

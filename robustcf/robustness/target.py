@@ -21,7 +21,7 @@ from robustcf.metrics.evaluate import (
     evaluate,
     masked_pairs,
 )
-from robustcf.models.gauge import Gauge, shrink
+from robustcf.models.gauge import Gauge, shrink, truncate
 from robustcf.objectives import BCEConfig
 from robustcf.support.checks import check_choice, check_integer, check_list, check_number
 from robustcf.support.naming import counted
@@ -199,7 +199,7 @@ def check_target(target: object) -> None:
         )
 
 
-def harden(target: Target, *, shrink_by: float = 0.0) -> Target:
+def harden(target: Target, *, shrink_by: float = 0.0, rank: int | None = None) -> Target:
     """An equivalent factorization (same rankings) on which perturbations usually do less damage.
 
     It removes the common item direction and balances U and V: the balanced gauge. That usually
@@ -211,6 +211,8 @@ def harden(target: Target, *, shrink_by: float = 0.0) -> Target:
         target: what to harden.
         shrink_by: how much shorter the singular values of the scores become, in their median; 0
             leaves every ranking as it is.
+        rank: how many of the strongest directions of the scores to keep; None for all, which leaves
+            every ranking as it is. Fewer cost some quality and leave more of it under attack.
 
     Cost: a QR decomposition of each factor, O((users + items) dim^2).
 
@@ -224,9 +226,11 @@ def harden(target: Target, *, shrink_by: float = 0.0) -> Target:
     """
     check_target(target)
     check_number("shrink_by", shrink_by)
+    if rank is not None:
+        check_integer("rank", rank)
     free = torch.tensor(target.free)
     moved = Factors(target.factors.users[:, free], target.factors.items[:, free])
-    safer = shrink(Gauge.balanced(*moved).apply(moved), shrink_by)
+    safer = truncate(shrink(Gauge.balanced(*moved).apply(moved), shrink_by), rank)
     parts = []
     for whole, part in zip(target.factors, safer, strict=True):
         changed = whole.clone()

@@ -8,14 +8,14 @@ from typing import Any
 from torch import Tensor
 
 from robustcf.attacks.base import SIDES
-from robustcf.attacks.budgets import BUDGETS, Budget
+from robustcf.attacks.budgets import BUDGETS, Budget, OwnRowBudget
 from robustcf.certificates.radius import Budgets
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.robustness.target import Target
 from robustcf.support.checks import check_choice
 
-UNITS: tuple[str, ...] = ("relative", "absolute")
+UNITS: tuple[str, ...] = ("relative", "own", "absolute")
 KNOWLEDGE: tuple[str, ...] = ("none", "data", "labels")
 
 _UNIT_WORDS = {
@@ -35,10 +35,13 @@ class Threat:
         norm: what bounds a perturbation of a factor: ``row``, every row by itself in the Euclidean
             norm; ``frobenius`` or ``spectral``, the whole factor.
         unit: what a size of 1 is: ``relative``, the factor's own size (median row norm, Frobenius
-            or spectral norm), so that models of different scale compare; or ``absolute``.
+            or spectral norm), so that models of different scale compare; ``own``, for the norm
+            ``row`` alone, the length of each row itself; or ``absolute``.
         side: which factors are perturbed: ``both``, ``users`` or ``items``.
-        knowledge: ``data``: the pairs that the factors were fit on; ``labels``: the pairs that the
-            evaluation counts, as every attack on a classifier has them; ``none``: only noise.
+        knowledge: ``labels``: the pairs that the evaluation counts, as every attack on a
+            classifier has them; ``data``: the pairs that the factors were fit on; ``none``: only
+            noise; None for what the attack assumes unless it is told (``auto`` and ``cutoff``:
+            labels, ``fgm`` and ``pgd``: data).
 
     Example:
         >>> Threat().axis
@@ -48,28 +51,36 @@ class Threat:
     norm: str = "row"
     unit: str = "relative"
     side: str = "both"
-    knowledge: str = "data"
+    knowledge: str | None = None
 
     def __post_init__(self) -> None:
         check_choice("norm", self.norm, BUDGETS)
         check_choice("unit", self.unit, UNITS)
         check_choice("side", self.side, SIDES)
-        check_choice("knowledge", self.knowledge, KNOWLEDGE)
+        if self.knowledge is not None:
+            check_choice("knowledge", self.knowledge, KNOWLEDGE)
+        if self.unit == "own" and self.norm != "row":
+            raise InputError(
+                f"the unit 'own' is the length of each row: it goes with the norm 'row', got "
+                f"{self.norm!r}; use the unit relative"
+            )
 
     @property
     def relative(self) -> bool:
         """Whether sizes are in units of the factors' own."""
-        return self.unit == "relative"
+        return self.unit != "absolute"
 
     @property
     def budget(self) -> Budget:
         """The norm, with its measure and its projection."""
-        return BUDGETS[self.norm]()
+        return OwnRowBudget() if self.unit == "own" else BUDGETS[self.norm]()
 
     @property
     def axis(self) -> str:
         """What a size means, for the axis of a picture."""
         kind = f"{self.norm} budget" + ("" if self.side == "both" else f" on {self.side}")
+        if self.unit == "own":
+            return f"attack size, {kind}, as a share of each row's own length"
         if self.relative:
             return f"attack size, {kind}, in {_UNIT_WORDS[self.norm]} of the factors"
         return f"attack size epsilon, {kind}, absolute"
@@ -77,7 +88,15 @@ class Threat:
     @property
     def unit_words(self) -> str:
         """The unit of sizes, in a few words."""
+        if self.unit == "own":
+            return "as a share of each row's own length"
         return f"in {_UNIT_WORDS[self.norm]}" if self.relative else "absolute"
+
+    @property
+    def knows(self) -> str:
+        """What the attacker knows, in words for a sentence."""
+        words = {"labels": "the labels (the pairs that count)", "data": "the training pairs"}
+        return words.get(self.knowledge or "", "nothing but the embeddings")
 
     def options(self, target: Target) -> dict[str, Any]:
         """The options of an :class:`robustcf.attacks.Attack` on this target."""
@@ -90,10 +109,15 @@ class Threat:
 
     def pairs(self, target: Target) -> Interactions:
         """The pairs that the attacker pushes down: those the attacker knows."""
-        if self.knowledge == "none":
+        if self.knowledge not in ("data", "labels"):
             raise InputError(
                 "an attacker who knows nothing has no pairs to aim at: use the attack random, or "
                 "knowledge data or labels"
+            )
+        if self.knowledge == "labels" and target.part == "train":
+            raise InputError(
+                "knowledge 'labels' is about held-out pairs, and this target has none: give it "
+                "test pairs, or use knowledge data"
             )
         return target.known if self.knowledge == "data" else target.relevant
 
@@ -119,9 +143,10 @@ class Threat:
             items=unit(items) if self.side != "users" else 0.0,
             dim=target.factors.dim,
             largest_item=largest * (1 + 1e-9),
+            own=self.unit == "own",
         )
 
-    def as_dict(self) -> dict[str, str]:
+    def as_dict(self) -> dict[str, str | None]:
         """Plain values, ready for JSON."""
         return asdict(self)
 

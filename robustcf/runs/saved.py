@@ -20,12 +20,13 @@ from robustcf.support.naming import grid_name
 FOLDER = "robustness"
 FOLDERS = (FOLDER, "attacks", "certificates")
 # From the strongest on. Not by measured damage: which curve is read must not depend on results.
-_ATTACKS = ("auto", "pgd", "fgm")
+_ATTACKS = ("auto", "cutoff", "pgd", "fgm")
 _OBJECTIVES = ("softmax", "bpr", "bce")
 _BUDGETS = ("row", "frobenius", "spectral")
 # Words of a file name -> options that lead to them.
 _SETTINGS = {
     "absolute": "--absolute",
+    "own": "--relative own",
     "users": "--side users",
     "items": "--side items",
     "labels": "--knowledge labels",
@@ -35,9 +36,16 @@ _SETTINGS = {
 _UNEVEN = 1.5
 # How version 0.1 spelled cutoffs and sizes other than the default ones.
 _GRID_OF_0_1 = r"k\d+(_\d+)*|eps[0-9a-f]{8}"
+# Until format 3, which names the kind, the worst of several attacks was taken user by user.
+_KINDS_BEFORE_3 = {
+    "auto": "per user",
+    "pgd": "per user",
+    "certificate": "certified",
+    "personal": "each user alone",
+}
 # What has to be equal before two curves can be compared.
 _SHARED = (
-    *("attack", "objective", "budget", "relative", "side", "knowledge"),
+    *("attack", "kind", "objective", "budget", "unit", "side", "knowledge"),
     *("epsilons", "protocol"),
 )
 
@@ -161,6 +169,24 @@ def flat_settings(train: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+def kind_words(facts: Mapping[str, Any]) -> str:
+    """Whose perturbation a saved curve is of, and what the attacker knew.
+
+    Example:
+        >>> kind_words({"kind": "joint", "knowledge": "labels"})
+        'joint (one perturbation for all users), the attacker knows the labels'
+    """
+    kind = {
+        "joint": "joint (one perturbation for all users)",
+        "per user": "per user (each user's worst of several perturbations)",
+        "certified": "certified (no attack of the size leaves any user less)",
+    }.get(facts["kind"], str(facts["kind"]))
+    knows = {"labels": "the labels", "data": "the training pairs"}
+    if facts["kind"] == "certified":
+        return kind
+    return f"{kind}, the attacker knows {knows.get(facts['knowledge'], 'nothing')}"
+
+
 def uneven_words(ratios: Mapping[str, float | None]) -> str:
     """Which factors' row norms their median does not stand for, in words; or nothing.
 
@@ -183,7 +209,9 @@ def _read(path: Path) -> SavedCurve | None:
     facts = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(facts, dict) or not str(facts.get("format")).startswith("robustcf curve "):
         return None
-    facts["unit"] = "relative" if facts["relative"] else "absolute"
+    facts.setdefault("unit", "relative" if facts["relative"] else "absolute")
+    if facts["format"] != "robustcf curve 3":
+        facts["kind"] = _KINDS_BEFORE_3.get(facts["attack"], "joint")
     if "knowledge" not in facts:
         # Version 0.1 knew one special case of it, and called that an oracle.
         labels = facts.get("oracle") or facts["attack"] == "certificate"
@@ -226,8 +254,9 @@ def common_curves(runs: Sequence[SavedRun], attack: str | None = None) -> list[S
     Args:
         runs: at least two.
         attack: the name of a saved curve or its beginning (``fgm-bce``). None takes the strongest
-            that all runs have: ``auto``, else ``pgd`` before ``fgm``, on ``softmax`` before
-            ``bpr`` before ``bce``, relative sizes before absolute ones.
+            that all runs have: joint before per user, with labels before without, ``auto`` before
+            ``cutoff``, ``pgd`` and ``fgm``, on ``softmax`` before ``bpr`` before ``bce``, relative
+            sizes before absolute ones.
 
     Raises:
         InputError: there is no such common curve (the message says which command makes it), or
@@ -325,18 +354,17 @@ def _strongest(runs: Sequence[SavedRun]) -> str:
 
 
 def _is_candidate(facts: Mapping[str, Any]) -> bool:
-    """An attack on the test rankings by somebody who knows the training pairs."""
-    return (
-        facts["attack"] in _ATTACKS
-        and facts["protocol"]["part"] == "test"
-        and facts["knowledge"] == "data"
-    )
+    """An attack on the test rankings."""
+    return facts["attack"] in _ATTACKS and facts["protocol"]["part"] == "test"
 
 
 def _strength(curve: SavedCurve) -> tuple[Any, ...]:
     facts = curve.facts
     objective = facts["objective"]
     return (
+        facts["kind"] != "joint",
+        facts["attack"] not in ("auto", "cutoff"),
+        facts["knowledge"] != "labels",
         _ATTACKS.index(facts["attack"]),
         _OBJECTIVES.index(objective) if objective in _OBJECTIVES else len(_OBJECTIVES),
         not facts["relative"],
@@ -445,15 +473,19 @@ def _options(curve: SavedCurve) -> str:
     facts, words = curve.facts, []
     if facts["attack"] == "certificate":
         words += ["--bound plain"] if curve.name.startswith("certificate-plain") else []
+    elif facts["attack"] == "personal":
+        words += ["--personal"]
     else:
         words += [f"--attack {facts['attack']}"]
         words += [f"--objective {facts['objective']}"] if facts["objective"] else []
         words += [f"--budget {facts['budget']}"]
-        words += ["--knowledge labels"] if facts["knowledge"] == "labels" else []
+        usual = "labels" if facts["attack"] in ("auto", "cutoff") else "data"
+        told = facts["knowledge"] not in (usual, "none")
+        words += [f"--knowledge {facts['knowledge']}"] if told else []
         words += [f"--part {facts['protocol']['part']}"] * (facts["protocol"]["part"] != "test")
         for option in ("steps", "restarts", "seed"):
             words += [f"--{option} {n}" for n in re.findall(rf"-{option}(\d+)-", curve.name)]
-    words += [] if facts["relative"] else ["--absolute"]
+    words += {"own": ["--relative own"], "absolute": ["--absolute"]}.get(facts["unit"], [])
     words += [f"--side {facts['side']}"] if facts["side"] != "both" else []
     words += ["--epsilons", *(_shortest(size) for size in facts["epsilons"])]
     ks = _cutoffs(facts)
@@ -472,9 +504,13 @@ def _from_name(name: str) -> tuple[str, str] | None:
         return None
     certificate = attack == "certificate"
     words = [] if certificate else [f"--attack {attack}"]
+    if attack in ("auto", "cutoff") and "labels" not in rest and any(w[:1] == "e" for w in rest):
+        words.append("--knowledge data")  # a whole name that does not tell of labels
     for word in rest:
         number = re.fullmatch(r"(steps|restarts|seed)(\d+)", word)
         grid = re.fullmatch(r"([ek])([\d.]+(?:_[\d.]+)*)", word)
+        if word == "labels" and attack in ("auto", "cutoff"):
+            continue
         if word in _OBJECTIVES and not certificate:
             words.append(f"--objective {word}")
         elif word in _BUDGETS:

@@ -66,6 +66,7 @@ ADVERSARIES: Table[Adversary] = Table(
 ATTACKS: Table[Attack] = Table(
     "attack",
     {
+        "cutoff": "robustcf.attacks.cutoff:Cutoff",
         "fgm": "robustcf.attacks.gradient:FGM",
         "pgd": "robustcf.attacks.gradient:PGD",
         "random": "robustcf.attacks.noise:RandomNoise",

@@ -8,7 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robustcf.attacks import BUDGETS, unevenness
+from robustcf.attacks import BUDGETS, FGM, OwnRowBudget, RowBudget, Softmax, unevenness
+from robustcf.data import checkerboard
+from robustcf.errors import InputError
+from robustcf.factors import Factors
 
 
 def naive_measure(name: str, delta: np.ndarray) -> float:
@@ -99,3 +102,93 @@ def test_unevenness_is_one_for_equal_rows_and_grows_with_a_tail(seed):
     assert unevenness(torch.from_numpy(rows)) == pytest.approx(expected)
     assert expected > 2
     assert unevenness(torch.zeros(3, 2)) is unevenness(torch.zeros(0, 2)) is None
+
+
+# --- each row in its own length ---------------------------------------------------------------
+
+
+@st.composite
+def rows_and_moves(draw):
+    """A factor, some rows of which are zero, and a perturbation of it, some rows of which are."""
+    n, dim, seed = draw(st.integers(1, 9)), draw(st.integers(1, 5)), draw(st.integers(0, 10**6))
+    rng = np.random.default_rng(seed)
+    factor, delta = rng.normal(size=(2, n, dim)) * rng.exponential(size=(2, n, 1)) ** 2
+    factor[rng.random(n) < 0.2] = 0.0
+    delta[rng.random(n) < 0.2] = 0.0
+    return factor, delta
+
+
+@given(rows_and_moves(), st.floats(0.01, 3.0))
+@settings(max_examples=200, deadline=None)
+def test_own_lengths_are_naive_loops(matrices, epsilon):
+    factor, delta = matrices
+    budget = OwnRowBudget().of(torch.tensor(factor))
+    measured, projected, scaled = 0.0, [], []
+    for row, move in zip(factor, delta, strict=True):
+        length, size = np.linalg.norm(row), np.linalg.norm(move)
+        if size > 0:
+            measured = max(measured, size / length if length > 0 else np.inf)
+        most = epsilon * length
+        projected.append(move if size <= most else move * most / size)
+        scaled.append(move * most / size if size > 0 else move)
+    tensor = torch.tensor(delta)
+    assert budget.measure(tensor) == pytest.approx(measured, rel=1e-9)
+    got = budget.project(tensor, epsilon)
+    np.testing.assert_allclose(got, np.array(projected), rtol=1e-9, atol=1e-12)
+    assert budget.measure(got) <= epsilon * (1 + 1e-9)
+    again = budget.project(got, epsilon)
+    np.testing.assert_allclose(again, got, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(budget.scale(tensor, epsilon), scaled, rtol=1e-9, atol=1e-12)
+    still = np.linalg.norm(factor, axis=1) == 0
+    assert not got[still].any()
+    assert not budget.scale(tensor, epsilon)[still].any(), "rows of no length may not move"
+    assert budget.unit(torch.tensor(factor)) == 1.0
+    np.testing.assert_allclose(
+        budget.row_sizes(torch.tensor(factor), epsilon), epsilon * np.linalg.norm(factor, axis=1)
+    )
+
+
+def test_own_lengths_of_nothing():
+    budget = OwnRowBudget().of(torch.zeros(0, 3))
+    assert budget.measure(torch.zeros(0, 3)) == 0.0
+    zeros = OwnRowBudget().of(torch.zeros(2, 3))
+    assert zeros.measure(torch.zeros(2, 3)) == 0.0
+    assert zeros.measure(torch.ones(2, 3)) == np.inf
+    assert not zeros.project(torch.ones(2, 3), 1.0).any()
+
+
+def test_own_lengths_are_of_a_factor_that_is_known():
+    budget, delta = OwnRowBudget(), torch.ones(3, 2)
+    for ask in (
+        lambda: budget.measure(delta),
+        lambda: budget.project(delta, 1.0),
+        lambda: budget.scale(delta, 1.0),
+        lambda: budget.row_sizes(delta, 1.0),
+    ):
+        with pytest.raises(InputError, match=r"knows no factor yet.*about 3: use budget.of"):
+            ask()
+    known = budget.of(torch.ones(4, 2))
+    with pytest.raises(InputError, match=r"knows 4 rows, and was asked about 3"):
+        known.project(delta, 1.0)
+    assert budget.lengths is None, "of() makes another one"
+    for plain in (RowBudget(), *(kind() for kind in BUDGETS.values())):
+        assert plain.of(delta) is plain
+    assert {name for name, kind in BUDGETS.items() if kind.by_row} == {"row"}
+    assert OwnRowBudget.by_row
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_an_attack_may_be_used_for_factors_after_factors(seed):
+    """Own lengths are asked for each time; one attack serves many."""
+    board, rng = checkerboard(), np.random.default_rng(seed)
+    attack = FGM(Softmax(board.train), OwnRowBudget())
+    for scale in (1.0, 30.0):
+        lengths = scale * rng.exponential(size=(50, 1))
+        rows = torch.from_numpy(rng.normal(size=(50, 3)) * lengths).float()
+        factors = Factors(rows[:20].clone(), rows[20:].clone())
+        attacked = attack.perturb(factors, 0.25)
+        assert attacked.allowed == {"users": 0.25, "items": 0.25}
+        for before, after in zip(factors, attacked.factors, strict=True):
+            before, after = before.double().numpy(), after.double().numpy()
+            shares = np.linalg.norm(after - before, axis=1) / np.linalg.norm(before, axis=1)
+            np.testing.assert_allclose(shares, 0.25, rtol=1e-4)

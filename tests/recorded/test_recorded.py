@@ -55,7 +55,12 @@ def check_training(dataset: str, name: str, folder: Path, *data: str) -> None:
 def check_attacks(dataset: str, name: str, folder: Path, *data: str) -> None:
     cases.trained(dataset, name, folder / "run", data)
     found = dict(cases.attacked(folder / "run", data))
-    compare(found, RECORDED[dataset]["attacks"][name], exact=same_machine(dataset))
+    expected = {
+        attack: values
+        for attack, values in RECORDED[dataset]["attacks"][name].items()
+        if attack not in cases.OF_ANOTHER_KIND
+    }
+    compare(found, expected, exact=same_machine(dataset))
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -16,7 +16,7 @@ from robustcf.support import files
 from robustcf.support.files import read_tensors, write_tensors
 from tests.robustness.helpers import PNG
 
-CONTROL = "random-worst-of-8-cumulative"
+CONTROL = "random-joint-of-4"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,8 @@ def trained(tmp_path_factory):
 @pytest.mark.parametrize("objective", ["bce", "bpr", "softmax"])
 def test_the_command_attacks_a_run(trained, capsys, objective):
     capsys.readouterr()
-    arguments = ["attack", str(trained), "--objective", objective, "--epsilons", "0", "0.3", "0.9"]
+    arguments = ["attack", str(trained), "--attack", "fgm", "--objective", objective]
+    arguments += ["--epsilons", "0", "0.3", "0.9"]
     assert run([*arguments, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["epsilons"] == [0.0, 0.3, 0.9]
@@ -46,7 +47,7 @@ def test_the_command_attacks_a_run(trained, capsys, objective):
     assert data["ndcg@10"][2] < data["ndcg@10"][0]
     expected = {
         *("run", "attack", "objective", "budget", "relative", "unit", "side", "knowledge"),
-        *("epsilons", "realised", "protocol", "positives", "oracle", "unevenness", "random"),
+        *("kind", "epsilons", "realised", "protocol", "unevenness", "random"),
         *("random_draws", "file", "replaced", "picture", "pictures"),
     }
     assert {key for key in data if "@" not in key} == expected
@@ -88,7 +89,11 @@ def test_the_command_knows_pgd_noise_sides_and_sizes(trained, capsys):
     assert "random (seed 3); row budget on both, absolute" in out
     assert run(["attack", str(trained), "--attack", "random"]) == 0
     out = capsys.readouterr().out
-    assert [line.split()[0] for line in out.splitlines()[1:6]] == "0 0.02 0.05 0.1 0.2".split()
+    first, _, *rows = out.splitlines()
+    assert first == (
+        "joint: one perturbation for all users; the attacker knows nothing but the embeddings"
+    )
+    assert [line.split()[0] for line in rows[:5]] == "0 0.02 0.05 0.1 0.2".split()
     assert "random (seed 0); row budget on both, in median row norms" in out
 
 
@@ -105,12 +110,15 @@ def test_users_and_items_exclude_each_other(trained, capsys):
          "--steps and --restarts have no effect on fgm"),
         ("fgm", ["--objective", "bpr", "--seed", "3", "--knowledge", "labels"], ""),
         ("pgd", ["--steps", "1", "--objective", "bpr"], ""),
-        ("auto", ["--objective", "bpr"], "--objective has no effect on auto"),
+        ("auto", ["--objective", "bpr", "--steps", "2"], "--objective has no effect on auto"),
+        ("cutoff", ["--steps", "2", "--restarts", "2", "--knowledge", "data"], ""),
         ("random", ["--objective", "bpr"], "--objective has no effect on random"),
         ("random", ["--knowledge", "data"], "--knowledge has no effect on random"),
         ("quantization", ["--absolute"], "--absolute has no effect on quantization"),
         ("quantization", ["--relative", "--side", "users", "--k", "5"],
          "--relative and --side have no effect on quantization"),
+        ("quantization", ["--relative", "own", "--personal"],
+         "--relative and --personal have no effect on quantization"),
         ("quantization", [], "--epsilons has no effect on quantization"),
     ],
 )  # fmt: skip
@@ -135,7 +143,8 @@ def test_what_certify_does_is_pointed_to(trained, capsys, kind, command):
 def test_a_picture_with_another_control_has_another_name(trained, capsys):
     def pictures(*words: str) -> list[str]:
         capsys.readouterr()
-        assert run(["attack", str(trained), "--epsilons", "0", "0.25", *words, "--json"]) == 0
+        sizes = ["--epsilons", "0", "0.25"]
+        assert run(["attack", str(trained), "--attack", "fgm", *sizes, *words, "--json"]) == 0
         return [Path(path).name for path in json.loads(capsys.readouterr().out)["pictures"]]
 
     stem = "fgm-bce-row-relative-e0_0.25-k10_20"
@@ -184,6 +193,7 @@ def test_uneven_rows_are_pointed_out(trained, capsys, tmp_path):
         (uneven, ["--relative"], True),
         (uneven, ["--relative", "--users"], False),
         (uneven, ["--absolute"], False),
+        (uneven, ["--relative=own"], False),
         (uneven, ["--relative", "--budget", "frobenius"], False),
         (trained, ["--relative"], False),
     ):
@@ -218,6 +228,17 @@ def test_the_command_refuses_what_it_cannot_do(trained, capsys, tmp_path):
     assert run(["attack", str(trained), "--attack", "certificate"]) == 2
     assert run(["attack", str(trained), "--objective", "mse"]) == 2
     assert run(["attack", str(trained), "--knowledge", "none"]) == 2
+    capsys.readouterr()
+    for words in (["--relative", "--absolute"], ["--absolute", "--relative", "own"]):
+        assert run(["attack", str(trained), *words]) == 2
+        assert "--relative and --absolute exclude each other" in capsys.readouterr().err
+    assert run(["attack", str(trained), "--relative", "own", "--budget", "frobenius"]) == 1
+    assert "the unit 'own' is the length of each row" in capsys.readouterr().err
+    assert run(["attack", str(trained), "--personal", "--budget", "frobenius"]) == 2
+    assert "--personal is about rows" in capsys.readouterr().err
+    assert run(["attack", str(trained), "--steps", "0"]) == 2
+    assert run(["attack", "--relative"]) == 2
+    assert "Missing argument 'RUN'" in capsys.readouterr().err
 
 
 def attacked(trained, capsys, *arguments: str) -> dict:
@@ -227,57 +248,149 @@ def attacked(trained, capsys, *arguments: str) -> dict:
 
 
 def test_auto_lists_its_members(trained, capsys):
-    data = attacked(trained, capsys, "--attack", "auto", "--epsilons", "0", "0.1", "--k", "5")
+    words = ["--attack", "auto", "--epsilons", "0", "0.1", "--k", "5", "--steps", "3"]
+    data = attacked(trained, capsys, *words)
     assert (data["attack"], data["objective"], data["relative"]) == ("auto", None, True)
-    assert Path(data["file"]).name == "auto-row-relative-e0_0.1-k5.json"
-    names = [f"{attack}-{on}" for on in ("bce", "bpr", "softmax") for attack in ("fgm", "pgd")]
-    assert set(data["members"]) == {*names, "fgm-bpr-fitted", "fgm-softmax-fitted"}
+    assert Path(data["file"]).name == "auto-steps3-row-relative-labels-e0_0.1-k5.json"
+    assert list(data["members"]) == ["cutoff", "fgm-softmax", "fgm-bpr", "fgm-bce"]
     for member in data["members"].values():
         assert data["ndcg@5"][1] <= member["ndcg@5"][1]
         assert len(member["worst"]) == len(member["alone"]) == 2
     assert data["random_draws"] == len(data["members"]), "a control that may choose as often"
-    control = Path(data["file"]).with_name(Path(data["file"]).name.replace("auto", CONTROL))
+    control = Path(data["file"]).with_name(f"{CONTROL}-row-relative-e0_0.1-k5.json")
     assert RobustnessCurve.load(control).as_lists() == data["random"]
     n_users = data["protocol"]["n_users"]
     assert all(member["worst"][0] == n_users for member in data["members"].values())
     assert sum(member["worst"][1] for member in data["members"].values()) >= n_users
     assert json.loads(Path(data["file"]).read_text())["members"] == data["members"]
     assert Path(data["picture"]).read_bytes().startswith(PNG)
-    assert run(["attack", str(trained), "--attack", "auto", "--epsilons", "0.1"]) == 0
+    assert run(["attack", str(trained), *words]) == 0
     out = capsys.readouterr().out
-    assert "ndcg@10 (users it is worst for)" in out
-    assert "pgd-softmax" in out
+    assert "ndcg@5 (users it is worst for)" in out
+    assert "fgm-softmax" in out
+
+
+def test_the_default_is_auto_by_somebody_who_knows_the_labels(trained, capsys):
+    """Two numbers that are never mixed, what labels are worth, and all of it in files."""
+    data = attacked(trained, capsys, "--epsilons", "0", "0.1")
+    expected = {
+        *("run", "attack", "objective", "kind", "budget", "relative", "unit", "side", "knowledge"),
+        *("epsilons", "realised", "protocol", "unevenness", "members", "per_user", "random"),
+        *("random_per_user", "random_draws", "with_data", "file", "replaced", "picture"),
+        "pictures",
+    }
+    metrics = {key for key in data if "@" in key}
+    assert set(data) - metrics == expected
+    keys = ("attack", "kind", "knowledge", "unit", "budget", "random_draws")
+    assert [data[key] for key in keys] == ["auto", "joint", "labels", "relative", "row", 4]
+    opened = RunDir(trained)
+    result = measure(opened.target(opened.split()), epsilons=[0, 0.1])
+    assert result.curve.as_lists().items() <= data.items(), "the default from Python, too"
+    assert data["per_user"] == result.per_user.as_lists()
+    assert data["random_per_user"] == result.per_user_control.as_lists()
+    clean = json.loads((trained / "metrics.json").read_text())["test"]
+    for name in metrics:
+        assert data[name][0] == data["with_data"][name][0] == clean[name]
+        assert data["per_user"][name][1] <= data[name][1] + 1e-12
+        assert data["with_data"]["per_user"][name][1] <= data["with_data"][name][1] + 1e-12
+    assert data["ndcg@10"][1] < data["with_data"]["ndcg@10"][1] <= data["random"]["ndcg@10"][1]
+    home, grid = trained / "robustness", "e0_0.1-k10_20"
+    assert Path(data["file"]) == home / f"auto-row-relative-labels-{grid}.json"
+    companion = RobustnessCurve.load(home / f"auto-row-relative-{grid}.json")
+    assert companion.threat.knowledge == "data"
+    assert companion.as_lists().items() <= data["with_data"].items()
+    assert (home / f"{CONTROL}-row-relative-{grid}.npz").is_file()
+    told = attacked(trained, capsys, "--epsilons", "0", "0.1", "--knowledge", "data")
+    assert (told["file"], told["replaced"]) == (str(home / f"auto-row-relative-{grid}.json"), False)
+    assert "with_data" not in told
+    assert told["ndcg@10"] == data["with_data"]["ndcg@10"]
+    assert told["random"] == data["random"], "noise knows nothing"
+    assert run(["attack", str(trained), "--epsilons", "0", "0.1"]) == 0
+    first, header, *_ = capsys.readouterr().out.splitlines()
+    assert first == (
+        "joint: one perturbation for all users; "
+        "the attacker knows the labels (the pairs that count)"
+    )
+    for words in ("per user: ndcg@10", "worst of 4 random: ndcg@10", "knows data: ndcg@10"):
+        assert words in header
+
+
+@pytest.mark.parametrize(
+    ("words", "unit"),
+    [
+        (["--relative", "own", "RUN"], "own"),
+        (["--relative=own", "RUN"], "own"),
+        (["RUN", "--relative", "own"], "own"),
+        (["--relative", "RUN"], "relative"),
+        (["RUN", "--relative"], "relative"),
+        (["--epsilons", "0", "0.2", "--relative", "own", "RUN"], "own"),
+        (["RUN", "--relative", "--epsilons", "0", "0.2"], "relative"),
+        (["--absolute", "RUN"], "absolute"),
+        (["RUN"], "relative"),
+    ],
+)
+def test_units_stand_anywhere_in_the_line(trained, capsys, monkeypatch, words, unit):
+    monkeypatch.setattr("robustcf.cli.attack._draw", lambda result, saved: ["a.png", "a.svg"])
+    words = [str(trained) if word == "RUN" else word for word in words]
+    sizes = [] if "--epsilons" in words else ["--epsilons", "0", "0.2"]
+    capsys.readouterr()
+    assert run(["attack", *words, *sizes, "--attack", "random", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["unit"], data["relative"]) == (unit, unit != "absolute")
+    assert data["epsilons"] == [0.0, 0.2]
+    assert Path(data["file"]).stem == f"random-row-{unit}-e0_0.2-k10_20"
+    if unit == "own":
+        assert data["realised"][1]["items"] == pytest.approx(0.2, rel=1e-4)
+
+
+def test_each_user_alone_next_to_it(trained, capsys, monkeypatch):
+    monkeypatch.setattr("robustcf.cli.attack._draw", lambda result, saved: ["a.png", "a.svg"])
+    words = ["--attack", "fgm", "--epsilons", "0", "0.2", "--personal"]
+    data = attacked(trained, capsys, *words)
+    opened = RunDir(trained)
+    target = opened.target(opened.split())
+    alone = measure(target, "personal", epsilons=[0, 0.2])
+    assert data["personal"] == alone.curve.as_lists()
+    assert data["random_personal"] == alone.control.as_lists()
+    assert data["ndcg@10"] == measure(target, "fgm", epsilons=[0, 0.2]).curve["ndcg@10"].tolist()
+    assert data["personal"]["ndcg@10"][1] < data["random_personal"]["ndcg@10"][1]
+    home = trained / "robustness"
+    assert RobustnessCurve.load(home / f"{alone.stem}.json").kind == "each user alone"
+    assert (home / f"{alone.control_stem}.json").is_file()
+    assert run(["attack", str(trained), *words]) == 0
+    out = capsys.readouterr().out
+    assert "each user alone: all items moved against one user at a time; the attacker knows" in out
+    assert "worst of 4 random: ndcg@10" in out
 
 
 @pytest.mark.slow
-def test_the_oracle_says_that_it_is_one(trained, capsys):
-    arguments = ["--objective", "softmax", "--epsilons", "0", "0.3"]
+def test_an_older_name_of_knowledge_is_understood(trained, capsys):
+    arguments = ["--attack", "fgm", "--objective", "softmax", "--epsilons", "0", "0.3"]
     data = attacked(trained, capsys, *arguments, "--positives", "test")
     plain = attacked(trained, capsys, *arguments)
-    keys = ("oracle", "positives", "knowledge", "objective")
-    assert [data[key] for key in keys] == [True, "test", "labels", "softmax"]
-    assert [plain[key] for key in keys] == [False, "train", "data", "softmax"]
+    assert (data["knowledge"], plain["knowledge"]) == ("labels", "data")
     assert attacked(trained, capsys, *arguments, "--knowledge", "labels") == data
+    assert attacked(trained, capsys, *arguments, "--positives", "train") == plain
     assert Path(data["file"]).name == "fgm-softmax-row-relative-labels-e0_0.3-k10_20.json"
-    assert data["file"] != plain["file"]
-    assert json.loads(Path(data["file"]).read_text())["oracle"] is True
+    assert not {"oracle", "positives"} & {*data, *json.loads(Path(data["file"]).read_text())}
     assert data["ndcg@10"][0] == plain["ndcg@10"][0]
     assert data["ndcg@10"][1] < plain["ndcg@10"][1], "it knows what counts"
-    assert run(["attack", str(trained), *arguments, "--positives", "test"]) == 0
-    assert "fgm on softmax against the pairs that count: an oracle" in capsys.readouterr().out
-    assert run(["attack", str(trained), *arguments]) == 0
-    assert "oracle" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["--objective", "bce"], ["--attack", "auto"]])
-def test_every_attack_may_know_the_labels(trained, capsys, words):
-    sizes = ["--epsilons", "0", "0.3"]
-    oracle = attacked(trained, capsys, *words, *sizes, "--knowledge", "labels")
-    plain = attacked(trained, capsys, *words, *sizes)
-    assert (oracle["knowledge"], plain["knowledge"]) == ("labels", "data")
-    assert oracle["ndcg@10"][0] == plain["ndcg@10"][0]
-    assert oracle["ndcg@10"][1] < plain["ndcg@10"][1]
-    assert oracle["random"] == plain["random"], "noise knows nothing"
+@pytest.mark.parametrize("kind", ["fgm", "auto", "cutoff", "pgd"])
+def test_every_attack_may_know_the_labels_or_not(trained, capsys, monkeypatch, kind):
+    monkeypatch.setattr("robustcf.cli.attack._draw", lambda result, saved: ["a.png", "a.svg"])
+    words = ["--attack", kind, "--epsilons", "0", "0.3"]
+    words += ["--steps", "10"] if kind != "fgm" else []
+    labels, data = (
+        attacked(trained, capsys, *words, "--knowledge", known) for known in ("labels", "data")
+    )
+    assert (labels["knowledge"], data["knowledge"]) == ("labels", "data")
+    assert labels["ndcg@10"][0] == data["ndcg@10"][0]
+    assert labels["ndcg@10"][1] < data["ndcg@10"][1]
+    assert labels["random"] == data["random"], "noise knows nothing"
+    usual = attacked(trained, capsys, *words)
+    assert usual["knowledge"] == ("labels" if kind in ("auto", "cutoff") else "data")
 
 
 def test_quantization_is_a_table_over_kinds(trained, capsys):
@@ -324,7 +437,7 @@ def test_the_walk_of_an_attack_reads_everything_once(trained, capsys, monkeypatc
 
     monkeypatch.setattr(Path, "read_text", counted_text)
     monkeypatch.setattr(files, "read_tensors", counted_tensors)
-    for words in (["--attack", "auto"], ["--attack", "quantization"]):
+    for words in (["--attack", "auto", "--steps", "2"], ["--attack", "quantization"]):
         texts.clear(), loads.clear()
         attacked(trained, capsys, *words, "--epsilons", "0", "0.07")
         assert texts.count("metrics.json") == 1
@@ -336,7 +449,7 @@ def test_the_walk_of_an_attack_reads_everything_once(trained, capsys, monkeypatc
 
 
 def test_a_result_that_was_there_is_left_or_said_to_be_replaced(trained, capsys):
-    words = ["--objective", "bpr", "--epsilons", "0", "0.11"]
+    words = ["--attack", "fgm", "--objective", "bpr", "--epsilons", "0", "0.11"]
     first = attacked(trained, capsys, *words)
     assert first["replaced"] is False
     path = Path(first["file"])
@@ -361,11 +474,17 @@ def test_a_result_that_was_there_is_left_or_said_to_be_replaced(trained, capsys)
 @pytest.mark.slow
 def test_the_control_is_one_file_whoever_made_it(trained, capsys):
     sizes = ["--epsilons", "0", "0.13"]
-    one = attacked(trained, capsys, *sizes)
+    fgm = ["--attack", "fgm"]
+    one = attacked(trained, capsys, *fgm, *sizes)
     control = trained / "robustness" / "random-row-relative-e0_0.13-k10_20.json"
     assert RobustnessCurve.load(control).as_lists() == one["random"]
     before = control.read_bytes(), control.with_suffix(".npz").read_bytes()
-    for words in (["--objective", "softmax"], ["--attack", "random"], ["--knowledge", "labels"]):
+    for words in (
+        [*fgm, "--objective", "softmax"],
+        ["--attack", "random"],
+        [*fgm, "--knowledge", "labels"],
+        ["--attack", "cutoff", "--steps", "2"],
+    ):
         found = attacked(trained, capsys, *words, *sizes)
         assert found["replaced"] is False
         assert found["random"] == one["random"]
@@ -375,13 +494,13 @@ def test_the_control_is_one_file_whoever_made_it(trained, capsys):
     control.unlink()
     attacked(trained, capsys, "--attack", "random", *sizes)
     assert control.read_bytes() == before[0], "the other way round"
-    other = attacked(trained, capsys, *sizes, "--seed", "1")
+    other = attacked(trained, capsys, *fgm, *sizes, "--seed", "1")
     assert other["random"] != one["random"]
     assert (trained / "robustness" / "random-seed1-row-relative-e0_0.13-k10_20.json").is_file()
 
 
 def test_absolute_sizes_are_for_the_asking(trained, capsys):
-    data = attacked(trained, capsys, "--absolute", "--epsilons", "0", "0.3")
+    data = attacked(trained, capsys, "--attack", "fgm", "--absolute", "--epsilons", "0", "0.3")
     assert (data["relative"], data["unit"]) == (False, "absolute")
     assert Path(data["file"]).name == "fgm-bce-row-absolute-e0_0.3-k10_20.json"
     assert data["realised"][1]["users"] == pytest.approx(0.3, rel=1e-4)

@@ -89,7 +89,7 @@ def test_a_saved_curve_comes_back(tmp_path, seed):
     again = RobustnessCurve.load(curve.save(tmp_path / "new" / "curve.json"))
     assert again.as_dict() == curve.as_dict()
     assert again.threat == curve.threat
-    assert json.loads((tmp_path / "new" / "curve.json").read_text())["format"] == "robustcf curve 2"
+    assert json.loads((tmp_path / "new" / "curve.json").read_text())["format"] == "robustcf curve 3"
     np.testing.assert_array_equal(again.users, curve.users)
     assert set(again.per_user) == set(curve.per_user)
     more = curve.save(tmp_path / "more.json", {"members": {"a": 1}, "attack": "not this"})
@@ -135,10 +135,33 @@ def test_a_curve_of_version_0_1_is_read_with_what_its_attacker_knew(
     path = curve_of(RIGHT, RandomNoise(side="users"), [0, 1]).save(tmp_path / "curve.json")
     facts = json.loads(path.read_text()) | {"format": "robustcf curve 1", "attack": attack}
     facts["objective"] = "oracle-softmax" if oracle else None
-    del facts["unit"], facts["knowledge"]
+    del facts["unit"], facts["knowledge"], facts["kind"]
     facts |= {} if oracle is None else {"oracle": oracle}
     path.write_text(json.dumps(facts))
     found = RobustnessCurve.load(path)
     assert found.threat == Threat("row", "relative", "users", knowledge)
     assert found.objective == ("softmax" if oracle else None)
     assert threat_of(facts | {"relative": False}).unit == "absolute"
+    assert found.kind == ("certified" if attack == "certificate" else "joint")
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("attack", "kind"),
+    [("auto", "per user"), ("pgd", "per user"), ("fgm", "joint"), ("random", "joint"),
+     ("certificate", "certified"), ("personal", "each user alone")],
+)  # fmt: skip
+def test_ensembles_of_older_formats_were_taken_user_by_user(tmp_path, number, attack, kind):
+    path = curve_of(RIGHT, RandomNoise(), [0, 1]).save(tmp_path / "curve.json")
+    facts = json.loads(path.read_text())
+    assert facts["kind"] == "joint"
+    facts |= {"format": f"robustcf curve {number}", "attack": attack}
+    if number < 3:
+        del facts["kind"]
+    path.write_text(json.dumps(facts))
+    assert RobustnessCurve.load(path).kind == (kind if number < 3 else "joint")
+    again = RobustnessCurve.load(path).save(tmp_path / "again.json")
+    assert RobustnessCurve.load(again).as_dict() == RobustnessCurve.load(path).as_dict()
+    path.write_text(json.dumps(facts | {"format": "robustcf curve 4"}))
+    with pytest.raises(InputError, match="no robustness curve"):
+        RobustnessCurve.load(path)

@@ -76,7 +76,7 @@ def test_no_attack_moves_them_by_a_bit(make, budget, relative, seed):
 
 
 @pytest.mark.parametrize(
-    "attack", ["fgm-bpr", "pgd-softmax", "auto", "random", "robustcf.attacks:RandomNoise"]
+    "attack", ["fgm-bpr", "pgd-softmax", "cutoff", "auto", "random", "robustcf.attacks:RandomNoise"]
 )
 @pytest.mark.parametrize("norm", BUDGETS)
 def test_no_attack_by_name_moves_them(attack, norm, monkeypatch):
@@ -106,12 +106,12 @@ def test_the_attack_on_each_user_alone_does_not_move_them_either(seed, monkeypat
     moves = []
 
     class Watched(RowBudget):
-        def project(self, delta, epsilon):
-            moves.append(super().project(delta, epsilon))
+        def scale(self, direction, epsilon):
+            moves.append(super().scale(direction, epsilon))
             return moves[-1]
 
     monkeypatch.setattr(personal_module, "RowBudget", Watched)
-    measure(target, "personal", epsilons=[0.1, 0.3])
+    measure(target, "personal", epsilons=[0.1, 0.3], control=False)
     assert moves
     for delta in moves:
         assert not delta[:, fixed].any()

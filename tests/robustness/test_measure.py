@@ -30,6 +30,7 @@ from robustcf.robustness import (
     measure,
     quantization_table,
 )
+from robustcf.robustness.table import _GUESSING_STEPS, STEPS
 from robustcf.robustness.threat import KNOWLEDGE, UNITS
 from robustcf.support.naming import grid_name
 from tests.robustness.helpers import random_target
@@ -57,12 +58,19 @@ def test_nothing_is_below_what_is_certified(seed, unit, side):
     for name, lowest in certified.per_user.items():
         assert (plain.per_user[name] <= lowest + 1e-12).all()
         assert (personal.per_user[name] >= lowest - 1e-12).all()
-    for attack in ("fgm-bce", "pgd-softmax", "auto", "random"):
+    for attack in ("fgm-bce", "pgd-softmax", "cutoff", "auto", "random"):
         for knowledge in ("data", "labels"):
             known = dataclasses.replace(threat, knowledge=knowledge)
-            curve = measure(target, attack, known, SIZES, (3, 10)).curve
-            for name, lowest in certified.per_user.items():
-                assert (curve.per_user[name] >= lowest - 1e-12).all(), (attack, name)
+            result = measure(target, attack, known, SIZES, (3, 10), steps=6)
+            for curve in (result.curve, result.per_user, result.control, result.per_user_control):
+                if curve is None:
+                    continue
+                for name, lowest in certified.per_user.items():
+                    assert (curve.per_user[name] >= lowest - 1e-12).all(), (attack, name)
+                    assert (curve[name] >= certified[name] - 1e-12).all()
+            if result.per_user is not None:
+                for name, values in result.curve.values.items():
+                    assert (values >= result.per_user[name] - 1e-12).all()
     assert certified["ndcg@3"][0] == personal["ndcg@3"][0]
     assert certified["ndcg@3"][-1] < certified["ndcg@3"][0], "there is something to lose"
 
@@ -70,19 +78,18 @@ def test_nothing_is_below_what_is_certified(seed, unit, side):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("norm", BUDGETS)
-def test_auto_is_at_most_each_of_its_members_measured_alone(seed, norm):
+@pytest.mark.parametrize("knowledge", ["data", "labels"])
+def test_auto_is_at_most_each_of_its_members_measured_alone(seed, norm, knowledge):
     target = random_target(seed, n_users=16, n_items=25, dim=3)
-    threat = Threat(norm)
+    threat = Threat(norm, knowledge=knowledge)
     auto = measure(target, "auto", threat, SIZES)
-    for name in (name for name in NAMES if "-" in name):
+    assert len(auto.members) == auto.draws == 4
+    for name, member in auto.members.items():
         alone = measure(target, name, threat, SIZES).curve
-        member = auto.members[name]
-        assert member.threat == alone.threat
-        for metric, values in auto.curve.per_user.items():
+        assert member.as_dict() == alone.as_dict()
+        assert (auto.curve["ndcg@10"] <= alone["ndcg@10"]).all()
+        for metric, values in auto.per_user.per_user.items():
             assert (values <= alone.per_user[metric]).all()
-            assert (values <= member.per_user[metric]).all()
-        if name.startswith("fgm"):
-            assert member.as_lists() == alone.as_lists()
 
 
 @pytest.mark.parametrize("attack", NAMES)
@@ -92,10 +99,17 @@ def test_size_0_is_the_clean_result_to_the_bit(attack, dtype):
     factors = Factors(*(part.to(dtype) for part in world.factors))
     target = world.with_factors(factors)
     clean = evaluate(factors, target.split, (3, 10))
-    result = measure(target, attack, epsilons=[0, 0.1], ks=(3, 10))
-    for curve in filter(None, (result.curve, result.control, *(result.members or {}).values())):
+    result = measure(target, attack, epsilons=[0, 0.1], ks=(3, 10), steps=2)
+    curves = [result.curve, result.control, result.per_user, result.per_user_control]
+    curves += (result.members or {}).values()
+    assert (result.with_data is not None) == (attack == "auto")
+    if result.with_data is not None:
+        curves += [result.with_data.curve, result.with_data.per_user]
+    for curve in filter(None, curves):
         for name, values in curve.values.items():
-            assert values[0] == clean[name]
+            assert values[0] == pytest.approx(
+                clean[name], abs=0 if curve.kind != "per user" else 1e-15
+            )
         for name, values in curve.per_user.items():
             np.testing.assert_array_equal(values[0], clean.per_user[name])
         assert curve.realised[0] == {"users": 0.0, "items": 0.0}
@@ -106,18 +120,62 @@ def test_size_0_is_the_clean_result_to_the_bit(attack, dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("attack", NAMES)
-def test_relative_curves_of_multiples_are_the_same(seed, attack):
+@pytest.mark.parametrize("unit", ["relative", "own"])
+def test_relative_curves_of_multiples_are_the_same(seed, attack, unit):
     """Powers of two round nothing: the bits are the same, of every attack and of its control."""
     target = random_target(seed, n_users=16, n_items=25, dim=3)
     U, V = target.factors
-    plain = measure(target, attack, epsilons=SIZES)
+    how = {"threat": Threat(unit=unit), "epsilons": SIZES, "steps": 5}
+    plain = measure(target, attack, **how)
     for u, v in ((16.0, 1.0), (0.25, 1.0), (1.0, 2.0**-9), (64.0, 32.0)):
-        other = measure(target.with_factors(Factors(u * U, v * V)), attack, epsilons=SIZES)
-        for one, two in ((plain.curve, other.curve), (plain.control, other.control)):
+        other = measure(target.with_factors(Factors(u * U, v * V)), attack, **how)
+        for one, two in (
+            (plain.curve, other.curve),
+            (plain.control, other.control),
+            (plain.per_user, other.per_user),
+        ):
             assert (one is None) == (two is None)
             if one is not None:
                 for name, values in one.per_user.items():
                     np.testing.assert_array_equal(two.per_user[name], values)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("attack", ["certificate", "personal", "random"])
+@pytest.mark.parametrize("side", SIDES)
+def test_own_curves_do_not_see_the_length_of_single_users(seed, attack, side):
+    """A user's length changes no ranking. Where each row has its own unit, no curve either."""
+    target = random_target(seed)
+    U, V = target.factors
+    lengths = 2.0 ** torch.randint(
+        -5, 6, (len(U), 1), generator=torch.Generator().manual_seed(seed)
+    )
+    other = target.with_factors(Factors(lengths * U, V))
+    seen = {}
+    for unit in ("own", "relative"):
+        threat = Threat(unit=unit, side=side)
+        one, two = (measure(each, attack, threat, SIZES).curve for each in (target, other))
+        seen[unit] = all(np.array_equal(one.per_user[n], two.per_user[n]) for n in one.per_user)
+    assert seen["own"]
+    assert not seen["relative"] or side == "items", "so it can fail"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_neither_do_attacks_where_the_items_stay(seed):
+    target = random_target(seed)
+    U, V = target.factors
+    lengths = 2.0 ** torch.randint(
+        -5, 6, (len(U), 1), generator=torch.Generator().manual_seed(seed)
+    )
+    other = target.with_factors(Factors(lengths * U, V))
+    threat = Threat(unit="own", side="users")
+    one, two = (measure(each, "cutoff", threat, SIZES, steps=10).curve for each in (target, other))
+    for name, values in one.per_user.items():
+        np.testing.assert_array_equal(two.per_user[name], values)
+    assert one["ndcg@10"][-1] < one["ndcg@10"][0]
+    relative = Threat(side="users")
+    one, two = (measure(e, "cutoff", relative, SIZES, steps=10).curve for e in (target, other))
+    assert not np.array_equal(one.per_user["ndcg@10"], two.per_user["ndcg@10"])
 
 
 def test_absolute_curves_do_see_the_scale():
@@ -139,26 +197,73 @@ def test_a_result_in_words_and_values():
     target = random_target(0)
     result = measure(target, "pgd-softmax", epsilons=[0, 0.2], ks=(5, 10), steps=3)
     text = str(result)
-    assert text.splitlines()[0].split("  ")[-1].strip() == "worst of 2 random: ndcg@5"
-    assert "pgd (3 steps, 1 start; the worst of it and fgm, user by user) on softmax" in text
+    lines = text.splitlines()
+    assert (
+        lines[0] == "joint: one perturbation for all users; the attacker knows the training pairs"
+    )
+    assert lines[1].split("  ")[-3].strip() == "worst of 2 random: ndcg@5"
+    assert lines[1].split("  ")[-2].strip() == "per user: ndcg@5"
+    assert lines[1].split("  ")[-1].strip() == "per user, 2 random: ndcg@5"
+    assert "pgd (3 steps, 1 start; or its first step, whichever leaves less) on softmax" in text
     assert "row budget on both, in median row norms" in text
-    assert f"{result.curve['mrr@5'][1]:.4f}" in text
-    assert f"{result.control['ndcg@5'][1]:.4f}" in text
+    for shown in (result.curve["mrr@5"], result.control["ndcg@5"], result.per_user["ndcg@5"]):
+        assert f"{shown[1]:.4f}" in lines[3]
     data = json.loads(json.dumps(result.as_dict(), allow_nan=False))
     assert data["random"] == result.control.as_lists()
+    assert data["per_user"] == result.per_user.as_lists()
+    assert data["random_per_user"] == result.per_user_control.as_lists()
     assert (data["random_draws"], data["unit"], data["knowledge"]) == (2, "relative", "data")
+    assert (data["kind"], data["budget"]) == ("joint", "row")
     certified = measure(target, "certificate", epsilons=[0, 0.2], bound="plain")
     assert "random" not in certified.as_dict()
     assert certified.as_dict()["bound"] == "plain"
-    assert "positives" not in certified.as_dict()
+    assert certified.as_dict()["kind"] == "certified"
     assert "certified lower bound (plain)" in str(certified)
+    assert str(certified).startswith("certified: no attack of the size leaves any user less\n")
     assert "coverage" not in str(certified)
-    assert "bound" not in measure(target, "personal", epsilons=[0, 0.2]).as_dict()
-    assert "each user attacked alone" in str(measure(target, "personal", epsilons=[0]))
+    alone = measure(target, "personal", epsilons=[0, 0.2])
+    assert "bound" not in alone.as_dict()
+    assert alone.as_dict()["kind"] == "each user alone"
+    assert alone.as_dict()["random"] == alone.control.as_lists()
+    assert "each user attacked alone" in str(alone)
     assert measure(target, "fgm-bce", epsilons=[0], control=False).as_dict().get("random") is None
     labels = measure(target, "fgm-bce", Threat(knowledge="labels"), [0])
-    assert "fgm on bce against the pairs that count: an oracle;" in str(labels)
-    assert "oracle" not in str(measure(target, "random", Threat(knowledge="labels"), [0]))
+    assert "the attacker knows the labels (the pairs that count)" in str(labels)
+    assert "per user" not in str(labels), "one perturbation is all there is"
+    noise = measure(target, "random", Threat(knowledge="labels"), [0])
+    assert "the attacker knows nothing but the embeddings" in str(noise)
+
+
+def test_auto_says_both_numbers_and_what_labels_are_worth():
+    result = measure(random_target(0), "auto", epsilons=[0, 0.2], ks=(5, 10), steps=3)
+    lines = str(result).splitlines()
+    assert lines[0] == (
+        "joint: one perturbation for all users; "
+        "the attacker knows the labels (the pairs that count)"
+    )
+    for words in ("per user: ndcg@5", "worst of 4 random: ndcg@5", "knows data: ndcg@5"):
+        assert words in lines[1]
+    assert f"{result.with_data.curve['ndcg@5'][1]:.4f}" == lines[3].split()[-1]
+    assert "auto (3 steps, 1 start at the cutoff, or one step on a loss" in lines[-1]
+    data = json.loads(json.dumps(result.as_dict(), allow_nan=False))
+    metrics = {name for name in data if "@" in name}
+    expected = {
+        *("attack", "objective", "kind", "budget", "relative", "unit", "side", "knowledge"),
+        *("epsilons", "realised", "protocol", "per_user", "random", "random_per_user"),
+        *("random_draws", "with_data", "members", "unevenness"),
+    }
+    assert set(data) - metrics == expected
+    for part in (data["per_user"], data["random"], data["random_per_user"]):
+        assert set(part) == metrics
+    assert set(data["with_data"]) == {*metrics, "per_user"}
+    assert data["with_data"]["per_user"] == result.with_data.per_user.as_lists()
+    assert data["knowledge"] == "labels"
+    assert "oracle" not in str(result) + json.dumps(data)
+    usual = measure(random_target(0), "auto", epsilons=[0])
+    assert f"auto ({STEPS['auto']} steps, 1 start" in str(usual)
+    assert f"auto ({_GUESSING_STEPS} steps, 1 start" in str(usual.with_data), (
+        "who guesses takes fewer"
+    )
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -168,21 +273,30 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("attack", NAMES)
 def test_the_same_result_twice_touches_nothing(tmp_path, attack):
     target = random_target(0)
-    first = measure(target, attack, epsilons=[0, 0.2])
+    first = measure(target, attack, epsilons=[0, 0.2], steps=3)
     path, replaced = first.save(tmp_path)
     assert (path, replaced) == (tmp_path / f"{first.stem}.json", False)
     before = {p: p.stat().st_mtime_ns for p in tmp_path.iterdir()}
     expected = 2 if first.control is None or first.control is first.curve else 4
-    assert len(before) == expected
-    assert measure(target, attack, epsilons=[0, 0.2]).save(tmp_path) == (path, False)
+    assert len(before) == expected + 2 * (attack == "auto"), "and what it does without labels"
+    assert measure(target, attack, epsilons=[0, 0.2], steps=3).save(tmp_path) == (path, False)
     assert {p: p.stat().st_mtime_ns for p in tmp_path.iterdir()} == before
     loaded = RobustnessCurve.load(path)
     assert loaded.as_dict() == first.curve.as_dict()
+    assert json.loads(path.read_text())["kind"] == first.curve.kind
+    if attack == "auto":
+        companion = measure(target, attack, Threat(knowledge="data"), [0, 0.2], steps=3)
+        other = tmp_path / f"{companion.stem}.json"
+        assert other.stem == path.stem.replace("-labels", "")
+        assert RobustnessCurve.load(other).as_dict() == first.with_data.curve.as_dict()
+        assert RobustnessCurve.load(other).as_dict() == companion.curve.as_dict()
+        assert companion.save(tmp_path) == (other, False)
+        assert {p: p.stat().st_mtime_ns for p in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize("attack", NAMES)
 def test_another_result_of_the_same_name_is_told(tmp_path, attack):
-    one, two = (measure(random_target(seed), attack, epsilons=[0, 0.2]) for seed in (0, 1))
+    one, two = (measure(random_target(seed), attack, epsilons=[0, 0.2], steps=3) for seed in (0, 1))
     assert one.stem == two.stem
     assert one.save(tmp_path)[1] is False
     assert two.save(tmp_path)[1] is True
@@ -230,8 +344,8 @@ def test_the_control_is_saved_once_under_one_name(tmp_path, unit):
         assert len(controls) == 2
         seen.add(tuple(sorted(controls.items())))
     assert len(seen) == 1
-    for name, draws in (("pgd-bpr", "worst-of-2"), ("auto", "worst-of-\\d-cumulative")):
-        result = measure(target, name, threat, SIZES)
+    for name, draws in (("pgd-bpr", "joint-of-2"), ("auto", "joint-of-4")):
+        result = measure(target, name, threat, SIZES, steps=2)
         result.save(tmp_path / name)
         (found,) = (p.stem for p in (tmp_path / name).glob("random*.json"))
         assert found == result.control_stem
@@ -247,7 +361,7 @@ SPECS = st.builds(
     st.sampled_from(
         [*NAMES, "robustcf.attacks:RandomNoise", "robustcf.attacks:FGM", "robustcf.attacks:FGM-bpr"]
     ),
-    st.sampled_from([1, 8, 80]),
+    st.sampled_from([None, 1, 8, _GUESSING_STEPS, STEPS["auto"]]),
     st.sampled_from([1, 2, 11]),
     st.sampled_from([0, 1, 12]),
     st.sampled_from(["tight", "plain"]),
@@ -255,9 +369,15 @@ SPECS = st.builds(
 THREATS = st.builds(
     Threat,
     st.sampled_from(list(BUDGETS)),
-    st.sampled_from(UNITS),
+    st.sampled_from(["relative", "absolute"]),
     st.sampled_from(SIDES),
-    st.sampled_from(KNOWLEDGE),
+    st.sampled_from([None, *KNOWLEDGE]),
+) | st.builds(
+    Threat,
+    st.just("row"),
+    st.just("own"),
+    st.sampled_from(SIDES),
+    st.sampled_from([None, *KNOWLEDGE]),
 )
 SIZE_LISTS = st.one_of(
     st.sampled_from(
@@ -280,9 +400,15 @@ PARTS = st.sampled_from(["test", "valid", "train"])
 def what_decides(spec: AttackSpec, threat: Threat, part: str, sizes, ks) -> tuple:
     """Everything that changes the result, written down apart from the package."""
     noise, bounds = spec.kind == "random", spec.kind == "certificate"
-    own = {"pgd": (spec.steps, spec.restarts, spec.seed if spec.restarts > 1 else None)}
     blind = noise or bounds or spec.kind == "personal"
-    knowledge = "-" if blind else ("labels" if threat.knowledge == "labels" else "other")
+    ensemble = spec.kind in ("auto", "cutoff")
+    known = threat.knowledge or ("labels" if ensemble else "data")
+    knowledge = "-" if blind else ("labels" if known == "labels" else "other")
+    # Held-out pairs that have to be guessed are worth fewer steps.
+    guessing = known == "data" and part != "train"
+    usual = {"pgd": 8}.get(spec.kind, _GUESSING_STEPS if guessing else STEPS["auto"])
+    many = (spec.steps or usual, spec.restarts, spec.seed if spec.restarts > 1 else None)
+    own = dict.fromkeys(("pgd", "auto", "cutoff"), many)
     return (
         *(spec.kind, spec.objective, own.get(spec.kind), spec.seed if noise else None),
         *(spec.bound if bounds else None, threat.norm, threat.unit, threat.side, knowledge),
@@ -320,13 +446,8 @@ def test_one_change_is_another_name(one, data):
 def test_the_name_of_a_control_tells_what_it_was_chosen_from(one):
     spec, *rest = one
     name = spec.control_file_name(*rest)
-    threat = rest[0]
-    if spec.kind == "pgd":
-        middle = "-worst-of-2"
-    elif spec.kind == "auto":
-        middle = f"-worst-of-{8 if threat.relative else 6}-cumulative"
-    else:
-        middle = ""
+    middles = {"pgd": "-joint-of-2", "auto": "-joint-of-4", "personal": "-worst-of-4"}
+    middle = middles.get(spec.kind, "")
     plain = AttackSpec("random", seed=spec.seed).file_name(*rest)
     assert name == plain.replace("random", f"random{middle}", 1)
 
@@ -336,7 +457,9 @@ def test_names_that_people_read():
     for name, threat, expected in (
         ("fgm-bce", Threat(), "fgm-bce-row-relative-e0_0.02_0.05_0.1_0.2-k10_20"),
         ("auto", Threat("spectral", "absolute", "users"),
-         "auto-spectral-absolute-users-e0_0.02_0.05_0.1_0.2-k10_20"),
+         "auto-spectral-absolute-users-labels-e0_0.02_0.05_0.1_0.2-k10_20"),
+        ("auto", Threat(knowledge="data"), "auto-row-relative-e0_0.02_0.05_0.1_0.2-k10_20"),
+        ("cutoff", Threat(unit="own"), "cutoff-row-own-labels-e0_0.02_0.05_0.1_0.2-k10_20"),
         ("certificate", Threat(), "certificate-row-relative-e0_0.02_0.05_0.1_0.2-k10_20"),
         ("fgm-softmax", Threat(knowledge="labels"),
          "fgm-softmax-row-relative-labels-e0_0.02_0.05_0.1_0.2-k10_20"),
@@ -346,7 +469,7 @@ def test_names_that_people_read():
     expected = "pgd-bpr-steps9-restarts2-seed3-row-relative-valid-e0.1-k5"
     assert spec.file_name(Threat(), "valid", (0.1,), (5,)) == expected
     assert spec.control_file_name(Threat(), "valid", (0.1,), (5,)) == (
-        "random-worst-of-2-seed3-row-relative-valid-e0.1-k5"
+        "random-joint-of-2-seed3-row-relative-valid-e0.1-k5"
     )
 
 
@@ -384,7 +507,7 @@ def test_the_table_of_targets_is_left_as_it_was():
     target = random_target(0)
     before = [part.clone() for part in target.factors]
     for attack in (*ATTACKS, "certificate", "personal", RandomNoise()):
-        measure(target, attack, epsilons=[0, 0.3])
+        measure(target, attack, epsilons=[0, 0.3], **({"steps": 3} if attack in NAMES else {}))
     for part, kept in zip(target.factors, before, strict=True):
         assert torch.equal(part, kept)
     assert isinstance(target, Target)

@@ -200,8 +200,9 @@ def test_a_gradient_attack_of_ones_own_gets_an_objective(here, answer):
 
 def test_an_objective_of_ones_own_is_attacked_and_trained(here, answer):
     trained(answer, "run")
-    mine = answer("attack", "run", "--objective", "my_module:Twice", *SIZES)
-    once = answer("attack", "run", "--objective", "bpr", *SIZES)
+    fgm = ("--attack", "fgm", "--objective")
+    mine = answer("attack", "run", *fgm, "my_module:Twice", *SIZES)
+    once = answer("attack", "run", *fgm, "bpr", *SIZES)
     assert (mine["attack"], mine["objective"]) == ("fgm", "my_module:Twice")
     assert Path(mine["file"]).name == "fgm-my_module.Twice-row-relative-e0_0.3-k10_20.json"
     assert mine["ndcg@10"] == once["ndcg@10"], "a direction does not see a factor of 2"
@@ -225,7 +226,7 @@ def test_a_model_and_a_regularizer_of_ones_own_go_all_the_way(here, answer, caps
     assert config.objective.name == "bpr"
     expected = found["test"]
     assert answer("evaluate", "own")["test"] == expected
-    attacked = answer("attack", "own", "--objective", "softmax", *SIZES)
+    attacked = answer("attack", "own", "--attack", "fgm", "--objective", "softmax", *SIZES)
     assert attacked["ndcg@10"][0] == found["test"]["ndcg@10"]
     assert attacked["ndcg@10"][1] < attacked["ndcg@10"][0]
     assert RunDir("own").label == "my_module:Wide, my_module:RowSum"
@@ -236,7 +237,7 @@ def test_a_model_and_a_regularizer_of_ones_own_go_all_the_way(here, answer, caps
     (entry,) = answer("recommend", "own", "--items", "i0", "i2", "i4", "-k", "3")["recommendations"]
     assert not {"i0", "i2", "i4"} & set(entry["items"])
     trained(answer, "plain", "--model", "bpr-mf", "--reg", "none")
-    answer("attack", "plain", "--objective", "softmax", *SIZES)
+    answer("attack", "plain", "--attack", "fgm", "--objective", "softmax", *SIZES)
     compared = answer("compare", "own", "plain", "--resamples", "999")
     labels = [group["label"] for group in compared["groups"]]
     assert labels == ["my_module:Wide, my_module:RowSum", "bpr-mf, none"]
@@ -293,7 +294,7 @@ def test_from_python(here):
     done = train(target.split, config)
     mine = Target.of(done)
     assert mine.label == "my_module:Wide, my_module:RowSum"
-    assert measure(mine, "auto", epsilons=[0, 0.1]).curve["ndcg@10"][0] > 0
+    assert measure(mine, "auto", epsilons=[0, 0.1], steps=3).curve["ndcg@10"][0] > 0
     assert TrainConfig.from_dict(json.loads(json.dumps(config.as_dict()))).resolved() == config
 
 
@@ -315,7 +316,8 @@ def test_what_an_attack_cannot_be_made_of(here, answer, refusal, option, kind, g
         ("my_module:Nothing", f"my_module:Nothing must be a subclass of {good} to serve as a"),
         ("my_module:RowSum", f"must be a subclass of {good}"),
     ):
-        assert message in refusal("attack", "run", option, name), name
+        words = (option, name) if option == "--attack" else ("--attack", "fgm", option, name)
+        assert message in refusal("attack", "run", *words), name
     assert "is not one of" in refusal("attack", "run", option, "my_module", code=2)
 
 

@@ -145,8 +145,11 @@ def test_without_held_out_pairs_it_is_judged_by_what_it_was_fit_on(seed):
     assert curve["ndcg@10"][1] < curve["ndcg@10"][0]
     certified = measure(target, "certificate", epsilons=[0, 0.01]).curve
     assert 0 < certified["ndcg@10"][1] <= certified["ndcg@10"][0]
-    labels = measure(target, "fgm-softmax", Threat(knowledge="labels"), [0, 1]).curve
-    assert labels["ndcg@10"].tolist() == curve["ndcg@10"].tolist(), "they are the same pairs"
+    cutoff = measure(target, "cutoff", epsilons=[0, 1], steps=5).curve
+    assert cutoff.threat.knowledge == "data"
+    assert cutoff["ndcg@10"][1] < curve["ndcg@10"][1], "it attacks the pairs that count"
+    with pytest.raises(InputError, match="knowledge 'labels' is about held-out pairs"):
+        measure(target, "fgm-softmax", Threat(knowledge="labels"), [0, 1])
     refit = Target(U, V, train, fit_on="train and valid")
     assert refit.evaluate().values == target.evaluate().values
 
@@ -234,6 +237,19 @@ def test_hardening_moves_no_ranking_whatever_the_sizes(seed, n_users, n_items):
     size = sum(float(part.square().sum()) for part in safer.factors)
     singular = np.linalg.svd((before - before.mean(dim=1, keepdim=True)).numpy(), compute_uv=False)
     assert size == pytest.approx(2 * singular.sum(), rel=1e-6), "no smaller one has these scores"
+
+
+def test_few_directions_are_for_the_asking():
+    target = random_target(0)
+    cut = harden(target, rank=2)
+    U, V = (part.double() for part in target.factors)
+    a, values, b = torch.linalg.svd(U @ (V - V.mean(dim=0)).T)
+    best = (a[:, :2] * values[:2]) @ b[:2]
+    scores = cut.factors.users.double() @ cut.factors.items.double().T
+    torch.testing.assert_close(scores, best, atol=1e-4, rtol=1e-4)
+    for wrong in (0, -1, 1.5, "all"):
+        with pytest.raises(InputError, match="rank must be"):
+            harden(target, rank=wrong)
 
 
 def test_shrinking_is_for_the_asking():

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from robustcf.attacks import BUDGETS, FGM, PGD, RandomNoise, Softmax
+from robustcf.attacks import BUDGETS, FGM, PGD, OwnRowBudget, RandomNoise, Softmax
 from robustcf.attacks.base import SIDES
 from robustcf.errors import InputError
 from robustcf.robustness import AttackSpec, Target, Threat, certified_radii, measure
@@ -23,11 +23,13 @@ SEEDS = [0, 1, 2]
     ("options", "message"),
     [
         ({"norm": "l1"}, "norm must be one of row, frobenius, spectral, got 'l1'"),
-        ({"unit": "percent"}, "unit must be one of relative, absolute, got 'percent'"),
+        ({"unit": "percent"}, "unit must be one of relative, own, absolute, got 'percent'"),
         ({"side": "rows"}, "side must be one of both, users, items, got 'rows'"),
         ({"knowledge": "all"}, "knowledge must be one of none, data, labels, got 'all'"),
         ({"norm": None}, "norm must be one of"),
         ({"unit": True}, "unit must be one of"),
+        ({"norm": "frobenius", "unit": "own"}, "goes with the norm 'row', got 'frobenius'"),
+        ({"norm": "spectral", "unit": "own"}, "goes with the norm 'row', got 'spectral'"),
     ],
 )
 def test_what_is_no_threat_is_refused(options, message):
@@ -35,29 +37,34 @@ def test_what_is_no_threat_is_refused(options, message):
         Threat(**options)
 
 
-def test_the_default_is_relative_on_both_sides_by_somebody_who_has_the_data():
-    assert Threat() == Threat("row", "relative", "both", "data")
+def test_the_default_is_relative_on_both_sides_by_whom_the_attack_assumes():
+    assert Threat() == Threat("row", "relative", "both", None)
     assert Threat().as_dict() == {
-        "norm": "row", "unit": "relative", "side": "both", "knowledge": "data",
+        "norm": "row", "unit": "relative", "side": "both", "knowledge": None,
     }  # fmt: skip
     json.dumps(Threat().as_dict())
 
 
-EVERY = list(itertools.product(BUDGETS, UNITS, SIDES, KNOWLEDGE))
+EVERY = [
+    words
+    for words in itertools.product(BUDGETS, UNITS, SIDES, KNOWLEDGE)
+    if words[1] != "own" or words[0] == "row"
+]
 
 
 @pytest.mark.parametrize("words", EVERY, ids="-".join)
 def test_every_threat_says_what_a_size_means(words):
     threat = Threat(*words)
     norm, unit, side, _ = words
-    assert threat.relative == (unit == "relative")
-    assert threat.budget.name == norm
+    assert threat.relative == (unit != "absolute")
+    assert threat.budget.name == ("own row" if unit == "own" else norm)
     assert f"{norm} budget" in threat.axis
     assert ("absolute" in threat.axis) == (not threat.relative)
     assert (side in threat.axis) == (side != "both")
     unit_words = {"row": "median row norms", "frobenius": "Frobenius", "spectral": "spectral norms"}
-    assert (unit_words[norm] in threat.axis) == threat.relative
-    assert threat.unit_words in ("absolute", f"in {threat.unit_words.removeprefix('in ')}")
+    assert (unit_words[norm] in threat.axis) == (unit == "relative")
+    assert ("each row's own length" in threat.axis) == (unit == "own")
+    assert threat.unit_words.removeprefix("in ") in threat.axis
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -72,12 +79,76 @@ def test_what_is_spent_is_what_numpy_measures(seed, norm, side):
         "frobenius": lambda X: np.sqrt((X**2).sum()),
         "spectral": lambda X: np.linalg.svd(X, compute_uv=False)[0],
     }[norm]
-    for unit in UNITS:
+    for unit in ("relative", "absolute"):
         curve = measure(target, "fgm-softmax", Threat(norm, unit, side), [0, 0.3]).curve
         for name, part in (("users", U), ("items", V)):
             whole = 0.3 * (size(part) if unit == "relative" else 1.0)
             expected = whole if side in ("both", name) else 0.0
             assert curve.realised[1][name] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("attack", ["fgm-softmax", "pgd-bpr", "cutoff", "auto", "random"])
+def test_own_sizes_are_shares_of_each_row(seed, side, attack, monkeypatch):
+    """By numpy: no row moves by more than its share, and the longest share is what is said."""
+    target = random_target(seed)
+    moved = []
+    evaluate = Target.evaluate
+
+    def watched(self, ks=(10, 20), factors=None):
+        if factors is not None and factors is not target.factors:
+            moved.append(factors)
+        return evaluate(self, ks, factors)
+
+    monkeypatch.setattr(Target, "evaluate", watched)
+    result = measure(target, attack, Threat(unit="own", side=side), [0, 0.3], steps=3)
+    assert moved
+    largest = dict.fromkeys(("users", "items"), 0.0)
+    for factors in moved:
+        for name, before, after in zip(largest, target.factors, factors, strict=True):
+            before, after = before.numpy(), after.numpy()
+            shares = np.linalg.norm(after - before, axis=1) / np.linalg.norm(before, axis=1)
+            assert shares.max() <= 0.3 * (1 + 1e-9)
+            assert shares.max() == 0 or side in ("both", name)
+            largest[name] = max(largest[name], shares.max())
+    assert max(largest.values()) == pytest.approx(0.3)
+    assert result.curve.threat.unit == "own"
+    for name, share in result.curve.realised[1].items():
+        assert share <= largest[name] + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("attack", "known"),
+    [("auto", "labels"), ("cutoff", "labels"), ("fgm-bce", "data"), ("pgd-softmax", "data"),
+     ("random", "none"), ("certificate", "labels"), ("personal", "labels"),
+     ("robustcf.attacks:FGM", "data")],
+)  # fmt: skip
+def test_unless_told_an_attacker_knows_what_the_attack_assumes(attack, known):
+    target = random_target(0)
+    options = {"steps": 2} if ":" not in attack else {}
+    result = measure(target, attack, epsilons=[0, 0.1], **options)
+    assert result.threat.knowledge == known
+    told = measure(target, attack, Threat(knowledge=known), [0, 0.1], **options)
+    assert result.as_dict() == told.as_dict()
+    assert result.stem == told.stem
+    assert ("-labels-" in result.stem) == (attack in ("auto", "cutoff"))
+    if result.control is not None:
+        assert result.control.threat.knowledge == "none"
+    for curve in (result.members or {}).values():
+        assert curve.threat.knowledge == known
+    alone = measure(Target(*target.factors, target.known), attack, epsilons=[0, 0.1], **options)
+    expected = {"random": "none", "certificate": "labels", "personal": "labels"}
+    assert alone.threat.knowledge == expected.get(attack, "data"), "no held-out pairs: no labels"
+    assert alone.with_data is None
+
+
+@pytest.mark.parametrize("attack", ["auto", "cutoff", "fgm-bce", "pgd-softmax"])
+def test_labels_need_pairs_that_were_held_out(attack):
+    target = random_target(0)
+    alone = Target(*target.factors, target.known)
+    with pytest.raises(InputError, match="knowledge 'labels' is about held-out pairs"):
+        measure(alone, attack, Threat(knowledge="labels"), [0, 0.1])
 
 
 def test_knowledge_is_which_pairs_are_pushed_down():
@@ -92,7 +163,7 @@ def test_knowledge_is_which_pairs_are_pushed_down():
     assert seen["labels"] < seen["data"], "who knows what counts does more harm"
 
 
-@pytest.mark.parametrize("attack", ["fgm-bce", "pgd-bpr", "auto"])
+@pytest.mark.parametrize("attack", ["fgm-bce", "pgd-bpr", "auto", "cutoff"])
 def test_who_knows_nothing_has_nothing_to_aim_at(attack):
     target = random_target(0)
     with pytest.raises(InputError, match="an attacker who knows nothing has no pairs to aim at"):
@@ -152,10 +223,13 @@ def test_an_attack_that_is_built_has_its_budget_and_options():
             measure(target, noise, epsilons=[0], **options)
     built = PGD(Softmax(target.known), BUDGETS["spectral"](), relative=False, side="items")
     result = measure(target, built, epsilons=[0, 0.5])
-    assert result.threat == Threat("spectral", "absolute", "items")
+    assert result.threat == Threat("spectral", "absolute", "items", "data")
     assert result.control.threat == Threat("spectral", "absolute", "items", "none")
     assert result.spec.name == "robustcf.attacks.gradient:PGD-softmax"
     assert measure(target, built).curve.epsilons == ATTACK_SIZES["absolute"]
+    own = measure(target, RandomNoise(OwnRowBudget()), epsilons=[0, 0.5])
+    assert own.threat == Threat("row", "own", "both", "data")
+    assert own.curve.as_lists() == own.control.as_lists()
 
 
 def test_sizes_when_none_are_asked_for():

@@ -59,6 +59,7 @@ def make_run(
         "epsilons": sizes,
         "users": np.arange(values.shape[1]),
         "protocol": Protocol("demo", "test", ("train",), values.shape[1], 0, 50),
+        "kind": "certified" if words[0] == "certificate" else "joint",
     } | facts
     RobustnessCurve(
         values={"ndcg@10": values.mean(axis=1), "coverage@10": np.zeros(len(values))},
@@ -183,7 +184,17 @@ def test_the_command_compares(runs, capsys):
     data = json.loads(capsys.readouterr().out)
     assert data["curve"] == full("fgm-bce-row-absolute")
     expected = {
-        *("curve", "attack", "objective", "budget", "relative", "unit", "side", "knowledge"),
+        *(
+            "curve",
+            "attack",
+            "kind",
+            "objective",
+            "budget",
+            "relative",
+            "unit",
+            "side",
+            "knowledge",
+        ),
         *("metric", "epsilons", "confidence", "resamples", "seed", "method", "groups"),
         *("contrasts", "words", "protocol"),
     }
@@ -202,7 +213,10 @@ def test_the_command_compares(runs, capsys):
     text = capsys.readouterr().out
     assert "ultragcn, two_to_inf is better at epsilon 0.1, 0.4" in text
     assert "sign-flip" in text
-    assert "row budget, absolute, attacker knows data" in text
+    assert data["kind"] == "joint"
+    first, second = text.splitlines()[:2]
+    assert first == "joint (one perturbation for all users), the attacker knows the training pairs"
+    assert second == f"{full('fgm-bce-row-absolute')}; epsilon: row budget, absolute"
 
 
 def test_the_strongest_common_curve_is_taken(tmp_path, capsys):
@@ -221,24 +235,38 @@ def test_the_strongest_common_curve_is_taken(tmp_path, capsys):
         for folder, train in zip(folders, trains, strict=True):
             make_run(folder, values, train=train, name=name)
         assert common_curves([open_run(f) for f in folders])[0].name == full(name)
-    # Neither an oracle nor valid is what an attacker does to the test rankings.
+    # Valid is not what an attacker does to the test rankings; who knows the labels is stronger.
     for folder, train in zip(folders, trains, strict=True):
         protocol = Protocol("demo", "valid", ("train",), USERS, 0, 50)
         make_run(folder, values, train=train, name="auto-row-relative-valid", protocol=protocol)
-        make_run(folder, values, train=train, name="auto-row-relative-labels")
     opened = [open_run(f) for f in folders]
     assert common_curves(opened)[0].name == full("auto-row-absolute")
+    for name in ("fgm-bce-row-relative-labels", "pgd-softmax-row-relative-labels"):
+        for folder, train in zip(folders, trains, strict=True):
+            make_run(folder, values, train=train, name=name)
+        opened = [open_run(f) for f in folders]
+        assert common_curves(opened)[0].name == full("auto-row-absolute"), "a weaker attack"
+    for name in ("cutoff-row-relative-labels", "auto-row-absolute-labels"):
+        for folder, train in zip(folders, trains, strict=True):
+            make_run(folder, values, train=train, name=name)
+        opened = [open_run(f) for f in folders]
+        assert common_curves(opened)[0].name == full(name)
+    make_run(folders[0], values, train=trains[0], name="auto-row-relative-labels")
+    opened = [open_run(f) for f in folders]
+    assert common_curves(opened)[0].name == full("auto-row-absolute-labels")
     both = [full("fgm-bce-row-absolute"), full("fgm-bce-row-relative")]
-    with pytest.raises(InputError, match=f"may be {both[0]}, {both[1]}: name one"):
+    with pytest.raises(
+        InputError, match=f"may be {both[0]}, {both[1]}, fgm-bce-row-relative-labels"
+    ):
         common_curves(opened, "fgm-bce")
     for name in ("fgm-bce-row-absolute", both[0]):
         assert common_curves(opened, name)[1].name == both[0]
     # Finer sizes come before coarser ones of the same attack.
     for folder, train in zip(folders, trains, strict=True):
         finer = np.vstack([values, values[-1:]])
-        make_run(folder, finer, train=train, name="auto-row-absolute", sizes=(*SIZES, 0.8))
+        make_run(folder, finer, train=train, name="auto-row-absolute-labels", sizes=(*SIZES, 0.8))
     opened = [open_run(f) for f in folders]
-    assert common_curves(opened)[0].name == full("auto-row-absolute", (*SIZES, 0.8))
+    assert common_curves(opened)[0].name == full("auto-row-absolute-labels", (*SIZES, 0.8))
     with pytest.raises(InputError, match="--attack auto may be .*: name one of them"):
         common_curves(opened, "auto")
 
@@ -292,6 +320,22 @@ def test_curves_of_different_sizes_are_told_with_one_command(tmp_path, name, com
     assert said == command.format(a).replace("0 0.01", "0 0.1 0.4")
 
 
+def test_each_user_alone_is_compared_and_told_apart(runs, capsys):
+    values = planted(0, (0, 0, 0))
+    how = {"kind": "each user alone", "threat": Threat(unit="own", knowledge="labels")}
+    make_run(runs[0], values, name="personal-row-own", **how)
+    words = ["compare", str(runs[0]), str(runs[2]), "--attack", "personal", "--resamples", "999"]
+    assert run(words) == 1
+    command = f"robustcf attack {runs[2]} --personal --relative own --epsilons 0 0.1 0.4 --k 10"
+    assert capsys.readouterr().err.strip().endswith(command)
+    other = TrainConfig.of(reg="two_to_inf", seed=0)
+    make_run(runs[2], values, name="personal-row-own", train=other, **how)
+    assert run(words) == 0
+    first, second = capsys.readouterr().out.splitlines()[:2]
+    assert first == "each user alone, the attacker knows the labels"
+    assert second == f"{full('personal-row-own')}; epsilon: row budget, in lengths of each row"
+
+
 def test_an_attack_that_no_run_has_is_told_with_those_that_are_there(runs):
     opened = [open_run(path) for path in runs[1:]]
     saved = full("fgm-bce-row-absolute")
@@ -325,8 +369,9 @@ def test_certificates_alone_in_common_are_suggested_and_compared(tmp_path, capsy
     said = capsys.readouterr().err
     assert "--attack certificate compares by that" in said
     assert run(["compare", a, b, "--attack", "certificate", "--resamples", "999"]) == 0
-    header = capsys.readouterr().out.splitlines()[0]
-    assert header == f"{full(name)}; epsilon: row budget, absolute, certified, any attacker"
+    first, second = capsys.readouterr().out.splitlines()[:2]
+    assert first == "certified (no attack of the size leaves any user less)"
+    assert second == f"{full(name)}; epsilon: row budget, absolute"
 
 
 def test_what_cannot_be_compared_is_refused(runs, tmp_path, capsys):
@@ -343,11 +388,15 @@ def test_what_cannot_be_compared_is_refused(runs, tmp_path, capsys):
 
     assert "different data" in refusal(runs[0], changed("d", fingerprint="0" * 64))
     assert "differ in epsilons" in refusal(runs[0], changed("e", values[:2], sizes=(0.0, 0.1)))
-    relative = changed("r", threat=Threat())
-    assert "differ in relative (False, True)" in refusal(runs[0], relative)
-    spectral = changed("b", threat=Threat("spectral", "absolute"))
+    relative = changed("r", threat=Threat(knowledge="data"))
+    assert "differ in unit (absolute, relative)" in refusal(runs[0], relative)
+    own = changed("o", threat=Threat(unit="own", knowledge="data"))
+    assert "differ in unit (absolute, own)" in refusal(runs[0], own)
+    per_user = changed("w", kind="per user")
+    assert "differ in kind (joint, per user)" in refusal(runs[0], per_user)
+    spectral = changed("b", threat=Threat("spectral", "absolute", knowledge="data"))
     assert "differ in budget" in refusal(runs[0], spectral)
-    one_side = changed("s", threat=Threat("row", "absolute", "users"))
+    one_side = changed("s", threat=Threat("row", "absolute", "users", "data"))
     assert "differ in side (both, users)" in refusal(runs[0], one_side)
     protocol = Protocol("demo", "test", ("train", "valid"), USERS, 0, 50)
     assert "differ in protocol" in refusal(runs[0], changed("p", protocol=protocol))
@@ -363,6 +412,64 @@ def test_what_cannot_be_compared_is_refused(runs, tmp_path, capsys):
     assert "coverage is of the whole list" in capsys.readouterr().err
     (runs[0] / "robustness" / "broken.json").write_text("{")
     assert "cannot be read as a run" in refusal(*runs)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("attack", ["auto", "pgd"])
+def test_ensembles_of_older_formats_are_per_user_and_never_mixed(tmp_path, capsys, attack, number):
+    """They were taken user by user, and have no word of it in their files."""
+    trains = (TrainConfig(), TrainConfig.of(reg="none"), TrainConfig.of(reg="two_to_inf"))
+    on, values = ("-softmax" if attack == "pgd" else ""), planted(0, (0, 0, 0))
+    name = f"{attack}{on}-row-relative"
+    new, old, other = (
+        make_run(tmp_path / folder, values, train=train, name=name)
+        for folder, train in zip(("new", "old", "other"), trains, strict=True)
+    )
+    for folder in (old, other):
+        (path,) = (folder / "robustness").glob("*.json")
+        facts = json.loads(path.read_text())
+        del facts["kind"]
+        facts["format"] = f"robustcf curve {number}"
+        if number == 1:
+            del facts["unit"], facts["knowledge"]
+            home = folder / "attacks"
+            home.mkdir()
+            (folder / "robustness" / f"{path.stem}.npz").rename(home / f"{attack}{on}-row.npz")
+            path.unlink()
+            path = home / f"{attack}{on}-row.json"
+        path.write_text(json.dumps(facts))
+    assert run(["compare", str(new), str(old)]) == 1
+    assert "differ in kind (joint, per user)" in capsys.readouterr().err
+    assert run(["compare", str(other), str(old), "--resamples", "999"]) == 0
+    header = capsys.readouterr().out.splitlines()[0]
+    assert header.startswith("per user (each user's worst of several perturbations), the attacker")
+    assert run(["compare", str(other), str(old), "--resamples", "999", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "per user"
+    for folder, train in zip((new, old), trains, strict=False):
+        make_run(folder, values, train=train, name="fgm-bce-row-relative")
+    words = ["compare", str(new), str(old), "--resamples", "999", "--json", "--attack", "fgm"]
+    assert run(words) == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "joint"
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("auto", "--attack auto"),
+        ("cutoff-steps3", "--attack cutoff --steps 3"),
+        ("auto-row-relative-labels-e0_0.1-k10",
+         "--attack auto --budget row --epsilons 0 0.1 --k 10"),
+        ("auto-row-relative-e0_0.1-k10",
+         "--attack auto --knowledge data --budget row --epsilons 0 0.1 --k 10"),
+        ("auto-row-own-users-labels-e0_0.1-k10",
+         "--attack auto --budget row --relative own --side users --epsilons 0 0.1 --k 10"),
+    ],
+)  # fmt: skip
+def test_names_of_the_headline_attack_lead_to_its_command(runs, name, options):
+    with pytest.raises(InputError) as caught:
+        common_curves([open_run(path) for path in runs[1:]], name)
+    commands = str(caught.value).split("make it with: ")[1].split("; ")
+    assert commands == [f"robustcf attack {path} {options}" for path in runs[1:]]
 
 
 def test_files_that_are_no_whole_curves_are_passed_over(runs):

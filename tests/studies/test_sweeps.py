@@ -171,8 +171,8 @@ def test_attack_sweep_and_certify_write_the_same_bytes(whole, bare, capsys):
     folder = bare("none-seed0")
     sizes = ["--epsilons", *map(str, SIZES)]
     for words in (
-        ["attack", "--objective", "bce"],
-        ["attack", "--objective", "softmax"],
+        ["attack", "--attack", "fgm", "--objective", "bce"],
+        ["attack", "--attack", "fgm", "--objective", "softmax"],
         ["certify"],
     ):
         assert run([words[0], str(folder), *words[1:], *sizes, "--json"]) == 0
@@ -242,11 +242,17 @@ def test_certificates_by_certify_and_by_sweep_are_compared(whole, bare, capsys):
         ["attack", "--attack", "fgm", "--objective", "softmax", "--knowledge", "labels",
          "--budget", "frobenius", "--absolute", "--users", "--epsilons", "0.5"],
         ["attack", "--attack", "random", "--seed", "9", "--epsilons", "0", "0.1"],
-        ["attack", "--attack", "auto", "--side", "items", "--epsilons", "0", "0.1", "--k", "5"],
+        ["attack", "--attack", "auto", "--side", "items", "--epsilons", "0", "0.1", "--k", "5",
+         "--steps", "2"],
+        ["attack", "--attack", "auto", "--knowledge", "data", "--epsilons", "0", "0.1",
+         "--steps", "2"],
+        ["attack", "--attack", "cutoff", "--relative", "own", "--epsilons", "0", "0.1", "--steps",
+         "2", "--restarts", "2", "--seed", "3"],
+        ["certify", "--relative", "own", "--epsilons", "0", "0.01"],
         ["certify", "--bound", "plain", "--absolute", "--side", "users", "--k", "4",
          "--epsilons", "0", "0.01"],
     ],
-    ids=["pgd", "fgm", "random", "auto", "certify"],
+    ids=["pgd", "fgm", "random", "auto", "auto-data", "cutoff-own", "certify-own", "certify"],
 )  # fmt: skip
 def test_the_command_that_is_named_makes_the_very_curve(bare, capsys, words):
     """Whatever the settings: run what the message says, and the comparison goes through."""
@@ -346,7 +352,8 @@ def test_runs_at_a_time_change_nothing(whole, plan, tmp_path):
         ({"seeds": (0, 1, 2)}, "seeds"),
         ({"regs": ("weight_decay",)}, "regs"),
         ({"attacks": ("fgm-bce",)}, "attacks"),
-        ({"relative": False}, "relative True, not False"),
+        ({"unit": "absolute"}, "unit relative, not absolute"),
+        ({"unit": "own"}, "unit relative, not own"),
         ({"changes": {**CHANGES, "dim": 5}}, "changes"),
         ({"threads": 2}, "threads 1, not 2"),
         ({"budget": "frobenius"}, "budget"),
@@ -379,13 +386,40 @@ def test_a_folder_keeps_its_data_and_its_runs(whole, plan, table, tmp_path):
 
 @pytest.mark.usefixtures("no_pictures")
 def test_sweeps_of_other_attacks_may_share_runs(whole, plan, tmp_path):
-    other = SweepPlan(**{**_fields(plan), "attacks": ("pgd-softmax",), "relative": False})
+    other = SweepPlan(**{**_fields(plan), "attacks": ("pgd-softmax",), "unit": "absolute"})
     found = sweep(other, tmp_path / "other", runs=whole.out / "runs")
     assert found.attacks == ["pgd-softmax"]
     assert found.first.epsilons == SIZES
     clean = found.values("pgd-softmax", "none")[:, 0]
     np.testing.assert_array_equal(clean, whole.values("fgm-bce", "none")[:, 0])
     assert not (tmp_path / "other" / "runs").exists()
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_ensembles_of_older_formats_are_made_again(whole, plan, tmp_path):
+    """A file of the same name that was taken user by user is no joint curve."""
+    shutil.copytree(whole.out / "runs", tmp_path / "runs")
+    other = SweepPlan(**{**_fields(plan), "attacks": ("pgd-softmax",)})
+    expected = sweep(other, tmp_path / "new", runs=tmp_path / "runs")
+    (path,) = (tmp_path / "runs" / "none-seed0" / "robustness").glob(
+        "pgd-softmax-row-relative*.json"
+    )
+    kept = path.read_bytes()
+    facts = json.loads(kept) | {"format": "robustcf curve 2"}
+    del facts["kind"]
+    facts["ndcg@10"] = [0.0] * len(SIZES)
+    path.write_text(json.dumps(facts))
+    # Its plan, too, was written before units had names.
+    old = tmp_path / "old"
+    old.mkdir()
+    plan_of = json.loads((tmp_path / "new" / execute.PLAN).read_text())
+    assert plan_of.pop("unit") == "relative"
+    (old / execute.PLAN).write_text(json.dumps(plan_of | {"relative": True}))
+    found = sweep(other, old, runs=tmp_path / "runs")
+    assert path.read_bytes() == kept
+    np.testing.assert_array_equal(
+        found.values("pgd-softmax", "none"), expected.values("pgd-softmax", "none")
+    )
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -396,14 +430,20 @@ def test_auto_is_the_worst_of_all_and_certificates_need_rows(whole, plan, tmp_pa
     assert list(found.curves) == [*attacks, "random-auto", "random", "random-pgd"]
     trained = RunDir(whole.out / "runs" / "none-seed0")
     target = trained.target(trained.split())
-    for unit in ("relative", "absolute"):
-        result = measure(target, "auto", Threat(unit=unit), [0.1])
-        assert result.draws == len(result.members)
+    result = measure(target, "auto", Threat(unit="absolute"), [0.1], steps=2)
+    assert result.draws == len(result.members)
     mean = [found.area(name, "none") for name in ("random-auto", "random-pgd", "random")]
     assert mean == sorted(mean), "the worst of more is worse"
     for reg in plan.regs:
         for attack in attacks[1:]:
             assert (found.values("auto", reg) <= found.values(attack, reg) + 1e-7).all()
+    assert found.words("auto").startswith("joint (one perturbation for all users), the attacker")
+    assert found.words("auto").endswith("knows the labels")
+    assert found.words("pgd-bpr").endswith("knows the training pairs")
+    assert found.words("random-auto").endswith("knows nothing")
+    report = (tmp_path / "other" / "report.md").read_text()
+    for name in found.curves:
+        assert f"- `{name}` is {found.words(name)}." in report
     said = findings(found)
     first = next(n for n, sentence in enumerate(said) if sentence.startswith("Area under"))
     assert "against `auto`, the headline attack" in said[first]
@@ -586,7 +626,38 @@ def test_the_command_sweeps_and_reports(table, tmp_path, capsys):
     assert Path(data["report"]).is_file()
     # Without --threads a sweep goes on with those it was begun with.
     assert run([*words[:-2], "--out", out]) == 0
-    assert "fgm-softmax  none" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "fgm-softmax  none" in told
+    joint = "joint (one perturbation for all users), the attacker knows"
+    assert told.splitlines()[:3] == [
+        f"fgm-softmax: {joint} the training pairs",
+        f"random: {joint} nothing",
+        "certificate: certified (no attack of the size leaves any user less)",
+    ]
     assert run([*words, "--out", out, "--epsilons", "0", "1"]) == 1
     assert "another --out" in capsys.readouterr().err
     assert run([*words, "--out", out, "--seeds", "0"]) == 2
+    assert run([*words, "--out", out, "--relative", "own"]) == 2
+    assert "--relative and --absolute exclude each other" in capsys.readouterr().err
+
+
+def test_the_command_sweeps_by_the_headline_attack_and_own_lengths(table, tmp_path, capsys):
+    words = ["sweep", "--dataset", table, "--regs", "none", "--seeds", "1", "--relative", "own"]
+    words += ["--epsilons", "0", "0.1", "--set", "dim=4", "--set", "epochs=1", "--threads", "1"]
+    out = str(tmp_path / "out")
+    assert run([*words, "--out", out, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["plan"]["unit"] == "own"
+    assert data["plan"]["attacks"] == ["auto"]
+    assert data["axis"] == "epsilon, row budget, in each row's own length"
+    assert list(data["curves"]) == ["auto", "random-auto", "certificate"]
+    trained = RunDir(Path(out) / "runs" / "none-seed0")
+    target = trained.target(trained.split())
+    result = measure(target, "auto", Threat(unit="own"), [0, 0.1])
+    for name, curve in (("auto", result.curve), ("random-auto", result.control)):
+        found = data["curves"][name]["none"]["ndcg@10"][0]
+        np.testing.assert_allclose(found, curve["ndcg@10"], atol=1e-7)
+    assert run([*words, "--out", out]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == ("auto: joint (one perturbation for all users), the attacker knows the labels")
+    assert "--relative own" in (Path(out) / "report.md").read_text()

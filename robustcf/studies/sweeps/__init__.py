@@ -5,8 +5,8 @@ Example:
     >>> plan = SweepPlan("demo", regs=("weight_decay", "two_to_inf"), seeds=(0, 1))
     >>> print(plan.command())
     robustcf sweep --dataset demo --model ultragcn --regs weight_decay two_to_inf --seeds 2
-    --attacks fgm-bce fgm-softmax auto --epsilons 0 0.02 0.05 0.1 0.2 --relative --budget row
-    --preset tuned --threads 1 --out DIR
+    --attacks auto --epsilons 0 0.02 0.05 0.1 0.2 --relative --budget row --preset tuned
+    --threads 1 --out DIR
 
     ``sweep(plan, "DIR")`` does it.
 """

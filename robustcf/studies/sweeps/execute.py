@@ -98,6 +98,8 @@ def _kept_plan(folder: Path) -> dict[str, Any] | None:
     try:
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         kept["threads"] = int(kept["threads"])
+        if "relative" in kept:  # before units had names
+            kept["unit"] = "relative" if kept.pop("relative") else "absolute"
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{path} is no plan of a sweep ({error!r}): choose another --out"
@@ -129,9 +131,13 @@ def _complete(plan: SweepPlan, home: Path, reg: str, seed: int, split: Split) ->
 
 
 def _is_whole(run: SavedRun, stem: str) -> bool:
-    """Whether a run has a curve, and the values of its users can be read."""
+    """Whether a run has a curve, and the values of its users can be read.
+
+    Until format 3 of curves, ensembles were taken user by user: such a one is made again.
+    """
     try:
-        return stem in run.curves and len(run.curves[stem].users()) > 0
+        curve = run.curves.get(stem)
+        return curve is not None and curve.facts["kind"] != "per user" and len(curve.users()) > 0
     except InputError:
         return False
 

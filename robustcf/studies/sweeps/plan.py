@@ -41,8 +41,9 @@ class SweepPlan:
         attacks: names, see :mod:`robustcf.robustness.table`; the random control is always added,
             and the certificate where the budget has one.
         epsilons: ascending.
-        relative: whether they are in units of the factors' own size: the only ones that compare
-            models of different scale.
+        unit: of the sizes: ``relative``, ``own`` or ``absolute``, see
+            :class:`robustcf.robustness.Threat`; absolute ones do not compare models of different
+            scale.
         budget: the norm that epsilon bounds.
         preset: ``tuned``: settings chosen on valid; or ``paper``: the paper's table.
         changes: training settings that differ from the preset, for all runs.
@@ -62,9 +63,9 @@ class SweepPlan:
     model: str = "ultragcn"
     regs: tuple[str, ...] = ("weight_decay", "two_to_inf", "max_norm")
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    attacks: tuple[str, ...] = ("fgm-bce", "fgm-softmax", AUTO)
+    attacks: tuple[str, ...] = (AUTO,)
     epsilons: tuple[float, ...] = ATTACK_SIZES["relative"]
-    relative: bool = True
+    unit: str = "relative"
     budget: str = "row"
     preset: str = "tuned"
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -95,7 +96,7 @@ class SweepPlan:
     @property
     def threat(self) -> Threat:
         """What the attackers may do."""
-        return Threat(norm=self.budget, unit="relative" if self.relative else "absolute")
+        return Threat(norm=self.budget, unit=self.unit)
 
     @property
     def measured(self) -> list[str]:
@@ -130,7 +131,8 @@ class SweepPlan:
         words = ["robustcf", "sweep", "--dataset", Path(self.dataset).name, "--model", self.model]
         words += ["--regs", *self.regs, "--seeds", str(len(self.seeds))]
         words += ["--attacks", *self.attacks, "--epsilons", *(f"{e:g}" for e in self.epsilons)]
-        words += ["--relative" if self.relative else "--absolute", "--budget", self.budget]
+        words += {"own": ["--relative", "own"]}.get(self.unit, [f"--{self.unit}"])
+        words += ["--budget", self.budget]
         words += ["--preset", self.preset, "--threads", str(self.threads)]
         for key, value in self.changes.items():
             words += ["--set", f"{key}={json.dumps(value)}"]

@@ -19,8 +19,9 @@ from robustcf.support.runtime import environment
 _BCE = "fgm-bce"
 _BESIDE = {
     RANDOM: "the same budget in a random direction",
-    CONTROLS["pgd"]: "the worse of two random directions, user by user",
-    CONTROLS[AUTO]: "the worst of as many random directions as `auto` has members, user by user",
+    CONTROLS["pgd"]: "the worse of two random directions, one for all users",
+    CONTROLS[AUTO]: "the worst of as many random directions as `auto` has members, one for all "
+    "users",
     CERTIFICATE: "certified lower bound on the mean, valid for every attack of this size",
 }
 
@@ -30,6 +31,7 @@ def write_report(summary: Summary) -> None:
     parts = [
         f"# {summary.plan.model} on {summary.first.facts['protocol']['dataset']} under attack",
         "## What the result says",
+        "\n".join(f"- `{name}` is {summary.words(name)}." for name in summary.curves),
         "\n".join(f"- {finding}" for finding in findings(summary)),
         "## Curves",
         *(_attack_section(summary, attack) for attack in summary.attacks),
@@ -104,7 +106,7 @@ def _weaker_than_noise(summary: Summary) -> list[str]:
 
 def _uneven(summary: Summary) -> list[str]:
     """Settings for which the unit of a relative row budget says little."""
-    if not summary.plan.relative or summary.plan.budget != "row":
+    if summary.plan.unit != "relative" or summary.plan.budget != "row":
         return []
     words = {
         setting: uneven_words(curves[0].facts.get("unevenness", {}))
@@ -112,7 +114,7 @@ def _uneven(summary: Summary) -> list[str]:
     }
     return [
         f"{setting}: {found}. A size in medians is small for the long rows, which rank first, "
-        "so its curves flatter it. `--budget frobenius` has a unit that counts every row."
+        "so its curves flatter it. With `--relative own` every row has a unit of its own."
         for setting, found in words.items()
         if found
     ]

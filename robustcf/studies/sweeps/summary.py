@@ -18,7 +18,7 @@ import numpy.typing as npt
 from robustcf.data import Split
 from robustcf.robustness import AttackSpec
 from robustcf.robustness.table import CERTIFICATE, CUTOFFS
-from robustcf.runs.saved import SavedCurve, open_run
+from robustcf.runs.saved import SavedCurve, kind_words, open_run
 from robustcf.studies.comparison import Comparison, compare
 from robustcf.studies.plots import Kind, Line, Panel, plot_panels
 from robustcf.studies.statistics import area
@@ -139,6 +139,10 @@ class Summary:
         ]
         return Panel(lines, axis(self.first.facts), display(metric), title)
 
+    def words(self, name: str) -> str:
+        """Whose perturbation a curve is of, and what the attacker knows."""
+        return kind_words(next(iter(self.curves[name].values()))[0].facts)
+
     def metrics(self, name: str) -> list[str]:
         """The metrics that a curve of this name has; certificates know no coverage."""
         if name not in self.curves:
@@ -150,6 +154,7 @@ class Summary:
 def axis(facts: Mapping[str, Any]) -> str:
     """What epsilon means, short enough for a panel."""
     unit = {"row": "median row norms"}.get(facts["budget"], f"{facts['budget']} norms")
+    unit = "each row's own length" if facts["unit"] == "own" else unit
     where = f"in {unit}" if facts["relative"] else "absolute"
     return f"epsilon, {facts['budget']} budget, {where}"
 

@@ -1,0 +1,447 @@
+"""The attack at the cutoff: its formula by autograd, what it keeps, what it may spend."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from robustcf.attacks import (
+    BUDGETS,
+    FGM,
+    Cutoff,
+    FrobeniusBudget,
+    OwnRowBudget,
+    RowBudget,
+    Softmax,
+    SpectralBudget,
+)
+from robustcf.attacks.cutoff import HeadOfRanking
+from robustcf.data import Interactions, checkerboard
+from robustcf.errors import InputError
+from robustcf.factors import Factors
+from tests.robustness.helpers import random_world
+
+SEEDS = [0, 1, 2]
+ALL_BUDGETS = [RowBudget, OwnRowBudget, FrobeniusBudget, SpectralBudget]
+
+
+def pairs_of(dense: np.ndarray) -> Interactions:
+    return Interactions.from_pairs(*np.nonzero(dense), *dense.shape)[0]
+
+
+def world(seed: int, dtype=torch.float64, **sizes: int):
+    """Factors, train and test; some user has nothing to judge by."""
+    U, V, train, test = random_world(seed, **{"n_users": 12, "n_items": 25, "dim": 4, **sizes})
+    factors = Factors(torch.from_numpy(U).to(dtype), torch.from_numpy(V).to(dtype))
+    return factors, pairs_of(train), pairs_of(test)
+
+
+def naive_heads(U, V, train, k: int) -> list[list[int]]:
+    """For each user, the first 3 k candidates, by sorting the whole catalogue."""
+    scores = (U.double() @ V.double().T).numpy()
+    heads = []
+    for user, row in enumerate(scores):
+        hidden = set() if train is None else set(train.items_of(user).tolist())
+        candidates = [item for item in range(len(row)) if item not in hidden]
+        heads.append(sorted(candidates, key=lambda item: (-row[item], item))[: 3 * k])
+    return heads
+
+
+def naive_ndcg(U, V, train, test, k: int) -> list[float]:
+    """Of the users with something to judge by."""
+    found = []
+    for user, head in enumerate(naive_heads(U, V, train, k)):
+        own = set(test.items_of(user).tolist())
+        if own:
+            gained = sum(1 / math.log2(n + 2) for n, item in enumerate(head[:k]) if item in own)
+            best = sum(1 / math.log2(n + 2) for n in range(min(k, len(own))))
+            found.append(gained / best)
+    return found
+
+
+def naive_smooth(U, V, train, test, k: int, temperatures) -> torch.Tensor:
+    """The formula of the module, one user and one item after the other; one value per user."""
+    heads = naive_heads(U.detach(), V.detach(), train, k)
+    values, users = [], [u for u in range(len(U)) if len(test.items_of(u))]
+    for user, t in zip(users, temperatures, strict=True):
+        head, own = heads[user], test.items_of(user).tolist()
+        value = U.new_zeros(())
+        for i in (item for item in head if item in own):
+            rank = 1 + sum(
+                torch.sigmoid((U[user] @ V[j] - U[user] @ V[i]) / t) for j in head if j != i
+            )
+            rank = torch.as_tensor(rank, dtype=U.dtype)
+            value = value + torch.sigmoid(k + 0.5 - rank) / torch.log2(1 + rank)
+        values.append(value / sum(1 / math.log2(n + 2) for n in range(min(k, len(own)))))
+    return torch.stack(values)
+
+
+def temperatures_of(head: HeadOfRanking, seed: int, size: float = 1.0) -> torch.Tensor:
+    g = torch.Generator().manual_seed(seed)
+    return size * (0.2 + torch.rand(len(head.users), generator=g, dtype=torch.float64))
+
+
+# --- the formula ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("k", "sizes", "masked"),
+    [
+        (2, {}, True),
+        (5, {}, False),  # 15 places, and the training pairs are candidates
+        (7, {}, True),  # 21 places and 20 candidates: lists end
+        (40, {}, True),  # more than there are items
+        (3, {"n_items": 11, "dim": 1}, True),  # 9 places and 6 candidates
+    ],
+)
+def test_the_gradient_is_autograds(seed, k, sizes, masked):
+    (U, V), train, test = world(seed, **sizes)
+    seen = train if masked else None
+    head = HeadOfRanking(test, seen, k)
+    temperatures = temperatures_of(head, seed)
+    U.requires_grad_(), V.requires_grad_()
+    naive_smooth(U, V, seen, test, k, temperatures).sum().backward()
+    with torch.no_grad():
+        got = head.gradient(head.at(U, V), U, V, temperatures)
+    assert V.grad.abs().max() > 1e-3
+    torch.testing.assert_close(got[0], -U.grad)
+    torch.testing.assert_close(got[1], -V.grad)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_blocks_of_relevant_items_change_nothing(seed, monkeypatch):
+    (U, V), train, test = world(seed)
+    head = HeadOfRanking(test, train, 5)
+    whole = head.gradient(head.at(U, V), U, V, temperatures_of(head, seed))
+    monkeypatch.setattr("robustcf.attacks.cutoff._BLOCK", 3)
+    parts = head.gradient(head.at(U, V), U, V, temperatures_of(head, seed))
+    for one, two in zip(whole, parts, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("k", [1, 4, 12])
+def test_without_temperature_it_is_the_metric_but_for_the_soft_end(seed, k):
+    """Each hit counts by its place, and by a logistic in how far it is from the last place."""
+    (U, V), train, test = world(seed)
+    head = HeadOfRanking(test, train, k)
+    cold = naive_smooth(U, V, train, test, k, temperatures_of(head, seed, 1e-9))
+    expected = []
+    for user in head.users:
+        places = naive_heads(U, V, train, k)[user]
+        own = test.items_of(user).tolist()
+        gains = [
+            1 / math.log2(n + 2) / (1 + math.exp(n + 0.5 - k))
+            for n, item in enumerate(places)
+            if item in own
+        ]
+        expected.append(sum(gains) / sum(1 / math.log2(n + 2) for n in range(min(k, len(own)))))
+    np.testing.assert_allclose(cold.numpy(), expected, rtol=1e-6)
+    values = head.at(U, V).values
+    np.testing.assert_allclose(values, naive_ndcg(U, V, train, test, k), rtol=1e-12)
+    # Half a place inside the list counts sigmoid(1/2), and half a place outside the rest of it.
+    inside = sum(math.log2(n + 2) ** -1 / (1 + math.exp(k - n - 0.5)) for n in range(k))
+    outside = sum(math.log2(n + 2) ** -1 / (1 + math.exp(n + 0.5 - k)) for n in range(k, 3 * k))
+    assert (cold.numpy() >= values - inside / head.best - 1e-9).all()
+    assert (cold.numpy() <= values + outside / head.best + 1e-9).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("k", [2, 9, 60])
+def test_heads_are_the_rankings(seed, k):
+    (U, V), train, test = world(seed)
+    head = HeadOfRanking(test, train, k)
+    heads = head.at(U, V)
+    assert heads.items.shape == (len(head.users), min(3 * k, len(V)))
+    for row, user in enumerate(head.users):
+        expected = naive_heads(U, V, train, k)[user]
+        assert heads.items[row][heads.there[row]].tolist() == expected
+        own = test.items_of(user).tolist()
+        assert heads.hits[row].tolist()[: len(expected)] == [i in own for i in expected]
+        assert not heads.hits[row][~heads.there[row]].any()
+    assert head.users.tolist() == np.flatnonzero(test.user_degrees).tolist()
+
+
+def test_a_user_who_has_seen_everything_else_is_no_trouble():
+    """One candidate is left, the relevant one: nothing can pass it, and nothing is NaN."""
+    dense = np.zeros((2, 6), dtype=bool)
+    dense[0, 2] = dense[1, [0, 3]] = True
+    seen = np.zeros((2, 6), dtype=bool)
+    seen[0, [0, 1, 3, 4, 5]] = True
+    g = torch.Generator().manual_seed(0)
+    factors = Factors(torch.randn(2, 3, generator=g), torch.randn(6, 3, generator=g))
+    head = HeadOfRanking(pairs_of(dense), pairs_of(seen), 2)
+    users, items = head.gradient(head.at(*factors), *factors, torch.full((2,), 0.1))
+    assert torch.isfinite(users).all()
+    assert torch.isfinite(items).all()
+    assert not users[0].any()
+    attacked = Cutoff(pairs_of(dense), pairs_of(seen), 2, steps=5).perturb(factors, 0.5).factors
+    assert head.at(*attacked).values[0] == 1.0
+
+
+# --- what it keeps ----------------------------------------------------------------------------
+
+
+class Spy:
+    """All that the attack has seen: factors and values."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[tuple[torch.Tensor, torch.Tensor, np.ndarray]] = []
+        at = HeadOfRanking.at
+
+        def spied(head: HeadOfRanking, U, V):
+            heads = at(head, U, V)
+            self.seen.append((U.clone(), V.clone(), heads.values))
+            return heads
+
+        monkeypatch.setattr(HeadOfRanking, "at", spied)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("side", ["both", "items"])
+@pytest.mark.parametrize("budget", ALL_BUDGETS)
+@pytest.mark.parametrize("fixed", [(), (1, 3)])
+def test_the_best_of_all_steps_by_the_metric_comes_back(seed, side, budget, fixed, monkeypatch):
+    factors, train, test = world(seed)
+    spy = Spy(monkeypatch)
+    options = {"side": side, "fixed": fixed, "steps": 6, "restarts": 2, "seed": seed}
+    attacked = Cutoff(test, train, 5, budget(), **options).perturb(factors, 0.4)
+    means = [values.mean() for *_, values in spy.seen]
+    # The factors as they are (for the reach too), then after every step, of each start.
+    assert len(means) == 2 * (1 + 7)
+    left = np.mean(naive_ndcg(*attacked.factors, train, test, 5))
+    clean = np.mean(naive_ndcg(*factors, train, test, 5))
+    assert left == pytest.approx(min(means), abs=1e-12)
+    assert left < clean
+    assert means[0] == pytest.approx(clean, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("budget", [RowBudget, OwnRowBudget])
+def test_where_items_stay_every_user_keeps_their_own_best_step(seed, budget, monkeypatch):
+    factors, train, test = world(seed, n_users=40)
+    # Steps that jump to and fro: the last one is not the best for everybody.
+    monkeypatch.setattr("robustcf.attacks.cutoff._SHARES", (2.0, 2.0))
+    monkeypatch.setattr("robustcf.attacks.cutoff._MOMENTUM", 0.0)
+    spy = Spy(monkeypatch)
+    attack = Cutoff(test, train, 5, budget(), side="users", steps=8)
+    attacked = attack.perturb(factors, 0.6)
+    assert attacked.factors.items is factors.items
+    left = naive_ndcg(*attacked.factors, train, test, 5)
+    least = np.minimum.reduce([values for *_, values in spy.seen])
+    np.testing.assert_allclose(left, least, atol=1e-12)
+    means = [values.mean() for *_, values in spy.seen]
+    assert least.mean() < min(means), "from several steps: the test can fail"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("budget", [FrobeniusBudget, SpectralBudget])
+def test_users_who_share_a_budget_are_attacked_together(seed, budget, monkeypatch):
+    """Rows of several steps do not fit in one budget: the best single step counts."""
+    factors, train, test = world(seed)
+    spy = Spy(monkeypatch)
+    attack = Cutoff(test, train, 5, budget(), side="users", steps=8)
+    attacked = attack.perturb(factors, 0.3)
+    left = np.mean(naive_ndcg(*attacked.factors, train, test, 5))
+    assert left == pytest.approx(min(values.mean() for *_, values in spy.seen), abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_cannot_be_made_worse_is_left_alone(seed):
+    """Where the metric is 0 already, nothing is spent."""
+    factors, train, test = world(seed)
+    scores = (factors.users @ factors.items.T).numpy()
+    last = np.zeros(scores.shape, dtype=bool)
+    np.put_along_axis(last, scores.argmin(axis=1)[:, None], True, axis=1)
+    attacked = Cutoff(pairs_of(last), None, 2, steps=4).perturb(factors, 0.1)
+    assert torch.equal(attacked.factors.users, factors.users)
+    assert torch.equal(attacked.factors.items, factors.items)
+
+
+# --- one function of its arguments ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_it_is_deterministic_and_the_seed_is_of_the_second_start(dtype, monkeypatch):
+    factors, train, test = world(0, dtype)
+
+    def points(**options):
+        with monkeypatch.context() as patch:
+            spy = Spy(patch)
+            Cutoff(test, train, 5, steps=3, **options).perturb(factors, 0.3)
+        return [U for U, *_ in spy.seen]
+
+    def same(one, two):
+        return all(map(torch.equal, one, two))
+
+    once, twice = points(), points()
+    assert same(once, twice)
+    assert same(once, points(seed=1)), "nothing is drawn with one start"
+    more = points(restarts=2, seed=1)
+    assert same(more[: len(once)], once), "the first start is the same"
+    assert not same(more, points(restarts=2, seed=2))
+    assert same(more, points(restarts=2, seed=1))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("budget", ALL_BUDGETS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_relative_attacks_follow_a_change_of_scale_to_the_bit(seed, budget, dtype):
+    factors, train, test = world(seed, dtype)
+
+    def perturbed(u: float, v: float) -> Factors:
+        scaled = Factors(u * factors.users, v * factors.items)
+        found = Cutoff(test, train, 5, budget(), steps=5).perturb(scaled, 0.2).factors
+        return Factors(found.users / u, found.items / v)
+
+    plain = perturbed(1.0, 1.0)
+    for u, v in ((8.0, 1.0), (1.0, 0.25), (0.5, 64.0)):
+        other = perturbed(u, v)
+        if budget is SpectralBudget:  # its decomposition is somebody else's code
+            torch.testing.assert_close(other.users, plain.users)
+            torch.testing.assert_close(other.items, plain.items)
+        else:
+            assert torch.equal(other.users, plain.users)
+            assert torch.equal(other.items, plain.items)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_own_sizes_do_not_see_the_length_of_single_users(seed):
+    """Where items stay: users do not depend on each other, and each has a unit of their own."""
+    factors, train, test = world(seed, torch.float32)
+    g = torch.Generator().manual_seed(seed)
+    lengths = 2.0 ** torch.randint(-4, 5, (len(factors.users), 1), generator=g)
+
+    def perturbed(users: torch.Tensor, budget) -> torch.Tensor:
+        attack = Cutoff(test, train, 5, budget(), side="users", steps=5)
+        return attack.perturb(Factors(users, factors.items), 0.3).factors.users
+
+    plain = perturbed(factors.users, OwnRowBudget)
+    assert torch.equal(perturbed(lengths * factors.users, OwnRowBudget), lengths * plain)
+    medians = perturbed(factors.users, RowBudget)
+    assert not torch.equal(perturbed(lengths * factors.users, RowBudget), lengths * medians)
+
+
+# --- what it may spend ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("side", ["both", "users", "items"])
+@pytest.mark.parametrize("budget", ALL_BUDGETS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_budget_is_kept_and_used(seed, side, budget, dtype):
+    factors, train, test = world(seed, dtype)
+    for size in (0.05, 0.4):
+        attack = Cutoff(test, train, 5, budget(), side=side, steps=4)
+        attacked = attack.perturb(factors, size)
+        for name, before, after in zip(
+            ("users", "items"), factors, attacked.factors, strict=True
+        ):  # fmt: skip
+            norm = budget().of(before)
+            allowed = size * norm.unit(before) if side in ("both", name) else 0.0
+            spent = norm.measure(after.double() - before.double())
+            assert attacked.allowed[name] == pytest.approx(allowed, rel=1e-9)
+            assert attacked.realised[name] == pytest.approx(spent, abs=1e-12)
+            assert spent <= allowed * (1 + 1e-4)
+            if allowed == 0:
+                assert torch.equal(before, after)
+            else:
+                assert size < 0.4 or spent > 0.3 * allowed
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("budget", ALL_BUDGETS)
+@pytest.mark.parametrize("side", ["both", "users", "items"])
+def test_columns_held_fixed_are_not_touched(seed, budget, side):
+    factors, train, test = world(seed, torch.float32)
+    attack = Cutoff(test, train, 5, budget(), side=side, steps=4, fixed=(1, 3))
+    attacked = attack.perturb(factors, 0.4).factors
+    for before, after in zip(factors, attacked, strict=True):
+        assert torch.equal(before[:, [1, 3]], after[:, [1, 3]])
+    assert not torch.equal(attacked.users, factors.users) or side == "items"
+    assert not torch.equal(attacked.items, factors.items) or side == "users"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rows_of_no_length_stay_where_they_are_at_own_sizes(seed):
+    factors, train, test = world(seed)
+    U, V = (part.clone() for part in factors)
+    U[3], V[5] = 0.0, 0.0
+    attacked = Cutoff(test, train, 5, OwnRowBudget(), steps=4).perturb(Factors(U, V), 0.4)
+    assert not attacked.factors.users[3].any()
+    assert not attacked.factors.items[5].any()
+    assert max(attacked.realised.values()) <= 0.4 * (1 + 1e-9)
+
+
+def test_zero_is_the_very_factors():
+    factors, train, test = world(0)
+    assert Cutoff(test, train, 5).perturb(factors, 0.0).factors is factors
+
+
+# --- what it is worth -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("side", ["both", "users", "items"])
+def test_it_does_more_harm_than_one_step_on_a_loss(seed, side):
+    factors, train, test = world(seed, torch.float32, n_users=60, n_items=80, dim=8)
+    for size in (0.05, 0.1, 0.2):
+        cutoff, fgm, clean = (
+            np.mean(naive_ndcg(*found, train, test, 10))
+            for found in (
+                Cutoff(test, train, 10, side=side, steps=30).perturb(factors, size).factors,
+                FGM(Softmax(test), side=side).perturb(factors, size).factors,
+                factors,
+            )
+        )
+        assert cutoff < fgm < clean
+        assert clean - cutoff > 1.1 * (clean - fgm)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_more_steps_and_more_starts_leave_no_more(seed):
+    factors, train, test = world(seed, n_users=30)
+
+    def left(**options) -> float:
+        attacked = Cutoff(test, train, 5, **options).perturb(factors, 0.15).factors
+        return float(np.mean(naive_ndcg(*attacked, train, test, 5)))
+
+    assert left(steps=10, restarts=3) <= left(steps=10)
+    assert left(steps=40) < left(steps=1)
+
+
+# --- what it refuses --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 0}, "steps must be"),
+        ({"steps": 1.5}, "steps must be"),
+        ({"restarts": 0}, "restarts must be"),
+        ({"k": 0}, "k must be"),
+        ({"relevant": None}, "needs pairs that count, got none"),
+        ({"side": "left"}, "side must be"),
+    ],
+)
+def test_what_it_refuses(options, message):
+    split = checkerboard()
+    if "relevant" in options:
+        nothing = np.array([], dtype=np.int64)
+        options = {"relevant": Interactions(nothing, nothing, 20, 30)}
+    with pytest.raises(InputError, match=message):
+        Cutoff(**{"relevant": split.test, "seen": split.train, **options})
+
+
+def test_factors_of_other_data_are_refused():
+    split = checkerboard()
+    with pytest.raises(InputError, match="different data"):
+        Cutoff(split.test, split.train).perturb(Factors(torch.ones(20, 2), torch.ones(9, 2)), 0.1)
+
+
+def test_every_named_budget_is_tested_here():
+    assert {*BUDGETS.values(), OwnRowBudget} == set(ALL_BUDGETS)
