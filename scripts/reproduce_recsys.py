@@ -36,12 +36,12 @@ PARTS: dict[str, dict[str, Any]] = {
     "absolute": {
         "attacks": ("fgm-bce", "fgm-softmax", AUTO),
         "epsilons": (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.2, 1.6),
-        "relative": False,
+        "unit": "absolute",
     },
     "relative": {
         "attacks": ("fgm-bce", "fgm-softmax", AUTO),
         "epsilons": (0.0, 0.02, 0.05, 0.1, 0.15, 0.2),
-        "relative": True,
+        "unit": "relative",
     },
 }
 

@@ -107,3 +107,26 @@ def shrink(factors: Factors, share: float) -> Factors:
         (factors.users.double() * factor).to(factors.users.dtype),
         (factors.items.double() * factor).to(factors.items.dtype),
     )
+
+
+def truncate(factors: Factors, rank: int | None) -> Factors:
+    """Balanced factors with the ``rank`` strongest directions of the scores only.
+
+    It is the best approximation of the centred scores by so few directions. The weak directions
+    that go carry little of a ranking, and an attack can spend its budget in each of them: with
+    fewer, more is left under attack, and the factors are smaller.
+
+    Args:
+        factors: in the balanced gauge, whose columns are ordered by strength.
+        rank: columns to keep, at most; None for all.
+
+    Cost: a copy of what is kept.
+
+    Example:
+        >>> both = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
+        >>> truncate(Factors(both, both), 2).dim
+        2
+    """
+    if rank is None or rank >= factors.dim:
+        return factors
+    return Factors(factors.users[:, :rank].clone(), factors.items[:, :rank].clone())

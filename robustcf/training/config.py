@@ -25,6 +25,7 @@ from robustcf.objectives import BatchConfig, BCEConfig
 from robustcf.regularizers import RegularizerConfig
 from robustcf.support.checks import (
     check_choice,
+    check_integer,
     check_known,
     check_number,
     check_numbers,
@@ -94,6 +95,8 @@ class TrainConfig:
             :mod:`robustcf.models.gauge`; ``none`` leaves them.
         shrink: for the balanced gauge: how much shorter the singular values of the scores become,
             in their median; 0 leaves them.
+        rank: for the balanced gauge: the strongest directions of the scores, which alone are kept;
+            None for all.
         epochs: epochs at most; 0 leaves the start as it is.
         epochs_chosen: whether ``epochs`` was already chosen on validation data (a preset's was):
             then nothing is chosen any more, and the validation pairs may be learnt from.
@@ -125,6 +128,7 @@ class TrainConfig:
     batching: BatchConfig = field(default_factory=BatchConfig)
     gauge: str = "none"
     shrink: float = 0.0
+    rank: int | None = None
     epochs: int = 30
     epochs_chosen: bool = False
     lr: float = 7e-3
@@ -145,6 +149,10 @@ class TrainConfig:
         check_number("lr", self.lr, positive=True)
         if self.shrink and self.gauge != "balanced":
             raise InputError(f"shrink needs the gauge 'balanced', got {self.gauge!r}")
+        if self.rank is not None:
+            check_integer("rank", self.rank)
+            if self.gauge != "balanced":
+                raise InputError(f"rank needs the gauge 'balanced', got {self.gauge!r}")
 
     @classmethod
     def of(cls, **settings: Any) -> TrainConfig:

@@ -16,7 +16,7 @@ from robustcf.factors import Factors
 from robustcf.metrics.evaluate import MetricReport, evaluate
 from robustcf.metrics.topk import top_items
 from robustcf.models import Model
-from robustcf.models.gauge import Gauge, shrink
+from robustcf.models.gauge import Gauge, shrink, truncate
 from robustcf.objectives import Batches, Objective
 from robustcf.regularizers import Regularizer
 from robustcf.support.registry import MODELS, OBJECTIVES, REGULARIZERS
@@ -148,7 +148,7 @@ def build_adversary(config: TrainConfig, batches: Batches) -> Adversary | None:
 
 
 def gauged(factors: Factors, config: TrainConfig) -> Factors:
-    """Trained factors in the gauge, and shrunk, as a configuration says.
+    """Trained factors in the gauge, shrunk and cut to a rank, as a configuration says.
 
     Example:
         >>> factors = Factors(torch.ones(2, 1), torch.tensor([[4.0], [8.0]]))
@@ -158,7 +158,7 @@ def gauged(factors: Factors, config: TrainConfig) -> Factors:
     """
     if config.gauge == "none":
         return factors
-    return shrink(Gauge.balanced(*factors).apply(factors), config.shrink)
+    return truncate(shrink(Gauge.balanced(*factors).apply(factors), config.shrink), config.rank)
 
 
 def train(

@@ -14,7 +14,7 @@ from robustcf.data import checkerboard, load
 from robustcf.factors import Factors
 from robustcf.metrics import evaluate
 from robustcf.models import fold_in
-from robustcf.models.gauge import Gauge, shrink
+from robustcf.models.gauge import Gauge, shrink, truncate
 from robustcf.objectives import BCE, BPR, Objective, Softmax
 from robustcf.training import TrainConfig, train
 
@@ -164,3 +164,20 @@ def test_numpy_arrays_have_the_gauge_of_tensors() -> None:
     assert torch.equal(one.centre, two.centre)
     assert torch.equal(one.to_users, two.to_users)
     assert torch.equal(one.to_items, two.to_items)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("rank", [1, 3, 5])
+def test_truncating_is_the_best_approximation_of_the_centred_scores(seed: int, rank: int) -> None:
+    """Against numpy's singular values of the whole score matrix (Eckart and Young)."""
+    rng = np.random.default_rng(seed)
+    U, V = rng.normal(size=(30, 6)), rng.normal(size=(20, 6)) + 2
+    factors = Factors(torch.tensor(U), torch.tensor(V))
+    kept = truncate(balanced(factors), rank)
+    scores = U @ (V - V.mean(axis=0)).T
+    a, values, b = np.linalg.svd(scores, full_matrices=False)
+    best = (a[:, :rank] * values[:rank]) @ b[:rank]
+    assert kept.dim == rank
+    np.testing.assert_allclose((kept.users @ kept.items.T).numpy(), best, atol=1e-9)
+    for whole in (None, 6, 99):
+        assert torch.equal(truncate(balanced(factors), whole).items, balanced(factors).items)

@@ -31,8 +31,8 @@ CHOICES = {
     "adversarial": ADVERSARIES,
 }
 OWN = {
-    "gauge", "shrink", "epochs", "epochs_chosen", "lr", "user_lr", "schedule", "beta1", "beta2",
-    "eval_every", "patience", "refit", "seed",
+    "gauge", "shrink", "rank", "epochs", "epochs_chosen", "lr", "user_lr", "schedule", "beta1",
+    "beta2", "eval_every", "patience", "refit", "seed",
 }  # fmt: skip
 
 
@@ -274,6 +274,8 @@ def test_replace_with_the_same_model_keeps_the_objective() -> None:
         ({"epochs_chosen": 1}, "epochs_chosen must be true or false"),
         ({"sampled_items": 0}, "sampled_items must be an integer"),
         ({"shrink": 0.5}, "shrink needs the gauge 'balanced', got 'none'"),
+        ({"rank": 5}, "rank needs the gauge 'balanced', got 'none'"),
+        ({"rank": 0, "gauge": "balanced"}, "rank must be"),
         ({"gauge": "round"}, "gauge must be one of none, balanced, got 'round'"),
         ({"patience": -1}, "patience must be an integer of at least 0, got -1"),
         ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
@@ -366,6 +368,7 @@ DEFAULTS_0_1: dict[str, Any] = {
     "model": "ultragcn", "reg": "weight_decay", "reg_weight": 6.5e-5, "estimator": "exact",
     "reg_budget": 33, "reg_top": 1, "reg_side": "users", "reg_every": 1, "reg_refresh": 8,
     "adversarial": "none", "adv_eps": 0.1, "adv_weight": 1.0, "gauge": "none", "shrink": 0.0,
+    "rank": None,
     "dim": 64, "epochs": 30, "epochs_chosen": False, "lr": 7e-3, "user_lr": 3e-2,
     "schedule": "linear", "beta1": 0.9, "beta2": 0.999, "batching": "rows", "block_users": 256,
     "batch_size": 1024, "sampled_items": None, "init": "spectral", "init_std": 1e-3,

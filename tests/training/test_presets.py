@@ -81,14 +81,17 @@ def test_the_robust_preset_is_the_one_that_its_search_chose(dataset: str, file: 
     search = json.loads((RESULTS / file).read_text(encoding="utf-8"))
     assert search["dataset"] == dataset
     tried = {row["candidate"]: row for row in search["candidates"]}
-    for model, name in search["by_model"].items():
+    # A model whose defences all cost too much has no robust preset.
+    chosen = {m: name for m, name in search["by_model"].items() if "balanced" in name}
+    for model, name in chosen.items():
         found = preset(dataset, model, kind="robust")
         assert found.config.model.name == model
         flat = found.config.flat()
         for key, value in tried[name]["changes"].items():
             assert flat[key] == value
-        assert found.found["valid"]["auto"] == tried[name]["auto"]
-    best = max(search["by_model"].values(), key=lambda name: sum(tried[name]["auto"][1:]))
+        assert found.found["valid"]["joint"] == tried[name]["joint"]
+    best = max(chosen.values(), key=lambda name: sum(tried[name]["joint"][1:]))
+    assert best == search["chosen"]
     assert preset(dataset, kind="robust").config.model.name == tried[best]["changes"]["model"]
 
 

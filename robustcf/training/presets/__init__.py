@@ -197,9 +197,10 @@ def _best_robust_model(dataset: str) -> str:
     those of weight decay. BPR-MF's may.
     """
     found = {
-        model: sum(entry.found["valid"]["auto"][1:])
+        model: sum(entry.found["valid"]["joint"][1:])
         for model in MODELS
-        if (entry := presets().get(f"{dataset}.{model}.robust")) and "valid" in entry.found
+        if (entry := presets().get(f"{dataset}.{model}.robust"))
+        and "joint" in entry.found.get("valid", {})
     }
     return max(found, key=lambda model: found[model], default="ultragcn")
 
