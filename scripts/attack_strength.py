@@ -34,8 +34,8 @@ MODELS: tuple[tuple[str, str | None, str], ...] = (
     ("demo", None, "robust"),
     ("ml-1m", "softmax-mf", "tuned"),
     ("ml-1m", None, "robust"),
-    ("citeulike-a", "softmax-mf", "tuned"),
-    ("citeulike-a", None, "robust"),
+    ("ml-100k", "ultragcn", "tuned"),
+    ("ml-100k", "softmax-mf", "tuned"),
 )
 METRIC = "ndcg@10"
 K = 10
@@ -58,7 +58,9 @@ def main() -> None:
         chosen = preset(dataset, model, kind=kind)
         split = load(dataset, data_dir=options.data_dir, download=False)
         target = Target.of(train(split, chosen.config))
-        rows.append({"model": chosen.name, **judged(target, options.sizes, options.effort)})
+        rows.append(
+            {"model": f"{dataset}: {chosen.name}", **judged(target, options.sizes, options.effort)}
+        )
         print(line(rows[-1]), flush=True)
     content = {"metric": METRIC, "sizes": options.sizes, "effort": options.effort, "models": rows}
     options.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -5,7 +5,7 @@
 
 A sweep is 20 sizes of attack, each evaluated on all test pairs (14 metrics, every user's value
 kept). Training and loading are not part of the times. auto takes 50 steps for each size
-with labels and 15 without and is timed at fewer sizes (--auto-sizes); its time grows in proportion.
+with labels and 10 without and is timed at fewer sizes (--auto-sizes); its time grows in proportion.
 """
 
 from __future__ import annotations

@@ -59,6 +59,8 @@ _WINDOW = 3
 _TEMPERATURES = (0.3, 0.01)
 _SHARES = (1.0, 0.1)
 _MOMENTUM = 0.75
+# Below this share of the clean value nothing is left to take: the ascent ends.
+_NOTHING = 1e-3
 # Relevant items compared with the head of their list at a time.
 _BLOCK = 2**16
 
@@ -184,8 +186,9 @@ class Cutoff(Attack):
         progress: whether to show a progress bar.
         **options: see :class:`robustcf.attacks.base.Attack`.
 
-    Cost: ``(steps + 1) * restarts`` rankings (one product of users x items x dim each) for every
-    epsilon; memory of a few copies of the factors, and of the heads.
+    Cost: at most ``(steps + 2) * restarts`` rankings (one product of users x items x dim each) for
+    every epsilon, fewer where less than a thousandth of the clean value is left; memory of a few
+    copies of the factors, and of the heads.
 
     Example:
         >>> from robustcf.data import checkerboard
@@ -243,14 +246,16 @@ class Cutoff(Attack):
         bar: tqdm[Any],
     ) -> None:
         U, V = factors
-        reach = self._reach(factors, sizes)
+        clean = self.head.at(U, V)
+        reach = self._reach(factors, clean, sizes)
+        least = _NOTHING * clean.values.mean()
         momentum = torch.zeros_like(U), torch.zeros_like(V)
         for step in range(self.steps + 1):
             here = U + point[0], V + point[1]
             heads = self.head.at(*here)
             best.offer(self.head.users, heads.values, point)
             bar.update()
-            if step == self.steps:
+            if step == self.steps or best.mean <= least:
                 break
             done = step / max(1, self.steps - 1)
             temperature = _between(_TEMPERATURES, done)
@@ -264,9 +269,8 @@ class Cutoff(Attack):
             moves = self._each("scale", momentum, (share * sizes[0], share * sizes[1]))
             point = self._each("project", (point[0] + moves[0], point[1] + moves[1]), sizes)
 
-    def _reach(self, factors: Factors, sizes: tuple[float, float]) -> Tensor:
+    def _reach(self, factors: Factors, heads: Heads, sizes: tuple[float, float]) -> Tensor:
         """How far an attack may move a score of each user, about."""
-        heads = self.head.at(*factors)
         U, V = (self.free(part) for part in factors)
         ids = torch.from_numpy(self.head.users).to(U.device)
         users = self.budgets[0].row_sizes(U, sizes[0])[ids]
@@ -304,6 +308,11 @@ class _Best:
         self.point: Point = torch.zeros_like(factors.users), torch.zeros_like(factors.items)
         self.joint = joint
         self.values: npt.NDArray[np.float64] | None = None
+
+    @property
+    def mean(self) -> float:
+        """What it left, mean over users."""
+        return np.inf if self.values is None else float(self.values.mean())
 
     def offer(
         self, users: npt.NDArray[np.int64], values: npt.NDArray[np.float64], point: Point

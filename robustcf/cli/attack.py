@@ -82,7 +82,7 @@ if TYPE_CHECKING:
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
-    help="Steps of auto and cutoff (default 50, and 15 without labels) and of pgd (8).",
+    help="Steps of auto and cutoff (default 50, and 10 without labels) and of pgd (8).",
 )
 @click.option(
     "--restarts", type=click.IntRange(min=1), default=1, show_default=True, help="Their starts."

@@ -223,7 +223,7 @@ def measure(
 
     Cost: for every size, one evaluation per member and direction, and the gradients of the attack:
     one in all for ``fgm``, ``(steps + 1) * restarts`` per size for ``pgd`` and ``cutoff``. ``auto``
-    is ``cutoff`` and three ``fgm``, once with labels (50 steps a size) and once without (15).
+    is ``cutoff`` and three ``fgm``, once with labels (50 steps a size) and once without (10).
 
     Example:
         >>> import numpy as np

@@ -41,7 +41,7 @@ _ELSEWHERE = {
 CUTOFFS = (10, 20)
 # Steps unless told otherwise. An attacker who has to guess what counts gains little by more.
 STEPS: Mapping[str, int] = {"pgd": 8, AUTO: CUTOFF_STEPS, CUTOFF: CUTOFF_STEPS}
-_GUESSING_STEPS = 15
+_GUESSING_STEPS = 10
 
 # What sizes are asked for unless told otherwise. At a size where attacks begin to show, nothing is
 # certain any more: certificates have smaller ones.
