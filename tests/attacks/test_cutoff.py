@@ -287,6 +287,7 @@ def test_it_is_deterministic_and_the_seed_is_of_the_second_start(dtype, monkeypa
     assert same(more, points(restarts=2, seed=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("budget", ALL_BUDGETS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -329,6 +330,7 @@ def test_own_sizes_do_not_see_the_length_of_single_users(seed):
 # --- what it may spend ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("side", ["both", "users", "items"])
 @pytest.mark.parametrize("budget", ALL_BUDGETS)
@@ -385,6 +387,7 @@ def test_zero_is_the_very_factors():
 # --- what it is worth -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("side", ["both", "users", "items"])
 def test_it_does_more_harm_than_one_step_on_a_loss(seed, side):

@@ -316,6 +316,7 @@ def larger_world(seed, n_users=9, n_items=150, dim=6):
     return factors, split_of(train, test, n_users, n_items)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("bound", ["tight", "plain"])
@@ -336,6 +337,7 @@ def test_no_block_and_no_first_rivals_show_in_the_result(monkeypatch, seed, side
             np.testing.assert_allclose(radii_again.radii[k], values, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("k", [1, 3])
 def test_the_radius_of_a_top_list_is_exact(seed, k):

@@ -223,6 +223,7 @@ def test_when_items_alone_move_the_certificate_is_attained_by_every_user(world, 
             assert values[row] <= upper + 1e-12 or tied, name
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(worlds(), st.floats(0.01, 1.2), st.sampled_from(SIDES), st.integers(0, 99))
 @pytest.mark.filterwarnings("ignore:the gradient of softmax is zero")
@@ -267,6 +268,7 @@ def test_each_user_alone_meets_the_certificate_where_items_alone_move(seed):
     assert (both[0] - found[2:] > 0.4 * lost[2:]).all(), "much of what it fears can be done"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("bound", ["tight", "plain"])
@@ -331,6 +333,7 @@ def test_rows_of_no_length_have_nothing_to_fear_and_nothing_to_do():
 # --- columns held fixed -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("side", SIDES)
 def test_with_columns_held_fixed_the_plain_bound_holds(seed, side):

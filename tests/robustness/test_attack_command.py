@@ -140,6 +140,7 @@ def test_what_certify_does_is_pointed_to(trained, capsys, kind, command):
     assert f"for '{kind}' use {command}." in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_picture_with_another_control_has_another_name(trained, capsys):
     def pictures(*words: str) -> list[str]:
         capsys.readouterr()
@@ -448,6 +449,7 @@ def test_the_walk_of_an_attack_reads_everything_once(trained, capsys, monkeypatc
     assert (texts.count("metrics.json"), loads) == (1, ["factors.safetensors"])
 
 
+@pytest.mark.slow
 def test_a_result_that_was_there_is_left_or_said_to_be_replaced(trained, capsys):
     words = ["--attack", "fgm", "--objective", "bpr", "--epsilons", "0", "0.11"]
     first = attacked(trained, capsys, *words)

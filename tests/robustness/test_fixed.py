@@ -275,6 +275,7 @@ def test_who_may_do_less_does_less(seed):
     assert some[0] > whole[0]
 
 
+@pytest.mark.slow
 def test_the_tight_radius_would_promise_too_much(monkeypatch):
     """Why the bound is the plain one, and that the check above would have seen it."""
     monkeypatch.setattr("robustcf.certificates.bounds.usable_bound", lambda bound, fixed: bound)
@@ -302,6 +303,7 @@ def test_the_bound_that_is_reported_is_the_one_that_was_used(bound):
     assert measure(free, "certificate", epsilons=[0, 0.05], bound=bound).spec.bound == bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("scale", [30.0, 0.01])
 def test_radii_hold_too(seed, scale):

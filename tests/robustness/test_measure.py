@@ -140,6 +140,7 @@ def test_relative_curves_of_multiples_are_the_same(seed, attack, unit):
                     np.testing.assert_array_equal(two.per_user[name], values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("attack", ["certificate", "personal", "random"])
 @pytest.mark.parametrize("side", SIDES)
@@ -328,6 +329,7 @@ def test_what_was_damaged_is_made_again_and_not_called_another_result(tmp_path):
     assert contents(tmp_path) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", UNITS)
 def test_the_control_is_saved_once_under_one_name(tmp_path, unit):
     """By each attack, and by the attack random, in any order: one file, the same bytes."""

@@ -197,6 +197,7 @@ print(attacked, certified, measure(safer, "auto", epsilons=[0, 0.01, 0.1]), sep=
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_numpy_and_scipy_are_attacked_certified_and_hardened_in_six_lines(seed, capsys):
     tree = ast.parse(STORY)

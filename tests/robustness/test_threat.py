@@ -87,6 +87,7 @@ def test_what_is_spent_is_what_numpy_measures(seed, norm, side):
             assert curve.realised[1][name] == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("attack", ["fgm-softmax", "pgd-bpr", "cutoff", "auto", "random"])

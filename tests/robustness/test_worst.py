@@ -135,6 +135,7 @@ def test_joint_is_its_definition(seed):
     assert same.objective == "0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("unit", ["own", "absolute"])
 @pytest.mark.parametrize("side", ["both", "users", "items"])
@@ -142,6 +143,7 @@ def test_auto_never_rises_and_is_never_above_a_member(seed, unit, side):
     check_order(nearly_right(seed), Threat(unit=unit, side=side))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", BUDGETS)
 @pytest.mark.parametrize("side", ["both", "users", "items"])
 def test_the_same_for_every_budget(budget, side):

@@ -234,6 +234,7 @@ def test_certificates_by_certify_and_by_sweep_are_compared(whole, bare, capsys):
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -278,6 +279,7 @@ def test_a_finished_sweep_computes_nothing_again(whole, plan, monkeypatch):
     assert contents(whole.out) == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("stop", [0, 1, 7, 19])
 def test_stopped_anywhere_and_started_again_it_ends_the_same(
@@ -422,6 +424,7 @@ def test_ensembles_of_older_formats_are_made_again(whole, plan, tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_auto_is_the_worst_of_all_and_certificates_need_rows(whole, plan, tmp_path):
     attacks = ("auto", "fgm-softmax", "pgd-bpr")
@@ -641,6 +644,7 @@ def test_the_command_sweeps_and_reports(table, tmp_path, capsys):
     assert "--relative and --absolute exclude each other" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_sweeps_by_the_headline_attack_and_own_lengths(table, tmp_path, capsys):
     words = ["sweep", "--dataset", table, "--regs", "none", "--seeds", "1", "--relative", "own"]
     words += ["--epsilons", "0", "0.1", "--set", "dim=4", "--set", "epochs=1", "--threads", "1"]
