@@ -2,7 +2,7 @@
 
 **Joint.** An attacker who owns the embeddings changes them once, for everybody. Of several
 perturbations, the one that leaves the least mean metric is what such an attacker chooses:
-:func:`joint_of`. This is the number to quote.
+:func:`joint_of`. This is the headline result.
 
 **Per user.** For each user the worst of several perturbations is an attack on that user that
 exists: :func:`worst_of`. Its mean over users is not reached by any single one of them. Choosing
