@@ -157,7 +157,11 @@ def test_searches_write_presets_where_they_are_read(imported, tmp_path):
     robust["write_preset"].__globals__["FOLDER"] = tmp_path
     found = json.loads((ROOT / "results" / "robust_search_demo.json").read_text())
     best = next(row for row in found["candidates"] if row["candidate"] == found["chosen"])
-    options = robust["argparse"].Namespace(out=tmp_path / "robust_search_demo.json", dataset="demo")
+    options = robust["argparse"].Namespace(
+        out=tmp_path / "robust_search_demo.json",
+        dataset="demo",
+        epsilons=list(robust["EPSILONS"]),
+    )
     robust["write_preset"](load("demo"), best, options)
     name = preset("demo", kind="robust").name
     assert json.loads((tmp_path / f"{name}.json").read_text()) == json.loads(
