@@ -192,3 +192,14 @@ def test_defaults_are_judged_next_to_baselines(tmp_path):
     assert f"EASE {found['EASE']:.4f}" in out
     assert found["default"] > 2 * found["popularity"]
     assert found["EASE"] > 2 * found["popularity"]
+
+
+@pytest.mark.slow
+def test_presets_are_judged_next_to_baselines(tmp_path):
+    words = ("--presets", "demo", "--threads", 1)
+    script("bench_defaults", *words, "--out", tmp_path / "found.json")
+    found = json.loads((tmp_path / "found.json").read_text())["demo"]
+    own = train(load("demo"), preset("demo").config).evaluate((20,))
+    assert found["settings"]["default"] == [preset("demo").name]
+    assert found["default"] == pytest.approx(own["ndcg@20"], abs=1e-3)
+    assert found["EASE"] > 2 * found["popularity"]
