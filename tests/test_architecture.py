@@ -45,13 +45,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": GROUND
     | {"data", "factors", "objectives", "models", "metrics", "training", "robustness"},
     "studies": GROUND | {"data", "training", "robustness", "runs"},
+    "audit": GROUND
+    | {
+        *("data", "factors", "models", "metrics", "attacks", "certificates"),
+        *("robustness", "studies"),
+    },
     # Of runs, vision takes the base alone, see below: it knows nothing of recommenders.
     "vision": GROUND | {"fetching", "estimators", "runs"},
     # The top: parse, call one function, format.
     "cli": GROUND
     | {
         *("fetching", "data", "estimators", "metrics", "training", "robustness", "runs"),
-        *("studies", "vision"),
+        *("studies", "audit", "vision"),
     },
     "__main__": {"cli"},
 }

@@ -256,7 +256,8 @@ def _svg(figure: Figure) -> bytes:
     from matplotlib import rc_context
 
     buffer = io.BytesIO()
-    # Ids from the content and no date: the same picture is the same file.
-    with rc_context({"svg.hashsalt": "robustcf"}):
+    # Ids from the content and no date: the same picture is the same file. Text stays text, to be
+    # searched, selected and read aloud.
+    with rc_context({"svg.hashsalt": "robustcf", "svg.fonttype": "none"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()

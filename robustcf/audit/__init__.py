@@ -1,0 +1,23 @@
+"""Audit: what is safe about somebody's embeddings, and what is not.
+
+:func:`audit` runs the checks that its inputs allow; :func:`write_page` puts what they found on one
+page. ``robustcf audit`` does both.
+"""
+
+from robustcf.audit.audit import SCHEMA, Audit, audit
+from robustcf.audit.checks import CHECKS, thresholds_from
+from robustcf.audit.findings import Check, Finding, Limit
+from robustcf.audit.page import page, write_page
+
+__all__ = [
+    "CHECKS",
+    "SCHEMA",
+    "Audit",
+    "Check",
+    "Finding",
+    "Limit",
+    "audit",
+    "page",
+    "thresholds_from",
+    "write_page",
+]

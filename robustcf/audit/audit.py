@@ -1,0 +1,215 @@
+"""audit: run the checks that the inputs allow, and say which were skipped and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from robustcf.audit import quality, serving, shape, stability
+from robustcf.audit.checks import CHECKS, unknown_check
+from robustcf.audit.churn import churn
+from robustcf.audit.findings import Check, Finding, Verdict, worst
+from robustcf.audit.outcome import Found, Skip
+from robustcf.audit.subject import Subject
+from robustcf.errors import InputError
+from robustcf.factors import Factors
+from robustcf.robustness.measure import Result
+from robustcf.robustness.target import Target, check_target
+from robustcf.support.checks import check_number
+
+# Of the JSON object: raised when a key changes its meaning or goes away.
+SCHEMA = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """All findings of an audit.
+
+    Args:
+        target: what was audited.
+        findings: one for each check, in the order of the page.
+        caveats: what could void them, in sentences.
+        results: ``attack`` and ``certificate`` -> their curves, where they were run.
+        source: what the embeddings came from, in words.
+    """
+
+    target: Target
+    findings: Sequence[Finding]
+    caveats: Sequence[str] = ()
+    results: Mapping[str, Result] = field(default_factory=dict)
+    source: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of all findings."""
+        return worst([finding.verdict for finding in self.findings])
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Check -> its number, for those that were run."""
+        return {f.check.name: f.number for f in self.findings if f.number is not None}
+
+    def __getitem__(self, name: str) -> Finding:
+        for finding in self.findings:
+            if finding.check.name == name:
+                return finding
+        raise InputError(unknown_check(name))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; the schema is in the documentation."""
+        factors, split = self.target.factors, self.target.split
+        return {
+            "schema": SCHEMA,
+            "verdict": self.verdict,
+            "source": self.source,
+            "caveats": list(self.caveats),
+            "subject": {
+                "users": factors.n_users,
+                "items": factors.n_items,
+                "dim": factors.dim,
+                "fixed": list(self.target.fixed),
+                "pairs": len(self.target.known),
+                "held_out": len(split.test),
+                "judged_by": self.target.part,
+            },
+            "checks": [finding.as_dict() for finding in self.findings],
+        }
+
+
+def audit(
+    target: Target,
+    *,
+    against: Factors | None = None,
+    attack: bool = True,
+    size: float = stability.SIZE,
+    checks: Mapping[str, Check] = CHECKS,
+    only: Collection[str] | None = None,
+    caveats: Sequence[str] = (),
+    source: str = "",
+    seed: int = 0,
+    step: Callable[[str], None] | None = None,
+) -> Audit:
+    """Check embeddings for what goes wrong with them in practice.
+
+    Args:
+        target: embeddings, the pairs they were fit on and, for quality, held-out pairs.
+        against: another version of the same embeddings, same ids.
+        attack: whether to run the headline attack and the certificate, which take most of the time.
+        size: of the attack, in median row norms.
+        checks: checks with their thresholds, see :func:`robustcf.audit.thresholds_from`.
+        only: names of the checks to run; None for all.
+        caveats: what is known already that could void the findings.
+        source: what the embeddings came from, in words.
+        seed: of samples and random directions.
+        step: called with the title of each check before it is run.
+
+    Returns:
+        One finding for each check.
+
+    Raises:
+        InputError: a check that there is not, a size that is none, or another version of other
+            users and items.
+
+    Cost: a dozen full rankings of all users, or of 20,000 where there are more than 2 * 10^9
+    scores; with the attack, the cost of ``robustcf attack`` at one size.
+
+    Example:
+        >>> import torch
+        >>> from robustcf.data import checkerboard
+        >>> parity = torch.eye(2)[torch.arange(30) % 2]
+        >>> found = audit(Target(parity[:20], parity, checkerboard()), attack=False)
+        >>> found["popularity"].verdict, found["attack"].verdict
+        ('pass', 'skipped')
+    """
+    check_target(target)
+    check_number("size", size, positive=True)
+    for name in only or ():
+        if name not in checks:
+            raise InputError(unknown_check(name))
+    subject = Subject(target, seed)
+    results: dict[str, Result] = {}
+    ways = _ways(subject, against, attack, size, results)
+    findings = []
+    for name, check in checks.items():
+        if only is not None and name not in only:
+            continue
+        if step is not None:
+            step(check.title)
+        findings.append(_finding(check, ways[name]))
+    said = list(caveats)
+    if subject.sampled:
+        said.append(f"Most checks looked at {subject.words}.")
+    if target.part == "train":
+        said.append(
+            "There are no held-out pairs: nothing here tells the quality on new pairs, and what "
+            "is lost is lost of what was learnt."
+        )
+    if any(f.check.name == "leak" and f.verdict == "warn" for f in findings):
+        said.insert(0, "The model may have been fit on the held-out pairs.")
+    return Audit(target, findings, said, results, source)
+
+
+Way = Callable[[], Found]
+
+
+def _ways(
+    subject: Subject,
+    against: Factors | None,
+    attack: bool,
+    size: float,
+    results: dict[str, Result],
+) -> dict[str, Way]:
+    """Check -> what measures it."""
+
+    def under_attack() -> Found:
+        if not attack:
+            raise Skip("left out, as asked for")
+        results["attack"] = stability.attacked(subject, size)
+        return stability.under_attack(results["attack"])
+
+    def certificate() -> Found:
+        if not attack:
+            raise Skip("left out, as asked for")
+        results["certificate"] = stability.certified(subject)
+        return stability.certificate(results["certificate"])
+
+    def moved() -> Found:
+        if against is None:
+            raise Skip("there is no other version to compare with: give one with --against")
+        return churn(subject, against)
+
+    return {
+        "popularity": partial(quality.against_popularity, subject),
+        "fresh": partial(quality.against_fresh, subject),
+        "leak": partial(quality.leak, subject),
+        "near_ties": partial(stability.near_ties, subject),
+        "noise": partial(stability.noise, subject),
+        "attack": under_attack,
+        "certificate": certificate,
+        **{k: partial(serving.in_bits(k), subject) for k in ("bfloat16", "int8", "int4")},
+        "cosine": partial(serving.by_cosine, subject),
+        **{k: partial(serving.by_index(k), subject) for k in ("hnsw", "ivf")},
+        "norms": partial(shape.norms, subject),
+        "popularity_bias": partial(shape.popularity_bias, subject),
+        "coverage": partial(shape.coverage, subject),
+        "untrained": partial(shape.untrained, subject),
+        "churn": moved,
+    }
+
+
+def _finding(check: Check, way: Way) -> Finding:
+    try:
+        found = way()
+    except Skip as reason:
+        return Finding(check, "skipped", None, f"Not run: {reason}.")
+    return Finding(
+        check,
+        check.limit.verdict(found.number),
+        found.number,
+        found.sentence,
+        found.details,
+        found.header,
+        found.rows,
+    )

@@ -1,0 +1,133 @@
+"""The page of an audit: one HTML file that works offline, without scripts, on paper and phones."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from robustcf import __version__
+from robustcf.audit.audit import Audit
+from robustcf.audit.findings import Finding
+from robustcf.studies.plots import Line, Panel, plot_panels
+from robustcf.support.files import write_bytes
+
+METRIC = "ndcg@10"
+VERDICTS = {
+    "pass": "No check found anything.",
+    "warn": "Some checks want a look.",
+    "fail": "Some checks failed.",
+    "skipped": "No check could be run.",
+}
+
+
+def write_page(audits: Audit | Sequence[Audit], path: str | Path) -> Path:
+    """Write the page of one or several audits, whole or not at all.
+
+    Returns:
+        The path.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(target, page(audits).encode())
+    return target
+
+
+def page(audits: Audit | Sequence[Audit]) -> str:
+    """The page as text. Every string from data is escaped; nothing is fetched from anywhere.
+
+    Example:
+        >>> import torch
+        >>> from robustcf.audit.audit import audit
+        >>> from robustcf.data import checkerboard
+        >>> from robustcf.robustness import Target
+        >>> parity = torch.eye(2)[torch.arange(30) % 2]
+        >>> target = Target(parity[:20], parity, checkerboard(), label="<script>")
+        >>> "<script>" in page(audit(target, attack=False))
+        False
+    """
+    several = [audits] if isinstance(audits, Audit) else list(audits)
+    return str(_template().render(version=__version__, audits=[_shown(one) for one in several]))
+
+
+@cache
+def _template() -> Any:
+    from jinja2 import Environment, StrictUndefined
+
+    text = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return environment.from_string(text)
+
+
+def _shown(audit: Audit) -> dict[str, Any]:
+    """What the template shows of one audit."""
+    run = [finding for finding in audit.findings if finding.verdict != "skipped"]
+    counts = {v: sum(f.verdict == v for f in audit.findings) for v in VERDICTS}
+    groups: dict[str, list[Finding]] = {}
+    for finding in audit.findings:
+        groups.setdefault(finding.check.group, []).append(finding)
+    return {
+        "label": audit.target.label or "embeddings",
+        "source": audit.source,
+        "verdict": audit.verdict,
+        "words": VERDICTS[audit.verdict],
+        "counts": counts,
+        "caveats": list(audit.caveats),
+        "facts": _facts(audit),
+        "groups": groups,
+        "bad": [f for f in run if f.verdict == "fail"] + [f for f in run if f.verdict == "warn"],
+        **_picture(audit),
+    }
+
+
+def _facts(audit: Audit) -> list[tuple[str, str]]:
+    factors, target = audit.target.factors, audit.target
+    held = f", {len(target.fixed)} of them held fixed (biases)" if target.fixed else ""
+    return [
+        ("users", f"{factors.n_users:,}"),
+        ("items", f"{factors.n_items:,}"),
+        ("columns", f"{factors.dim:,}{held}"),
+        ("interactions", f"{len(target.known):,}"),
+        ("held-out pairs", f"{len(target.split.test):,}"),
+    ]
+
+
+def _picture(audit: Audit) -> dict[str, Any]:
+    """The curves as an inline picture, with a text for those who cannot see it."""
+    lines, words = [], []
+    for name, result in audit.results.items():
+        kind: Any = "certificate" if name == "certificate" else "attack"
+        curve = result.curve
+        lines.append(Line("this model", curve.epsilons, curve[METRIC][None], kind))
+        told = "certified lower bound" if name == "certificate" else "attacked"
+        ends = f"{curve[METRIC][0]:.4f} to {curve[METRIC][-1]:.4f}"
+        words.append(f"{told}: {ends} at size {curve.epsilons[-1]:g}")
+        if result.control is not None:
+            lines.append(Line("this model", curve.epsilons, result.control[METRIC][None], "random"))
+    if not lines:
+        return {"picture": "", "alternative": ""}
+    threat = next(iter(audit.results.values())).threat
+    with tempfile.TemporaryDirectory() as folder:
+        path = plot_panels([[Panel(lines, threat.axis, "NDCG@10")]], Path(folder) / "curve.svg")
+        return {
+            "picture": inline(path.read_text(encoding="utf-8")),
+            "alternative": "NDCG@10 against the size of the attack; " + "; ".join(words) + ".",
+        }
+
+
+def inline(svg: str) -> str:
+    """A picture to stand inside a page: without its prologue, links and fixed size.
+
+    Example:
+        >>> inline('<?xml version="1.0"?><!DOCTYPE svg><svg width="6in" height="4in"></svg>')
+        '<svg ></svg>'
+    """
+    body = svg[svg.index("<svg") :].strip()
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    head, rest = body.split(">", 1)
+    head = re.sub(r'\b(width|height)="[^"]*"\s*', "", head)
+    return f"{head}>{rest}"
