@@ -1,0 +1,309 @@
+"""Each check against a naive count, and what is skipped."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from robustcf.audit import CHECKS, audit
+from robustcf.audit import subject as subject_module
+from robustcf.audit.churn import rank_biased_overlap, turned_rows
+from robustcf.audit.shape import copies
+from robustcf.audit.subject import Subject, overlap
+from robustcf.data import Split, load
+from robustcf.errors import InputError
+from robustcf.factors import Factors
+from robustcf.robustness import Target, measure
+from robustcf.training import TrainConfig, train
+from tests.audit.helpers import naive_top, small_split, small_target
+
+SEEDS = (0, 1, 2)
+
+
+def numbers(target, *names, **options):
+    found = audit(target, only=names, attack=False, **options)
+    return [found[name].number for name in names]
+
+
+def mean_overlap(left, right):
+    return np.mean([len(set(a) & set(b)) / len(a) for a, b in zip(left, right, strict=True)])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_serving_is_the_overlap_of_naive_lists(seed):
+    target = small_target(seed)
+    users, items = (part.numpy() for part in target.factors)
+    seen = target.split.train
+    exact = naive_top(users, items, seen)
+
+    def steps(part, levels):
+        scale = np.abs(part.astype(np.float64)).max(axis=1, keepdims=True) / levels
+        return (np.round(part / scale) * scale).astype(np.float32)
+
+    def half(part):
+        return torch.from_numpy(part).bfloat16().float().numpy()
+
+    expected = [
+        mean_overlap(exact, naive_top(half(users), half(items), seen)),
+        mean_overlap(exact, naive_top(steps(users, 127), steps(items, 127), seen)),
+        mean_overlap(exact, naive_top(steps(users, 7), steps(items, 7), seen)),
+        mean_overlap(
+            exact, naive_top(users, items / np.linalg.norm(items, axis=1, keepdims=True), seen)
+        ),
+    ]
+    assert numbers(target, "bfloat16", "int8", "int4", "cosine") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_catalogue_and_rows_are_naive_counts(seed):
+    target = small_target(seed)
+    users, items = (part.numpy() for part in target.factors)
+    lists = naive_top(users, items, target.split.train)
+    shown = [item for row in lists for item in row]
+    degrees = target.split.train.item_degrees
+    best = int(np.lexsort((np.arange(len(degrees)), -degrees))[0])
+    lengths = [np.linalg.norm(part, axis=1) for part in (users, items)]
+    expected = [
+        len(set(shown)) / len(items),
+        (shown.count(best) / len(shown)) / (degrees[best] / degrees.sum()),
+        max(length.max() / np.median(length) for length in lengths),
+    ]
+    assert numbers(target, "coverage", "popularity_bias", "norms") == pytest.approx(expected)
+
+
+def test_rows_that_were_never_trained_are_counted_once():
+    split = small_split()
+    train_pairs = split.train.csr().toarray()
+    train_pairs[3] = 0  # a user without pairs, whose row is a copy as well
+    rng = np.random.default_rng(0)
+    users, items = rng.normal(size=(40, 4)), rng.normal(size=(30, 4))
+    users[3] = users[5]
+    items[7] = 0.0
+    target = Target(users, items, train_pairs, split.test.csr().toarray())
+    found = audit(target, only=["untrained"])["untrained"]
+    without = int((train_pairs.sum(axis=0) == 0).sum())
+    assert found.details["rows"] == 2 + 1 + without
+    assert copies(torch.tensor([[0.0], [1.0], [0.0]])).tolist() == [True, False, True]
+
+
+def test_quality_is_that_of_the_evaluation():
+    split = load("demo")
+    trained = train(split, TrainConfig.of(dim=8, epochs=1))
+    target = Target.of(trained)
+    found = audit(target, only=["popularity", "fresh"])
+    own = trained.evaluate((10,))["ndcg@10"]
+    degrees = torch.from_numpy(target.known.item_degrees.astype(np.float32))
+    popular = Factors(torch.ones(split.n_users, 1), degrees[:, None])
+    other = target.evaluate((10,), popular)["ndcg@10"]
+    assert found["popularity"].number == pytest.approx(own / other)
+    assert found["popularity"].details["standard error"] > 0
+    assert found["fresh"].details["ndcg@10"] == own
+    assert found["fresh"].number < 3
+
+
+def test_a_model_that_learnt_the_test_pairs_is_suspected():
+    split = small_split()
+    both = split.train.csr() + split.test.csr()
+    left, sizes, right = np.linalg.svd(both.toarray())
+    leaky = Target((left[:, :30] * sizes), right.T, split)
+    fair = np.linalg.svd(split.train.csr().toarray())
+    honest = Target(fair[0][:, :30] * fair[1], fair[2].T, split)
+    assert audit(honest, only=["leak"])["leak"].verdict == "pass"
+    found = audit(leaky, only=["leak"])
+    assert found["leak"].verdict == "warn"
+    assert "held-out pairs" in found.caveats[0]
+
+
+def test_ties_are_seen():
+    target = small_target(0)
+    users, items = (part.clone() for part in target.factors)
+    items[1::2] = items[::2]  # every item has a twin: no first item is safe
+    tied = target.with_factors(Factors(users, items))
+    assert audit(tied, only=["near_ties"])["near_ties"].number > 0.5
+    assert audit(target, only=["near_ties"])["near_ties"].number < 0.1
+
+
+def test_noise_attack_and_certificate_are_those_of_measure():
+    target = small_target(1)
+    found = audit(target, only=["noise", "attack", "certificate"], size=0.2)
+    attacked = measure(target, "auto", None, (0.0, 0.2), (10,)).curve["ndcg@10"]
+    assert found["attack"].number == attacked[1] / attacked[0]
+    assert found["attack"].details["joint"] == attacked[1]
+    sizes = found["certificate"].details["sizes"]
+    proved = measure(target, "certificate", None, sizes, (10,)).curve["ndcg@10"]
+    assert found["certificate"].number == proved[sizes.index(0.01)] / proved[0]
+    assert set(found.results) == {"attack", "certificate"}
+    assert 0 < found["noise"].number <= 1.2
+
+
+def test_what_cannot_be_run_is_skipped_with_the_reason():
+    split = small_split()
+    target = Target(np.eye(40, 4), np.eye(30, 4), split.train.csr())
+    found = audit(target, attack=False)
+    reasons = {f.check.name: f.sentence for f in found.findings if f.verdict == "skipped"}
+    assert "no held-out pairs" in reasons["popularity"]
+    assert "no held-out pairs" in reasons["leak"]
+    assert "left out" in reasons["attack"]
+    assert "left out" in reasons["certificate"]
+    assert "--against" in reasons["churn"]
+    assert "zeros" in reasons["norms"]
+    assert all(found[name].number is None for name in reasons)
+    assert any("no held-out pairs" in caveat for caveat in found.caveats)
+
+
+def test_nothing_to_lose_is_no_division():
+    target = small_target(0)
+    blind = target.with_factors(Factors(torch.zeros(40, 2), torch.zeros(30, 2)))
+    found = audit(blind, only=["noise", "certificate", "coverage"])
+    for name in ("noise", "certificate"):
+        assert found[name].verdict in ("skipped", "fail", "warn", "pass")
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+def test_an_index_is_checked_where_faiss_is():
+    faiss = pytest.importorskip("faiss", reason="faiss is not installed (extra 'serving')")
+    assert faiss
+    found = audit(small_target(0), only=["hnsw", "ivf"])
+    assert found["hnsw"].number > 0.9
+    assert 0 < found["ivf"].number <= 1
+
+
+def test_without_faiss_indexes_are_skipped(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    found = audit(small_target(0), only=["hnsw", "ivf"])
+    assert [f.verdict for f in found.findings] == ["skipped", "skipped"]
+    assert "robustcf[serving]" in found["ivf"].sentence
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_rotation_changes_no_list_and_turns_back(seed):
+    target = small_target(seed, labels=True)
+    rotation, _ = torch.linalg.qr(torch.randn(5, 5, generator=torch.Generator().manual_seed(seed)))
+    users, items = target.factors
+    other = Factors(users @ rotation, items @ rotation)
+    found = audit(target, only=["churn"], against=other)["churn"]
+    assert found.number == 1.0
+    assert found.details["rank-biased overlap"] == pytest.approx(1.0)
+    assert found.details["mean cosine of items after alignment"] == pytest.approx(1.0)
+
+
+def test_churn_is_the_overlap_and_names_who_moved():
+    target = small_target(0, labels=True)
+    other = small_target(5)
+    users, items = (part.numpy() for part in target.factors)
+    theirs = (part.numpy() for part in other.factors)
+    seen = target.split.train
+    expected = mean_overlap(naive_top(users, items, seen), naive_top(*theirs, seen))
+    found = audit(target, only=["churn"], against=other.factors)["churn"]
+    assert found.number == pytest.approx(expected)
+    assert {row[0] for row in found.rows} == {"user", "item"}
+    assert found.rows[0][1].startswith("u")
+    assert found.details["mean cosine of items after alignment"] < 0.9
+
+
+def test_rank_biased_overlap_is_its_sum():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        left, right = rng.permutation(12)[:6], rng.permutation(12)[:6]
+        weights = [0.9**d for d in range(6)]
+        shares = [len(set(left[:d]) & set(right[:d])) / d for d in range(1, 7)]
+        expected = sum(w * s for w, s in zip(weights, shares, strict=True)) / sum(weights)
+        assert rank_biased_overlap(left[None], right[None])[0] == pytest.approx(expected)
+
+
+def test_versions_of_other_width_compare():
+    target = small_target(0)
+    users, items = target.factors
+    wide = Factors(*(torch.nn.functional.pad(part, (0, 3)) for part in (users, items)))
+    assert turned_rows(target.factors, wide)["users"] == pytest.approx(1.0)
+
+
+def test_a_version_of_other_items_is_refused():
+    target = small_target(0)
+    with pytest.raises(InputError, match="the other version has 40 users x 29 items"):
+        audit(target, only=["churn"], against=Factors(torch.ones(40, 2), torch.ones(29, 2)))
+
+
+def test_a_large_subject_is_sampled_and_says_so(monkeypatch):
+    monkeypatch.setattr(subject_module, "MOST_SCORES", 100)
+    monkeypatch.setattr(subject_module, "SAMPLE", 15)
+    target = small_target(0)
+    subject = Subject(target)
+    assert subject.sampled
+    assert subject.target.factors.n_users == 15
+    for place, user in enumerate(subject.users):
+        own = subject.target.split.train.items_of(place)
+        assert own.tolist() == target.split.train.items_of(int(user)).tolist()
+    users, items = (part.numpy() for part in target.factors)
+    lists = naive_top(users, items, target.split.train)
+    assert subject.top.tolist() == [lists[user] for user in subject.users]
+    found = audit(target, only=["popularity", "int8", "coverage"])
+    assert any("a sample of 15 of 40 users" in caveat for caveat in found.caveats)
+    report = target.evaluate((10,))
+    chosen = np.isin(report.users, subject.users)
+    expected = report.per_user["ndcg@10"][chosen].mean()
+    assert found["popularity"].details["ndcg@10"] == pytest.approx(expected)
+
+
+def test_too_large_to_attack_is_said(monkeypatch):
+    monkeypatch.setattr("robustcf.audit.stability.MOST_SCORES", 100)
+    found = audit(small_target(0), only=["attack"])
+    assert found["attack"].verdict == "skipped"
+    assert "too many to attack" in found["attack"].sentence
+
+
+def test_biases_stay_out_of_norms_and_copies():
+    rng = np.random.default_rng(0)
+    users = np.c_[rng.normal(size=(40, 3)), np.ones(40)]
+    items = np.c_[rng.normal(size=(30, 3)), 1000 * rng.normal(size=30)]
+    split = small_split()
+    free = audit(Target(users[:, :3], items[:, :3], split), only=["norms"])["norms"].number
+    held = audit(Target(users, items, split, fixed=[3]), only=["norms"])["norms"].number
+    assert held == pytest.approx(free)
+
+
+def test_overlap_of_short_lists():
+    left = np.array([[4, 2, -1]])
+    assert overlap(left, np.array([[2, 9, -1]])).tolist() == [0.5]
+
+
+def test_a_json_object_of_plain_values():
+    found = audit(small_target(0), attack=False, source="mine.npz")
+    data = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert data["schema"] == 1
+    assert data["source"] == "mine.npz"
+    assert {entry["check"] for entry in data["checks"]} == set(CHECKS)
+    assert data["subject"]["users"] == 40
+    for entry in data["checks"]:
+        assert entry["verdict"] in ("pass", "warn", "fail", "skipped")
+        assert (entry["number"] is None) == (entry["verdict"] == "skipped")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"only": ["int9"]}, "unknown check 'int9'; did you mean 'int8'"),
+        ({"size": 0.0}, "size must be a finite number and positive"),
+        ({"size": float("nan")}, "size must be a finite number and positive"),
+    ],
+)
+def test_bad_options_are_refused(options, words):
+    with pytest.raises(InputError, match=words):
+        audit(small_target(0), **options)
+
+
+def test_only_a_target_is_audited():
+    with pytest.raises(InputError, match="target must be a Target"):
+        audit(np.eye(3))
+    with pytest.raises(InputError, match="unknown check 'x'"):
+        audit(small_target(0), only=["norms"])["x"]
+
+
+def test_the_sample_keeps_a_split_together():
+    split = small_split()
+    part = subject_module.users_of(split, np.array([2, 5]))
+    assert isinstance(part, Split)
+    assert part.test.items_of(1).tolist() == split.test.items_of(5).tolist()

@@ -1,0 +1,85 @@
+"""Verdicts and thresholds."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from robustcf.audit import CHECKS, Limit, thresholds_from
+from robustcf.audit.findings import worst
+from robustcf.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("limit", "number", "verdict"),
+    [
+        (Limit(0.9, 0.5), 0.95, "pass"),
+        (Limit(0.9, 0.5), 0.9, "pass"),
+        (Limit(0.9, 0.5), 0.89, "warn"),
+        (Limit(0.9, 0.5), 0.5, "warn"),
+        (Limit(0.9, 0.5), 0.49, "fail"),
+        (Limit(0.9, None), 0.0, "warn"),
+        (Limit(None, None), 0.0, "pass"),
+        (Limit(10, 100, higher_is_better=False), 10, "pass"),
+        (Limit(10, 100, higher_is_better=False), 11, "warn"),
+        (Limit(10, 100, higher_is_better=False), 100, "warn"),
+        (Limit(10, 100, higher_is_better=False), 101, "fail"),
+        (Limit(0.9, 0.5), math.nan, "fail"),
+    ],
+)
+def test_a_verdict_is_the_first_threshold_that_is_passed(limit, number, verdict):
+    assert limit.verdict(number) == verdict
+
+
+def test_the_whole_is_as_good_as_its_worst_part():
+    assert worst(["pass", "skipped"]) == "pass"
+    assert worst(["pass", "warn"]) == "warn"
+    assert worst(["warn", "fail", "pass"]) == "fail"
+    assert worst(["skipped"]) == "skipped"
+
+
+def test_every_check_says_what_it_means_and_what_to_do():
+    assert len({check.title for check in CHECKS.values()}) == len(CHECKS)
+    for name, check in CHECKS.items():
+        assert check.name == name
+        assert check.limit.words
+        assert check.means.endswith(".")
+        assert check.advice.endswith(".")
+
+
+def written(tmp_path, text):
+    path = tmp_path / "limits.toml"
+    path.write_text(text)
+    return path
+
+
+def test_thresholds_of_a_file(tmp_path):
+    checks = thresholds_from(written(tmp_path, "[int8]\nwarn = 0.99\n[norms]\nfail = false\n"))
+    assert checks["int8"].limit == Limit(0.99, CHECKS["int8"].limit.fail)
+    assert checks["norms"].limit == Limit(CHECKS["norms"].limit.warn, None, higher_is_better=False)
+    assert checks["attack"] == CHECKS["attack"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[int9]\nwarn = 1", "unknown check 'int9'; did you mean 'int8'"),
+        ("int8 = 3", r"\[int8\] takes warn and fail, got 3"),
+        ("[int8]\nwrn = 3", r"\[int8\] takes warn and fail"),
+        ("[int8]\nwarn = 'x'", "int8.warn must be a finite number"),
+        ("[int8]\nwarn = true", "int8.warn must be a finite number"),
+        ("[int8]\nwarn = nan", "int8.warn must be a finite number"),
+        ("[int8]\nwarn = 0.5\nfail = 0.9", "int8.warn must be at least int8.fail, got 0.5 and 0.9"),
+        ("[norms]\nwarn = 5\nfail = 2", "norms.warn must be at most norms.fail"),
+        ("[int8", "thresholds must be TOML"),
+    ],
+)
+def test_bad_thresholds_are_refused(tmp_path, text, words):
+    with pytest.raises(InputError, match=words):
+        thresholds_from(written(tmp_path, text))
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(InputError, match="thresholds cannot be read"):
+        thresholds_from(tmp_path / "none.toml")
