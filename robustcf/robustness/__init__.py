@@ -18,6 +18,7 @@ Example:
 
 from robustcf.robustness.certified import CertifiedRadii, certified_radii
 from robustcf.robustness.curves import RobustnessCurve
+from robustcf.robustness.hardening import Hardened, harden_by_trial
 from robustcf.robustness.measure import Result, measure
 from robustcf.robustness.quantization import Quantized, quantization_table
 from robustcf.robustness.table import NAMES, AttackSpec
@@ -31,6 +32,7 @@ __all__ = [
     "NAMES",
     "AttackSpec",
     "CertifiedRadii",
+    "Hardened",
     "Quantized",
     "Result",
     "RobustnessCurve",
@@ -38,6 +40,7 @@ __all__ = [
     "Threat",
     "certified_radii",
     "harden",
+    "harden_by_trial",
     "joint_of",
     "measure",
     "quantization_table",
