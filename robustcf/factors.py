@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -163,3 +164,26 @@ class Factors:
                 f"row{'s' if many > 1 else ''} of {letter}): repair or leave out these rows; a "
                 "training that diverged makes such values"
             )
+
+
+def read_fixed(facts: Mapping[str, str], source: str) -> tuple[int, ...]:
+    """The columns held fixed (biases) that a file of factors tells of in its metadata.
+
+    Args:
+        facts: the metadata of a safetensors file.
+        source: of the file, for messages.
+
+    Raises:
+        InputError: what is there is no list of column numbers.
+
+    Example:
+        >>> read_fixed({"fixed": "[3, 4]"}, "factors.safetensors"), read_fixed({}, "others")
+        ((3, 4), ())
+    """
+    try:
+        found = json.loads(facts.get("fixed", "[]"))
+    except ValueError:
+        found = facts["fixed"]
+    if not isinstance(found, list) or any(type(column) is not int for column in found):
+        raise InputError(f"{source}: fixed columns must be a list of numbers, got {found!r}")
+    return tuple(found)

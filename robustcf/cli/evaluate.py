@@ -38,4 +38,4 @@ def evaluate(
     opened.factors()  # a run without them is an error before any data are read
     cutoffs = ks or (10, 20)
     report = opened.evaluate(opened.split(data_dir), cutoffs, part=part, mask=mask or None)
-    return Report({"run": run, part: report.as_dict()}, str(report))
+    return Report({"run": run, report.protocol.part: report.as_dict()}, str(report))

@@ -20,6 +20,7 @@ from robustcf.cli.common import to_json
 from robustcf.cli.compare import compare
 from robustcf.cli.datasets import datasets
 from robustcf.cli.evaluate import evaluate
+from robustcf.cli.importing import import_
 from robustcf.cli.norm import norm
 from robustcf.cli.recommend import recommend
 from robustcf.cli.sweep import sweep
@@ -39,6 +40,7 @@ for command in (
     datasets,
     train,
     tune,
+    import_,
     evaluate,
     recommend,
     attack,

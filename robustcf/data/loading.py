@@ -335,7 +335,7 @@ def _load_own(
     options = {"columns": repr(columns), "min_rating": min_rating}
 
     def parse() -> tuple[Parts, tuple[str, ...]]:
-        tables = [_own_table(path, columns) for path in files.values()]
+        tables = [read_own_table(path, columns) for path in files.values()]
         sets, notes = to_interactions(tables, min_rating)
         return dict(zip(files, sets, strict=True)), tuple(notes)
 
@@ -371,7 +371,8 @@ def _about_cold(parts: Parts) -> tuple[str, ...]:
     return (f"{users:,} users and {items:,} items are not in train, only in the other files",)
 
 
-def _own_table(path: Path, columns: Columns) -> Table:
+def read_own_table(path: Path, columns: Columns) -> Table:
+    """The rows of a file of any kind that :func:`load` takes by its path."""
     if kind_of(path) != ".txt":
         return read_table(path, columns)
     if path.suffix.lower() == ".gz":

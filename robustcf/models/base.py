@@ -9,7 +9,7 @@ are a function of its parameters (propagation over a graph, rows of length 1) sa
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
@@ -198,6 +198,7 @@ def fold_in(
     steps: int = 60,
     offset: bool = False,
     unit: bool = False,
+    fixed: Sequence[int] = (),
 ) -> Tensor:
     """An embedding for a new user who has these items; the items' embeddings stay.
 
@@ -213,6 +214,8 @@ def fold_in(
         offset: whether one number, free and then forgotten, is added to all scores of the user:
             for items in a gauge that has taken it from them, see :mod:`robustcf.models.gauge`.
         unit: whether the row has length 1: for models that score such rows.
+        fixed: columns that stay at the mean of the users: a bias, and the constant it is multiplied
+            with.
 
     Returns:
         The embedding, of length dim.
@@ -240,6 +243,7 @@ def fold_in(
     if offset:
         V, start = torch.cat([V, V.new_ones(len(V), 1)], 1), torch.cat([start, V.new_zeros(1)])
     loss = objective.user_loss(ids.astype(np.int64), V)
+    held, mean = list(fixed), start.clone()
     row = start.requires_grad_()
     optimizer = torch.optim.LBFGS(
         [row], max_iter=steps, tolerance_grad=1e-7, line_search_fn="strong_wolfe"
@@ -247,12 +251,17 @@ def fold_in(
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        own = row[: factors.dim]
-        scored = torch.cat((own / own.norm(), row[factors.dim :])) if unit else row
+        own, scored = row[: factors.dim], row
+        if held:
+            own = own.index_fill(0, torch.tensor(held), 0.0)
+            scored = row.index_copy(0, torch.tensor(held), mean[held])
+        if unit:
+            scored = torch.cat((own / own.norm(), row[factors.dim :]))
         value = loss(scored) + ridge * (own @ own if not unit else (own.norm() - 1) ** 2)
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
     own = row.detach()[: factors.dim]
+    own[held] = mean[held]
     return (own / own.norm() if unit else own).to(factors.users.dtype)

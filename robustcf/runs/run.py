@@ -12,7 +12,7 @@ from typing import Any
 from robustcf.data import Split, load
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
-from robustcf.factors import Factors
+from robustcf.factors import Factors, read_fixed
 from robustcf.metrics.evaluate import MetricReport, Part, evaluate
 from robustcf.metrics.recommend import Ranked, recommend_to
 from robustcf.models import fold_in
@@ -24,13 +24,16 @@ from robustcf.runs.config import RunConfig
 from robustcf.runs.saved import FOLDER
 from robustcf.support import files
 from robustcf.support.files import CheckpointFiles, csv_bytes
+from robustcf.support.registry import OBJECTIVES
 from robustcf.support.runtime import device_of, set_threads
 from robustcf.training.loop import two_to_inf
 from robustcf.training.search import MINUTES, Trial, read_trials, search
-from robustcf.training.train import Trained, build_objective, fit_mask, fit_pairs, train
+from robustcf.training.train import Trained, fit_mask, fit_pairs, train
 
 FACTORS, PER_USER, SEARCH = "factors.safetensors", "per_user.parquet", "search.json"
-_FORMAT = "robustcf run 1"
+#: The pairs of a run whose factors were imported, see :mod:`robustcf.runs.imported`.
+PAIRS = "pairs.npz"
+FORMAT = "robustcf run 1"
 
 # Where training had no weight decay: keeps a row bounded, too small to matter otherwise.
 _RIDGE = 1e-2
@@ -76,8 +79,26 @@ class RunDir(RunBase[RunConfig, Split]):
         }  # fmt: skip
 
     def load(self, data: Mapping[str, Any]) -> Split:
-        """Load the run's data with these arguments of :func:`robustcf.data.load`."""
+        """Load the run's data with these arguments of :func:`robustcf.data.load`.
+
+        An imported run has its pairs with it.
+        """
+        if self.imported:
+            from robustcf.runs.imported import read_pairs
+
+            return read_pairs(self.path / PAIRS)
         return load(self.config.dataset, **data)
+
+    @property
+    def imported(self) -> bool:
+        """Whether the factors come from elsewhere; then there is nothing to train or resume."""
+        return (self.path / PAIRS).is_file()
+
+    @cached_property
+    def fixed(self) -> tuple[int, ...]:
+        """The columns that no attack, budget or certificate may move: biases."""
+        path = self.path / FACTORS
+        return read_fixed(files.read_facts(path), str(path)) if path.is_file() else ()
 
     def factors(self) -> Factors:
         """The trained embeddings, read once; the data are not needed for this."""
@@ -101,7 +122,7 @@ class RunDir(RunBase[RunConfig, Split]):
     def label(self) -> str:
         """Model and regularizer, for tables and pictures."""
         result = self.metrics()
-        return f"{result['model']}, {result['reg']}"
+        return str(result.get("label") or f"{result['model']}, {result['reg']}")
 
     def execute(
         self,
@@ -164,7 +185,7 @@ class RunDir(RunBase[RunConfig, Split]):
         split, factors = trained.split, trained.factors
         test = trained.evaluate() if len(split.test) else None
         facts = {
-            "format": _FORMAT,
+            "format": FORMAT,
             "dataset": split.name,
             "fingerprint": split.fingerprint,
             "learnt_from": trained.fit_on,
@@ -174,7 +195,7 @@ class RunDir(RunBase[RunConfig, Split]):
         self.__dict__.pop("_factors", None)
         files.write_bytes(self.path / HISTORY, csv_bytes(trained.history))
         if test is not None:
-            files.write_bytes(self.path / PER_USER, _parquet(test, split))
+            files.write_bytes(self.path / PER_USER, parquet_bytes(test, split))
         searched = {} if self._searched is None else {"search": self._searched}
         self.write_metrics(
             {
@@ -205,8 +226,13 @@ class RunDir(RunBase[RunConfig, Split]):
         mask: tuple[str, ...] | None = None,
     ) -> MetricReport:
         """Metrics of the run's factors: by the protocol of its set, or with other pairs masked."""
+        part = self._judged_by(split, part)
         own = self._mask(split, part)
         return evaluate(self.factors(), split, ks, part=part, mask=own if mask is None else mask)
+
+    def _judged_by(self, split: Split, part: Part) -> Part:
+        """Without test pairs, imported factors are judged by those they were fit on."""
+        return "train" if self.imported and part == "test" and not len(split.test) else part
 
     def _mask(self, split: Split, part: Part) -> tuple[str, ...]:
         try:
@@ -220,6 +246,7 @@ class RunDir(RunBase[RunConfig, Split]):
         Raises:
             InputError: the run was fit on the very pairs it would be judged by.
         """
+        part = self._judged_by(split, part)
         self._mask(split, part)
         objective = self.config.train.objective.settings
         users, items = self.factors()
@@ -229,6 +256,7 @@ class RunDir(RunBase[RunConfig, Split]):
             split,
             part=part,
             fit_on=self.fit_on,
+            fixed=self.fixed,
             label=self.label,
             bce=objective if isinstance(objective, BCEConfig) else None,
         )
@@ -242,15 +270,18 @@ class RunDir(RunBase[RunConfig, Split]):
 
         The ridge is the weight that training had on the squared norm of a user's row.
         """
-        config, factors = self.config.train.resolved(), self.factors()
+        config, factors = self.config.train, self.factors()
         pairs = fit_pairs(split, self.fit_on)
+        if not self.imported:  # there is no class behind an imported model
+            config = config.resolved()
         decays = config.reg.name == "weight_decay"
         ridge = config.reg.settings.weight * len(pairs) / 1024 if decays else _RIDGE
         row = fold_in(
-            build_objective(config, pairs),
+            OBJECTIVES[config.objective.name](pairs, config.objective.settings),
             factors,
             sorted(set(items)),
             ridge=ridge,
+            fixed=self.fixed,
             offset=config.gauge != "none",
             unit=config.gauge == "none" and getattr(config.model.settings, "normalize", False),
         )
@@ -259,7 +290,8 @@ class RunDir(RunBase[RunConfig, Split]):
         return recommend_to(new, have, [0], k)[0]
 
 
-def _parquet(report: MetricReport, split: Split) -> bytes:
+def parquet_bytes(report: MetricReport, split: Split) -> bytes:
+    """The values of single users as a Parquet file."""
     import pandas as pd
 
     columns: dict[str, Any] = {"user": report.users}

@@ -331,12 +331,14 @@ def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def label_of(settings: Mapping[str, Any]) -> str:
-    """Model, regularizer and, where there is any, adversarial training.
+    """Model, regularizer and, where there is any, adversarial training; or what was imported.
 
     Example:
         >>> label_of({"model": "bpr-mf", "reg": "none", "adversarial": "bpr"})
         'bpr-mf, none, adversarial bpr'
     """
+    if settings["model"] == "imported":
+        return str(settings.get("label", "imported"))
     adversarial = settings.get("adversarial", "none")
     extra = [] if adversarial == "none" else [f"adversarial {adversarial}"]
     return ", ".join([settings["model"], settings["reg"], *extra])
@@ -354,14 +356,15 @@ def _strongest(runs: Sequence[SavedRun]) -> str:
 
 
 def _is_candidate(facts: Mapping[str, Any]) -> bool:
-    """An attack on the test rankings."""
-    return facts["attack"] in _ATTACKS and facts["protocol"]["part"] == "test"
+    """An attack on the test rankings; on those of train where an imported run has nothing else."""
+    return facts["attack"] in _ATTACKS and facts["protocol"]["part"] != "valid"
 
 
 def _strength(curve: SavedCurve) -> tuple[Any, ...]:
     facts = curve.facts
     objective = facts["objective"]
     return (
+        facts["protocol"]["part"] != "test",
         facts["kind"] != "joint",
         facts["attack"] not in ("auto", "cutoff"),
         facts["knowledge"] != "labels",

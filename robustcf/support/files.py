@@ -141,9 +141,15 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, str]) -> None:
     """Write tensors and a few strings as one safetensors file."""
+    write_bytes(path, tensor_bytes(tensors, facts))
+
+
+def tensor_bytes(tensors: dict[str, Tensor], facts: dict[str, str]) -> bytes:
+    """Tensors and a few strings as the bytes of a safetensors file."""
     from safetensors.torch import save
 
-    write_bytes(path, save(tensors, metadata=facts))
+    content: bytes = save(tensors, metadata=facts)
+    return content
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -157,6 +163,22 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} is no readable safetensors file ({error})") from error
+
+
+def read_facts(path: Path) -> dict[str, str]:
+    """The strings that :func:`write_tensors` wrote next to its tensors, which are not read.
+
+    Raises:
+        InputError: it is not there, or is no safetensors file.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            facts: dict[str, str] = file.metadata() or {}
+            return facts
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is no readable safetensors file ({error})") from error
 

@@ -13,8 +13,8 @@ import torch
 
 from robustcf.errors import DataError, InputError
 from robustcf.fetching.archives import read_members
+from robustcf.support.unpickling import read_pickle
 from robustcf.vision.images import ImageSet
-from robustcf.vision.unpickling import read_pickle
 
 Parts = tuple[ImageSet, ImageSet, tuple[str, ...]]
 _CIFAR_SHAPE = (3, 32, 32)
@@ -38,7 +38,7 @@ def read_cifar_binary(archive: Path) -> Parts:
 
 
 def read_cifar_pickle(archive: Path) -> Parts:
-    """CIFAR-10 or CIFAR-100, Python version, through :mod:`robustcf.vision.unpickling`.
+    """CIFAR-10 or CIFAR-100, Python version, through :mod:`robustcf.support.unpickling`.
 
     Raises:
         DataError: as :func:`read_cifar_binary`; a pickle that holds or asks for anything else.

@@ -20,7 +20,7 @@ from robustcf.errors import DataError, DownloadError, InputError
 from robustcf.vision import archives, augment, load_images, loading
 from robustcf.vision.catalog import image_manifests
 from robustcf.vision.images import ImageSet, ImageSplit, hold_out
-from tests.vision.test_unpickling import Calls
+from tests.support.test_unpickling import Calls
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from robustcf.errors import DataError
-from robustcf.vision.unpickling import read_pickle
+from robustcf.support.unpickling import read_pickle
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])

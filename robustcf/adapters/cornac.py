@@ -1,0 +1,71 @@
+"""Cornac: a fitted matrix factorization."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from robustcf.adapters.base import Imported, labels_of_map, matrix, vector, with_biases
+from robustcf.adapters.base import with_constants as constants
+from robustcf.errors import InputError
+from robustcf.factors import Factors
+
+
+def from_cornac(model: Any) -> Imported:
+    """The factors of a fitted Cornac model, with its own ids as labels.
+
+    Models with ``u_factors`` and ``i_factors`` (BPR, WBPR, MF, NMF) bring their biases, which
+    become columns held fixed; those with ``U`` and ``V`` (WMF, PMF) have none. Any other model that
+    Cornac serves by the dot product of user and item vectors is taken through
+    ``get_user_vectors`` and ``get_item_vectors``.
+
+    Raises:
+        InputError: it is not fitted, or its scores are no dot product.
+
+    Example:
+        >>> import numpy as np
+        >>> class Fitted:  # as cornac.models.BPR is after fit
+        ...     u_factors, i_factors = np.ones((2, 3)), np.ones((4, 3))
+        ...     i_biases = np.arange(4.0)
+        ...     uid_map, iid_map = {"ann": 0, "bob": 1}, {"a": 0, "b": 1, "c": 2, "d": 3}
+        >>> from_cornac(Fitted())
+        Imported(cornac: 2 users x 4 items, dim 4, float64, 1 column held fixed, user and item
+        labels)
+    """
+    name = type(model).__name__
+    factors: Factors
+    notes: tuple[str, ...] = ()
+    if getattr(model, "u_factors", None) is not None:
+        users, items = matrix("u_factors", model.u_factors), matrix("i_factors", model.i_factors)
+        biases = {}
+        for side, rows in (("u", len(users)), ("i", len(items))):
+            own = getattr(model, f"{side}_biases", None)
+            if own is not None and getattr(model, "use_bias", True):
+                biases[side] = vector(f"{side}_biases", own, rows)
+        mean = getattr(model, "global_mean", None)
+        if "u" in biases and mean:
+            biases["u"] = biases["u"] + float(mean)
+        factors, fixed = with_biases(users, items, biases.get("u"), biases.get("i"))
+    elif getattr(model, "U", None) is not None and getattr(model, "V", None) is not None:
+        factors, fixed = Factors.of(matrix("U", model.U), matrix("V", model.V)), ()
+    elif hasattr(model, "get_user_vectors") and hasattr(model, "get_item_vectors"):
+        measure = str(model.get_vector_measure())
+        if "dot" not in measure.lower():
+            raise InputError(f"cornac's {name} ranks by {measure}, not by the dot product")
+        factors = Factors.of(
+            matrix("user vectors", model.get_user_vectors()),
+            matrix("item vectors", model.get_item_vectors()),
+        )
+        fixed, notes = constants(factors, None)
+    else:
+        raise InputError(
+            f"a cornac {name} has no factors: give a fitted matrix factorization (BPR, MF, WMF, "
+            "PMF, NMF), or take its vectors yourself and use robustcf.Target"
+        )
+    maps = {}
+    for side, rows in (("uid", factors.n_users), ("iid", factors.n_items)):
+        own = getattr(model, f"{side}_map", None)
+        if own is None:
+            own = getattr(getattr(model, "train_set", None), f"{side}_map", None)
+        kind = "user" if side == "uid" else "item"
+        maps[kind] = None if own is None else labels_of_map(kind, own, rows)
+    return Imported(factors, "cornac", f"cornac {name}", maps["user"], maps["item"], fixed, notes)

@@ -1,0 +1,288 @@
+"""``match``: which row of the factors is which user and which item of the interactions.
+
+Ids are never guessed. Where the factors say what their rows are called, ids are matched by that
+name. Where they do not, the ids are row numbers, unless the caller says how rows were numbered.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from robustcf.adapters.arrays import read_npz
+from robustcf.adapters.base import Imported
+from robustcf.data.interactions import Interactions, Labels
+from robustcf.data.loading import read_own_table
+from robustcf.data.split import Split
+from robustcf.data.tables import Columns, Table, to_interactions
+from robustcf.errors import DataError, InputError
+from robustcf.support.checks import check_choice
+
+#: How rows without labels were numbered.
+ROWS = ("number", "sorted", "appearance")
+
+_Ids = npt.NDArray[np.int64]
+
+
+class Matched(NamedTuple):
+    """Interactions with the ids of the factors' rows, and what is to be said about it."""
+
+    split: Split
+    notes: tuple[str, ...]
+
+
+def match(
+    imported: Imported,
+    interactions: Any,
+    test: Any = None,
+    *,
+    rows: str = "number",
+    drop_unknown: bool = False,
+    user_col: str | None = None,
+    item_col: str | None = None,
+    rating_col: str | None = None,
+    time_col: str | None = None,
+    min_rating: float | None = None,
+    name: str | None = None,
+) -> Matched:
+    """Interactions as pairs of rows of imported factors.
+
+    The catalogue is that of the factors: every row can be ranked, with interactions or without.
+
+    Args:
+        imported: the factors.
+        interactions: the pairs that they were fit on: a file that :func:`robustcf.data.load` takes,
+            a scipy ``.npz``, a users x items matrix, or an :class:`robustcf.data.Interactions`.
+        test: held-out pairs in the same form, or None.
+        rows: for factors without labels: ``number``, ids are row numbers from 0; ``sorted``, row n
+            is the n-th of the distinct ids in order (pandas categories, numpy's unique);
+            ``appearance``, in order of first appearance (pandas factorize).
+        drop_unknown: leave out pairs of users and items that the factors do not have.
+        user_col: the column with the user, see :func:`robustcf.data.load`.
+        item_col: the column with the item.
+        rating_col: the column with the rating.
+        time_col: the column with the time.
+        min_rating: keep only pairs rated at least this.
+        name: what to call the data; None for the name of the file.
+
+    Raises:
+        DataError: ids that the factors do not have, or counts that do not fit.
+
+    Cost: that of reading, and a sort of the ids.
+
+    Example:
+        >>> from robustcf.factors import Factors
+        >>> factors = Factors.of(np.eye(2), np.eye(3, 2))
+        >>> mine = Imported(factors, "arrays", "mine", item_labels=np.array(["a", "b", "c"]))
+        >>> match(mine, np.array([[1, 0, 0], [0, 1, 1]])).notes
+        ('users: no labels, the ids are row numbers', 'items: ids are row numbers')
+    """
+    check_choice("rows", rows, ROWS)
+    columns = Columns(user_col, item_col, rating_col, time_col)
+    given = [interactions] if test is None else [interactions, test]
+    found, notes, tables = _pairs(given, columns, min_rating)
+    sides: dict[str, _Side] = {}
+    for kind, count in (("user", imported.factors.n_users), ("item", imported.factors.n_items)):
+        own = getattr(imported, f"{kind}_labels")
+        ids = getattr(found[0], f"{kind}_labels")
+        order = None if rows != "appearance" or ids is None else _appearance(tables, kind, ids)
+        sides[kind] = _rows_of(kind, own, count, found, rows, order)
+    parts, dropped = _renumbered(found, sides, imported, drop_unknown)
+    notes += [f"{kind}s: {side.note}" for kind, side in sides.items()]
+    if dropped:
+        notes.append(f"{dropped:,} pairs of users or items that the factors do not have: left out")
+    title = name or (Path(interactions).name if _is_path(interactions) else "own data")
+    none = parts[0].take(np.zeros(len(parts[0]), dtype=bool))
+    held = parts[1] if test is not None else none
+    if test is not None and len(held) == 0:
+        raise DataError("test has no pairs to judge by: give some, or leave it out")
+    return Matched(Split(title, parts[0], none, held, valid_source="none"), tuple(notes))
+
+
+class _Side(NamedTuple):
+    """For each id of the interactions its row, or -1; what the rows are called; how that was."""
+
+    rows: _Ids
+    labels: Labels | None
+    note: str
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike)
+
+
+def _pairs(
+    given: Sequence[Any], columns: Columns, min_rating: float | None
+) -> tuple[list[Interactions], list[str], list[Table]]:
+    """Sets of pairs that share their ids; where they come from files, the tables too."""
+    if all(_is_path(each) and Path(each).suffix.lower() != ".npz" for each in given):
+        tables = []
+        for each in given:
+            path = Path(each).expanduser()
+            if not path.is_file():
+                raise DataError(f"{path}: no such file of interactions")
+            tables.append(read_own_table(path, columns))
+        sets, notes = to_interactions(tables, min_rating)
+        return sets, notes, tables
+    if min_rating is not None or any(columns.__dict__.values()):
+        raise InputError("columns and min_rating are for tables: a matrix has neither")
+    return [_matrix(each) for each in given], [], []
+
+
+def _matrix(value: Any) -> Interactions:
+    if isinstance(value, Interactions):
+        return value
+    if isinstance(value, Split):
+        raise InputError("give the parts of a split one by one: split.train, then test=split.test")
+    if not _is_path(value):
+        return Interactions.from_csr(value)
+    path = Path(value).expanduser()
+    if path.suffix.lower() != ".npz":
+        raise InputError(f"{path}: give two files of one kind, tables or matrices")
+    if not path.is_file():
+        raise DataError(f"{path}: no such file of interactions")
+    return Interactions.from_csr(_sparse(path))
+
+
+def _sparse(path: Path) -> Any:
+    """A matrix that scipy's ``save_npz`` wrote."""
+    from scipy import sparse
+
+    arrays = read_npz(path)
+    try:
+        kind = arrays["format"].item()
+        name = kind.decode("ascii") if isinstance(kind, bytes) else str(kind)
+        shape = tuple(int(n) for n in arrays["shape"])
+        if name == "coo":
+            places = (arrays["row"], arrays["col"])
+            return sparse.coo_array((arrays["data"], places), shape=shape)
+        maker = {"csr": sparse.csr_array, "csc": sparse.csc_array}[name]
+        found = maker((arrays["data"], arrays["indices"], arrays["indptr"]), shape=shape)
+        found.check_format(full_check=True)
+        return found
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise DataError(
+            f"{path}: no users x items matrix that scipy's save_npz wrote, csr, csc or coo "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+def _appearance(tables: Sequence[Table], kind: str, labels: Labels) -> _Ids:
+    """For each label, how many others appear before it in the files."""
+    if not tables:
+        raise InputError("rows in order of appearance are for tables: a matrix has an order")
+    seen: dict[str, int] = {}
+    for table in tables:
+        coded = getattr(table, f"{kind}s")
+        texts = coded.labels.astype(str)
+        _, first = np.unique(coded.codes, return_index=True)
+        for code in coded.codes[np.sort(first)]:
+            seen.setdefault(str(texts[code]), len(seen))
+    # Labels that were dropped since (a rating threshold) leave no hole.
+    order = np.array([seen[text] for text in labels.astype(str).tolist()], dtype=np.int64)
+    places: _Ids = np.argsort(np.argsort(order))
+    return places
+
+
+def _rows_of(
+    kind: str,
+    own: Labels | None,
+    count: int,
+    found: Sequence[Interactions],
+    rows: str,
+    order: _Ids | None,
+) -> _Side:
+    ids: Labels | None = getattr(found[0], f"{kind}_labels")
+    many = int(getattr(found[0], f"n_{kind}s"))
+    if ids is None:  # a matrix: its rows and columns are those of the factors
+        if many != count:
+            raise DataError(
+                f"the interactions have {many:,} {kind}s and the factors {count:,} rows: they do "
+                "not belong together"
+            )
+        said = "no labels, the ids are row numbers" if own is None else "ids are row numbers"
+        return _Side(np.arange(many), own, said)
+    if own is not None:
+        if rows != "number":
+            raise InputError(
+                f"the factors say what their {kind} rows are called: rows={rows!r} (--rows) "
+                "contradicts that, leave it out"
+            )
+        place = {text: row for row, text in enumerate(own.astype(str).tolist())}
+        matched = [place.get(text, -1) for text in ids.astype(str).tolist()]
+        return _Side(np.array(matched, dtype=np.int64), own, "matched by their labels")
+    if rows == "number":
+        return _numbered(kind, ids, count)
+    if many != count:
+        raise DataError(
+            f"the interactions have {many:,} distinct {kind} ids and the factors {count:,} rows: "
+            f"rows in the order of {'ids' if rows == 'sorted' else 'appearance'} need equal counts"
+        )
+    if order is None:
+        return _Side(np.arange(many), ids, "no labels, rows taken in the order of the ids")
+    labels = np.empty_like(ids)
+    labels[order] = ids
+    return _Side(order, labels, "no labels, rows taken in the order of first appearance")
+
+
+def _numbered(kind: str, ids: Labels, count: int) -> _Side:
+    ways = f"give {kind}_ids (--{kind}-ids FILE), or say how rows were numbered (--rows)"
+    if ids.dtype.kind != "i":
+        raise DataError(
+            f"the factors do not say which row is which {kind}, and the {kind} ids of the "
+            f"interactions are no row numbers (the first is {str(ids[0])!r}): {ways}"
+        )
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= count:
+        from_one = low == 1 and high == count
+        hint = " (do they count from 1? then --rows sorted may be meant)" if from_one else ""
+        raise DataError(
+            f"the factors have {count:,} {kind} rows, 0 to {count - 1:,}, and the interactions "
+            f"have {kind} ids from {low:,} to {high:,}{hint}: {ways}"
+        )
+    return _Side(ids.astype(np.int64), None, "no labels, the ids are row numbers")
+
+
+def _renumbered(
+    found: Sequence[Interactions],
+    sides: dict[str, _Side],
+    imported: Imported,
+    drop_unknown: bool,
+) -> tuple[list[Interactions], int]:
+    unknown = {kind: side.rows < 0 for kind, side in sides.items()}
+    if any(lacking.any() for lacking in unknown.values()) and not drop_unknown:
+        words = []
+        for kind, lacking in unknown.items():
+            if lacking.any():
+                labels: Any = getattr(found[0], f"{kind}_labels")
+                words.append(
+                    f"{int(lacking.sum()):,} of {len(lacking):,} {kind}s (the first is "
+                    f"{str(labels[np.flatnonzero(lacking)[0]])!r})"
+                )
+        raise DataError(
+            f"the interactions have {' and '.join(words)} that the factors have no row for: are "
+            "they of the same data? --drop-unknown (drop_unknown=True) leaves their pairs out"
+        )
+    factors, parts, dropped = imported.factors, [], 0
+    for pairs in found:
+        users, items = sides["user"].rows[pairs.users], sides["item"].rows[pairs.items]
+        keep = (users >= 0) & (items >= 0)
+        dropped += int((~keep).sum())
+        if not keep.any():
+            raise DataError("the factors have none of the users and items of the interactions")
+        parts.append(
+            Interactions(
+                users[keep],
+                items[keep],
+                factors.n_users,
+                factors.n_items,
+                user_labels=sides["user"].labels,
+                item_labels=sides["item"].labels,
+            )
+        )
+    return parts, dropped

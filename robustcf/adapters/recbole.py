@@ -1,0 +1,177 @@
+"""RecBole: a trained model with its dataset, or the checkpoint that its trainer saved.
+
+Row 0 of every table is padding and is left out. Graph models score propagated embeddings, which
+are a function of their parameters: those are taken, never the layer they start from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from robustcf.adapters.arrays import Keys
+from robustcf.adapters.base import Imported, check_labels, matrix
+from robustcf.adapters.checkpoint import Checkpoint, Stored
+from robustcf.adapters.pytorch import read_state
+from robustcf.errors import DataError, InputError
+from robustcf.factors import Factors
+from robustcf.support.unpickling import Stub, read_with_stubs
+
+# Models whose score is the product of user_embedding and item_embedding, as they are stored.
+_PLAIN = ("BPR", "LINE")
+_RESTORED = ("restore_user_e", "restore_item_e")
+_GRAPH_NOTE = "embeddings are those after propagation"
+
+
+def from_recbole(model: Any, dataset: Any) -> Imported:
+    """The embeddings that a RecBole model scores with, and the tokens of its dataset as labels.
+
+    BPR and LINE are taken as they are; graph models (LightGCN, NGCF, SGL, NCL, DGCF, SpectralCF)
+    after propagation.
+
+    Args:
+        model: a trained general recommender of RecBole.
+        dataset: the dataset that it was made with.
+
+    Raises:
+        InputError: a model whose score is no product of two embeddings.
+
+    Example:
+        >>> import numpy as np
+        >>> class BPR(torch.nn.Module):  # as recbole's BPR
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.user_embedding = torch.nn.Embedding(3, 2)
+        ...         self.item_embedding = torch.nn.Embedding(4, 2)
+        >>> class Dataset:  # as recbole's, after it has numbered its tokens
+        ...     uid_field, iid_field = "user_id", "item_id"
+        ...     field2id_token = {
+        ...         "user_id": np.array(["[PAD]", "ann", "bob"]),
+        ...         "item_id": np.array(["[PAD]", "x", "y", "z"]),
+        ...     }
+        >>> from_recbole(BPR(), Dataset())
+        Imported(recbole: 2 users x 3 items, dim 2, float32, user and item labels)
+    """
+    name = type(model).__name__
+    was_training = bool(getattr(model, "training", False))
+    model.eval()
+    try:
+        with torch.no_grad():
+            users, items, notes = _scored(model, name)
+    finally:
+        model.train(was_training)
+    U, V = (matrix(side, value)[1:] for side, value in (("users", users), ("items", items)))
+    tokens = dataset.field2id_token
+    return Imported(
+        Factors.of(U, V),
+        "recbole",
+        f"recbole {name}",
+        check_labels("user", tokens[dataset.uid_field][1:], len(U)),
+        check_labels("item", tokens[dataset.iid_field][1:], len(V)),
+        notes=notes,
+    )
+
+
+def _scored(model: Any, name: str) -> tuple[Any, Any, tuple[str, ...]]:
+    if all(hasattr(model, each) for each in _RESTORED):
+        takes = inspect.signature(model.forward).parameters
+        graph = [model.train_graph] if list(takes) == ["graph"] else []
+        if len(takes) != len(graph):
+            raise InputError(
+                f"recbole's {name} propagates with arguments that are not known here "
+                f"({', '.join(takes)}): call it yourself and use robustcf.Target"
+            )
+        found = model.forward(*graph)
+        return found[0], found[1], (_GRAPH_NOTE,)
+    if name in _PLAIN:
+        return model.user_embedding.weight, model.item_embedding.weight, ()
+    raise InputError(
+        f"the score of recbole's {name} is not known to be a product of two embeddings: "
+        f"{', '.join(_PLAIN)} and graph models are; if yours is, use from_torch with the names of "
+        "its tensors and padding=1"
+    )
+
+
+def is_recbole(value: Any) -> bool:
+    """Whether what a torch file holds is a checkpoint of RecBole's trainer."""
+    return isinstance(value, dict) and {"config", "state_dict", "other_parameter"} <= set(value)
+
+
+def read_recbole(
+    path: Path,
+    checkpoint: Checkpoint,
+    dataset_file: Path | None = None,
+    keys: Keys | None = None,
+    *,
+    fixed: Sequence[int] | None = None,
+) -> Imported:
+    """Factors from a RecBole checkpoint, with tokens of its saved dataset where that is given.
+
+    Args:
+        path: of the checkpoint.
+        checkpoint: it, opened.
+        dataset_file: what RecBole's ``save_dataset`` wrote, or None.
+        keys: names of tensors of the state dict, for models that are not known.
+        fixed: columns that are biases; None to find constant ones.
+
+    Raises:
+        DataError: the file has no propagated embeddings, and the model needs them.
+    """
+    value = checkpoint.value
+    name = _config(value["config"], "model") or "unknown model"
+    other = value["other_parameter"] if isinstance(value["other_parameter"], dict) else {}
+    given = any(keys or ())
+    if not given and all(isinstance(other.get(each), Stored) for each in _RESTORED):
+        U, V = (matrix(each, checkpoint.tensor(other[each]))[1:] for each in _RESTORED)
+        found = Imported(Factors.of(U, V), "recbole pth", path.name, notes=(_GRAPH_NOTE,))
+    elif not given and name not in _PLAIN:
+        raise DataError(
+            f"{path}: a checkpoint of {name}, whose scores are not known to be the product of the "
+            "embeddings stored in it (graph models score propagated ones): load it with RecBole "
+            "and use robustcf.adapters.from_recbole(model, dataset), or name two tensors by "
+            "user_key and item_key (--user-key, --item-key) if they are"
+        )
+    else:
+        if not given:
+            keys = Keys("user_embedding.weight", "item_embedding.weight")
+        found = read_state(path, checkpoint, keys, fixed=fixed, skip=1, kind="recbole pth")
+    notes = (*found.notes, f"RecBole's {name}; row 0 is padding and was left out")
+    labels: dict[str, Any] = {}
+    if dataset_file is not None:
+        tokens = _tokens(dataset_file)
+        for kind, field in (("user", "USER_ID_FIELD"), ("item", "ITEM_ID_FIELD")):
+            column = _config(value["config"], field) or f"{kind}_id"
+            if column not in tokens:
+                raise DataError(f"{dataset_file}: has no tokens of {column!r}, got {list(tokens)}")
+            rows = found.factors.n_users if kind == "user" else found.factors.n_items
+            labels[f"{kind}_labels"] = check_labels(kind, tokens[column][1:], rows)
+    return dataclasses.replace(found, notes=notes, **labels)
+
+
+def _config(config: Any, name: str) -> str | None:
+    """A setting of RecBole's Config, of which only the state is there."""
+    values = config.attribute("final_config_dict") if isinstance(config, Stub) else config
+    found = values.get(name) if isinstance(values, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def _tokens(path: Path) -> dict[str, list[Any]]:
+    """Field -> tokens by their number, from a dataset that RecBole saved."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+    dataset = read_with_stubs(content, str(path))
+    tokens = dataset.attribute("field2id_token") if isinstance(dataset, Stub) else None
+    if not isinstance(tokens, dict):
+        raise DataError(f"{path}: no dataset that RecBole saved (it has no field2id_token)")
+    return {
+        str(field): found.array.tolist()
+        for field, found in tokens.items()
+        if hasattr(found, "array")
+    }
