@@ -90,6 +90,7 @@ def audit(
     source: str = "",
     seed: int = 0,
     step: Callable[[str], None] | None = None,
+    progress: bool = False,
 ) -> Audit:
     """Check embeddings for what goes wrong with them in practice.
 
@@ -104,6 +105,7 @@ def audit(
         source: what the embeddings came from, in words.
         seed: of samples and random directions.
         step: called with the title of each check before it is run.
+        progress: whether the attack shows a bar.
 
     Returns:
         One finding for each check.
@@ -130,7 +132,9 @@ def audit(
             raise InputError(unknown_check(name))
     subject = Subject(target, seed)
     results: dict[str, Result] = {}
-    ways = _ways(subject, against, attack, size, results)
+    ways = _ways(
+        subject, against, attack, partial(stability.attacked, subject, size, progress), results
+    )
     findings = []
     for name, check in checks.items():
         if only is not None and name not in only:
@@ -158,7 +162,7 @@ def _ways(
     subject: Subject,
     against: Factors | None,
     attack: bool,
-    size: float,
+    attacked: Callable[[], Result],
     results: dict[str, Result],
 ) -> dict[str, Way]:
     """Check -> what measures it."""
@@ -166,7 +170,7 @@ def _ways(
     def under_attack() -> Found:
         if not attack:
             raise Skip("left out, as asked for")
-        results["attack"] = stability.attacked(subject, size)
+        results["attack"] = attacked()
         return stability.under_attack(results["attack"])
 
     def certificate() -> Found:

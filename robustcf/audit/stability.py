@@ -61,7 +61,7 @@ def noise(subject: Subject) -> Found:
     )
 
 
-def attacked(subject: Subject, size: float) -> Result:
+def attacked(subject: Subject, size: float, progress: bool = False) -> Result:
     """The headline attack on the whole target.
 
     Raises:
@@ -73,7 +73,9 @@ def attacked(subject: Subject, size: float) -> Result:
             f"{factors.n_users:,} x {factors.n_items:,} scores are too many to attack in minutes: "
             "import the run and use robustcf attack"
         )
-    return measure(subject.whole, "auto", None, (0.0, size), (10,), seed=subject.seed)
+    return measure(
+        subject.whole, "auto", None, (0.0, size), (10,), seed=subject.seed, progress=progress
+    )
 
 
 def under_attack(result: Result) -> Found:

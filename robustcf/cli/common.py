@@ -25,10 +25,14 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Report:
-    """The outcome of a command: for programs (a JSON object) and for people (text)."""
+    """The outcome of a command: for programs (a JSON object) and for people (text).
+
+    ``failed`` is why the exit code is 1 although the command did its work: one line.
+    """
 
     data: Mapping[str, Any]
     text: str
+    failed: str = ""
 
 
 def reports(function: Callable[..., Report | None]) -> Callable[..., None]:
@@ -44,6 +48,9 @@ def reports(function: Callable[..., Report | None]) -> Callable[..., None]:
             report = function(*args, **kwargs)
         if report is not None:
             click.echo(to_json(report.data) if as_json else report.text)
+            if report.failed:
+                click.echo(f"robustcf: {report.failed}", err=True)
+                click.get_current_context().exit(1)
         elif as_json:  # a group that hands over to a subcommand has nothing to say itself
             raise click.UsageError("--json belongs behind the subcommand")
 

@@ -15,11 +15,13 @@ import click
 
 from robustcf import __version__
 from robustcf.cli.attack import attack
+from robustcf.cli.audit import audit, report
 from robustcf.cli.certify import certify
 from robustcf.cli.common import to_json
 from robustcf.cli.compare import compare
 from robustcf.cli.datasets import datasets
 from robustcf.cli.evaluate import evaluate
+from robustcf.cli.harden import harden
 from robustcf.cli.importing import import_
 from robustcf.cli.norm import norm
 from robustcf.cli.recommend import recommend
@@ -45,6 +47,9 @@ for command in (
     recommend,
     attack,
     certify,
+    audit,
+    harden,
+    report,
     compare,
     sweep,
     norm,

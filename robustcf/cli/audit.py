@@ -1,0 +1,200 @@
+"""``robustcf audit`` and ``robustcf report``: what is safe about embeddings, on a page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from robustcf.cli.common import ListCommand, Report, reports, run_data_option, table
+from robustcf.cli.sources import is_run, open_source, other_version, source_options
+from robustcf.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from robustcf.audit import Audit
+
+
+@click.command(cls=ListCommand)
+@click.argument("source", nargs=-1, required=True, metavar="SOURCE [ITEMS]")
+@click.option("--interactions", metavar="FILE", help="The pairs that the embeddings were fit on.")
+@click.option("--test", metavar="FILE", help="Held-out pairs to judge by.")
+@click.option("--against", metavar="OTHER", help="Another version, to compare lists with.")
+@click.option("--out", metavar="FILE", help="Write the page here, one HTML file.")
+@click.option("--only", multiple=True, metavar="CHECK...", help="Run these checks alone.")
+@click.option("--no-attack", is_flag=True, help="Leave out the attack and the certificate.")
+@click.option(
+    "--size",
+    type=click.FloatRange(0, min_open=True),
+    default=0.05,
+    show_default=True,
+    help="Of the attack, in median row norms.",
+)
+@click.option("--thresholds", metavar="FILE", help="Other thresholds, a TOML file.")
+@click.option(
+    "--fail-on", multiple=True, metavar="CHECK...", help="Exit with 1 if one of these fails."
+)
+@click.option(
+    "--fail-under",
+    multiple=True,
+    metavar="CHECK=VALUE...",
+    help="Exit with 1 if the number of a check is below (where lower is better: above) this.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of samples and noise.")
+@run_data_option
+@source_options
+@reports
+def audit(
+    source: tuple[str, ...],
+    interactions: str | None,
+    test: str | None,
+    against: str | None,
+    out: str | None,
+    only: tuple[str, ...],
+    no_attack: bool,
+    size: float,
+    thresholds: str | None,
+    fail_on: tuple[str, ...],
+    fail_under: tuple[str, ...],
+    seed: int,
+    data_dir: str | None,
+    how: dict[str, Any],
+) -> Report:
+    """Check the embeddings of any recommender: what is safe about them, and what is not.
+
+    SOURCE is what 'robustcf import' takes, with --interactions, or a run directory. Each check has
+    a verdict, its number and what to do; --out writes them as a page. Checks that the inputs do not
+    allow are skipped, with the reason.
+    """
+    from robustcf.audit import CHECKS, thresholds_from, write_page
+    from robustcf.audit import audit as run_audit
+
+    checks = thresholds_from(thresholds) if thresholds else CHECKS
+    floors = dict(_floor(word) for word in fail_under)
+    _known((*only, *fail_on, *floors))
+    opened = open_source(source, interactions, test, how, data_dir=data_dir)
+    other = None if against is None else other_version(against, opened, interactions, how)
+    with _steps(len(only or checks)) as step:
+        found = run_audit(
+            opened.target,
+            against=other,
+            attack=not no_attack,
+            size=size,
+            checks=checks,
+            only=only or None,
+            caveats=opened.caveats,
+            source=opened.words,
+            seed=seed,
+            step=step,
+            progress=sys.stderr.isatty(),
+        )
+    page = None if out is None else str(write_page(found, out))
+    text = _text(found) + (f"\npage: {page}" if page else "")
+    failed = "; ".join(_reasons(found, fail_on, floors))
+    return Report({**found.as_dict(), "page": page, "failed": failed or None}, text, failed)
+
+
+@click.command(cls=ListCommand)
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--out", required=True, metavar="FILE", help="The page, one HTML file.")
+@click.option("--no-attack", is_flag=True, help="Leave out the attack and the certificate.")
+@run_data_option
+@reports
+def report(runs: tuple[str, ...], out: str, no_attack: bool, data_dir: str | None) -> Report:
+    """The page of an audit for runs of our own, or for all runs of a sweep."""
+    from robustcf.audit import CHECKS, write_page
+    from robustcf.audit import audit as run_audit
+
+    folders = [folder for run in runs for folder in _run_folders(run)]
+    audits = []
+    with _steps(len(CHECKS) * len(folders)) as step:
+        for folder in folders:
+            opened = open_source((folder,), None, None, {}, data_dir=data_dir)
+            audits.append(
+                run_audit(opened.target, attack=not no_attack, source=opened.words, step=step)
+            )
+    page = str(write_page(audits, out))
+    text = "\n\n".join(f"{one.source}\n{_text(one)}" for one in audits)
+    data = {"page": page, "runs": [one.as_dict() for one in audits]}
+    return Report(data, f"{text}\npage: {page}")
+
+
+def _run_folders(path: str) -> list[str]:
+    """A run, or the runs of a sweep, which lie below its folder."""
+    if is_run((path,)):
+        return [path]
+    found = sorted(str(config.parent) for config in Path(path).glob("**/config.json"))
+    if not found:
+        raise InputError(f"{path} is neither a run nor the folder of a sweep: no config.json in it")
+    return found
+
+
+def _text(found: Audit) -> str:
+    rows = [
+        (
+            finding.verdict,
+            finding.check.name,
+            "" if finding.number is None else f"{finding.number:.4g}",
+            finding.sentence,
+        )
+        for finding in found.findings
+    ]
+    lines = [*(f"! {caveat}" for caveat in found.caveats)]
+    lines.append(table(("verdict", "check", "number", ""), rows, left=(0, 1, 3)))
+    advice = [f"{f.check.name}: {f.advice}" for f in found.findings if f.advice]
+    return "\n".join([*lines, *advice, f"verdict: {found.verdict}"])
+
+
+def _reasons(found: Audit, fail_on: tuple[str, ...], floors: dict[str, float]) -> list[str]:
+    """Why the exit code is 1: one clause for each."""
+    reasons = []
+    ran = {finding.check.name for finding in found.findings}
+    for name in fail_on:
+        if name not in ran:
+            reasons.append(f"{name} was not run")
+        elif found[name].verdict in ("fail", "skipped"):
+            word = "failed" if found[name].verdict == "fail" else "could not be run"
+            reasons.append(f"{name} {word}: {found[name].sentence}")
+    for name, floor in floors.items():
+        number = found[name].number if name in ran else None
+        if number is None:
+            reasons.append(f"{name} has no number")
+        elif (number < floor) if found[name].check.limit.higher_is_better else (number > floor):
+            side = "below" if number < floor else "above"
+            reasons.append(f"{name} is {number:.4g}, {side} {floor:g}")
+    return reasons
+
+
+def _floor(word: str) -> tuple[str, float]:
+    name, _, value = word.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise click.UsageError(f"--fail-under needs CHECK=NUMBER, got {word!r}") from None
+
+
+def _known(names: tuple[str, ...]) -> None:
+    from robustcf.audit.checks import CHECKS, unknown_check
+
+    for name in names:
+        if name not in CHECKS:
+            raise click.UsageError(unknown_check(name))
+
+
+@contextmanager
+def _steps(total: int) -> Iterator[Callable[[str], None]]:
+    """A bar over checks on a terminal."""
+    from tqdm import tqdm
+
+    with tqdm(total=total, disable=not sys.stderr.isatty(), leave=False, unit="check") as bar:
+
+        def step(title: str) -> None:
+            bar.set_description(title)
+            bar.update()
+
+        yield step

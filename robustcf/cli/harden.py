@@ -1,0 +1,175 @@
+"""``robustcf harden``: embeddings on which aimed perturbations do less, written back."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from robustcf.cli.common import ListCommand, Report, reports, run_data_option, table
+from robustcf.cli.sources import Opened, is_run, open_source, read_source, source_options
+from robustcf.errors import InputError
+
+if TYPE_CHECKING:
+    from robustcf.adapters import Imported
+    from robustcf.factors import Factors
+    from robustcf.robustness import Hardened, Target
+
+_WARNING = (
+    "for exact search in full precision: cosine search gets far worse, 4 bits and IVF often do; "
+    "audit again with what you serve from"
+)
+
+
+@click.command(cls=ListCommand)
+@click.argument("source", nargs=-1, required=True, metavar="SOURCE [ITEMS]")
+@click.option("--interactions", metavar="FILE", help="The pairs that the embeddings were fit on.")
+@click.option(
+    "--valid", metavar="FILE", help="Held-out pairs to choose by, not those you report on."
+)
+@click.option("--out", required=True, metavar="FILE", help="The new file, in SOURCE's format.")
+@run_data_option
+@source_options
+@reports
+def harden(
+    source: tuple[str, ...],
+    interactions: str | None,
+    valid: str | None,
+    out: str,
+    data_dir: str | None,
+    how: dict[str, Any],
+) -> Report:
+    """Write embeddings with (nearly) the same rankings that hold better under attack.
+
+    Without --interactions: the balanced gauge, which changes no ranking. With them, fewer
+    directions and shrunk ones are tried too: of what keeps 97 % of NDCG@10, the one that leaves
+    most under attack, judged by --valid, or by the interactions themselves. A run directory as
+    SOURCE gives a .safetensors file.
+    """
+    target = Path(out)
+    if target.exists():
+        raise InputError(f"{target} exists already: choose another name")
+    if interactions is None and not is_run(source):
+        if valid is not None:
+            raise click.UsageError("--valid needs --interactions")
+        return _gauge_alone(read_source(source, how), target)
+    opened = _judged(source, interactions, valid, how, data_dir)
+    from robustcf.robustness import harden_by_trial
+
+    best, tried, chosen = harden_by_trial(opened.target, step=_say)
+    _write(opened.imported, best.factors, target)
+    serving = _serving(opened.target, best)
+    data = {
+        "out": str(target),
+        "chosen": chosen.as_dict(),
+        "tried": [trial.as_dict() for trial in tried],
+        "serving": serving,
+        "judged_by": opened.target.part,
+        "warning": _WARNING,
+    }
+    return Report(data, _text(opened, tried, chosen, serving, target))
+
+
+def _gauge_alone(imported: Imported, target: Path) -> Report:
+    from scipy.sparse import csr_matrix
+
+    from robustcf.robustness import Target
+    from robustcf.robustness import harden as balanced
+
+    factors = imported.factors
+    # The gauge asks for no pairs, but a target is made with some.
+    one = csr_matrix(([1.0], ([0], [0])), shape=(factors.n_users, factors.n_items))
+    users, items = factors
+    safer = balanced(Target(users, items, one, fixed=imported.fixed)).factors
+    _write(imported, safer, target)
+    text = f"the balanced gauge: same rankings, nothing measured\n{_WARNING}\nwritten: {target}"
+    return Report({"out": str(target), "chosen": None, "warning": _WARNING}, text)
+
+
+def _judged(
+    source: tuple[str, ...],
+    interactions: str | None,
+    valid: str | None,
+    how: dict[str, Any],
+    data_dir: str | None,
+) -> Opened:
+    """The source, judged by pairs to choose by."""
+    opened = open_source(source, interactions, valid, how, data_dir=data_dir)
+    if opened.imported is not None:
+        return opened
+    from dataclasses import replace
+
+    from robustcf.runs import RunDir
+
+    run = RunDir(source[0])
+    split = opened.target.split
+    part = "train" if run.fit_on != "train" or not len(split.valid) else "valid"
+    return replace(opened, target=run.target(split, part))  # type: ignore[arg-type]
+
+
+def _write(imported: Imported | None, factors: Factors, target: Path) -> None:
+    if imported is not None:
+        imported.write_back(factors, target)
+        return
+    from robustcf.support.files import write_tensors
+
+    if target.suffix != ".safetensors":
+        raise InputError(f"hardened factors of a run are a .safetensors file, got {target.name}")
+    users, items = (part.cpu().contiguous() for part in factors)
+    write_tensors(target, {"users": users, "items": items}, {"format": "robustcf factors 1"})
+
+
+def _serving(before: Target, after: Target) -> dict[str, dict[str, float]]:
+    """How the top lists of each hold in fewer bits and by cosine."""
+    from robustcf.audit import audit
+
+    names = ("int8", "int4", "cosine")
+    return {
+        word: audit(target, only=names, attack=False).numbers
+        for word, target in (("before", before), ("after", after))
+    }
+
+
+def _say(name: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"trying: {name}", err=True)
+
+
+def _text(
+    opened: Opened,
+    tried: list[Hardened],
+    chosen: Hardened,
+    serving: dict[str, dict[str, float]],
+    target: Path,
+) -> str:
+    from robustcf.robustness.hardening import PROMISED, SIZES
+
+    header = ("", "clean", *(f"attacked, {size:g}" for size in SIZES), f"certified, {PROMISED:g}")
+    rows = [
+        (
+            f"{'* ' if trial == chosen else '  '}{trial.name}",
+            f"{trial.clean:.4f}",
+            *(f"{value:.4f}" for value in trial.joint),
+            f"{trial.certified:.4f}",
+        )
+        for trial in tried
+    ]
+    bits = [
+        (f"  {word}", *(f"{numbers[name]:.3f}" for name in ("int8", "int4", "cosine")))
+        for word, numbers in serving.items()
+    ]
+    part = opened.target.part
+    by = "the pairs it was fit on" if part == "train" else "held-out pairs to choose by"
+    return "\n".join(
+        [
+            *(f"! {caveat}" for caveat in opened.caveats),
+            f"NDCG@10, judged by {by}; joint attack, sizes in median row norms",
+            table(header, rows),
+            "share of the exact top 10 that stays",
+            table(("", "int8", "int4", "cosine"), bits),
+            _WARNING,
+            f"written: {target} ({chosen.name})",
+        ]
+    )
