@@ -1,0 +1,266 @@
+"""``robustcf audit``, ``harden`` and ``report`` from the command line."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from robustcf.adapters import read
+from robustcf.cli.main import run
+from robustcf.data import load
+from robustcf.robustness import Target
+from robustcf.runs import RunDir
+from robustcf.runs.config import RunConfig
+from robustcf.training import TrainConfig, train
+from tests.audit.helpers import small_split
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Factors that know their pairs, as a file, and the pairs as tables."""
+    home = tmp_path_factory.mktemp("source")
+    split = small_split()
+    left, sizes, right = np.linalg.svd(split.train.csr().toarray(), full_matrices=False)
+    np.savez(home / "mine.npz", U=left[:, :12] * sizes[:12], V=right[:12].T)
+    turn, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(12, 12)))
+    np.savez(home / "other.npz", U=left[:, :12] * sizes[:12] @ turn, V=right[:12].T @ turn)
+    for name, pairs in (("train", split.train), ("test", split.test)):
+        lines = [f"{user},{item}" for user, item in zip(pairs.users, pairs.items, strict=True)]
+        (home / f"{name}.csv").write_text("\n".join(["user,item", *lines]) + "\n")
+    return home
+
+
+def command(capsys, *words):
+    code = run([str(word) for word in words])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def audited(capsys, folder, *words):
+    source = ("audit", folder / "mine.npz", "--interactions", folder / "train.csv")
+    return command(capsys, *source, *words)
+
+
+def test_an_audit_of_a_file(capsys, folder, tmp_path):
+    page = tmp_path / "sub" / "a.html"
+    code, out, err = audited(
+        capsys, folder, "--test", folder / "test.csv", "--no-attack", "--out", page, "--json"
+    )
+    found = json.loads(out)
+    assert code == 0, err
+    assert found["schema"] == 1
+    assert found["page"] == str(page)
+    assert found["failed"] is None
+    assert {entry["check"] for entry in found["checks"]} >= {"popularity", "int8", "churn"}
+    assert "row numbers" in found["source"]
+    assert 'id="verdict"' in page.read_text()
+
+
+def test_the_numbers_are_those_of_the_library(capsys, folder):
+    from robustcf.audit import audit
+
+    _, out, _ = audited(
+        capsys, folder, "--test", folder / "test.csv", "--only", "popularity", "int4", "--json"
+    )
+    numbers = {entry["check"]: entry["number"] for entry in json.loads(out)["checks"]}
+    with np.load(folder / "mine.npz") as stored:
+        target = Target(stored["U"], stored["V"], small_split())
+    expected = audit(target, only=["popularity", "int4"]).numbers
+    assert numbers == pytest.approx(expected)
+
+
+def test_another_version_that_is_only_turned_changes_nothing(capsys, folder):
+    code, out, _ = audited(
+        capsys, folder, "--against", folder / "other.npz", "--only", "churn", "--json"
+    )
+    assert code == 0
+    found = json.loads(out)["checks"][0]
+    assert found["number"] == 1.0
+    assert found["details"]["mean cosine of items after alignment"] == pytest.approx(1.0)
+
+
+def test_versions_are_matched_by_their_labels(capsys, folder, tmp_path):
+    """The other version has its rows in another order, and says what they are called."""
+    with np.load(folder / "mine.npz") as stored:
+        users, items = stored["U"], stored["V"]
+    order = np.random.default_rng(1).permutation(len(items))
+    np.savez(tmp_path / "moved.npz", U=users, V=items[order])
+    (tmp_path / "items.txt").write_text("\n".join(str(n) for n in order))
+    words = ("--interactions", folder / "train.csv", "--only", "churn", "--json")
+    _, out, _ = command(
+        capsys, "audit", tmp_path / "moved.npz", *words, "--item-ids", tmp_path / "items.txt",
+        "--against", tmp_path / "moved.npz",
+    )  # fmt: skip
+    assert json.loads(out)["checks"][0]["number"] == 1.0
+
+
+def test_text_has_verdicts_and_advice(capsys, folder):
+    code, out, _ = audited(capsys, folder, "--only", "norms", "coverage", "popularity")
+    assert code == 0
+    assert out.startswith("! There are no held-out pairs")
+    assert "skipped  popularity" in out
+    assert "verdict: " in out
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--fail-under", "coverage=2"), "robustcf: coverage is"),
+        (("--fail-under", "norms=0.5"), "robustcf: norms is"),
+        (("--fail-on", "popularity"), "robustcf: popularity could not be run: Not run: there are"),
+        (("--fail-on", "churn"), "robustcf: churn was not run"),
+        (("--fail-under", "churn=1"), "robustcf: churn has no number"),
+    ],
+)
+def test_a_job_can_fail(capsys, folder, words, reason):
+    only = ("--only", "coverage", "norms", "popularity")
+    code, out, err = audited(capsys, folder, *only, *words, "--json")
+    assert code == 1
+    assert err.strip().splitlines()[-1].startswith(reason)
+    assert json.loads(out)["failed"]
+
+
+def test_a_job_can_pass(capsys, folder):
+    words = ("--only", "coverage", "norms", "--fail-on", "norms", "--fail-under", "norms=100")
+    code, _, _ = audited(capsys, folder, *words)
+    assert code == 0
+
+
+def test_a_failed_check_fails_the_job(capsys, folder, tmp_path):
+    (tmp_path / "strict.toml").write_text("[coverage]\nwarn = 5\nfail = 3\n")
+    words = ("--only", "coverage", "--thresholds", tmp_path / "strict.toml")
+    code, out, err = audited(capsys, folder, *words, "--fail-on", "coverage")
+    assert code == 1
+    assert "fail     coverage" in out
+    assert "robustcf: coverage failed" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason", "code"),
+    [
+        (("--only", "int9"), "unknown check 'int9'; did you mean 'int8'", 2),
+        (("--fail-on", "x"), "unknown check 'x'", 2),
+        (("--fail-under", "int8"), "--fail-under needs CHECK=NUMBER, got 'int8'", 2),
+        (("--fail-under", "int8=a"), "--fail-under needs CHECK=NUMBER", 2),
+        (("--size", "0"), "--size", 2),
+        (("--fixed", "x"), "--fixed takes column numbers", 2),
+        (("--thresholds", "none.toml"), "thresholds cannot be read", 1),
+    ],
+)
+def test_bad_words_are_refused(capsys, folder, words, reason, code):
+    got, _, err = audited(capsys, folder, *words)
+    assert got == code
+    assert reason in err
+
+
+def test_embeddings_without_pairs_are_no_subject(capsys, folder):
+    code, _, err = command(capsys, "audit", folder / "mine.npz")
+    assert code == 1
+    assert "--interactions FILE" in err
+
+
+def test_factors_that_know_nothing_want_force(capsys, folder, tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "noise.npz", U=rng.normal(size=(40, 4)), V=rng.normal(size=(30, 4)))
+    words = ("audit", tmp_path / "noise.npz", "--interactions", folder / "train.csv")
+    code, _, err = command(capsys, *words, "--only", "norms")
+    assert code == 1
+    assert "--force" in err
+    code, out, _ = command(capsys, *words, "--only", "norms", "--force")
+    assert code == 0
+    assert "! Taken by force" in out
+
+
+def test_hardened_factors_come_back_in_their_format(capsys, folder, tmp_path):
+    out = tmp_path / "safer.npz"
+    code, text, err = command(
+        capsys, "harden", folder / "mine.npz", "--interactions", folder / "train.csv",
+        "--valid", folder / "test.csv", "--out", out,
+    )  # fmt: skip
+    assert code == 0, err
+    assert "* " in text
+    assert "cosine search gets far worse" in text
+    before, after = read(folder / "mine.npz"), read(out)
+    assert after.factors.users.shape == before.factors.users.shape
+    assert after.format == before.format
+
+
+def test_the_gauge_alone_changes_no_score(capsys, folder, tmp_path):
+    code, text, _ = command(capsys, "harden", folder / "mine.npz", "--out", tmp_path / "g.npz")
+    assert code == 0
+    assert "same rankings" in text
+    U, V = read(folder / "mine.npz").factors
+    A, B = read(tmp_path / "g.npz").factors
+    # Up to a shift of each user's scores, which no ranking shows.
+    difference = (U @ V.T - A @ B.T).numpy()
+    assert np.ptp(difference, axis=1).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--valid", "x.csv"), "--valid needs --interactions"),
+        (("--out", "{there}"), "exists already"),
+    ],
+)
+def test_bad_words_of_harden(capsys, folder, tmp_path, words, reason):
+    there = tmp_path / "there.npz"
+    there.write_bytes(b"")
+    filled = [word.replace("{there}", str(there)) for word in words]
+    out = [] if "--out" in words else ["--out", tmp_path / "n.npz"]
+    code, _, err = command(capsys, "harden", folder / "mine.npz", *filled, *out)
+    assert code != 0
+    assert reason in err
+    assert not (tmp_path / "n.npz").exists()
+
+
+@pytest.fixture(scope="module")
+def our_run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "first"
+    config = RunConfig("demo", train=TrainConfig.of(dim=8, epochs=1, refit="no"))
+    made = RunDir.create(path, config, load("demo"))
+    made.write(train(load("demo"), config.train))
+    return path
+
+
+def test_runs_of_our_own_are_sources(capsys, our_run, tmp_path):
+    code, out, err = command(
+        capsys, "audit", our_run, "--only", "popularity", "int8", "--no-attack", "--json"
+    )
+    assert code == 0, err
+    assert json.loads(out)["subject"]["held_out"] > 0
+    code, _, err = command(capsys, "audit", our_run, "--interactions", "x.csv")
+    assert code == 1
+    assert "leave --interactions and --test out" in err
+
+
+@pytest.mark.slow
+def test_a_report_of_several_runs(capsys, our_run, tmp_path):
+    page = tmp_path / "r.html"
+    words = ("report", our_run.parent, our_run, "--no-attack", "--out", page, "--json")
+    code, out, err = command(capsys, *words)
+    assert code == 0, err
+    assert len(json.loads(out)["runs"]) == 2
+    assert page.read_text().count('id="verdict"') == 2
+
+
+def test_a_report_of_nothing_is_refused(capsys, tmp_path):
+    code, _, err = command(capsys, "report", tmp_path, "--out", tmp_path / "r.html")
+    assert code == 1
+    assert "neither a run nor the folder of a sweep" in err
+
+
+@pytest.mark.slow
+def test_a_run_is_hardened_into_tensors(capsys, our_run, tmp_path):
+    code, out, err = command(
+        capsys, "harden", our_run, "--out", tmp_path / "s.safetensors", "--json"
+    )
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["judged_by"] == "valid"
+    assert read(tmp_path / "s.safetensors").factors.n_items == 1500
+    code, _, err = command(capsys, "harden", our_run, "--out", tmp_path / "s.npz")
+    assert code == 1
+    assert ".safetensors" in err
