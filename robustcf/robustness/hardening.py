@@ -17,9 +17,11 @@ KEPT = 0.97
 # Fewer than the headline attack's: they order candidates alike and cost less.
 STEPS = 20
 PROMISED = 0.02
-# Shares of the columns that are kept, and shrinkings: what did best in the search for presets.
-_RANKS = (None, 0.75, 0.5, 0.375, 0.25)
-_SHRINKINGS = (0.25, 0.5)
+# Shrinkings, and with each the shares of the columns that are kept (None: all).
+_RANKS: dict[float, tuple[float | None, ...]] = {
+    0.0: (None, 0.75, 0.5, 0.375, 0.25),
+    0.5: (None, 0.75, 0.5),
+}
 METRIC = "ndcg@10"
 
 
@@ -78,7 +80,7 @@ def harden_by_trial(
     Returns:
         The hardened target, all that was tried (the factors as they are first), and the choice.
 
-    Cost: seven attacks of ``steps`` steps at each size, and seven certificates.
+    Cost: nine attacks of ``steps`` steps at each size, and nine certificates.
 
     Example:
         >>> import torch
@@ -111,12 +113,14 @@ def harden_by_trial(
 
 def _candidates(columns: int) -> list[tuple[str, float, int | None]]:
     found: list[tuple[str, float, int | None]] = [("as it is", 0.0, None)]
-    for share in _RANKS:
-        rank = None if share is None else max(1, round(share * columns))
-        if rank != columns and rank not in [entry[2] for entry in found[2:]]:
-            directions = "" if rank is None else f", {rank} directions"
-            found.append((f"balanced{directions}", 0.0, rank))
-    return found + [(f"balanced, shrunk by {by:g}", by, None) for by in _SHRINKINGS]
+    for shrink_by, shares in _RANKS.items():
+        ranks = {None if share is None else max(1, round(share * columns)) for share in shares}
+        for rank in sorted(ranks - {columns}, key=lambda rank: -(rank or columns)):
+            name = "balanced"
+            name += "" if rank is None else f", {rank} directions"
+            name += f", shrunk by {shrink_by:g}" if shrink_by else ""
+            found.append((name, shrink_by, rank))
+    return found
 
 
 def _tried(
