@@ -273,7 +273,7 @@ def _renumbered(
         users, items = sides["user"].rows[pairs.users], sides["item"].rows[pairs.items]
         keep = (users >= 0) & (items >= 0)
         dropped += int((~keep).sum())
-        if not keep.any():
+        if len(pairs) and not keep.any():
             raise DataError("the factors have none of the users and items of the interactions")
         parts.append(
             Interactions(
