@@ -52,6 +52,20 @@ def test_row_numbers_from_files_matrices_and_interactions(tmp_path):
     assert len(match(mine, train).split.test) == 0
 
 
+def test_pairs_of_a_split_bring_their_labels():
+    """What a model was fitted on, split.train.csr(), has the rows of split.train."""
+    mine, split = imported()
+    labels = np.array([f"u{n}" for n in range(40)][::-1])
+    pairs = Interactions(split.train.users, split.train.items, 40, 30, user_labels=labels)
+    found, notes = match(mine, pairs)
+    same_pairs(found.train, split.train)
+    assert found.user_labels.tolist() == labels.tolist()
+    assert "users: ids are row numbers" in notes
+    # Where both have labels, labels count.
+    named, _ = imported(user_labels=labels[::-1])
+    assert match(named, pairs).split.train.users[0] == 39 - split.train.users[-1]
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_labels_are_matched_whatever_their_order(tmp_path, seed):
     rng = np.random.default_rng(seed)
@@ -169,8 +183,9 @@ def test_pairs_that_are_none(tmp_path):
     with pytest.raises(DataError, match="test has no pairs"):
         match(mine, split.train, split.test.take(split.test.users < 0))
     labelled = Interactions.from_pairs([0], [0], 40, 30, user_labels=np.arange(40))[0]
-    with pytest.raises(InputError, match="order of appearance are for tables"):
-        match(mine, labelled, rows="appearance")
+    for rows in ("appearance", "sorted"):
+        with pytest.raises(InputError, match="is for tables: a matrix has an order of its own"):
+            match(mine, labelled, rows=rows)
     np.savez(tmp_path / "x.npz", a=np.ones(3))
     with pytest.raises(DataError, match="no users x items matrix that scipy"):
         match(mine, tmp_path / "x.npz")
