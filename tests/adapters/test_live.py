@@ -131,6 +131,8 @@ CORNAC = {
 }
 
 
+# Importing Cornac alone takes seconds.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CORNAC)
 def test_cornac(tmp_path, name):
     cornac = library("cornac")
@@ -168,6 +170,7 @@ def test_cornac(tmp_path, name):
         np.testing.assert_allclose(here, scores[:, columns], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_cornac_models_without_factors():
     cornac = library("cornac")
     _, _, split = world(0, 60, 40)
@@ -204,6 +207,7 @@ def test_cornac_serves_by_vectors():
         from_cornac(Vectors())
 
 
+@pytest.mark.slow
 def test_five_lines_of_python(tmp_path):
     """As the page on Cornac shows it."""
     cornac = library("cornac")
