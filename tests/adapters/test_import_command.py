@@ -100,7 +100,7 @@ def test_every_command_works_on_the_run(tmp_path, files_of, capsys):
     import_run(other, split.train.csr(), tmp_path / "other", **data)
     assert run(["attack", str(tmp_path / "other"), "--attack", "fgm", *sizes]) == 0
     capsys.readouterr()
-    assert run(["compare", folder, str(tmp_path / "other"), "--resamples", "50", "--json"]) == 0
+    assert run(["compare", folder, str(tmp_path / "other"), "--resamples", "100", "--json"]) == 0
     assert [group["label"] for group in told(capsys)["groups"]] == ["mine.npz", "twice"]
 
 
@@ -271,7 +271,7 @@ def worst_lists(target, user, size, rng):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("scale", [5.0, 0.1])
+@pytest.mark.parametrize("scale", [1.0, 0.1])
 def test_no_attack_on_the_run_falls_below_its_certificate(tmp_path, seed, scale):
     """By brute force on each user alone, in the columns that may move."""
     opened = imported_run(tmp_path / "run", seed, scale, n_users=8, n_items=12)
