@@ -188,6 +188,15 @@ def test_pairs_that_were_changed_are_noticed(tmp_path):
         first.split()
 
 
+@pytest.mark.parametrize("label", ["", " ", "two\nlines", "bell\a"])
+def test_labels_are_one_line(tmp_path, label):
+    U, V, split = world(0, 60, 40)
+    mine = Imported(Factors.of(U, V), "x", "y")
+    with pytest.raises(InputError, match="a label must be text on one line"):
+        import_run(mine, split.train, tmp_path / "run", label=label)
+    assert not (tmp_path / "run").exists()
+
+
 def test_two_imports_of_one_data_set_share_their_fingerprint(tmp_path):
     """Whatever the order of rows in which libraries keep them."""
     U, V, split = world(0, 60, 40)
