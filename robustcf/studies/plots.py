@@ -222,7 +222,7 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, tuple[str, str]]) -> No
 
 
 def _plain(text: str) -> str:
-    """Text as it is: to matplotlib, dollars begin a formula, and a label that begins with _ hides."""
+    """Text as it is: to matplotlib, dollars begin a formula, and a leading _ hides a label."""
     return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
