@@ -117,6 +117,7 @@ WITH_PYTHON = [path for path in PAGES if blocks(path, "python", "{executed}")]
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:OpenBLAS is configured")  # implicit's advice on speed
 @pytest.mark.parametrize("path", WITH_PYTHON, ids=name_of)
 def test_python_in_the_pages_runs(path, executed):
     page = executed.Page(name_of(path))

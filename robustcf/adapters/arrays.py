@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import tokenize
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from robustcf.adapters.base import Imported, matrix, vector, with_biases, with_constants
+from robustcf.adapters.base import Imported, matrix, readable, vector, with_biases, with_constants
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors, read_fixed
 from robustcf.support import files
@@ -36,11 +35,8 @@ def read_npy(path: Path) -> Array:
     Raises:
         DataError: damaged, an array of objects, or a header that promises more than there is.
     """
-    try:
-        with path.open("rb") as file:
-            return _array(file, path.stat().st_size, str(path))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
+    with readable(path, "npy file"), path.open("rb") as file:
+        return _array(file, path.stat().st_size, str(path))
 
 
 def read_npz(path: Path, names: Sequence[str] | None = None) -> dict[str, Array]:
@@ -50,37 +46,31 @@ def read_npz(path: Path, names: Sequence[str] | None = None) -> dict[str, Array]
         DataError: damaged, an array of objects, or sizes that the file cannot hold.
     """
     found = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for entry in archive.infolist():
-                name = entry.filename.removesuffix(".npy")
-                if names is not None and name not in names:
-                    continue
-                if entry.file_size > _SMALL and entry.file_size > _GROWTH * entry.compress_size:
-                    raise DataError(
-                        f"{path}: {name} would grow from {entry.compress_size:,} to "
-                        f"{entry.file_size:,} bytes: refused"
-                    )
-                with archive.open(entry) as member:
-                    found[name] = _array(member, entry.file_size, f"{path}: {name}")
-    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
-        raise DataError(f"{path}: no readable npz file ({error})") from error
+    with readable(path, "npz file"), zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            name = entry.filename.removesuffix(".npy")
+            if names is not None and name not in names:
+                continue
+            if entry.file_size > _SMALL and entry.file_size > _GROWTH * entry.compress_size:
+                raise DataError(
+                    f"{path}: {name} would grow from {entry.compress_size:,} to "
+                    f"{entry.file_size:,} bytes: refused"
+                )
+            with readable(f"{path}: {name}", "array"), archive.open(entry) as member:
+                found[name] = _array(member, entry.file_size, f"{path}: {name}")
     return found
 
 
 def _array(file: IO[bytes], size: int, name: str) -> Array:
     """An array behind its header, once the header is known to tell the truth."""
-    try:
-        version = np.lib.format.read_magic(file)
-        readers = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }
-        if version not in readers:
-            raise DataError(f"{name}: the npy version {version} is not known")
-        shape, fortran, dtype = readers[version](file)
-    except (ValueError, EOFError, SyntaxError, tokenize.TokenError, zipfile.BadZipFile) as error:
-        raise DataError(f"{name}: no readable array ({' '.join(str(error).split())})") from error
+    version = np.lib.format.read_magic(file)
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in readers:
+        raise DataError(f"{name}: the npy version {version} is not known")
+    shape, fortran, dtype = readers[version](file)
     if dtype.hasobject:
         raise DataError(
             f"{name}: an array of objects, which is a pickle: refused; save numbers and text "

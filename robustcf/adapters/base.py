@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -228,14 +230,16 @@ def vector(name: str, value: Any, rows: int) -> Tensor:
     for method in ("detach", "cpu", "to_numpy"):
         if hasattr(value, method) and not isinstance(value, np.ndarray):
             value = getattr(value, method)()
-    found = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value, np.float64))
-    flat = found.reshape(-1).double()
-    if len(flat) != rows:
+    array = value if isinstance(value, Tensor) else np.asarray(value)
+    numbers = isinstance(array, Tensor) or array.dtype.kind in "fiu"
+    if not numbers or math.prod(array.shape) != rows:
         raise InputError(
-            f"{name} must have one number for each of the {rows:,} rows, got shape "
-            f"{tuple(found.shape)}"
+            f"{name} must have one number for each of the {rows:,} rows, got {array.dtype} of "
+            f"shape {tuple(array.shape)}"
         )
-    return flat
+    if isinstance(array, Tensor):
+        return array.reshape(-1).double()
+    return torch.from_numpy(np.array(array, dtype=np.float64)).reshape(-1)
 
 
 def with_biases(
@@ -315,6 +319,25 @@ def with_constants(
         f"column{'s' if many else ''} {named} {'are' if many else 'is'} constant, so "
         f"{'they are biases' if many else 'it is a bias'}: held fixed",
     )
+
+
+@contextmanager
+def readable(name: object, kind: str, advice: str = "") -> Iterator[None]:
+    """One error for the many ways in which reading a damaged file can fail.
+
+    Example:
+        >>> with readable("a.npz", "npz file"):
+        ...     raise EOFError("cut off")
+        Traceback (most recent call last):
+        robustcf.errors.DataError: a.npz: no readable npz file (cut off)
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # parsers raise what they like
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{name}: no readable {kind} ({reason}){advice}") from error
 
 
 def needs(thing: object, names: Iterable[str], what: str) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robustcf.adapters.base import readable
 from robustcf.errors import DataError, InputError
 from robustcf.support.unpickling import Stub, read_with_stubs
 
@@ -88,23 +89,18 @@ class Checkpoint:
     def __init__(self, path: Path) -> None:
         """Read the pickle, not the tensors."""
         self.path = path
-        try:
-            with zipfile.ZipFile(path) as archive:
-                self.sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
-                stored = {entry.filename: entry.compress_type for entry in archive.infolist()}
-                pickles = [name for name in self.sizes if name.endswith("/data.pkl")]
-                if len(pickles) != 1 or any(stored.values()):
-                    raise DataError(f"{path}: a zip archive, but not one that torch.save writes")
-                self.root = pickles[0].removesuffix("data.pkl")
-                order = f"{self.root}byteorder"
-                if order in self.sizes and archive.read(order).strip() != b"little":
-                    raise DataError(f"{path}: its numbers are big-endian: save it again here")
-                content = archive.read(pickles[0])
-        except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-            raise DataError(
-                f"{path}: no file of torch.save, version 1.6 or later ({error}); load an older one "
-                "with torch and save it again"
-            ) from error
+        older = "; load one of before torch 1.6 with torch and save it again"
+        with readable(path, "file of torch.save", older), zipfile.ZipFile(path) as archive:
+            self.sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
+            stored = {entry.filename: entry.compress_type for entry in archive.infolist()}
+            pickles = [name for name in self.sizes if name.endswith("/data.pkl")]
+            if len(pickles) != 1 or any(stored.values()):
+                raise DataError(f"{path}: a zip archive, but not one that torch.save writes")
+            self.root = pickles[0].removesuffix("data.pkl")
+            order = f"{self.root}byteorder"
+            if order in self.sizes and archive.read(order).strip() != b"little":
+                raise DataError(f"{path}: its numbers are big-endian: save it again here")
+            content = archive.read(pickles[0])
         names = {
             ("torch._utils", "_rebuild_tensor_v2"): _rebuild,
             ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
@@ -120,11 +116,8 @@ class Checkpoint:
                 f"{self.path}: promises {needed:,} bytes for a tensor of {stored.shape} and has "
                 f"{max(self.sizes.get(member, 0), 0):,}"
             )
-        try:
-            with zipfile.ZipFile(self.path) as archive:
-                content = bytearray(archive.read(member))
-        except (OSError, zipfile.BadZipFile) as error:
-            raise DataError(f"{self.path}: a tensor cannot be read ({error})") from error
+        with readable(self.path, "tensor"), zipfile.ZipFile(self.path) as archive:
+            content = bytearray(archive.read(member))
         if len(content) != needed:
             raise DataError(f"{self.path}: the bytes of a tensor are cut off")
         if not content:

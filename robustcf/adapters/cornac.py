@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from robustcf.adapters.base import Imported, labels_of_map, matrix, vector, with_biases
+from robustcf.adapters.base import Imported, labels_of_map, matrix, needs, vector, with_biases
 from robustcf.adapters.base import with_constants as constants
 from robustcf.errors import InputError
 from robustcf.factors import Factors
@@ -34,7 +34,8 @@ def from_cornac(model: Any) -> Imported:
     name = type(model).__name__
     factors: Factors
     notes: tuple[str, ...] = ()
-    if getattr(model, "u_factors", None) is not None:
+    if hasattr(model, "u_factors"):
+        needs(model, ("u_factors", "i_factors"), f"cornac's {name}")
         users, items = matrix("u_factors", model.u_factors), matrix("i_factors", model.i_factors)
         biases = {}
         for side, rows in (("u", len(users)), ("i", len(items))):
@@ -45,7 +46,8 @@ def from_cornac(model: Any) -> Imported:
         if "u" in biases and mean:
             biases["u"] = biases["u"] + float(mean)
         factors, fixed = with_biases(users, items, biases.get("u"), biases.get("i"))
-    elif getattr(model, "U", None) is not None and getattr(model, "V", None) is not None:
+    elif hasattr(model, "U") and hasattr(model, "V"):
+        needs(model, ("U", "V"), f"cornac's {name}")
         factors, fixed = Factors.of(matrix("U", model.U), matrix("V", model.V)), ()
     elif hasattr(model, "get_user_vectors") and hasattr(model, "get_item_vectors"):
         measure = str(model.get_vector_measure())

@@ -90,8 +90,11 @@ def match(
     for kind, count in (("user", imported.factors.n_users), ("item", imported.factors.n_items)):
         own = getattr(imported, f"{kind}_labels")
         ids = getattr(found[0], f"{kind}_labels")
-        order = None if rows != "appearance" or ids is None else _appearance(tables, kind, ids)
-        sides[kind] = _rows_of(kind, own, count, found, rows, order)
+        order = _appearance(tables, kind, ids) if rows == "appearance" and tables else None
+        # A matrix, and what was made of one, has an order of its own; ids in files have none.
+        ordered = ids is None or (not tables and own is None)
+        make = _in_order if ordered else _rows_of
+        sides[kind] = make(kind, own, count, found[0], rows, order)
     parts, dropped = _renumbered(found, sides, imported, drop_unknown)
     notes += [f"{kind}s: {side.note}" for kind, side in sides.items()]
     if dropped:
@@ -174,8 +177,6 @@ def _sparse(path: Path) -> Any:
 
 def _appearance(tables: Sequence[Table], kind: str, labels: Labels) -> _Ids:
     """For each label, how many others appear before it in the files."""
-    if not tables:
-        raise InputError("rows in order of appearance are for tables: a matrix has an order")
     seen: dict[str, int] = {}
     for table in tables:
         coded = getattr(table, f"{kind}s")
@@ -189,24 +190,29 @@ def _appearance(tables: Sequence[Table], kind: str, labels: Labels) -> _Ids:
     return places
 
 
-def _rows_of(
-    kind: str,
-    own: Labels | None,
-    count: int,
-    found: Sequence[Interactions],
-    rows: str,
-    order: _Ids | None,
+def _in_order(
+    kind: str, own: Labels | None, count: int, found: Interactions, rows: str, order: _Ids | None
 ) -> _Side:
-    ids: Labels | None = getattr(found[0], f"{kind}_labels")
-    many = int(getattr(found[0], f"n_{kind}s"))
-    if ids is None:  # a matrix: its rows and columns are those of the factors
-        if many != count:
-            raise DataError(
-                f"the interactions have {many:,} {kind}s and the factors {count:,} rows: they do "
-                "not belong together"
-            )
-        said = "no labels, the ids are row numbers" if own is None else "ids are row numbers"
-        return _Side(np.arange(many), own, said)
+    """The rows and columns of a matrix are those of the factors."""
+    many = int(getattr(found, f"n_{kind}s"))
+    if rows != "number":
+        raise InputError(f"rows={rows!r} (--rows) is for tables: a matrix has an order of its own")
+    if many != count:
+        raise DataError(
+            f"the interactions have {many:,} {kind}s and the factors {count:,} rows: they do not "
+            "belong together"
+        )
+    labels: Labels | None = getattr(found, f"{kind}_labels") if own is None else own
+    said = "no labels, the ids are row numbers" if labels is None else "ids are row numbers"
+    return _Side(np.arange(many), labels, said)
+
+
+def _rows_of(
+    kind: str, own: Labels | None, count: int, found: Interactions, rows: str, order: _Ids | None
+) -> _Side:
+    """The row of each id of a table: by its label, by its number, or by its place in order."""
+    ids: Labels = getattr(found, f"{kind}_labels")
+    many = len(ids)
     if own is not None:
         if rows != "number":
             raise InputError(
@@ -273,7 +279,7 @@ def _renumbered(
         users, items = sides["user"].rows[pairs.users], sides["item"].rows[pairs.items]
         keep = (users >= 0) & (items >= 0)
         dropped += int((~keep).sum())
-        if not keep.any():
+        if len(pairs) and not keep.any():
             raise DataError("the factors have none of the users and items of the interactions")
         parts.append(
             Interactions(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from robustcf.adapters.base import Imported, check_labels, matrix, with_constants
+from robustcf.adapters.base import Imported, check_labels, matrix, readable, with_constants
 from robustcf.data.interactions import Labels
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
@@ -83,14 +83,10 @@ def read_parquet(
 
 def _read(path: Path, id_key: str | None, vector_key: str | None) -> tuple[Any, Any, Any]:
     """Ids, vectors (rows x columns), and what is needed to write such a table again."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
+    with readable(path, "Parquet file"):
         table = pq.read_table([str(p) for p in _parts(path)] if path.is_dir() else str(path))
-    except (OSError, ValueError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{path}: no readable Parquet file ({reason})") from error
     lists = [field.name for field in table.schema if _is_list(field.type)]
     others = [field.name for field in table.schema if field.name not in lists]
     vectors = _one(path, table, "vector", vector_key, lists)
@@ -129,7 +125,7 @@ def _ids(path: Path, column: Any) -> Labels:
     if not good and not str(kind).startswith("string"):
         why = ": float ids lose digits, save them as integers" if pa.types.is_floating(kind) else ""
         raise DataError(f"{path}: ids must be integers or text, got {kind}{why}")
-    return np.array(column.to_pylist(), dtype=np.int64 if pa.types.is_integer(kind) else object)
+    return np.array(column.to_pylist(), dtype=object)
 
 
 def _vectors(path: Path, column: Any) -> npt.NDArray[Any]:

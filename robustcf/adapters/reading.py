@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from robustcf.adapters.arrays import Keys, read_named, read_npy, read_two_npy
-from robustcf.adapters.base import Imported, check_labels
+from robustcf.adapters.base import Imported, check_labels, readable
 from robustcf.adapters.checkpoint import Checkpoint
 from robustcf.adapters.implicit import is_implicit, read_implicit
 from robustcf.adapters.parquet import SPARK, is_parquet, read_parquet
@@ -135,11 +135,8 @@ def _paths(source: Source | Sequence[Source]) -> list[Path]:
 
 
 def _members(path: Path) -> list[str]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return [name.removesuffix(".npy") for name in archive.namelist()]
-    except (OSError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: no readable npz file ({error})") from error
+    with readable(path, "npz file"), zipfile.ZipFile(path) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
 def _labelled(found: Imported, user_ids: Source | None, item_ids: Source | None) -> Imported:

@@ -7,8 +7,10 @@ factors that know nothing. The mean is compared with the same under maps that ar
 
 - items mixed up, and users mixed up (many random permutations each): a right map stands out from
   them by many standard deviations; a map that is itself mixed up is one of them;
-- rows shifted by one: where a shifted map fits better, the given one is shifted (padding, ids that
-  count from 1).
+- rows shifted by one: where a shifted map fits the users' own taste better (the place of an item in
+  the user's list, less its place in the lists of others), the given one is shifted (padding, ids
+  that count from 1). The place alone would not do: in a catalogue in order of popularity, the item
+  before is higher up in every list.
 
 Where all users have the same list (popularity), mixing them up changes nothing, and the test of
 users is skipped.
@@ -32,6 +34,7 @@ from robustcf.support.randomness import stream
 _PAIRS = 2048
 _REFERENCE = 128
 _MIXED = 40
+_STRANGERS = 4
 # A map that is mixed up itself is this far above the others about once in a thousand times.
 _DEVIATIONS = 3.0
 _SHIFT_DEVIATIONS = 4.0
@@ -111,7 +114,7 @@ def smell(imported: Imported, pairs: Interactions, seed: int = 0) -> Smell:
         spread = float(np.std(found, ddof=1))
         mixed.append(float(np.mean(found)))
         deviations.append((place - mixed[-1]) / spread if spread > 1e-9 else None)
-    reason = _shifted(factors, users, items, reference, own) or _reason(deviations)
+    reason = _shifted(factors, users, items, reference, rng) or _reason(deviations)
     return Smell(place, (mixed[0], mixed[1]), (deviations[0], deviations[1]), reason)
 
 
@@ -137,19 +140,30 @@ def _shifted(
     users: npt.NDArray[np.int64],
     items: npt.NDArray[np.int64],
     reference: npt.NDArray[np.int64],
-    own: _Places,
+    rng: np.random.Generator,
 ) -> str:
     """Why a map is taken for shifted: rows next to the given ones fit clearly better."""
+    n_users, n_items = factors.n_users, factors.n_items
+    # Rows at the ends have no neighbour: they stay where they are.
+    nearby = {
+        step: (np.clip(users + step, 0, n_users - 1), np.clip(items + step, 0, n_items - 1))
+        for step in (0, -1, 1)
+    }
+    strangers = [
+        _Lists(factors, rng.permutation(n_users)[users], reference) for _ in range(_STRANGERS)
+    ]
+    others = {
+        step: np.mean([each.places(what) for each in strangers], axis=0)
+        for step, (_, what) in nearby.items()
+    }
+    lists = {step: _Lists(factors, who, reference) for step, (who, _) in nearby.items()}
+    own = lists[0].places(items) - others[0]
+    # Users and items recur in the sample, so pairs are no independent draws: count rows.
+    rows = min(len(np.unique(users)), len(np.unique(items)))
     best, words = _SHIFT_DEVIATIONS, ""
     for by_users, by_items in product((0, -1, 1), repeat=2):
-        who, what = users + by_users, items + by_items
-        inside = (who >= 0) & (who < factors.n_users) & (what >= 0) & (what < factors.n_items)
-        if (by_users, by_items) == (0, 0) or inside.sum() < 2:
-            continue
-        gain = _Lists(factors, who[inside], reference).places(what[inside]) - own[inside]
-        # Users and items recur in the sample, so pairs are no independent draws: count rows.
-        rows = min(len(np.unique(who[inside])), len(np.unique(what[inside])))
-        spread = float(gain.std(ddof=1)) / np.sqrt(rows)
+        gain = lists[by_users].places(nearby[by_items][1]) - others[by_items] - own
+        spread = float(gain.std(ddof=1)) / np.sqrt(rows) if len(gain) > 1 else 0.0
         if spread > 0 and gain.mean() / spread > best:
             best = float(gain.mean() / spread)
             moved = [

@@ -15,6 +15,7 @@ from robustcf.adapters.matching import match
 from robustcf.adapters.smelling import smell
 from robustcf.data.interactions import Interactions
 from robustcf.data.split import Split
+from robustcf.errors import InputError
 from robustcf.factors import Factors
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ def import_run(
     """
     from robustcf.runs.imported import write_imported
 
+    called = imported.source if label is None else label
+    if not called.strip() or not called.isprintable():
+        raise InputError(f"a label must be text on one line, got {called!r}")
     split, notes = match(imported, interactions, test, **matching)
     found = smell(imported, split.train)
     if not force:
@@ -81,7 +85,7 @@ def import_run(
         out,
         factors,
         split,
-        label=label or imported.source,
+        label=called,
         fixed=imported.fixed,
         facts=facts,
     )

@@ -10,7 +10,16 @@ from robustcf.cli.common import ListCommand, Report, reports
 
 _READING = ("user_key", "item_key", "user_bias_key", "item_bias_key", "id_key", "vector_key")
 _FILES = ("user_ids", "item_ids", "dataset_file")
-_MATCHING = ("rows", "drop_unknown", "user_col", "item_col", "rating_col", "time_col", "min_rating")
+_MATCHING = (
+    "rows",
+    "drop_unknown",
+    "user_col",
+    "item_col",
+    "rating_col",
+    "time_col",
+    "min_rating",
+    "name",
+)
 
 
 @click.command("import", cls=ListCommand)
@@ -23,6 +32,7 @@ _MATCHING = ("rows", "drop_unknown", "user_col", "item_col", "rating_col", "time
 )
 @click.option("--test", metavar="FILE", help="Held-out pairs to judge by.")
 @click.option("--out", required=True, metavar="RUN", help="The run directory to make.")
+@click.option("--name", help="What to call the data (default: the name of the file).")
 @click.option("--label", help="What to call it in tables and pictures (default: its source).")
 @click.option("--user-key", metavar="NAME", help="The users' matrix in a file of named arrays.")
 @click.option("--item-key", metavar="NAME", help="The items' matrix.")

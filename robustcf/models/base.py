@@ -263,5 +263,4 @@ def fold_in(
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
     own = row.detach()[: factors.dim]
-    own[held] = mean[held]
     return (own / own.norm() if unit else own).to(factors.users.dtype)

@@ -184,7 +184,7 @@ def plot_panels(panels: Sequence[Sequence[Panel]], path: str | Path, *, title: s
             fontsize="small",
         )
     if title:
-        figure.suptitle(title, fontsize="medium")
+        figure.suptitle(_plain(title), fontsize="medium")
     target.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(target, _svg(figure) if target.suffix == ".svg" else _png(figure))
     return target
@@ -213,12 +213,17 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, tuple[str, str]]) -> No
     # A small panel has room for about this many letters below and above it.
     narrow = axes.get_window_extent().width / axes.figure.dpi < 5
     wrap = (lambda text: fill(text, 44)) if narrow else str
-    axes.set_xlabel(wrap(panel.axis), fontsize="small")
+    axes.set_xlabel(_plain(wrap(panel.axis)), fontsize="small")
     axes.set_ylabel(panel.metric)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(wrap(panel.title), fontsize="medium")
+    axes.set_title(_plain(wrap(panel.title)), fontsize="medium")
+
+
+def _plain(text: str) -> str:
+    """Text as it is: to matplotlib, dollars begin a formula, and a leading _ hides a label."""
+    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
 def _legend(lines: Sequence[Line], styles: Mapping[str, tuple[str, str]]) -> list[Any]:
@@ -226,7 +231,9 @@ def _legend(lines: Sequence[Line], styles: Mapping[str, tuple[str, str]]) -> lis
     from matplotlib.patches import Patch
 
     handles: list[Any] = [
-        Line2D([], [], color=colour, marker=marker, markersize=5, linewidth=1.6, label=label)
+        Line2D(
+            [], [], color=colour, marker=marker, markersize=5, linewidth=1.6, label=_plain(label)
+        )
         for label, (marker, colour) in styles.items()
     ]
     kinds = list(dict.fromkeys(line.kind for line in lines))

@@ -13,6 +13,7 @@ import codecs
 import io
 import pickle
 import sys
+from _compat_pickle import IMPORT_MAPPING
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -263,9 +264,10 @@ class _StubbingReader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in self._names:
             return self._names[module, name]
-        top = module.partition(".")[0]
-        own = top in sys.stdlib_module_names or top in ("__builtin__", "nt", "posix")
-        if own and top not in _HARMLESS and (module, name) != ("builtins", "object"):
+        # Older protocols spell modules as Python 2 did.
+        top = IMPORT_MAPPING.get(module, module).partition(".")[0]
+        own = top in sys.stdlib_module_names or top in ("nt", "posix")
+        if own and top not in _HARMLESS and (top, name) != ("builtins", "object"):
             raise DataError(
                 f"asks for {module}.{name}: refused, a file of factors has no use for it and "
                 "nothing of it has been run; do not trust where it comes from"

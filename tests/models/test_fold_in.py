@@ -140,3 +140,29 @@ def test_a_row_of_length_1_is_the_best_of_its_length(seed: int) -> None:
     for _ in range(20):
         near = row + 0.05 * torch.tensor(rng.standard_normal(6))
         assert float(loss(row)) <= float(loss(near / near.norm())) + 1e-9
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_columns_held_fixed_stay_at_the_users_mean(seed):
+    """Biases: the rest is the best there is with them in place (a free one would do better)."""
+    from scipy.optimize import minimize
+
+    rng = np.random.default_rng(seed)
+    train = checkerboard().train
+    U, V = rng.normal(size=(train.n_users, 4)), rng.normal(size=(train.n_items, 4))
+    U[:, 1] = 1.0
+    V[:, 3] = 1.0
+    factors = Factors(torch.from_numpy(U), torch.from_numpy(V))
+    items, ridge, fixed = [0, 2, 6], 0.1, (1, 3)
+    objective = Softmax(train)
+    row = fold_in(objective, factors, items, ridge=ridge, fixed=fixed)
+    assert torch.equal(row[[1, 3]], factors.users.mean(dim=0)[[1, 3]])
+    loss = objective.user_loss(np.array(items), factors.items)
+
+    def value(free):
+        whole = row.clone()
+        whole[[0, 2]] = torch.from_numpy(free)
+        return float(loss(whole)) + ridge * float(free @ free)
+
+    best = minimize(value, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-8})
+    np.testing.assert_allclose(row[[0, 2]].numpy(), best.x, atol=1e-4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from xml.etree import ElementTree
+
 import numpy as np
 import pytest
 
@@ -73,3 +75,17 @@ def test_pictures_refuse(tmp_path):
             plot_panels(panels, tmp_path / "a.png")
     with pytest.raises(InputError, match="must end in .png or .svg, got a.pdf"):
         plot_panels([[panel]], tmp_path / "a.pdf")
+
+
+@pytest.mark.parametrize(
+    "label", ["<script>alert(1)</script>", "cost $x_{ $ y", r"$\frac{$", "_hidden", "a & b"]
+)
+def test_labels_of_users_are_drawn_as_they_are(tmp_path, label):
+    """No formula, no hidden entry, no markup."""
+    line = Line(label, (0.0, 0.1), np.array([[0.2, 0.1]]), "attack")
+    panel = Panel([line], label, "ndcg@10", label)
+    path = plot_panels([[panel]], tmp_path / "a.svg", title=label)
+    drawn = path.read_text(encoding="utf-8")
+    ElementTree.fromstring(drawn)
+    assert "<script" not in drawn
+    plot_panels([[panel]], tmp_path / "a.png")

@@ -1,0 +1,314 @@
+"""``robustcf import`` and the run it makes: every command works on it, and leaves biases alone."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from robustcf.adapters import Imported, import_run
+from robustcf.cli.main import run
+from robustcf.errors import DataError, InputError
+from robustcf.factors import Factors, read_fixed
+from robustcf.metrics.topk import top_items
+from robustcf.robustness import Threat, certified_radii, measure
+from robustcf.runs import RunDir
+from robustcf.runs.imported import read_pairs
+from robustcf.support import files
+from tests.adapters.helpers import naive_ndcg, world, write_pairs
+
+SEEDS = (0, 1, 2)
+
+
+def biased(seed=0, scale=1.0, n_users=60, n_items=40):
+    """Factors with two bias columns, 2 and 4, and pairs that follow their scores."""
+    rng = np.random.default_rng(seed)
+    U, V = rng.normal(size=(n_users, 5)), rng.normal(size=(n_items, 5))
+    U[:, 2], V[:, 2] = 1.0, scale * rng.normal(size=n_items)
+    U[:, 4], V[:, 4] = scale * rng.normal(size=n_users), 1.0
+    top = np.argsort(-(U @ V.T + 0.5 * rng.normal(size=(n_users, n_items))), axis=1)[:, :8]
+    train, test = np.zeros((n_users, n_items)), np.zeros((n_users, n_items))
+    for user, items in enumerate(top):
+        train[user, items[rng.permutation(8)[:6]]] = 1
+        test[user, items] = 1 - train[user, items]
+    return U, V, train, test
+
+
+def imported_run(path, seed=0, scale=1.0, **sizes):
+    U, V, train, test = biased(seed, scale, **sizes)
+    mine = Imported(Factors.of(U, V), "arrays", "mine", fixed=(2, 4))
+    return import_run(mine, train, path, test=test, force=True)
+
+
+def told(capsys):
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def files_of(tmp_path):
+    U, V, split = world(0, 60, 40)
+    names = [f"user {n}" for n in range(60)]
+    np.savez(tmp_path / "mine.npz", U=U, V=V)
+    (tmp_path / "names.txt").write_text("\n".join(names))
+    write_pairs(tmp_path / "train.csv", split.train, names)
+    write_pairs(tmp_path / "test.csv", split.test, names)
+    return U, V, split, names
+
+
+def arguments(tmp_path, *more, test=True):
+    given = ["import", str(tmp_path / "mine.npz"), "--interactions", str(tmp_path / "train.csv")]
+    given += ["--test", str(tmp_path / "test.csv")] if test else []
+    given += ["--user-ids", str(tmp_path / "names.txt"), "--out", str(tmp_path / "run")]
+    return [*given, *more]
+
+
+@pytest.mark.slow
+def test_every_command_works_on_the_run(tmp_path, files_of, capsys):
+    U, V, split, names = files_of
+    assert run(arguments(tmp_path, "--json")) == 0
+    made = told(capsys)
+    assert made["label"] == "mine.npz"
+    assert made["imported"]["format"] == "npz"
+    assert "users: matched by their labels" in made["imported"]["notes"]
+    expected = naive_ndcg(U.astype(float) @ V.T.astype(float), split.train, split.test)
+    assert made["test"]["ndcg@10"] == pytest.approx(expected, abs=1e-6)
+    folder = str(tmp_path / "run")
+
+    # The run is whole by itself: its sources may go.
+    for name in ("mine.npz", "train.csv", "test.csv", "names.txt"):
+        (tmp_path / name).unlink()
+    assert run(["evaluate", folder, "--json"]) == 0
+    assert told(capsys)["test"]["ndcg@10"] == made["test"]["ndcg@10"]
+    assert run(["recommend", folder, "--user", "user 7", "-k", "3", "--json"]) == 0
+    scores = np.where(split.train.csr().toarray()[7] > 0, -np.inf, U[7] @ V.T)
+    assert told(capsys)["recommendations"][0]["items"] == np.argsort(-scores)[:3].tolist()
+    assert run(["recommend", folder, "--items", "1", "2", "--json"]) == 0
+    assert len(told(capsys)["recommendations"][0]["items"]) == 10
+    sizes = ["--epsilons", "0", "0.1"]
+    assert run(["attack", folder, "--attack", "fgm", *sizes, "--json"]) == 0
+    assert run(["certify", folder, *sizes, "--json"]) == 0
+    capsys.readouterr()
+    assert run(["train", "--resume", folder, "--json"]) == 0
+    assert told(capsys)["epochs"] == 0
+    assert RunDir(folder).complete
+
+    other = Imported(Factors.of(U, V * 2), "arrays", "twice", user_labels=names)
+    data = {"test": split.test.csr(), "name": "train.csv"}
+    import_run(other, split.train.csr(), tmp_path / "other", **data)
+    assert run(["attack", str(tmp_path / "other"), "--attack", "fgm", *sizes]) == 0
+    capsys.readouterr()
+    assert run(["compare", folder, str(tmp_path / "other"), "--resamples", "100", "--json"]) == 0
+    assert [group["label"] for group in told(capsys)["groups"]] == ["mine.npz", "twice"]
+
+
+@pytest.mark.slow
+def test_without_test_pairs_the_given_ones_count(tmp_path, files_of, capsys):
+    assert run(arguments(tmp_path, "--label", "shop", "--json", test=False)) == 0
+    made = told(capsys)
+    assert made["test"] is None
+    assert "no test pairs: judged by the pairs it was fit on" in made["imported"]["notes"]
+    folder = str(tmp_path / "run")
+    assert run(["evaluate", folder, "--json"]) == 0
+    assert told(capsys)["train"]["ndcg@10"] == made["train"]["ndcg@10"]
+    sizes = ["--epsilons", "0", "0.1"]
+    assert run(["attack", folder, "--attack", "fgm", *sizes]) == 0
+    assert run(["certify", folder, *sizes]) == 0
+    assert "shop" not in capsys.readouterr().err
+    with pytest.raises(InputError, match="no valid pairs"):
+        RunDir(folder).target(RunDir(folder).split(), "valid")
+
+
+def test_text_for_people(tmp_path, files_of, capsys):
+    assert run(arguments(tmp_path, "--fixed", "1", "3")) == 0
+    said = capsys.readouterr().out
+    assert "columns held fixed: 1, 3" in said
+    assert "given pairs rank above" in said
+    assert f"run: {tmp_path / 'run'}" in said
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "message"),
+    [
+        (["--fixed", "one"], 2, "--fixed takes column numbers from 0, or none, got one"),
+        (["--fixed", "9"], 1, "fixed columns must be in [0, 4), got [9]"),
+        (["--item-key", "W"], 1, "has no 'W'; there are U 60x4, V 40x4"),
+        (["--rows", "sorted"], 1, "contradicts that"),
+        (["--min-rating", "3"], 1, "needs a rating column"),
+        (["--id-key", "id"], 1, "id_key means nothing for npz"),
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_is_left_behind(tmp_path, files_of, capsys, more, code, message):  # noqa: E501  # fmt: skip
+    assert run(arguments(tmp_path, *more)) == code
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert not list(tmp_path.glob(".run*"))
+
+
+def test_shifted_ids_are_refused_and_force_overrides(tmp_path, files_of, capsys):
+    U, V, _, _ = files_of
+    np.savez(tmp_path / "mine.npz", U=U, V=np.roll(V, 1, axis=0))
+    assert run(arguments(tmp_path)) == 1
+    said = capsys.readouterr().err
+    assert "the pairs fit better with item rows one later" in said
+    assert "--force" in said
+    assert not (tmp_path / "run").exists()
+    assert run(arguments(tmp_path, "--force", "--fixed", "none")) == 0
+
+
+def test_a_folder_that_is_there_is_left_alone(tmp_path, files_of, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine.txt").write_text("x")
+    assert run(arguments(tmp_path)) == 1
+    assert "exists already" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine.txt"]
+
+
+def test_damaged_pairs_and_facts_are_told(tmp_path):
+    made = imported_run(tmp_path / "run")
+    np.savez(tmp_path / "run" / "pairs.npz", meta=np.array(json.dumps({"format": "other"})))
+    with pytest.raises(DataError, match="no readable pairs of an imported run"):
+        made.split()
+    np.savez(tmp_path / "x.npz", a=np.ones(2))
+    with pytest.raises(DataError, match="no readable pairs"):
+        read_pairs(tmp_path / "x.npz")
+    for wrong in ("[1.5]", "nothing", '"a"'):
+        with pytest.raises(InputError, match="fixed columns must be a list of numbers"):
+            read_fixed({"fixed": wrong}, "here")
+    with pytest.raises(InputError, match="no readable safetensors"):
+        files.read_facts(tmp_path / "x.npz")
+
+
+def test_pairs_that_were_changed_are_noticed(tmp_path):
+    first, second = imported_run(tmp_path / "a"), imported_run(tmp_path / "b", seed=1)
+    (first.path / "pairs.npz").write_bytes((second.path / "pairs.npz").read_bytes())
+    with pytest.raises(DataError, match="was made from other data"):
+        first.split()
+
+
+@pytest.mark.parametrize("label", ["", " ", "two\nlines", "bell\a"])
+def test_labels_are_one_line(tmp_path, label):
+    U, V, split = world(0, 60, 40)
+    mine = Imported(Factors.of(U, V), "x", "y")
+    with pytest.raises(InputError, match="a label must be text on one line"):
+        import_run(mine, split.train, tmp_path / "run", label=label)
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_imports_of_one_data_set_share_their_fingerprint(tmp_path):
+    """Whatever the order of rows in which libraries keep them."""
+    U, V, split = world(0, 60, 40)
+    rng = np.random.default_rng(0)
+    users, items = rng.permutation(60), rng.permutation(40)
+    names = np.array([f"u{n:02}" for n in range(60)])
+    one = Imported(Factors.of(U, V), "x", "one", names, np.arange(40))
+    two = Imported(Factors.of(U[users], V[items]), "x", "two", names[users], items)
+    train = write_pairs(tmp_path / "t.csv", split.train, names)
+    runs = [import_run(each, train, tmp_path / each.source) for each in (one, two)]
+    assert runs[0].split().fingerprint == runs[1].split().fingerprint
+    for mine, theirs in zip(runs[0].factors(), runs[1].factors(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+# --- biases -----------------------------------------------------------------------------------
+
+
+def test_fixed_columns_are_kept_with_the_run(tmp_path):
+    made = imported_run(tmp_path / "run")
+    opened = RunDir(tmp_path / "run")
+    assert opened.fixed == (2, 4)
+    target = opened.target(opened.split())
+    assert target.fixed == (2, 4)
+    facts = files.read_facts(made.path / "factors.safetensors")
+    assert json.loads(facts["fixed"]) == [2, 4]
+    assert set(load_file(made.path / "factors.safetensors")) == {"users", "items"}
+
+
+@pytest.mark.parametrize("attack", ["auto", "cutoff", "pgd-softmax", "fgm-bce", "random"])
+def test_attacks_on_the_run_leave_them_alone(tmp_path, attack, monkeypatch):
+    opened = imported_run(tmp_path / "run")
+    target = opened.target(opened.split())
+    before = [part[:, [2, 4]].clone() for part in target.factors]
+    seen = []
+    evaluate = type(target).evaluate
+
+    def watched(self, ks=(10, 20), factors=None):
+        if factors is not None:
+            seen.append(factors)
+        return evaluate(self, ks, factors)
+
+    monkeypatch.setattr(type(target), "evaluate", watched)
+    measure(target, attack, epsilons=[0, 0.5], ks=(5,))
+    assert seen
+    for factors in seen:
+        for part, own in zip(factors, before, strict=True):
+            assert torch.equal(part[:, [2, 4]], own)
+
+
+def test_a_new_user_gets_the_constant_of_a_bias(tmp_path):
+    """Items are ranked with their biases: those that nobody likes stay behind."""
+    opened = imported_run(tmp_path / "run", scale=1000.0)
+    split = opened.split()
+    bias = opened.factors().items[:, 2]
+    chosen, _ = opened.fold_in(split, [int(bias.argmax())], 5)
+    expected = [n for n in torch.argsort(-bias).tolist() if n != int(bias.argmax())][:5]
+    assert list(chosen) == expected
+
+
+def worst_lists(target, user, size, rng):
+    """Factors at the ends of what an attack of a size may do to one user, biases left alone."""
+    free, U, V = target.free, target.factors.users, target.factors.items
+    norms = [part[:, free].norm(dim=1) for part in target.factors]
+    a, b = (size * float(n.sort().values[(len(n) - 1) // 2]) for n in norms)
+    relevant = target.relevant.items_of(user).tolist()
+    others = [item for item in range(len(V)) if item not in relevant]
+    for n in range(24):
+        step = rng.normal(size=len(free))
+        if n % 2:  # towards an item that is to overtake, away from one that counts
+            gap = V[rng.choice(others)] - V[rng.choice(relevant)]
+            step = gap[free].numpy()
+        moved_u, moved_v = U.clone(), V.clone()
+        moved_u[user, free] += torch.from_numpy(a * step / np.linalg.norm(step))
+        along = moved_u[user, free] / moved_u[user, free].norm()
+        for items, sign in ((relevant, -1.0), (others, 1.0)):
+            rows = torch.tensor(items)
+            moved_v[rows[:, None], torch.tensor(free)] += sign * b * along
+        yield Factors(moved_u, moved_v)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("scale", [1.0, 0.1])
+def test_no_attack_on_the_run_falls_below_its_certificate(tmp_path, seed, scale):
+    """By brute force on each user alone, in the columns that may move."""
+    opened = imported_run(tmp_path / "run", seed, scale, n_users=8, n_items=12)
+    target = opened.target(opened.split())
+    rng = np.random.default_rng(seed)
+    fell = 0
+    for size in (0.02, 0.1, 0.4):
+        sizes = [size * (1 + 1e-9)]
+        proved = measure(target, "certificate", Threat(unit="relative"), sizes, (3,)).curve
+        for row, user in enumerate(proved.users):
+            clean = target.evaluate((3,)).per_user["ndcg@3"][row]
+            for factors in worst_lists(target, int(user), size, rng):
+                left = target.evaluate((3,), factors).per_user["ndcg@3"][row]
+                assert left >= proved.per_user["ndcg@3"][0][row] - 1e-12
+                fell += left < clean
+    assert fell  # the attacks do something
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_attack_within_the_radius_changes_the_first_items(tmp_path, seed):
+    opened = imported_run(tmp_path / "run", seed, 3.0, n_users=8, n_items=12)
+    target = opened.target(opened.split())
+    found = certified_radii(target, Threat(unit="relative"), (2,))
+    rng = np.random.default_rng(seed)
+    for row, user in enumerate(found.users):
+        size = found.radii[2][row] * (1 - 1e-9)
+        if not 0 < size < 1e6:
+            continue
+        own = set(top_items(target.factors, [user], 2, target.seen)[0].tolist())
+        for factors in worst_lists(target, int(user), size, rng):
+            assert set(top_items(factors, [user], 2, target.seen)[0].tolist()) == own

@@ -1,0 +1,228 @@
+"""Which row is which: by labels, by number, by order; counts that do not fit are an error."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from robustcf.adapters import Imported, match
+from robustcf.adapters.matching import ROWS
+from robustcf.adapters.writing import in_label_order
+from robustcf.data.interactions import Interactions
+from robustcf.errors import DataError, InputError
+from robustcf.factors import Factors
+from tests.adapters.helpers import world, write_pairs
+
+
+def imported(seed=0, n_items=30, **labels):
+    U, V, split = world(seed, n_items=n_items)
+    return Imported(Factors.of(U, V), "arrays", "mine", **labels), split
+
+
+def same_pairs(one, other):
+    assert one.users.tolist() == other.users.tolist()
+    assert one.items.tolist() == other.items.tolist()
+
+
+def test_row_numbers_from_files_matrices_and_interactions(tmp_path):
+    mine, split = imported()
+    train = write_pairs(tmp_path / "train.csv", split.train)
+    test = write_pairs(tmp_path / "test.csv", split.test)
+    sp.save_npz(tmp_path / "train.npz", split.train.csr())
+    sp.save_npz(tmp_path / "test.npz", split.test.csr().tocoo())
+    sp.save_npz(tmp_path / "csc.npz", split.train.csr().tocsc())
+    for given in (
+        (train, test),
+        (tmp_path / "train.npz", tmp_path / "test.npz"),
+        (tmp_path / "csc.npz", tmp_path / "test.npz"),
+        (split.train.csr(), split.test.csr()),
+        (split.train, split.test),
+    ):
+        found, notes = match(mine, *given)
+        same_pairs(found.train, split.train)
+        same_pairs(found.test, split.test)
+        assert len(found.valid) == 0
+        assert found.masked("test") == ("train",)
+        assert "users: no labels, the ids are row numbers" in notes
+        assert (found.n_users, found.n_items) == (40, 30)
+    assert match(mine, train).split.name == "train.csv"
+    assert match(mine, train, name="shop").split.name == "shop"
+    assert len(match(mine, train).split.test) == 0
+
+
+def test_pairs_of_a_split_bring_their_labels():
+    """What a model was fitted on, split.train.csr(), has the rows of split.train."""
+    mine, split = imported()
+    labels = np.array([f"u{n}" for n in range(40)][::-1])
+    pairs = Interactions(split.train.users, split.train.items, 40, 30, user_labels=labels)
+    found, notes = match(mine, pairs)
+    same_pairs(found.train, split.train)
+    assert found.user_labels.tolist() == labels.tolist()
+    assert "users: ids are row numbers" in notes
+    # Where both have labels, labels count.
+    named, _ = imported(user_labels=labels[::-1])
+    assert match(named, pairs).split.train.users[0] == 39 - split.train.users[-1]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_labels_are_matched_whatever_their_order(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    users = [f"user {n}" for n in rng.permutation(1000)[:40]]
+    items = rng.permutation(5000)[:30].tolist()
+    mine, split = imported(seed, user_labels=users, item_labels=items)
+    order = rng.permutation(len(split.train))
+    train = write_pairs(tmp_path / "train.csv", split.train, users, items, order)
+    test = write_pairs(tmp_path / "test.csv", split.test, users, items)
+    found, notes = match(mine, train, test)
+    same_pairs(found.train, split.train)
+    same_pairs(found.test, split.test)
+    assert found.user_labels.tolist() == users
+    assert "items: matched by their labels" in notes
+    with pytest.raises(InputError, match="contradicts that"):
+        match(mine, train, rows="sorted")
+
+
+def test_ids_that_the_factors_do_not_have(tmp_path):
+    users = [f"u{n}" for n in range(40)]
+    mine, split = imported(user_labels=users)
+    others = ["stranger", *users[1:]]
+    train = write_pairs(tmp_path / "train.csv", split.train, others)
+    with pytest.raises(
+        DataError, match=r"have 1 of 40 users \(the first is 'stranger'\) that .* --drop-unknown"
+    ):
+        match(mine, train)
+    found, notes = match(mine, train, drop_unknown=True)
+    assert len(found.train) == len(split.train) - 6
+    assert "6 pairs of users or items that the factors do not have: left out" in notes
+    train = write_pairs(tmp_path / "train.csv", split.train, [f"x{n}" for n in range(40)])
+    with pytest.raises(DataError, match="none of the users and items"):
+        match(mine, train, drop_unknown=True)
+
+
+def test_an_item_without_pairs_stays_in_the_catalogue(tmp_path):
+    items = [f"i{n}" for n in range(30)]
+    mine, split = imported(item_labels=items)
+    some = split.train.take(split.train.items != 7)
+    found = match(mine, write_pairs(tmp_path / "train.csv", some, None, items)).split
+    assert found.n_items == 30
+    assert found.train.item_degrees[7] == 0
+
+
+def test_row_numbers_that_do_not_fit(tmp_path):
+    mine, split = imported()
+    one = write_pairs(tmp_path / "a.csv", split.train, [n + 1 for n in range(40)])
+    with pytest.raises(
+        DataError, match=r"40 user rows, 0 to 39, and .* ids from 1 to 40 \(do they count from 1\?"
+    ):
+        match(mine, one)
+    text = write_pairs(tmp_path / "b.csv", split.train, [f"u{n}" for n in range(40)])
+    with pytest.raises(DataError, match=r"no row numbers \(the first is 'u0'\): give user_ids"):
+        match(mine, text)
+    with pytest.raises(DataError, match="41 users and the factors 40 rows"):
+        match(mine, np.ones((41, 30)))
+    # Fewer distinct ids than rows are cold rows, more cannot be.
+    few = split.train.take(split.train.users < 30)
+    assert match(mine, write_pairs(tmp_path / "c.csv", few)).split.n_users == 40
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_rows_in_the_order_of_ids_or_of_appearance(tmp_path, seed):
+    mine, split = imported(seed, n_items=20)
+    rng = np.random.default_rng(seed)
+    names = sorted(rng.permutation(10**4)[:40].tolist())
+    texts = sorted(f"t{n}" for n in rng.permutation(10**4)[:20])
+    order = rng.permutation(len(split.train))
+    train = write_pairs(tmp_path / "train.csv", split.train, names, texts, order)
+    test = write_pairs(tmp_path / "test.csv", split.test, names, texts)
+    found, notes = match(mine, train, test, rows="sorted")
+    same_pairs(found.train, split.train)
+    assert found.user_labels.tolist() == names
+    assert "users: no labels, rows taken in the order of the ids" in notes
+
+    # By appearance: number the rows of the files as pandas.factorize would.
+    first_users = list(dict.fromkeys(split.train.users[order].tolist()))
+    first_items = list(dict.fromkeys(split.train.items[order].tolist()))
+    first_items += [n for n in dict.fromkeys(split.test.items.tolist()) if n not in first_items]
+    U, V = mine.factors
+    other = Imported(Factors(U[first_users], V[first_items]), "arrays", "mine")
+    found, notes = match(other, train, test, rows="appearance")
+    scores = other.factors.users @ other.factors.items.T
+    expected = U @ V.T
+    for pairs, own in ((found.train, split.train), (found.test, split.test)):
+        mine_scores = sorted(scores[pairs.users.astype(int), pairs.items.astype(int)].tolist())
+        theirs = sorted(expected[own.users.astype(int), own.items.astype(int)].tolist())
+        assert mine_scores == theirs
+    assert found.user_labels.tolist() == [names[n] for n in first_users]
+    assert "items: no labels, rows taken in the order of first appearance" in notes
+
+    few = split.train.take(split.train.users > 0)
+    with pytest.raises(DataError, match="39 distinct user ids and the factors 40 rows"):
+        match(mine, write_pairs(tmp_path / "few.csv", few, names, texts), rows="sorted")
+    with pytest.raises(InputError, match="rows must be one of"):
+        match(mine, train, rows="guess")
+    assert ROWS == ("number", "sorted", "appearance")
+
+
+def test_pairs_that_are_none(tmp_path):
+    mine, split = imported()
+    train = write_pairs(tmp_path / "train.csv", split.train)
+    with pytest.raises(DataError, match="no such file of interactions"):
+        match(mine, tmp_path / "nothing.csv")
+    with pytest.raises(DataError, match="no such file of interactions"):
+        match(mine, tmp_path / "nothing.npz")
+    with pytest.raises(InputError, match="two files of one kind"):
+        match(mine, split.train.csr(), train)
+    with pytest.raises(InputError, match="columns and min_rating are for tables"):
+        match(mine, split.train, min_rating=3)
+    with pytest.raises(InputError, match=r"give the parts of a split one by one"):
+        match(mine, split)
+    with pytest.raises(DataError, match="pairs are in both train and test"):
+        match(mine, train, train)
+    with pytest.raises(DataError, match="test has no pairs"):
+        match(mine, split.train, split.test.take(split.test.users < 0))
+    labelled = Interactions.from_pairs([0], [0], 40, 30, user_labels=np.arange(40))[0]
+    for rows in ("appearance", "sorted"):
+        with pytest.raises(InputError, match="is for tables: a matrix has an order of its own"):
+            match(mine, labelled, rows=rows)
+    np.savez(tmp_path / "x.npz", a=np.ones(3))
+    with pytest.raises(DataError, match="no users x items matrix that scipy"):
+        match(mine, tmp_path / "x.npz")
+    bad = {"format": np.array("csr"), "shape": np.array([40, 30]), "data": np.ones(2)}
+    np.savez(tmp_path / "x.npz", **bad, indices=np.array([0, 99]), indptr=np.arange(41))
+    with pytest.raises(DataError, match="no users x items matrix that scipy"):
+        match(mine, tmp_path / "x.npz")
+
+
+def test_ratings_and_columns(tmp_path):
+    mine, split = imported()
+    lines = ["who,what,stars"]
+    lines += [f"{u},{i},{n % 5}" for n, (u, i) in enumerate(zip(split.train.users, split.train.items, strict=True))]  # fmt: skip  # noqa: E501
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    found, notes = match(
+        mine, tmp_path / "t.csv", user_col="who", item_col="what", rating_col="stars", min_rating=2
+    )
+    assert len(found.train) == sum(n % 5 >= 2 for n in range(len(split.train)))
+    assert any("rated below 2 dropped" in note for note in notes)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_rows_in_the_order_of_labels_score_as_before(seed):
+    rng = np.random.default_rng(seed)
+    labels = {
+        "user_labels": rng.permutation(40),
+        "item_labels": [f"i{n}" for n in rng.permutation(30)],
+    }
+    mine, split = imported(seed, **labels)
+    matched = match(mine, split.train.csr(), split.test.csr()).split
+    factors, ordered = in_label_order(mine.factors, matched)
+    assert ordered.user_labels.tolist() == sorted(labels["user_labels"].tolist())
+    assert ordered.item_labels.tolist() == sorted(labels["item_labels"])
+    before, after = (f.users @ f.items.T for f in (mine.factors, factors))
+    place = {label: row for row, label in enumerate(mine.item_labels.tolist())}
+    columns = [place[label] for label in ordered.item_labels.tolist()]
+    rows = np.argsort(labels["user_labels"])
+    torch.testing.assert_close(after, before[rows][:, columns])
+    dense = matched.test.csr().toarray()[rows][:, columns]
+    assert (ordered.test.csr().toarray() == dense).all()

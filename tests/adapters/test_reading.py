@@ -1,0 +1,308 @@
+"""Files of factors: every format is read as it was written, and written back in its own form."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from robustcf.adapters import read
+from robustcf.errors import DataError, InputError
+from robustcf.factors import Factors
+from tests.adapters.helpers import world
+
+
+def shrunk(found):
+    """Other factors of the same shape, with fixed columns as they are."""
+    parts = []
+    for part in found.factors:
+        other = part.clone() * 0.5
+        other[:, list(found.fixed)] = part[:, list(found.fixed)]
+        parts.append(other)
+    return Factors(*parts)
+
+
+def check_written(found, target, source_of=lambda path: path):
+    other = shrunk(found)
+    found.write_back(other, target)
+    again = read(source_of(target))
+    for mine, theirs in zip(other, again.factors, strict=True):
+        assert torch.equal(mine, theirs)
+    assert (again.format, again.fixed) == (found.format, found.fixed)
+    for kind in ("user_labels", "item_labels"):
+        mine, theirs = getattr(found, kind), getattr(again, kind)
+        assert (mine is None and theirs is None) or mine.tolist() == theirs.tolist()
+    with pytest.raises(InputError, match="exists already"):
+        found.write_back(other, target)
+    with pytest.raises(InputError, match="shape of those that were read"):
+        found.write_back(Factors(other.users[:1], other.items), target.with_name("x"))
+    if found.fixed:
+        with pytest.raises(InputError, match="held fixed and must be written"):
+            found.write_back(
+                Factors(*(part * 0.5 for part in found.factors)), target.with_name("x")
+            )
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(
+    "names",
+    [("U", "V"), ("P", "Q"), ("users", "items"), ("User_Factors", "Item_Factors"),
+     ("user_embedding.weight", "item_embedding.weight")],
+)  # fmt: skip
+def test_named_matrices(tmp_path, kind, dtype, names):
+    U, V, _ = world()
+    U, V = U.astype(dtype), V.astype(dtype)
+    path = tmp_path / f"mine.{kind}"
+    arrays = {names[0]: U, names[1]: V, "epoch": np.array([3])}
+    if kind == "npz":
+        np.savez(path, **arrays)
+    else:
+        save_file({name: torch.from_numpy(value) for name, value in arrays.items()}, path)
+    found = read(path)
+    assert np.array_equal(found.factors.users.numpy(), U)
+    assert np.array_equal(found.factors.items.numpy(), V)
+    assert found.fixed == ()
+    assert found.notes[0] == f"users are {names[0]}, items are {names[1]}"
+    assert "not used: epoch" in found.notes
+    check_written(found, tmp_path / f"other.{kind}")
+    raw = (
+        np.load(tmp_path / "other.npz")
+        if kind == "npz"
+        else load_file(tmp_path / "other.safetensors")
+    )
+    assert raw[names[0]].dtype == (dtype if kind == "npz" else torch.from_numpy(U).dtype)
+    assert raw["epoch"][0] == 3
+
+
+def test_bfloat16(tmp_path):
+    U, V = torch.ones(3, 2, dtype=torch.bfloat16), torch.ones(4, 2, dtype=torch.bfloat16)
+    save_file(
+        {"U": U, "V": V * torch.tensor([[1.0, 2.0]], dtype=torch.bfloat16)},
+        tmp_path / "a.safetensors",
+    )
+    found = read(tmp_path / "a.safetensors", fixed=())
+    assert found.factors.users.dtype == torch.float32
+    found.write_back(shrunk(found), tmp_path / "b.safetensors")
+    assert load_file(tmp_path / "b.safetensors")["U"].dtype == torch.bfloat16
+
+
+def test_names_that_are_given_and_names_that_cannot_be_told(tmp_path):
+    U, V, _ = world()
+    path = tmp_path / "a.npz"
+    np.savez(path, first=U, second=V, user_a=U * 2, user_b=U * 3)
+    found = read(path, user_key="first", item_key="second")
+    assert np.array_equal(found.factors.users.numpy(), U)
+    with pytest.raises(InputError, match=r"found 2 matrices for the users .*--user-key"):
+        read(path)
+    with pytest.raises(InputError, match=r"found 0 matrices for the items .*--item-key"):
+        read(path, user_key="first")
+    with pytest.raises(InputError, match="has no 'third'; there are first 40x4"):
+        read(path, user_key="third", item_key="second")
+    np.savez(path, U=U.T, V=V[: len(U)].T)
+    with pytest.raises(InputError, match=r"U has 40 columns and V 30.*transposed"):
+        read(path)
+    with pytest.raises(InputError, match="id_key means nothing for npz"):
+        read(path, user_key="U", item_key="U", id_key="x")
+
+
+def test_biases_of_their_own_become_fixed_columns(tmp_path):
+    U, V, _ = world()
+    rng = np.random.default_rng(0)
+    bu, bi = rng.normal(size=len(U)).astype(np.float32), rng.normal(size=len(V)).astype(np.float32)
+    path = tmp_path / "a.npz"
+    np.savez(path, users=U, items=V, user_bias=bu, item_biases=bi[:, None])
+    found = read(path)
+    np.testing.assert_allclose(
+        (found.factors.users @ found.factors.items.T).numpy(),
+        U @ V.T + bu[:, None] + bi[None, :],
+        rtol=1e-5, atol=1e-5,
+    )  # fmt: skip
+    assert found.fixed == (4, 5)
+    assert "biases are user_bias and item_biases: held fixed" in found.notes
+    found.write_back(shrunk(found), tmp_path / "b.npz")
+    raw = np.load(tmp_path / "b.npz")
+    assert np.array_equal(raw["users"], U * np.float32(0.5))
+    assert np.array_equal(raw["user_bias"], bu)
+    assert raw["item_biases"].shape == (30, 1)
+    np.savez(path, users=U, items=V, user_bias=bu, user_bias_2=bu)
+    with pytest.raises(InputError, match="name one with user_bias_key"):
+        read(path)
+    assert read(path, user_bias_key="user_bias_2").fixed == (4,)
+    with pytest.raises(InputError, match="has no 'nothing'"):
+        read(path, user_bias_key="nothing")
+    np.savez(path, users=U, items=V, item_bias=bu)
+    with pytest.raises(InputError, match="one number for each of the 30 rows"):
+        read(path)
+
+
+def test_a_constant_column_is_a_bias(tmp_path):
+    U, V, _ = world()
+    path = tmp_path / "a.npz"
+    np.savez(path, U=np.hstack([U, np.full((40, 1), 2.0)]), V=np.hstack([V, V[:, :1]]))
+    found = read(path)
+    assert found.fixed == (4,)
+    assert "column 4 is constant, so it is a bias: held fixed" in found.notes
+    assert read(path, fixed=()).fixed == ()
+    assert read(path, fixed=(1, 0)).fixed == (0, 1)
+    with pytest.raises(InputError, match=r"fixed columns must be in \[0, 5\)"):
+        read(path, fixed=(5,))
+    with pytest.raises(InputError, match="all 5 columns are biases"):
+        read(path, fixed=range(5))
+    # Zeros are no constant that a bias could be multiplied with.
+    np.savez(path, U=np.hstack([U, np.zeros((40, 1))]), V=np.hstack([V, V[:, :1]]))
+    assert read(path).fixed == ()
+
+
+def test_two_npy(tmp_path):
+    U, V, _ = world()
+    np.save(tmp_path / "u.npy", np.asfortranarray(U))
+    np.save(tmp_path / "i.npy", V)
+    found = read([tmp_path / "u.npy", str(tmp_path / "i.npy")])
+    assert np.array_equal(found.factors.users.numpy(), U)
+    check_written(found, tmp_path / "new", lambda path: [path / "u.npy", path / "i.npy"])
+    (tmp_path / "x.npz").write_bytes(b"")
+    with pytest.raises(InputError, match="two files must be"):
+        read([tmp_path / "u.npy", tmp_path / "x.npz"])
+    with pytest.raises(InputError, match="expected an implicit .npz"):
+        read(tmp_path / "u.npy")
+    with pytest.raises(InputError, match="there is no such file"):
+        read(tmp_path / "nothing.npz")
+    with pytest.raises(InputError, match="one path, or two"):
+        read([tmp_path / "u.npy"] * 3)
+
+
+def save_parquet(path, ids, vectors, kind=None, names=("id", "features")):
+    kind = kind or pa.list_(pa.float32())
+    table = pa.table({names[0]: ids, names[1]: pa.array([list(v) for v in vectors], type=kind)})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.float32()), pa.list_(pa.float64()), pa.large_list(pa.float32()),
+             pa.list_(pa.float32(), 4)], ids=str,
+)  # fmt: skip
+def test_parquet(tmp_path, kind):
+    U, V, _ = world()
+    names = [f"user {n}" for n in range(40)]
+    save_parquet(tmp_path / "u.parquet", names, U, kind)
+    save_parquet(tmp_path / "i.parquet", np.arange(100, 130)[::-1].copy(), V, kind)
+    found = read([tmp_path / "u.parquet", tmp_path / "i.parquet"])
+    assert np.array_equal(found.factors.items.numpy(), V)
+    assert found.user_labels.tolist() == names
+    assert found.item_labels.tolist() == list(range(129, 99, -1))
+    check_written(found, tmp_path / "new", lambda path: [path / "u.parquet", path / "i.parquet"])
+    assert pq.read_schema(tmp_path / "new" / "u.parquet").field("features").type == kind
+
+
+def test_parquet_with_more_columns(tmp_path):
+    U, V, _ = world()
+    table = pa.table({"id": range(40), "age": range(40), "v": pa.array([list(u) for u in U])})
+    pq.write_table(table, tmp_path / "u.parquet")
+    save_parquet(tmp_path / "i.parquet", range(30), V, names=("id", "v"))
+    paths = [tmp_path / "u.parquet", tmp_path / "i.parquet"]
+    with pytest.raises(InputError, match="expected one column of ids, found .*id.*age"):
+        read(paths)
+    assert read(paths, id_key="id", vector_key="v").user_labels.tolist() == list(range(40))
+    with pytest.raises(InputError, match="has no column 'w'"):
+        read(paths, id_key="id", vector_key="w")
+    save_parquet(tmp_path / "i.parquet", range(30), V[:, :3], names=("id", "v"))
+    with pytest.raises(InputError, match="vectors of 4 and .* of 3"):
+        read(paths, id_key="id", vector_key="v")
+
+
+def spark_model(folder, U, V):
+    """As ``ALSModel.save`` of Spark 3 lays it out: parts of ``id`` and ``features``, metadata."""
+    for name, part in (("userFactors", U), ("itemFactors", V)):
+        half = len(part) // 2
+        ids = np.arange(len(part), dtype=np.int32) * 3 + 1
+        for n, rows in enumerate((slice(half), slice(half, None))):
+            save_parquet(folder / name / f"part-0000{n}-x.snappy.parquet", ids[rows], part[rows])
+        (folder / name / "_SUCCESS").touch()
+    (folder / "metadata").mkdir()
+    (folder / "metadata" / "part-00000").write_text(json.dumps({"class": "ALSModel", "rank": 4}))
+    return folder
+
+
+def test_spark(tmp_path):
+    U, V, _ = world()
+    folder = spark_model(tmp_path / "als", U, V)
+    found = read(folder)
+    assert found.format == "spark als"
+    assert np.array_equal(found.factors.users.numpy(), U)
+    assert found.item_labels.tolist() == [3 * n + 1 for n in range(30)]
+    check_written(found, tmp_path / "new")
+    assert (tmp_path / "new" / "metadata" / "part-00000").is_file()
+    apart = read([folder / "userFactors", folder / "itemFactors"])
+    assert torch.equal(apart.factors.items, found.factors.items)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_torch_state_dict(tmp_path, wrapped):
+    torch.manual_seed(0)
+    module = torch.nn.ModuleDict(
+        {"user": torch.nn.Embedding(5, 3), "item": torch.nn.Embedding(6, 3),
+         "item_bias": torch.nn.Embedding(6, 1), "head": torch.nn.Linear(3, 3)}
+    )  # fmt: skip
+    state = {"state_dict": module.state_dict(), "epoch": 3} if wrapped else module.state_dict()
+    torch.save(state, tmp_path / "m.pth")
+    found = read(tmp_path / "m.pth")
+    expected = module["user"].weight @ module["item"].weight.T + module["item_bias"].weight[:, 0]
+    torch.testing.assert_close(found.factors.users @ found.factors.items.T, expected.detach())
+    assert found.fixed == (3,)
+    assert "not used: head.weight, head.bias" in found.notes
+    check_written(found, tmp_path / "n.pt")
+    again = torch.load(tmp_path / "n.pt", weights_only=True)
+    again = again["state_dict"] if wrapped else again
+    assert torch.equal(again["user.weight"], module["user"].weight * 0.5)
+    assert torch.equal(again["head.weight"], module["head"].weight)
+
+
+def test_tensors_that_share_a_storage_are_read_and_not_written(tmp_path):
+    both = torch.randn(11, 3)
+    torch.save({"user": both[:5], "item": both[5:], "t": both.T}, tmp_path / "m.pth")
+    found = read(tmp_path / "m.pth", user_key="user", item_key="item")
+    assert torch.equal(found.factors.users, both[:5])
+    assert torch.equal(found.factors.items, both[5:])
+    with pytest.raises(InputError, match="shares its storage"):
+        found.write_back(shrunk(found), tmp_path / "n.pth")
+    assert not (tmp_path / "n.pth").exists()
+    assert torch.equal(read(tmp_path / "m.pth", user_key="t", item_key="t").factors.users, both.T)
+
+
+def test_ids_from_files(tmp_path):
+    U, V, _ = world()
+    np.savez(tmp_path / "a.npz", U=U, V=V)
+    (tmp_path / "users.txt").write_text("\n".join(f"u{n}" for n in range(40)) + "\n")
+    np.save(tmp_path / "items.npy", np.arange(30) + 7)
+    found = read(
+        tmp_path / "a.npz", user_ids=tmp_path / "users.txt", item_ids=tmp_path / "items.npy"
+    )
+    assert found.user_labels[3] == "u3"
+    assert found.item_labels.tolist() == list(range(7, 37))
+    with pytest.raises(DataError, match="30 user ids and 40 rows"):
+        read(tmp_path / "a.npz", user_ids=tmp_path / "items.npy")
+    with pytest.raises(DataError, match="no readable text"):
+        read(tmp_path / "a.npz", user_ids=tmp_path / "nothing.txt")
+    (tmp_path / "users.txt").write_text("\n".join(["same"] * 40))
+    with pytest.raises(DataError, match="user ids must differ, got 'same' more than once"):
+        read(tmp_path / "a.npz", user_ids=tmp_path / "users.txt")
+    save_parquet(tmp_path / "u.parquet", range(40), U)
+    save_parquet(tmp_path / "i.parquet", range(30), V)
+    with pytest.raises(InputError, match="has user ids of its own"):
+        read([tmp_path / "u.parquet", tmp_path / "i.parquet"], user_ids=tmp_path / "users.txt")
+
+
+def test_what_cannot_be_written_back_says_so():
+    from robustcf.adapters import from_torch
+
+    found = from_torch({"user": torch.randn(3, 2), "item": torch.randn(4, 2)})
+    with pytest.raises(InputError, match="factors from torch cannot be written back"):
+        found.write_back(found.factors, "anywhere")
