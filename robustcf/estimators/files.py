@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-
-import numpy as np
+from typing import Any, BinaryIO, cast
 
 from robustcf.errors import InputError
 from robustcf.estimators.lowrank import LowRank
 from robustcf.estimators.operators import MatrixLike
+from robustcf.support.bounded import (
+    check_sparse,
+    open_regular,
+    read_array,
+    read_arrays_of,
+    size_of,
+)
+from robustcf.support.limits import check_expansion
+
+_LONGEST_HEADER_LINE = 1 << 16
 
 
 def read_matrix(path: str | PathLike[str]) -> MatrixLike:
@@ -34,10 +43,12 @@ def read_matrix(path: str | PathLike[str]) -> MatrixLike:
 
     Raises:
         InputError: the name ends otherwise, the file cannot be read, it holds several arrays or
-            none, or factors that do not fit.
+            none, factors that do not fit, or what takes far more memory than the file is large
+            (see :mod:`robustcf.support.limits`).
 
     Example:
         >>> import tempfile
+        >>> import numpy as np
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = Path(folder) / "factors.npz"
         ...     np.savez(file, U=np.ones((5, 2)), V=np.ones((3, 2)))
@@ -62,27 +73,57 @@ def read_matrix(path: str | PathLike[str]) -> MatrixLike:
 
 
 def _read_npy(path: Path) -> MatrixLike:
-    return np.load(path, allow_pickle=False)
+    return read_array(path)
 
 
 def _read_npz(path: Path) -> MatrixLike:
-    with np.load(path, allow_pickle=False) as archive:
-        if {"format", "shape"} <= set(archive.files):
-            import scipy.sparse
+    arrays = read_arrays_of(path)
+    if {"format", "shape"} <= set(arrays):
+        import scipy.sparse
 
-            return scipy.sparse.load_npz(path)
-        return _one_of({name: archive[name] for name in archive.files}, path)
+        # Read already, and harmless: scipy may read it again.
+        return _checked(scipy.sparse.load_npz(path), path)
+    return _one_of(arrays, path)
 
 
 def _read_mtx(path: Path) -> MatrixLike:
     import scipy.io
 
-    return scipy.io.mmread(path)
+    with open_regular(path) as handle:
+        size = size_of(handle)
+        _check_header(handle)
+    rows, columns, entries, layout, *_ = scipy.io.mminfo(path)
+    if layout == "array":
+        check_expansion(path, f"a {rows:,} x {columns:,} matrix", 8 * rows * columns, size)
+    else:
+        check_sparse(path, rows, columns, entries, size)
+    matrix = scipy.io.mmread(path)
+    return _checked(matrix, path) if layout == "coordinate" else matrix
+
+
+def _check_header(handle: BinaryIO) -> None:
+    """Raise where the lines that scipy reads whole, before it knows any size, do not end."""
+    line = b"%"
+    while line[:1] in (b"%", b"\n", b"\r"):
+        line = handle.readline(_LONGEST_HEADER_LINE)
+        if len(line) == _LONGEST_HEADER_LINE and not line.endswith(b"\n"):
+            raise ValueError(f"a header line of more than {_LONGEST_HEADER_LINE:,} bytes")
+
+
+def _checked(matrix: Any, path: Path) -> MatrixLike:
+    """A sparse matrix whose size its file can answer for, and whose indices lie inside."""
+    rows, columns = matrix.shape
+    check_sparse(path, rows, columns, matrix.nnz, path.stat().st_size)
+    if matrix.format in ("csr", "csc", "bsr"):
+        # Scipy does not look by itself, and its products go where the indices say.
+        matrix.check_format(full_check=True)
+    return cast(MatrixLike, matrix)
 
 
 def _read_safetensors(path: Path) -> MatrixLike:
     from safetensors.torch import load_file
 
+    open_regular(path).close()
     return _one_of(load_file(path), path)
 
 
