@@ -30,6 +30,7 @@ from robustcf.errors import DataError
 from robustcf.fetching.archives import read_member
 from robustcf.fetching.download import Policy
 from robustcf.fetching.places import LocatedFile, locate, obtain, sha256_of
+from robustcf.support.bounded import read_content
 from robustcf.support.naming import counted
 
 Parts = dict[str, Interactions]
@@ -374,17 +375,13 @@ def _about_cold(parts: Parts) -> tuple[str, ...]:
 def _own_table(path: Path, columns: Columns) -> Table:
     if kind_of(path) != ".txt":
         return read_table(path, columns)
-    if path.suffix.lower() == ".gz":
-        import gzip
-
-        try:
-            data = gzip.decompress(path.read_bytes())
-        except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{path}: not a readable gzip file ({error})") from error
-    else:
-        data = path.read_bytes()
+    try:
+        data = read_content(path)
+    except (OSError, EOFError, zlib.error) as error:
+        kind = "gzip" if path.suffix.lower() == ".gz" else "text"
+        raise DataError(f"{path}: not a readable {kind} file ({error})") from error
     pairs = readers.read_adjacency(data, str(path))
-    return of_ids(str(path), pairs.users, pairs.items)
+    return of_ids(str(path), pairs.users, pairs.items, path.stat().st_size)
 
 
 def _through_cache(
@@ -397,9 +394,14 @@ def _through_cache(
     if not enabled:
         return parse()
     key = parsed_cache.key_of(name, sources, options)
-    stored = parsed_cache.read(key)
+    damaged: tuple[str, ...] = ()
+    try:
+        stored = parsed_cache.read(key)
+    except parsed_cache.DamagedEntry as entry:
+        stored = None
+        damaged = (f"the parsed copy {entry} had been altered or damaged; it was made again",)
     if stored is not None:
         return stored
     parts, notes = parse()
     parsed_cache.write(key, parts, notes)
-    return parts, notes
+    return parts, (*notes, *damaged)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from robustcf.data.interactions import Interactions, Labels, one_of_each
 from robustcf.errors import DataError
+from robustcf.support.bounded import open_content, open_regular, read_content, size_of
+from robustcf.support.limits import check_expansion, how_to_raise, limits
 from robustcf.support.naming import counted
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ _MOVIELENS = {"user": 0, "item": 1, "rating": 2, "time": 3}
 
 _MISSING = ["", "nan", "NaN"]
 _LONGEST_LABEL = 1000
+_LATEST = 2**63 - 1
+_INTEGER_AS_TEXT = 4 * 21  # bytes: numpy makes room for 21 characters
+_PARQUET_ROWS = 1 << 16  # read at once
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,15 @@ class Table:
     ratings: npt.NDArray[np.float64] | None = None
     times: npt.NDArray[np.int64] | None = None
     notes: tuple[str, ...] = ()
+    file_bytes: int = 0  # on disk: what it becomes is held against it
+
+
+class _Raw(NamedTuple):
+    """What a reader hands over: a frame, its column for each role, and what was left out."""
+
+    frame: pd.DataFrame
+    found: dict[str, Any]
+    notes: tuple[str, ...] = ()
 
 
 def kind_of(path: Path) -> str:
@@ -112,7 +125,8 @@ def read_table(path: Path, columns: Columns) -> Table:
     what they should, they are left out and a note says so.
 
     Raises:
-        DataError: unreadable or empty file, a column that is not there, a row without an id.
+        DataError: unreadable or empty file, a column that is not there, a row without an id, more
+            than the limits allow (:mod:`robustcf.support.limits`).
     """
     kind = kind_of(path)
     if kind not in SEPARATORS:
@@ -121,8 +135,8 @@ def read_table(path: Path, columns: Columns) -> Table:
             f"{', '.join(SEPARATORS)}, each with .gz or without"
         )
     with _readable(path, kind):
-        frame, found = (_parquet if SEPARATORS[kind] is None else _text)(path, kind, columns)
-    return _table(str(path), frame, found, columns)
+        raw = (_parquet if SEPARATORS[kind] is None else _text)(path, kind, columns)
+        return _table(str(path), raw, columns, path.stat().st_size)
 
 
 def read_ratings(data: bytes, source: str) -> Table:
@@ -137,17 +151,23 @@ def read_ratings(data: bytes, source: str) -> Table:
 
     with _readable(source, "ratings"):
         frame = pd.read_csv(io.BytesIO(data), sep="\t", header=None, names=list(USUAL_NAMES))
-    return _table(source, frame, {role: role for role in USUAL_NAMES}, Columns(rating="rating"))
+        raw = _Raw(frame, {role: role for role in USUAL_NAMES})
+        return _table(source, raw, Columns(rating="rating"), len(data))
 
 
-def of_ids(source: str, users: npt.NDArray[np.int64], items: npt.NDArray[np.int64]) -> Table:
+def of_ids(
+    source: str,
+    users: npt.NDArray[np.int64],
+    items: npt.NDArray[np.int64],
+    file_bytes: int = 0,
+) -> Table:
     """A table whose labels are the ids of an adjacency file."""
 
     def coded(ids: npt.NDArray[np.int64]) -> Coded:
         labels, codes = np.unique(ids, return_inverse=True)
         return Coded(codes, labels)
 
-    return Table(source, coded(users), coded(items))
+    return Table(source, coded(users), coded(items), file_bytes=file_bytes)
 
 
 def to_interactions(
@@ -165,6 +185,8 @@ def to_interactions(
     """
     notes = [note for table in tables for note in table.notes]
     kept = [_rows_to_keep(table, min_rating, notes) for table in tables]
+    for role in ("users", "items"):
+        _check_joint_labels(tables, [getattr(table, role).labels for table in tables], role)
     user_labels, users = _number([t.users for t in tables], kept)
     item_labels, items = _number([t.items for t in tables], kept)
     sets = [
@@ -209,6 +231,16 @@ def _rows_to_keep(table: Table, min_rating: float | None, notes: list[str]) -> n
     return kept[enough]
 
 
+def _check_joint_labels(tables: Sequence[Table], labels: list[Labels], role: str) -> None:
+    """Raise where labels of several files take too much in one array, as wide as the longest."""
+    if all(label.dtype.kind != "U" for label in labels):
+        return
+    widths = [one.dtype.itemsize if one.dtype.kind == "U" else _INTEGER_AS_TEXT for one in labels]
+    size = sum(table.file_bytes for table in tables)
+    names = ", ".join(Path(table.source).name for table in tables)
+    check_expansion(names, f"one array of all {role}", max(widths) * sum(map(len, labels)), size)
+
+
 def _number(
     columns: list[Coded], kept: list[npt.NDArray[np.intp]]
 ) -> tuple[Labels, list[npt.NDArray[np.intp]]]:
@@ -243,31 +275,102 @@ def _readable(source: Path | str, kind: str) -> Iterator[None]:
         raise DataError(
             f"{source}: the file is empty; expected a header line and one interaction a row"
         ) from None
-    except (ValueError, OSError, EOFError, zlib.error) as error:
+    except (
+        *(ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError),
+        *(NotImplementedError, OSError, EOFError, zlib.error, csv.Error),
+    ) as error:
+        # Parsers raise any of these for cells that are not what their column promised.
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"{source}: not a readable {kind} file ({reason})") from error
 
 
-def _parquet(path: Path, kind: str, columns: Columns) -> tuple[pd.DataFrame, dict[str, Any]]:
+def _parquet(path: Path, kind: str, columns: Columns) -> _Raw:
+    import pyarrow
     import pyarrow.parquet
 
-    source: Any = path
-    if path.suffix.lower() == ".gz":
-        source = io.BytesIO(gzip.decompress(path.read_bytes()))
-    header = list(pyarrow.parquet.read_schema(source).names)
-    found = _find_columns(path, header, columns)
-    wanted = [name for name in found.values() if name is not None]
-    if not isinstance(source, Path):
+    with open_regular(path) as handle:
+        size = size_of(handle)
+        packed = path.suffix.lower() == ".gz"
+        source = pyarrow.BufferReader(read_content(path)) if packed else handle
+        schema = pyarrow.parquet.read_schema(source)
+        repeated = {name for name in schema.names if schema.names.count(name) > 1}
+        usable = [name for name in schema.names if name not in repeated]
+        found = _find_columns(path, usable, columns)
+        notes = _leave_nested_out(path, schema, found, columns)
+        wanted = {name: schema.field(name).type for name in found.values() if name is not None}
+        texts = [name for name, column in wanted.items() if _is_text(column)]
         source.seek(0)
+        # Text is read as positions in a list of distinct labels: written out, a label of a
+        # megabyte could be a terabyte.
+        file = pyarrow.parquet.ParquetFile(source, read_dictionary=texts)
+        _check_parquet(path, file.metadata, wanted, size)
+        batches, total = [], 0
+        for batch in file.iter_batches(_PARQUET_ROWS, columns=list(wanted)):
+            total += batch.nbytes
+            check_expansion(path, f"its columns {_listed(list(wanted))}", total, size)
+            batches.append(batch)
+    if not batches:
+        raise _no_rows(path)
     # Without pandas' own metadata, which would turn a column back into the index it once was.
-    table = pyarrow.parquet.read_table(source, columns=wanted)
-    return table.to_pandas(ignore_metadata=True), found
+    frame = pyarrow.Table.from_batches(batches).unify_dictionaries()
+    return _Raw(frame.to_pandas(ignore_metadata=True), found, notes)
 
 
-def _text(path: Path, kind: str, columns: Columns) -> tuple[pd.DataFrame, dict[str, Any]]:
+def _is_text(column: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(column) or types.is_binary(column))
+
+
+def _leave_nested_out(
+    path: Path, schema: Any, found: dict[str, Any], columns: Columns
+) -> tuple[str, ...]:
+    """Refuse columns of lists, structs and maps; leave those out that nobody asked for."""
+    from pyarrow import types
+
+    notes = []
+    for role, name in found.items():
+        if name is None:
+            continue
+        kind = schema.field(name).type
+        values = kind.value_type if types.is_dictionary(kind) else kind
+        if types.is_nested(values):
+            problem = f"{path}: column {name!r} holds {kind}, expected one plain value a row"
+            if role in ("user", "item") or getattr(columns, role) is not None:
+                raise DataError(f"{problem}; flatten it, or name another column")
+            found[role] = None
+            notes.append(f"the {role} column was left out: {problem}")
+    return tuple(notes)
+
+
+def _check_parquet(path: Path, metadata: Any, wanted: Mapping[str, Any], size: int) -> None:
+    """Raise where the file says itself that its columns take more than it may become."""
+    widths = 0
+    for name, column in wanted.items():
+        try:
+            width = max(column.bit_width // 8, 1)
+        except ValueError:  # of no fixed width: positions of labels, or offsets
+            width = 4
+        if width > 4 * _LONGEST_LABEL:
+            raise DataError(f"{path}: column {name!r} holds {column}: far too wide for a label")
+        widths += width
+    groups = [metadata.row_group(n) for n in range(metadata.num_row_groups)]
+    chunks = [group.column(n) for group in groups for n in range(group.num_columns)]
+    stored = sum(
+        chunk.total_uncompressed_size
+        for chunk in chunks
+        if chunk.path_in_schema.partition(".")[0] in wanted
+    )
+    what = f"columns {_listed(list(wanted))} of {metadata.num_rows:,} rows"
+    check_expansion(path, what, max(widths * metadata.num_rows, stored), size)
+
+
+def _text(path: Path, kind: str, columns: Columns) -> _Raw:
     import pandas as pd
 
-    separator = _separator(path, kind)
+    line = _first_line(path)
+    separator = _separator(line, kind)
+    _check_column_count(path, line, separator)
     options: dict[str, Any] = {
         "sep": separator,
         "engine": "python" if len(separator) > 1 else "c",
@@ -276,31 +379,48 @@ def _text(path: Path, kind: str, columns: Columns) -> tuple[pd.DataFrame, dict[s
         # RecBole and MovieLens never quote: there a quote is a character like any other.
         "quoting": csv.QUOTE_MINIMAL if kind in (".csv", ".tsv") else csv.QUOTE_NONE,
     }
-    first = pd.read_csv(path, header=None, nrows=1, dtype=str, **options).iloc[0]
+    with _open_lines(path) as handle:
+        first = pd.read_csv(handle, header=None, nrows=1, dtype=str, **options).iloc[0]
     cells = [str(cell) for cell in first]
     headerless = columns.by_position or kind == ".dat"  # .dat files (MovieLens) have no header
     if headerless:
         _refuse_header(path, cells, columns)
     header: list[Any] = list(range(len(cells))) if headerless else cells
     found = _find_columns(path, header, columns)
-    frame = pd.read_csv(
-        path,
-        header=None if headerless else 0,
-        usecols=[name for name in found.values() if name is not None],
-        # Ids as text, so that no label is changed by being taken for a number.
-        dtype={found["user"]: str, found["item"]: str},
-        na_values=_MISSING,
-        **options,
-    )
-    return frame, found
+    with _open_lines(path) as handle:
+        frame = pd.read_csv(
+            handle,
+            header=None if headerless else 0,
+            usecols=[name for name in found.values() if name is not None],
+            # Ids as text, so that no label is changed by being taken for a number.
+            dtype={found["user"]: str, found["item"]: str},
+            na_values=_MISSING,
+            **options,
+        )
+    return _Raw(frame, found)
 
 
-def _separator(path: Path, kind: str) -> str:
+def _open_lines(path: Path) -> BinaryIO:
+    return open_content(path, longest_line=limits().line_bytes)
+
+
+def _first_line(path: Path) -> bytes:
+    with _open_lines(path) as handle:
+        return handle.readline(limits().line_bytes).partition(b"\r")[0]
+
+
+def _check_column_count(path: Path, line: bytes, separator: str) -> None:
+    count, most = line.count(separator.encode()) + 1, limits().columns
+    if count > most:
+        raise DataError(
+            f"{path}: its first line has {count:,} columns, expected at most {most:,}; is this a "
+            f"table of interactions? {how_to_raise('columns', count)}"
+        )
+
+
+def _separator(line: bytes, kind: str) -> str:
     """The usual separator of the format, or the one that the first line plainly uses instead."""
     usual = SEPARATORS[kind] or ","
-    opener = gzip.open if path.suffix.lower() == ".gz" else open
-    with opener(path, "rb") as handle:
-        line = handle.readline(1 << 16)
     if usual.encode() in line or len(usual) > 1:
         return usual
     counts = {other: line.count(other.encode()) for other in (",", ";", "\t", "|")}
@@ -365,30 +485,36 @@ def _listed(header: list[Any]) -> str:
 # --- columns --------------------------------------------------------------------------------
 
 
-def _table(source: str, frame: pd.DataFrame, found: Mapping[str, Any], columns: Columns) -> Table:
+def _no_rows(source: object) -> DataError:
+    return DataError(f"{source}: the file has no rows; expected one interaction a row")
+
+
+def _table(source: str, raw: _Raw, columns: Columns, file_bytes: int) -> Table:
+    frame, found = raw.frame, raw.found
     if frame.empty:
-        raise DataError(f"{source}: the file has no rows; expected one interaction a row")
-    notes: list[str] = []
+        raise _no_rows(source)
+    notes = list(raw.notes)
     optional: dict[str, npt.NDArray[Any] | None] = {"rating": None, "time": None}
     for role, read in (("rating", _numbers), ("time", _times)):
         if found[role] is not None:
             try:
-                optional[role] = read(source, frame[found[role]])
+                optional[role] = _read_column(source, frame[found[role]], role, read)
             except DataError as error:
                 if getattr(columns, role) is not None:
                     raise
                 notes.append(f"the {role} column was left out: {error}")
     return Table(
         source,
-        _labels(source, frame[found["user"]], "user"),
-        _labels(source, frame[found["item"]], "item"),
+        _labels(source, frame[found["user"]], "user", file_bytes),
+        _labels(source, frame[found["item"]], "item", file_bytes),
         optional["rating"],
         optional["time"],
         tuple(notes),
+        file_bytes,
     )
 
 
-def _labels(source: str, column: pd.Series[Any], role: str) -> Coded:
+def _labels(source: str, column: pd.Series[Any], role: str, file_bytes: int) -> Coded:
     """A label column: distinct labels as int64 where that loses nothing, else as text."""
     import pandas as pd
 
@@ -409,6 +535,9 @@ def _labels(source: str, column: pd.Series[Any], role: str) -> Coded:
                     f"{_LONGEST_LABEL} characters or holds control characters such as a line "
                     "break; is a quote left open, or is it another column?"
                 )
+        # numpy's text is as wide as the longest: one long label widens all.
+        needed = 4 * max(map(len, texts)) * len(texts)
+        check_expansion(source, f"an array of {len(texts):,} {role} labels", needed, file_bytes)
         # Text that differed before (b"a" and "a", say) must not be two labels after.
         labels, same = np.unique(np.array(texts), return_inverse=True)
         codes = same[codes]
@@ -444,13 +573,38 @@ def _as_text(label: Any) -> str:
     return text if text.isprintable() else label.hex()  # a binary id, a UUID say
 
 
+def _read_column(
+    source: str,
+    column: pd.Series[Any],
+    role: str,
+    read: Callable[[str, pd.Series[Any]], npt.NDArray[Any]],
+) -> npt.NDArray[Any]:
+    import pandas as pd
+
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        column = column.astype(object)
+    try:
+        return read(source, column)
+    except DataError:
+        raise
+    except (TypeError, ValueError, ArithmeticError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"{source}: column {str(column.name)!r} holds {column.dtype}, which is no {role} "
+            f"({reason}); use numbers"
+        ) from error
+
+
 def _numbers(source: str, column: pd.Series[Any]) -> npt.NDArray[np.float64]:
     import pandas as pd
 
-    values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    if not np.isfinite(values).all():
-        raise _bad_cell(source, column, ~np.isfinite(values), "numbers", "give each row a number")
-    return values
+    values = pd.to_numeric(column, errors="coerce")
+    numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
+    fine = np.abs(numbers) <= np.finfo(np.float32).max  # not for NaN
+    if not fine.all():
+        advice = "give each row a number of a magnitude below 3.4e38"
+        raise _bad_cell(source, column, ~fine, "numbers", advice)
+    return numbers
 
 
 def _times(source: str, column: pd.Series[Any]) -> npt.NDArray[np.int64]:
@@ -460,13 +614,17 @@ def _times(source: str, column: pd.Series[Any]) -> npt.NDArray[np.int64]:
     no_number = np.ones(len(column), dtype=bool)
     if not pd.api.types.is_datetime64_any_dtype(column.dtype):
         numbers = pd.to_numeric(column, errors="coerce")
-        if pd.api.types.is_integer_dtype(numbers.dtype) and not numbers.isna().any():
+        whole = pd.api.types.is_integer_dtype(numbers.dtype) and not numbers.isna().any()
+        if whole and not (numbers > _LATEST).any():
             return numbers.to_numpy(dtype=np.int64)
         values = numbers.to_numpy(dtype=np.float64, na_value=np.nan)
         if np.isfinite(values).all():
-            micro = values if (values % 1 == 0).all() else np.round(values * 1e6)
-            if np.abs(micro).max() < 2**63:
-                return np.asarray(micro).astype(np.int64)
+            with np.errstate(over="ignore"):
+                micro = values if (values % 1 == 0).all() else np.round(values * 1e6)
+            too_large = ~(np.abs(micro) < 2.0**63)
+            if too_large.any():
+                raise _bad_cell(source, column, too_large, "times", "use smaller numbers")
+            return np.asarray(micro).astype(np.int64)
         no_number = ~np.isfinite(values)
     # ISO only: 01/02/2024 is two days, depending on who reads it.
     dates = pd.to_datetime(column, errors="coerce", utc=True, format="ISO8601")

@@ -6,7 +6,10 @@ import gzip
 import io
 import os
 import stat
+import struct
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,6 +28,13 @@ _KINDS = {
     stat.S_IFDIR: "a folder",
 }
 _BLOCK = 1 << 18
+
+# What numpy and zipfile raise, between them, for files that are damaged or of another kind.
+UNREADABLE = (
+    *(OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, EOFError),
+    *(SyntaxError, NotImplementedError, RuntimeError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError),
+)
 _ENTRY_BYTES = 24  # of an entry of a sparse matrix: value, row and column
 
 
@@ -200,7 +210,7 @@ def read_arrays_of(
     Raises:
         DataError: not a regular file, more than the limits allow, or a header that declares what
             is not there.
-        ValueError, OSError, zipfile.BadZipFile, zlib.error, EOFError: it is no such file.
+        UNREADABLE: it is no such file.
     """
     found = {}
     with open_regular(path) as handle, open_zip(handle, path) as archive:

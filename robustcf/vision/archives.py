@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import re
+import struct
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 
 from robustcf.errors import DataError, InputError
 from robustcf.fetching.archives import read_members
+from robustcf.support.limits import how_to_raise, limits
 from robustcf.vision.images import ImageSet
 from robustcf.vision.unpickling import read_pickle
 
@@ -101,14 +104,44 @@ READERS: dict[str, Callable[[Path], Parts]] = {
 }
 
 
-def decode(content: bytes, name: str, mode: str = "RGB") -> np.ndarray[Any, Any]:
-    """A PNG or JPEG file as a uint8 array, height x width (x 3). Needs Pillow."""
+def decode(content: bytes | BinaryIO, name: str, mode: str = "RGB") -> np.ndarray[Any, Any]:
+    """A PNG or JPEG file as a uint8 array, height x width (x 3). Needs Pillow.
+
+    Raises:
+        DataError: it is none, or has more pixels than the limit ``image_pixels``
+            (:mod:`robustcf.support.limits`).
+    """
     image_module = pillow()
+    stream = io.BytesIO(content) if isinstance(content, bytes) else content
     try:
-        with image_module.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
-            return np.asarray(image.convert(mode))
-    except (OSError, ValueError, SyntaxError) as error:
+        with warnings.catch_warnings():
+            # Pillow warns of large images in its own way; here they are refused, or wanted.
+            warnings.simplefilter("ignore")
+            with image_module.open(stream, formats=("PNG", "JPEG")) as image:
+                _check_pixels(name, *image.size)
+                return np.asarray(image.convert(mode))
+    except DataError:
+        raise
+    except image_module.DecompressionBombError as error:
+        raise _too_many_pixels(name, str(error)) from error
+    except (
+        *(OSError, ValueError, SyntaxError, TypeError, LookupError, ArithmeticError),
+        *(EOFError, struct.error),
+    ) as error:
+        # Pillow raises any of these for damaged files.
         raise DataError(f"{name}: not a readable PNG or JPEG image ({error})") from error
+
+
+def _check_pixels(name: str, width: int, height: int) -> None:
+    if width * height > limits().image_pixels:
+        raise _too_many_pixels(name, f"{width:,} x {height:,} pixels", width * height)
+
+
+def _too_many_pixels(name: str, got: str, count: int = 1 << 30) -> DataError:
+    return DataError(
+        f"{name}: expected at most {limits().image_pixels:,} pixels, got {got}; make the image "
+        f"smaller, or {how_to_raise('image_pixels', count)}"
+    )
 
 
 def pillow() -> Any:
