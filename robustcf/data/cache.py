@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -36,6 +37,7 @@ _SUFFIXES = (_SUFFIX, ".npz")  # the latter of versions before
 _DIGEST_BYTES = 32
 _BLOCK = 1 << 20
 _MOST_BYTES = 2 << 30  # older entries make room beyond this
+_LONGEST_WRITE = 3600  # seconds; a temporary file that is older has nobody who writes to it
 _OPTIONAL = ("timestamps", "weights")
 
 
@@ -146,7 +148,10 @@ def write(key: str, parts: Mapping[str, Interactions], notes: tuple[str, ...]) -
 
 
 def _make_room(keep: str) -> None:
-    """Remove the entries written longest ago while the cache is larger than it may be."""
+    """Remove what killed processes left, and the oldest entries while there are too many."""
+    for left in _folder().glob(".*.tmp"):
+        if time.time() - left.stat().st_mtime > _LONGEST_WRITE:
+            left.unlink(missing_ok=True)
     entries = [(path.stat(), path) for path in _folder().iterdir() if path.suffix in _SUFFIXES]
     total = sum(facts.st_size for facts, _ in entries)
     for facts, path in sorted(entries, key=lambda entry: entry[0].st_mtime):

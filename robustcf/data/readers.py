@@ -140,7 +140,7 @@ def read_json_lists(data: bytes, source: str) -> RawPairs:
 
 def _shown(value: object) -> str:
     try:
-        return str(value)[:60]
+        return repr(value)[:60]
     except ValueError:  # Python writes no integers of thousands of digits
         return "a number of thousands of digits"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,13 @@ import numpy.typing as npt
 
 from robustcf.data.interactions import Interactions, Labels, one_of_each
 from robustcf.errors import DataError
-from robustcf.support.bounded import open_content, open_regular, read_content, size_of
+from robustcf.support.bounded import (
+    check_content,
+    open_content,
+    open_regular,
+    read_content,
+    size_of,
+)
 from robustcf.support.limits import check_expansion, how_to_raise, limits
 from robustcf.support.naming import counted
 
@@ -335,7 +342,8 @@ def _leave_nested_out(
         kind = schema.field(name).type
         values = kind.value_type if types.is_dictionary(kind) else kind
         if types.is_nested(values):
-            problem = f"{path}: column {name!r} holds {kind}, expected one plain value a row"
+            got = str(kind)[:80]
+            problem = f"{path}: column {name[:60]!r} holds {got}, expected one plain value a row"
             if role in ("user", "item") or getattr(columns, role) is not None:
                 raise DataError(f"{problem}; flatten it, or name another column")
             found[role] = None
@@ -368,6 +376,7 @@ def _check_parquet(path: Path, metadata: Any, wanted: Mapping[str, Any], size: i
 def _text(path: Path, kind: str, columns: Columns) -> _Raw:
     import pandas as pd
 
+    check_content(path, longest_line=limits().line_bytes)
     line = _first_line(path)
     separator = _separator(line, kind)
     _check_column_count(path, line, separator)
@@ -387,7 +396,9 @@ def _text(path: Path, kind: str, columns: Columns) -> _Raw:
         _refuse_header(path, cells, columns)
     header: list[Any] = list(range(len(cells))) if headerless else cells
     found = _find_columns(path, header, columns)
-    with _open_lines(path) as handle:
+    with _open_lines(path) as handle, warnings.catch_warnings():
+        # Of a column that holds numbers here and text there: it is looked at cell by cell below.
+        warnings.simplefilter("ignore", pd.errors.DtypeWarning)
         frame = pd.read_csv(
             handle,
             header=None if headerless else 0,
@@ -406,7 +417,7 @@ def _open_lines(path: Path) -> BinaryIO:
 
 def _first_line(path: Path) -> bytes:
     with _open_lines(path) as handle:
-        return handle.readline(limits().line_bytes).partition(b"\r")[0]
+        return handle.readline(limits().line_bytes + 1).partition(b"\r")[0]
 
 
 def _check_column_count(path: Path, line: bytes, separator: str) -> None:
@@ -477,8 +488,13 @@ def _column_name(path: Path, header: list[Any], role: str, given: str | None) ->
     return None
 
 
+def _short(name: object) -> str:
+    """A name or a cell for a message: nobody reads a megabyte."""
+    return repr(name[:60] + "..." if isinstance(name, str) and len(name) > 60 else name)
+
+
 def _listed(header: list[Any]) -> str:
-    names = [repr(name) for name in header]
+    names = [_short(name) for name in header[:13]]
     return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
 
 
@@ -626,8 +642,12 @@ def _times(source: str, column: pd.Series[Any]) -> npt.NDArray[np.int64]:
                 raise _bad_cell(source, column, too_large, "times", "use smaller numbers")
             return np.asarray(micro).astype(np.int64)
         no_number = ~np.isfinite(values)
+        if pd.api.types.is_numeric_dtype(column.dtype):
+            advice = "give each row a time"
+            raise _bad_cell(source, column, no_number, "times", advice)
     # ISO only: 01/02/2024 is two days, depending on who reads it.
-    dates = pd.to_datetime(column, errors="coerce", utc=True, format="ISO8601")
+    texts = column.astype(str) if column.dtype == object else column  # numbers here, dates there
+    dates = pd.to_datetime(texts, errors="coerce", utc=True, format="ISO8601")
     no_date = dates.isna().to_numpy()
     if no_date.any():
         neither = no_date & no_number
@@ -642,7 +662,7 @@ def _bad_cell(
 ) -> DataError:
     row = int(np.flatnonzero(bad)[0])
     cell = column.iloc[row]
-    shown = "an empty cell" if cell != cell or cell is None else repr(str(cell))
+    shown = "an empty cell" if cell != cell or cell is None else _short(str(cell))
     return DataError(
         f"{source}: column {str(column.name)!r} must hold {what}, got {shown} in data row "
         f"{row + 1}; {advice}"

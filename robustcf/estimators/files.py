@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 from robustcf.errors import InputError
 from robustcf.estimators.lowrank import LowRank
+from robustcf.estimators.matrix_market import read_matrix_market
 from robustcf.estimators.operators import MatrixLike
 from robustcf.support.bounded import (
     check_sparse,
     open_regular,
     read_array,
     read_arrays_of,
-    size_of,
 )
-from robustcf.support.limits import check_expansion
-
-_LONGEST_HEADER_LINE = 1 << 16
 
 
 def read_matrix(path: str | PathLike[str]) -> MatrixLike:
@@ -87,31 +84,13 @@ def _read_npz(path: Path) -> MatrixLike:
 
 
 def _read_mtx(path: Path) -> MatrixLike:
-    import scipy.io
-
-    with open_regular(path) as handle:
-        size = size_of(handle)
-        _check_header(handle)
-    rows, columns, entries, layout, *_ = scipy.io.mminfo(path)
-    if layout == "array":
-        check_expansion(path, f"a {rows:,} x {columns:,} matrix", 8 * rows * columns, size)
-    else:
-        check_sparse(path, rows, columns, entries, size)
-    matrix = scipy.io.mmread(path)
-    return _checked(matrix, path) if layout == "coordinate" else matrix
-
-
-def _check_header(handle: BinaryIO) -> None:
-    """Raise where the lines that scipy reads whole, before it knows any size, do not end."""
-    line = b"%"
-    while line[:1] in (b"%", b"\n", b"\r"):
-        line = handle.readline(_LONGEST_HEADER_LINE)
-        if len(line) == _LONGEST_HEADER_LINE and not line.endswith(b"\n"):
-            raise ValueError(f"a header line of more than {_LONGEST_HEADER_LINE:,} bytes")
+    return cast(MatrixLike, read_matrix_market(path))
 
 
 def _checked(matrix: Any, path: Path) -> MatrixLike:
     """A sparse matrix whose size its file can answer for, and whose indices lie inside."""
+    if matrix.dtype.kind == "f" and matrix.dtype.itemsize < 4:
+        raise ValueError(f"its values are {matrix.dtype}, with which scipy cannot compute")
     rows, columns = matrix.shape
     check_sparse(path, rows, columns, matrix.nnz, path.stat().st_size)
     if matrix.format in ("csr", "csc", "bsr"):

@@ -129,6 +129,20 @@ def open_content(path: Path, *, longest_line: int | None = None) -> BinaryIO:
     return io.BufferedReader(raw, _BLOCK)
 
 
+def check_content(path: Path, *, longest_line: int | None = None) -> None:
+    """Read a packed file once and keep nothing, so that a refusal comes before any parsing.
+
+    Raises:
+        DataError: as :func:`open_content`.
+
+    Cost: unpacks the file; nothing for one that is not packed.
+    """
+    if path.suffix.lower() == ".gz":
+        with open_content(path, longest_line=longest_line) as handle:
+            while handle.read(_BLOCK):
+                pass
+
+
 def read_content(path: Path) -> bytes:
     """All of :func:`open_content`."""
     with open_content(path) as handle:
@@ -161,7 +175,7 @@ def check_array(handle: BinaryIO, source: object, available: int) -> None:
     Args:
         handle: at the beginning of the array.
         source: for messages.
-        available: bytes from there to the end.
+        available: bytes from there to the end, header and all.
 
     Raises:
         DataError: the header declares more values than there are bytes for.
@@ -177,10 +191,11 @@ def check_array(handle: BinaryIO, source: object, available: int) -> None:
     declared = dtype.itemsize
     for length in shape:
         declared *= length  # Python's integers: no product is too large
-    if declared > available and not dtype.hasobject:
+    follow = max(available - handle.tell(), 0)
+    if declared > follow and not dtype.hasobject:
         raise DataError(
-            f"{source}: its header declares {declared:,} bytes of values, but at most "
-            f"{available:,} follow; the file is damaged: make it again"
+            f"{source}: its header declares {declared:,} bytes of values, but at most {follow:,} "
+            "follow; the file is damaged: make it again"
         )
 
 

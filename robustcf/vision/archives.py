@@ -15,7 +15,7 @@ import torch
 
 from robustcf.errors import DataError, InputError
 from robustcf.fetching.archives import read_members
-from robustcf.support.limits import how_to_raise, limits
+from robustcf.support.limits import check_expansion, how_to_raise, limits
 from robustcf.vision.images import ImageSet
 from robustcf.vision.unpickling import read_pickle
 
@@ -36,7 +36,7 @@ def read_cifar_binary(archive: Path) -> Parts:
     names = _need(files, "fine_label_names.txt" if fine else "batches.meta.txt", archive)
     train = [_records(files, name, fine, archive) for name in _train_files(files, ".bin", archive)]
     test = _records(files, "test.bin" if fine else "test_batch.bin", fine, archive)
-    classes = tuple(line for line in names.decode("utf-8").splitlines() if line.strip())
+    classes = tuple(line for line in _text(names).splitlines() if line.strip())
     return _joined(train), test, classes
 
 
@@ -77,15 +77,17 @@ def read_tiny_imagenet(archive: Path) -> Parts:
     members = read_members(archive, lambda name: wanted.fullmatch(name) is not None)
     prefix = "tiny-imagenet-200/"
     files = {name.removeprefix(prefix): content for name, content in members.items()}
-    classes = tuple(_need(files, "wnids.txt", archive).decode().split())
+    classes = tuple(_text(_need(files, "wnids.txt", archive)).split())
     number = {name: label for label, name in enumerate(classes)}
     train, labels = [], []
     for name in sorted(files):
         if name.startswith("train/"):
             train.append(name)
             labels.append(number.get(name.split("/")[1], -1))
-    annotations = _need(files, "val/val_annotations.txt", archive).decode()
+    annotations = _text(_need(files, "val/val_annotations.txt", archive))
     fields = [line.split("\t") for line in annotations.splitlines() if line]
+    if any(len(field) < 2 for field in fields):
+        raise DataError(f"{archive}: val_annotations.txt has a line without a class")
     test = [f"val/images/{field[0]}" for field in fields]
     test_labels = [number.get(field[1], -1) for field in fields]
     if -1 in labels or -1 in test_labels:
@@ -161,6 +163,11 @@ def _need(files: Mapping[str, bytes], name: str, archive: Path) -> bytes:
     return files[name]
 
 
+def _text(content: bytes) -> str:
+    """Names of classes; a damaged one shows as such, and is then not found."""
+    return content.decode("utf-8", "replace")
+
+
 def _train_files(files: Mapping[str, bytes], suffix: str, archive: Path) -> list[str]:
     names = [f"train{suffix}"]
     if names[0] not in files:
@@ -204,6 +211,9 @@ def _joined(parts: list[ImageSet]) -> ImageSet:
 def _decoded(
     files: Mapping[str, bytes], names: list[str], labels: list[int], archive: Path
 ) -> ImageSet:
+    # One image may be listed any number of times.
+    size = archive.stat().st_size
+    check_expansion(archive, f"{len(names):,} images", 3 * 64 * 64 * len(names), size)
     images = torch.empty(len(names), 3, 64, 64, dtype=torch.uint8)
     for place, name in enumerate(names):
         pixels = decode(_need(files, name, archive), f"{archive}: {name}")

@@ -174,7 +174,12 @@ def _npz(path: Path, seed: int) -> Parts:
             f"{', '.join(sorted(found)) or 'none of them'}"
         )
     if "label_names" in found:
-        return train, test, tuple(map(str, found["label_names"]))
+        names = found["label_names"]
+        if names.ndim != 1:
+            raise DataError(f"{path}: label_names must be a list, got shape {names.shape}")
+        return train, test, tuple(map(str, names))
+    if not len(train) or not len(test):
+        raise DataError(f"{path}: train and test need at least one image each")
     count = 1 + max(int(train.labels.max()), int(test.labels.max()))
     return train, test, tuple(map(str, range(count)))
 

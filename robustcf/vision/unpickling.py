@@ -43,7 +43,9 @@ class _Array:
     def __setstate__(self, state: Any) -> None:
         try:
             _, shape, kind, fortran, raw = state
-            content = raw.encode("latin-1") if isinstance(raw, str) else bytes(raw)
+            content = raw.encode("latin-1") if isinstance(raw, str) else raw
+            if not isinstance(content, bytes):  # bytes(n) would make room for n of them
+                raise TypeError(f"its content is a {type(raw).__name__}")
             flat = np.frombuffer(content, dtype=kind.dtype)
             self.array = flat.reshape(shape, order="F" if fortran else "C").copy()
         except (TypeError, ValueError, AttributeError, UnicodeEncodeError) as error:

@@ -288,6 +288,18 @@ def test_old_entries_make_room(monkeypatch, tmp_path):
     assert left == ["3.npz", "4.npz"]
 
 
+def test_what_a_killed_process_left_is_removed_in_time(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path))
+    folder = tmp_path / "parsed"
+    folder.mkdir()
+    for name in (".old.tmp", ".new.tmp"):
+        (folder / name).write_bytes(b"half")
+    os.utime(folder / ".old.tmp", (0, 0))
+    x = Interactions(np.zeros(3, int), np.arange(3), 1, 3)
+    assert cache.write("a.parsed", {"train": x}, ())
+    assert sorted(path.name for path in folder.iterdir()) == [".new.tmp", "a.parsed"]
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_flipped_byte_never_crashes_a_load(toy, monkeypatch, tmp_path, seed):
     monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path / "c"))
