@@ -13,14 +13,13 @@ import numpy as np
 from robustcf.data import cache as parsed_cache
 from robustcf.data import catalog, readers, splits, synthetic
 from robustcf.data.catalog import Manifest
+from robustcf.data.columns import Columns, kind_of
 from robustcf.data.interactions import Interactions
 from robustcf.data.readers import RawPairs
 from robustcf.data.split import EvaluationProtocol, Split
 from robustcf.data.splits import Strategy
 from robustcf.data.tables import (
-    Columns,
     Table,
-    kind_of,
     of_ids,
     read_ratings,
     read_table,

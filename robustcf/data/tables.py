@@ -2,90 +2,27 @@
 
 from __future__ import annotations
 
-import csv
 import io
-import re
-import warnings
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from robustcf.data.columns import USUAL_NAMES, Columns, kind_of, short
+from robustcf.data.frames import LONGEST_LABEL, RawTable, no_rows, read_frame, readable
 from robustcf.data.interactions import Interactions, Labels, one_of_each
 from robustcf.errors import DataError
-from robustcf.support.bounded import (
-    check_content,
-    open_content,
-    open_regular,
-    read_content,
-    size_of,
-)
-from robustcf.support.limits import check_expansion, how_to_raise, limits
+from robustcf.support.limits import check_expansion
 from robustcf.support.naming import counted
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Suffix (without .gz) -> field separator; None for formats that are not text.
-SEPARATORS: dict[str, str | None] = {
-    ".csv": ",",
-    ".tsv": "\t",
-    ".inter": "\t",
-    ".dat": "::",
-    ".parquet": None,
-}
-
-# Compared without case, blanks and punctuation: "User-ID" is "userid".
-USUAL_NAMES: dict[str, tuple[str, ...]] = {
-    "user": (
-        *("user", "userid", "uid", "useridx", "customer", "customerid", "visitor", "visitorid"),
-        *("session", "sessionid", "memberid", "reviewerid"),
-    ),
-    "item": (
-        *("item", "itemid", "iid", "itemidx", "movie", "movieid", "product", "productid"),
-        *("asin", "parentasin", "businessid", "track", "trackid", "songid", "artist", "artistid"),
-        *("book", "bookid", "isbn", "article", "articleid", "animeid", "gameid", "sku"),
-    ),
-    "rating": ("rating", "ratings", "bookrating", "score", "stars", "overall"),
-    "time": (
-        *("timestamp", "time", "ts", "date", "datetime", "unixreviewtime", "unixtime"),
-        *("eventtime", "createdat"),
-    ),
-}
-# Where the columns of a file without a header are, unless told otherwise.
-_BY_POSITION = {"user": 0, "item": 1}
-_MOVIELENS = {"user": 0, "item": 1, "rating": 2, "time": 3}
-
-_MISSING = ["", "nan", "NaN"]
-_LONGEST_LABEL = 1000
 _LATEST = 2**63 - 1
 _INTEGER_AS_TEXT = 4 * 21  # bytes: numpy makes room for 21 characters
-_PARQUET_ROWS = 1 << 16  # read at once
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Which columns to read; None means: look for the usual names.
-
-    A whole number names a column by position (from 0): the file is then taken to have no
-    header line.
-    """
-
-    user: str | None = None
-    item: str | None = None
-    rating: str | None = None
-    time: str | None = None
-
-    @property
-    def by_position(self) -> bool:
-        """Whether columns are named by number."""
-        given = [c for c in (self.user, self.item, self.rating, self.time) if c is not None]
-        return bool(given) and all(name.isdecimal() for name in given)
 
 
 class Coded(NamedTuple):
@@ -108,22 +45,6 @@ class Table:
     file_bytes: int = 0  # on disk: what it becomes is held against it
 
 
-class _Raw(NamedTuple):
-    """What a reader hands over: a frame, its column for each role, and what was left out."""
-
-    frame: pd.DataFrame
-    found: dict[str, Any]
-    notes: tuple[str, ...] = ()
-
-
-def kind_of(path: Path) -> str:
-    """The suffix that decides how a file is read, without a final ``.gz``; lower case."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] == ".gz":
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
-
-
 def read_table(path: Path, columns: Columns) -> Table:
     """Read the user, item, rating and time columns of a file.
 
@@ -135,15 +56,8 @@ def read_table(path: Path, columns: Columns) -> Table:
         DataError: unreadable or empty file, a column that is not there, a row without an id, more
             than the limits allow (:mod:`robustcf.support.limits`).
     """
-    kind = kind_of(path)
-    if kind not in SEPARATORS:
-        raise DataError(
-            f"{path}: cannot tell how to read it; expected a name that ends in .txt (adjacency), "
-            f"{', '.join(SEPARATORS)}, each with .gz or without"
-        )
-    with _readable(path, kind):
-        raw = (_parquet if SEPARATORS[kind] is None else _text)(path, kind, columns)
-        return _table(str(path), raw, columns, path.stat().st_size)
+    with readable(path, kind_of(path)):
+        return _table(str(path), read_frame(path, columns), columns, path.stat().st_size)
 
 
 def read_ratings(data: bytes, source: str) -> Table:
@@ -156,9 +70,9 @@ def read_ratings(data: bytes, source: str) -> Table:
     """
     import pandas as pd
 
-    with _readable(source, "ratings"):
+    with readable(source, "ratings"):
         frame = pd.read_csv(io.BytesIO(data), sep="\t", header=None, names=list(USUAL_NAMES))
-        raw = _Raw(frame, {role: role for role in USUAL_NAMES})
+        raw = RawTable(frame, {role: role for role in USUAL_NAMES})
         return _table(source, raw, Columns(rating="rating"), len(data))
 
 
@@ -266,249 +180,13 @@ def _number(
     return labels, ids
 
 
-# --- reading --------------------------------------------------------------------------------
-
-
-@contextmanager
-def _readable(source: Path | str, kind: str) -> Iterator[None]:
-    """Turn the many ways in which a reader can fail into one."""
-    import pandas as pd
-
-    try:
-        yield
-    except DataError:
-        raise
-    except pd.errors.EmptyDataError:
-        raise DataError(
-            f"{source}: the file is empty; expected a header line and one interaction a row"
-        ) from None
-    except (
-        *(ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError),
-        *(NotImplementedError, OSError, EOFError, zlib.error, csv.Error),
-    ) as error:
-        # Parsers raise any of these for cells that are not what their column promised.
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{source}: not a readable {kind} file ({reason})") from error
-
-
-def _parquet(path: Path, kind: str, columns: Columns) -> _Raw:
-    import pyarrow
-    import pyarrow.parquet
-
-    with open_regular(path) as handle:
-        size = size_of(handle)
-        packed = path.suffix.lower() == ".gz"
-        source = pyarrow.BufferReader(read_content(path)) if packed else handle
-        schema = pyarrow.parquet.read_schema(source)
-        repeated = {name for name in schema.names if schema.names.count(name) > 1}
-        usable = [name for name in schema.names if name not in repeated]
-        found = _find_columns(path, usable, columns)
-        notes = _leave_nested_out(path, schema, found, columns)
-        wanted = {name: schema.field(name).type for name in found.values() if name is not None}
-        texts = [name for name, column in wanted.items() if _is_text(column)]
-        source.seek(0)
-        # Text is read as positions in a list of distinct labels: written out, a label of a
-        # megabyte could be a terabyte.
-        file = pyarrow.parquet.ParquetFile(source, read_dictionary=texts)
-        _check_parquet(path, file.metadata, wanted, size)
-        batches, total = [], 0
-        for batch in file.iter_batches(_PARQUET_ROWS, columns=list(wanted)):
-            total += batch.nbytes
-            check_expansion(path, f"its columns {_listed(list(wanted))}", total, size)
-            batches.append(batch)
-    if not batches:
-        raise _no_rows(path)
-    # Without pandas' own metadata, which would turn a column back into the index it once was.
-    frame = pyarrow.Table.from_batches(batches).unify_dictionaries()
-    return _Raw(frame.to_pandas(ignore_metadata=True), found, notes)
-
-
-def _is_text(column: Any) -> bool:
-    from pyarrow import types
-
-    return bool(types.is_string(column) or types.is_binary(column))
-
-
-def _leave_nested_out(
-    path: Path, schema: Any, found: dict[str, Any], columns: Columns
-) -> tuple[str, ...]:
-    """Refuse columns of lists, structs and maps; leave those out that nobody asked for."""
-    from pyarrow import types
-
-    notes = []
-    for role, name in found.items():
-        if name is None:
-            continue
-        kind = schema.field(name).type
-        values = kind.value_type if types.is_dictionary(kind) else kind
-        if types.is_nested(values):
-            got = str(kind)[:80]
-            problem = f"{path}: column {name[:60]!r} holds {got}, expected one plain value a row"
-            if role in ("user", "item") or getattr(columns, role) is not None:
-                raise DataError(f"{problem}; flatten it, or name another column")
-            found[role] = None
-            notes.append(f"the {role} column was left out: {problem}")
-    return tuple(notes)
-
-
-def _check_parquet(path: Path, metadata: Any, wanted: Mapping[str, Any], size: int) -> None:
-    """Raise where the file says itself that its columns take more than it may become."""
-    widths = 0
-    for name, column in wanted.items():
-        try:
-            width = max(column.bit_width // 8, 1)
-        except ValueError:  # of no fixed width: positions of labels, or offsets
-            width = 4
-        if width > 4 * _LONGEST_LABEL:
-            raise DataError(f"{path}: column {name!r} holds {column}: far too wide for a label")
-        widths += width
-    groups = [metadata.row_group(n) for n in range(metadata.num_row_groups)]
-    chunks = [group.column(n) for group in groups for n in range(group.num_columns)]
-    stored = sum(
-        chunk.total_uncompressed_size
-        for chunk in chunks
-        if chunk.path_in_schema.partition(".")[0] in wanted
-    )
-    what = f"columns {_listed(list(wanted))} of {metadata.num_rows:,} rows"
-    check_expansion(path, what, max(widths * metadata.num_rows, stored), size)
-
-
-def _text(path: Path, kind: str, columns: Columns) -> _Raw:
-    import pandas as pd
-
-    check_content(path, longest_line=limits().line_bytes)
-    line = _first_line(path)
-    separator = _separator(line, kind)
-    _check_column_count(path, line, separator)
-    options: dict[str, Any] = {
-        "sep": separator,
-        "engine": "python" if len(separator) > 1 else "c",
-        "keep_default_na": False,
-        "skipinitialspace": kind == ".csv",
-        # RecBole and MovieLens never quote: there a quote is a character like any other.
-        "quoting": csv.QUOTE_MINIMAL if kind in (".csv", ".tsv") else csv.QUOTE_NONE,
-    }
-    with _open_lines(path) as handle:
-        first = pd.read_csv(handle, header=None, nrows=1, dtype=str, **options).iloc[0]
-    cells = [str(cell) for cell in first]
-    headerless = columns.by_position or kind == ".dat"  # .dat files (MovieLens) have no header
-    if headerless:
-        _refuse_header(path, cells, columns)
-    header: list[Any] = list(range(len(cells))) if headerless else cells
-    found = _find_columns(path, header, columns)
-    with _open_lines(path) as handle, warnings.catch_warnings():
-        # Of a column that holds numbers here and text there: it is looked at cell by cell below.
-        warnings.simplefilter("ignore", pd.errors.DtypeWarning)
-        frame = pd.read_csv(
-            handle,
-            header=None if headerless else 0,
-            usecols=[name for name in found.values() if name is not None],
-            # Ids as text, so that no label is changed by being taken for a number.
-            dtype={found["user"]: str, found["item"]: str},
-            na_values=_MISSING,
-            **options,
-        )
-    return _Raw(frame, found)
-
-
-def _open_lines(path: Path) -> BinaryIO:
-    return open_content(path, longest_line=limits().line_bytes)
-
-
-def _first_line(path: Path) -> bytes:
-    with _open_lines(path) as handle:
-        return handle.readline(limits().line_bytes + 1).partition(b"\r")[0]
-
-
-def _check_column_count(path: Path, line: bytes, separator: str) -> None:
-    count, most = line.count(separator.encode()) + 1, limits().columns
-    if count > most:
-        raise DataError(
-            f"{path}: its first line has {count:,} columns, expected at most {most:,}; is this a "
-            f"table of interactions? {how_to_raise('columns', count)}"
-        )
-
-
-def _separator(line: bytes, kind: str) -> str:
-    """The usual separator of the format, or the one that the first line plainly uses instead."""
-    usual = SEPARATORS[kind] or ","
-    if usual.encode() in line or len(usual) > 1:
-        return usual
-    counts = {other: line.count(other.encode()) for other in (",", ";", "\t", "|")}
-    best = max(counts, key=lambda other: counts[other])
-    return best if counts[best] else usual
-
-
-def _plain(name: object) -> str:
-    """A column name without case, punctuation and RecBole's type (``user_id:token``)."""
-    return re.sub(r"[^a-z0-9]", "", str(name).partition(":")[0].lower())
-
-
-def _refuse_header(path: Path, cells: list[str], columns: Columns) -> None:
-    usual = {name for names in USUAL_NAMES.values() for name in names}
-    given = {columns.user, columns.item} - {None}
-    if any(_plain(cell) in usual for cell in cells) or (given <= set(cells) - {""} and given):
-        raise DataError(
-            f"{path}: columns were given by number, which is for files without a header line, but "
-            f"the first line looks like one ({_listed(cells)}): give the names instead"
-        )
-
-
-def _find_columns(path: Path, header: list[Any], columns: Columns) -> dict[str, Any]:
-    return {role: _column_name(path, header, role, getattr(columns, role)) for role in USUAL_NAMES}
-
-
-def _column_name(path: Path, header: list[Any], role: str, given: str | None) -> Any:
-    """The file's own name (or position) of the column that plays a role, or None."""
-    if header and isinstance(header[0], int):
-        usual = _MOVIELENS if kind_of(path) == ".dat" and len(header) >= 4 else _BY_POSITION
-        position = int(given) if given is not None else usual.get(role)
-        if position is not None and position >= len(header):
-            raise DataError(
-                f"{path}: column {position} was asked for as the {role}, but the file has "
-                f"{len(header)} columns (counted from 0)"
-            )
-        return position
-    plain = {_plain(name): name for name in reversed(header)}
-    if given is not None:
-        exact = given if given in header else plain.get(_plain(given))
-        if exact is None:
-            raise DataError(
-                f"{path}: has no column {given!r} for the {role}; its columns are {_listed(header)}"
-            )
-        return exact
-    for name in USUAL_NAMES[role]:
-        if name in plain:
-            return plain[name]
-    if role in ("user", "item"):
-        raise DataError(
-            f"{path}: found no {role} column; its columns are {_listed(header)}: name it with "
-            f"{role}_col (--{role}-col), or give column numbers from 0 if there is no header line"
-        )
-    return None
-
-
-def _short(name: object) -> str:
-    """A name or a cell for a message: nobody reads a megabyte."""
-    return repr(name[:60] + "..." if isinstance(name, str) and len(name) > 60 else name)
-
-
-def _listed(header: list[Any]) -> str:
-    names = [_short(name) for name in header[:13]]
-    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
-
-
 # --- columns --------------------------------------------------------------------------------
 
 
-def _no_rows(source: object) -> DataError:
-    return DataError(f"{source}: the file has no rows; expected one interaction a row")
-
-
-def _table(source: str, raw: _Raw, columns: Columns, file_bytes: int) -> Table:
+def _table(source: str, raw: RawTable, columns: Columns, file_bytes: int) -> Table:
     frame, found = raw.frame, raw.found
     if frame.empty:
-        raise _no_rows(source)
+        raise no_rows(source)
     notes = list(raw.notes)
     optional: dict[str, npt.NDArray[Any] | None] = {"rating": None, "time": None}
     for role, read in (("rating", _numbers), ("time", _times)):
@@ -545,10 +223,10 @@ def _labels(source: str, column: pd.Series[Any], role: str, file_bytes: int) -> 
     if labels is None:
         texts = [_as_text(label) for label in distinct]
         for label in texts:
-            if len(label) > _LONGEST_LABEL or not label.isprintable():
+            if len(label) > LONGEST_LABEL or not label.isprintable():
                 raise DataError(
                     f"{source}: the {role} label {label[:40]!r}... is longer than "
-                    f"{_LONGEST_LABEL} characters or holds control characters such as a line "
+                    f"{LONGEST_LABEL} characters or holds control characters such as a line "
                     "break; is a quote left open, or is it another column?"
                 )
         # numpy's text is as wide as the longest: one long label widens all.
@@ -662,7 +340,7 @@ def _bad_cell(
 ) -> DataError:
     row = int(np.flatnonzero(bad)[0])
     cell = column.iloc[row]
-    shown = "an empty cell" if cell != cell or cell is None else _short(str(cell))
+    shown = "an empty cell" if cell != cell or cell is None else short(str(cell))
     return DataError(
         f"{source}: column {str(column.name)!r} must hold {what}, got {shown} in data row "
         f"{row + 1}; {advice}"

@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from robustcf.data import load, readers
-from robustcf.data.tables import Columns, read_table, to_interactions
+from robustcf.data.columns import Columns
+from robustcf.data.tables import read_table, to_interactions
 from robustcf.errors import DataError
 from robustcf.fetching.archives import read_member, read_members
 from robustcf.support.limits import raised_limits

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+
 import pytest
 
 from robustcf.errors import DataError, InputError
@@ -12,6 +15,7 @@ from robustcf.support.limits import (
     limits,
     raised_limits,
 )
+from tests.conftest import ROOT
 
 
 def test_a_file_may_become_a_multiple_of_itself_or_a_small_number_of_bytes():
@@ -71,6 +75,12 @@ def test_a_variable_that_makes_no_sense_is_refused(monkeypatch, text, message):
     monkeypatch.setenv(VARIABLE, text)
     with pytest.raises(InputError, match=message):
         limits()
+
+
+def test_the_guide_has_every_limit_with_its_default():
+    guide = (ROOT / "docs" / "guides" / "data.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", guide, re.MULTILINE))
+    assert {name: int(value) for name, value in rows.items()} == dataclasses.asdict(Limits())
 
 
 def test_limits_that_are_none_are_refused():
