@@ -15,12 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf.errors import DataError
-from robustcf.support.limits import check_expansion
+from robustcf.support.limits import check_expansion, limits
 
 _NEWLINE, _SPACE, _TAB, _RETURN, _ZERO = 10, 32, 9, 13, 48
 _LONGEST_ID = 18  # as many decimal digits as always fit into an int64
 _BOM = b"\xef\xbb\xbf"
-_BLOCK = 1 << 23  # bytes parsed at once: parsing takes some thirty times as much memory
+_BLOCK = 1 << 23  # bytes parsed at once
+
+
+def longest_line() -> int:
+    """Bytes that a line of ids may have: parsing takes some thirty times as much memory."""
+    return 16 * limits().line_bytes
 
 
 class RawPairs(NamedTuple):

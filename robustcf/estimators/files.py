@@ -103,7 +103,11 @@ def _read_safetensors(path: Path) -> MatrixLike:
     from safetensors.torch import load_file
 
     open_regular(path).close()
-    return _one_of(load_file(path), path)
+    tensors = load_file(path)
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.element_size() < 2:
+            raise ValueError(f"{name} holds {tensor.dtype}, with which torch cannot compute")
+    return _one_of(tensors, path)
 
 
 _READERS = {

@@ -36,6 +36,7 @@ UNREADABLE = (
     *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError),
 )
 _ENTRY_BYTES = 24  # of an entry of a sparse matrix: value, row and column
+_VECTORS = 8  # on each side of a matrix: estimators multiply it by several
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -98,8 +99,8 @@ class _Bounded(io.RawIOBase):
         first = min((end for end in ends if end >= 0), default=len(block))
         if self.since_line_end + first > longest:
             raise DataError(
-                f"{self.path}: a line is longer than {longest:,} bytes; is this a table, with a "
-                f"line for each interaction? {how_to_raise('line_bytes', 100 * longest)}"
+                f"{self.path}: a line is longer than {longest:,} bytes; is this a text file, with "
+                f"a line for each row? {how_to_raise('line_bytes', 100 * longest)}"
             )
         last = max(block.rfind(b"\n"), block.rfind(b"\r"))
         self.since_line_end = (
@@ -143,9 +144,20 @@ def check_content(path: Path, *, longest_line: int | None = None) -> None:
                 pass
 
 
-def read_content(path: Path) -> bytes:
+def check_first_line(path: Path, longest: int) -> None:
+    """Raise where the first line is too long, and so look at no more of a file of one line.
+
+    Raises:
+        DataError: as :func:`open_content`.
+    """
+    with open_content(path, longest_line=longest) as handle:
+        while (piece := handle.readline(_BLOCK)) and not piece.endswith(b"\n"):
+            pass
+
+
+def read_content(path: Path, *, longest_line: int | None = None) -> bytes:
     """All of :func:`open_content`."""
-    with open_content(path) as handle:
+    with open_content(path, longest_line=longest_line) as handle:
         return handle.read()
 
 
@@ -246,7 +258,7 @@ def read_arrays_of(
 def check_sparse(source: object, rows: int, columns: int, entries: int, size: int) -> None:
     """Raise where a sparse matrix takes more than its file allows.
 
-    It counts its entries, and one vector on each side: whoever multiplies needs these.
+    Counted are its entries, and eight vectors on each side: estimators need some.
 
     Args:
         source: the file, for the message.
@@ -258,6 +270,6 @@ def check_sparse(source: object, rows: int, columns: int, entries: int, size: in
     Raises:
         DataError: they are more than the limits allow.
     """
-    needed = _ENTRY_BYTES * entries + 8 * (rows + columns)
-    what = f"a {rows:,} x {columns:,} matrix of {entries:,} entries, with a vector on each side,"
+    needed = _ENTRY_BYTES * entries + _VECTORS * 8 * (rows + columns)
+    what = f"a {rows:,} x {columns:,} matrix of {entries:,} entries, with vectors on each side,"
     check_expansion(source, what, needed, size)

@@ -28,7 +28,8 @@ class Limits:
     Args:
         expansion: what a file becomes in memory may be this many times its size on disk ...
         small_bytes: ... or this many bytes, where that is more.
-        line_bytes: bytes of one line of a table.
+        line_bytes: bytes of one line of a table; a user's line of adjacency text may have 16
+            times as many.
         columns: columns of a table.
         image_pixels: pixels of one image.
         download_bytes: bytes of a download whose size no manifest tells.

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from robustcf.data import load, readers
+from robustcf.data import load, loading, readers
 from robustcf.data.columns import Columns
 from robustcf.data.tables import read_table, to_interactions
 from robustcf.errors import DataError
@@ -55,6 +55,22 @@ def test_a_line_without_end_is_refused(tmp_path, where):
     (tmp_path / "a.csv").write_bytes(long if where == "first" else HEADER + rows(9) + long)
     with pytest.raises(DataError, match="a line is longer than 1,048,576 bytes"):
         load(tmp_path / "a.csv")
+    (tmp_path / "a.txt").write_bytes(long if where == "first" else b"1 2\n" + b"1 " * (1 << 20))
+    refused = pytest.raises(DataError, match="a line is longer than 1,048,576 bytes")
+    with raised_limits(line_bytes=1 << 16), refused:
+        load(tmp_path / "a.txt")
+
+
+def test_a_line_without_end_is_refused_before_all_of_it_is_read(tmp_path, monkeypatch):
+    def refuse(path):
+        raise AssertionError("all of it is read for a checksum")
+
+    monkeypatch.setattr(loading, "sha256_of", refuse)
+    for name in ("a.csv", "a.dat", "a.txt"):
+        with (tmp_path / name).open("wb") as handle:
+            handle.truncate(1 << 40)  # sparse: no byte of it is on the disk
+        with pytest.raises(DataError, match="a line is longer than"):
+            load(tmp_path / name)
 
 
 def test_a_table_of_too_many_columns_is_refused(tmp_path):

@@ -241,7 +241,7 @@ def test_mtx_of_a_size_that_is_allowed_can_be_raised(tmp_path: Path) -> None:
     assert two_to_inf(read_matrix(tmp_path / "a.mtx"), 5).value == 1.5
     with raised_limits(small_bytes=1000):
         assert "raise the limit" in _message(tmp_path / "a.mtx")
-        with raised_limits(expansion=100_000):
+        with raised_limits(expansion=1_000_000):
             assert read_matrix(tmp_path / "a.mtx").shape == (100_000, 100_000)
 
 
@@ -277,6 +277,12 @@ def test_sparse_npz_of_half_precision(tmp_path: Path) -> None:
         arrays = dict(archive)
     np.savez(tmp_path / "a.npz", **arrays | {"data": arrays["data"].astype(np.float16)})
     assert "float16" in _message(tmp_path / "a.npz")
+
+
+def test_safetensors_of_a_quarter_precision(tmp_path: Path) -> None:
+    tensor = torch.ones(2, 2).to(torch.float8_e4m3fn)
+    save_file({"a": tensor}, tmp_path / "a.safetensors")
+    assert "a holds torch.float8_e4m3fn" in _message(tmp_path / "a.safetensors")
 
 
 def test_npz_that_grows_without_bound(tmp_path: Path) -> None:
