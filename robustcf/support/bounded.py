@@ -7,6 +7,7 @@ import io
 import os
 import stat
 import struct
+import sys
 import tokenize
 import zipfile
 import zlib
@@ -221,8 +222,16 @@ def read_array(path: Path) -> npt.NDArray[Any]:
     with open_regular(path) as handle:
         check_array(handle, path, size_of(handle))
         handle.seek(0)
-        array: npt.NDArray[Any] = np.lib.format.read_array(handle, allow_pickle=False)
-        return array
+        return _real_text(np.lib.format.read_array(handle, allow_pickle=False), path)
+
+
+def _real_text(array: npt.NDArray[Any], source: object) -> npt.NDArray[Any]:
+    """The array; text in it must be text: numpy takes any four bytes for a character."""
+    if array.dtype.kind == "U" and array.size:
+        codes = np.frombuffer(array.astype(array.dtype.newbyteorder("<")).tobytes(), "<u4")
+        if codes.max(initial=0) > sys.maxunicode or ((codes >= 0xD800) & (codes < 0xE000)).any():
+            raise DataError(f"{source}: holds text of impossible characters; it is damaged")
+    return array
 
 
 def read_arrays_of(
@@ -251,7 +260,8 @@ def read_arrays_of(
             with archive.open(member) as stream:
                 check_array(stream, f"{path}: {name}", member.file_size)  # type: ignore[arg-type]
             with archive.open(member) as stream:
-                found[name] = np.lib.format.read_array(stream, allow_pickle=False)
+                array = np.lib.format.read_array(stream, allow_pickle=False)
+            found[name] = _real_text(array, f"{path}: {name}")
     return found
 
 

@@ -138,6 +138,21 @@ def test_arrays_that_grow_beyond_the_limit_are_refused_unless_left_alone(tmp_pat
             assert len(read_arrays_of(tmp_path / "a.npz")["large"]) == 1 << 20
 
 
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("code", [0x110000, 0xFFFFFFFF, 0xD800])
+def test_text_of_impossible_characters_is_refused(tmp_path, code, order):
+    text = np.frombuffer(np.array([65, code], f"{order}u4").tobytes(), f"{order}U2")
+    np.save(tmp_path / "a.npy", text)
+    np.savez(tmp_path / "a.npz", names=text)
+    with pytest.raises(DataError, match="impossible characters"):
+        read_array(tmp_path / "a.npy")
+    with pytest.raises(DataError, match="a.npz: names: holds text of impossible characters"):
+        read_arrays_of(tmp_path / "a.npz")
+    fine = np.array(["a", "\U0001f600"], f"{order}U3")
+    np.save(tmp_path / "b.npy", fine)
+    assert read_array(tmp_path / "b.npy").tolist() == fine.tolist()
+
+
 def test_no_array_is_unpickled(tmp_path):
     np.savez(tmp_path / "a.npz", a=np.array([{}]))
     with pytest.raises(ValueError, match="Object arrays"):
