@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,14 @@ import numpy as np
 from robustcf.data import cache as parsed_cache
 from robustcf.data import catalog, readers, splits, synthetic
 from robustcf.data.catalog import Manifest
+from robustcf.data.columns import Columns, kind_of
+from robustcf.data.frames import SEPARATORS
 from robustcf.data.interactions import Interactions
 from robustcf.data.readers import RawPairs
 from robustcf.data.split import EvaluationProtocol, Split
 from robustcf.data.splits import Strategy
 from robustcf.data.tables import (
-    Columns,
     Table,
-    kind_of,
     of_ids,
     read_ratings,
     read_table,
@@ -30,6 +31,8 @@ from robustcf.errors import DataError
 from robustcf.fetching.archives import read_member
 from robustcf.fetching.download import Policy
 from robustcf.fetching.places import LocatedFile, locate, obtain, sha256_of
+from robustcf.support.bounded import check_first_line, read_content
+from robustcf.support.limits import limits
 from robustcf.support.naming import counted
 
 Parts = dict[str, Interactions]
@@ -324,6 +327,7 @@ def _load_own(
     for part, path in files.items():
         if not path.is_file():
             raise DataError(f"{path}: no such file (given for {part})")
+        _check_first_line(path)
     name = files["train"].name
     checksums = {part: sha256_of(path) for part, path in files.items()}
     names = [path.name for path in files.values()]
@@ -371,20 +375,25 @@ def _about_cold(parts: Parts) -> tuple[str, ...]:
     return (f"{users:,} users and {items:,} items are not in train, only in the other files",)
 
 
+def _check_first_line(path: Path) -> None:
+    """Refuse what is one line without end before its checksum is computed: that reads all of it."""
+    kind = kind_of(path)
+    if kind == ".txt" or SEPARATORS.get(kind) is not None:
+        longest = readers.longest_line() if kind == ".txt" else limits().line_bytes
+        with suppress(OSError, EOFError, zlib.error):  # said better by whoever reads it
+            check_first_line(path, longest)
+
+
 def _own_table(path: Path, columns: Columns) -> Table:
     if kind_of(path) != ".txt":
         return read_table(path, columns)
-    if path.suffix.lower() == ".gz":
-        import gzip
-
-        try:
-            data = gzip.decompress(path.read_bytes())
-        except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{path}: not a readable gzip file ({error})") from error
-    else:
-        data = path.read_bytes()
+    try:
+        data = read_content(path, longest_line=readers.longest_line())
+    except (OSError, EOFError, zlib.error) as error:
+        kind = "gzip" if path.suffix.lower() == ".gz" else "text"
+        raise DataError(f"{path}: not a readable {kind} file ({error})") from error
     pairs = readers.read_adjacency(data, str(path))
-    return of_ids(str(path), pairs.users, pairs.items)
+    return of_ids(str(path), pairs.users, pairs.items, path.stat().st_size)
 
 
 def _through_cache(
@@ -397,9 +406,14 @@ def _through_cache(
     if not enabled:
         return parse()
     key = parsed_cache.key_of(name, sources, options)
-    stored = parsed_cache.read(key)
+    damaged: tuple[str, ...] = ()
+    try:
+        stored = parsed_cache.read(key)
+    except parsed_cache.DamagedEntry as entry:
+        stored = None
+        damaged = (f"the parsed copy {entry} had been altered or damaged; it was made again",)
     if stored is not None:
         return stored
     parts, notes = parse()
     parsed_cache.write(key, parts, notes)
-    return parts, notes
+    return parts, (*notes, *damaged)

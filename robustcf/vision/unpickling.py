@@ -18,6 +18,7 @@ from robustcf.errors import DataError
 
 _KINDS = "biuf"
 _ORDERS = ("<", ">", "=", "|")
+_ENTRIES_A_BYTE = 8
 
 
 class _Type:
@@ -42,7 +43,9 @@ class _Array:
     def __setstate__(self, state: Any) -> None:
         try:
             _, shape, kind, fortran, raw = state
-            content = raw.encode("latin-1") if isinstance(raw, str) else bytes(raw)
+            content = raw.encode("latin-1") if isinstance(raw, str) else raw
+            if not isinstance(content, bytes):  # bytes(n) would make room for n of them
+                raise TypeError(f"its content is a {type(raw).__name__}")
             flat = np.frombuffer(content, dtype=kind.dtype)
             self.array = flat.reshape(shape, order="F" if fortran else "C").copy()
         except (TypeError, ValueError, AttributeError, UnicodeEncodeError) as error:
@@ -77,7 +80,9 @@ _NAMES: dict[tuple[str, str], Any] = {
 }
 
 
-class _Reader(pickle.Unpickler):
+# The unpickler written in Python: its faster twin makes room for as many memo entries as a pickle
+# claims to have.
+class _Reader(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         try:
             return _NAMES[module, name]
@@ -104,7 +109,7 @@ def read_pickle(content: bytes, name: str) -> Any:
     """
     try:
         value = _Reader(io.BytesIO(content), encoding="latin-1").load()
-        return _plain(value)
+        return _Plain(_ENTRIES_A_BYTE * len(content))(value)
     except DataError as error:
         raise DataError(f"{name}: {error}") from error
     except Exception as error:
@@ -112,14 +117,27 @@ def read_pickle(content: bytes, name: str) -> Any:
         raise DataError(f"{name}: no readable pickle ({type(error).__name__}: {error})") from error
 
 
-def _plain(value: Any) -> Any:
-    """Arrays out of their builders, and a last look that nothing else came through."""
-    if isinstance(value, _Array):
-        return value.array
-    if isinstance(value, dict):
-        return {_plain(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
-    if value is None or isinstance(value, (str, bytes, int, float)):
-        return value
-    raise DataError(f"a pickle holds a {type(value).__name__}: refused")
+class _Plain:
+    """Arrays out of their builders, and a last look that nothing else came through.
+
+    Args:
+        most: entries. A list that holds another twice, which holds another twice, and so on, has
+            more than anybody can write out.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.left = most
+
+    def __call__(self, value: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise DataError("a pickle holds far more than it is long: refused")
+        if isinstance(value, _Array):
+            return value.array
+        if isinstance(value, dict):
+            return {self(key): self(entry) for key, entry in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self(entry) for entry in value]
+        if value is None or isinstance(value, (str, bytes, int, float)):
+            return value
+        raise DataError(f"a pickle holds a {type(value).__name__}: refused")
