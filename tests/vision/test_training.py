@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from robustcf.errors import DataError, InputError, TrainingError
+from robustcf.errors import DataError, InputError, TrainingError, UnfinishedError
 from robustcf.support import files
 from robustcf.vision import ImageSet, ImageSplit, VisionConfig, fit, jacobian_norms, load_images
 from robustcf.vision.augment import NOTHING
@@ -209,8 +209,11 @@ def test_interrupted_runs_go_on(tmp_path, monkeypatch, digits):
 
     monkeypatch.setattr(training, "_epoch", stopped)
     assert run.execute(digits, every=0.0).interrupted
-    assert run.metrics()["epochs"] == 1
+    assert VisionRun(run.path, allow_unfinished=True).metrics()["epochs"] == 1
     assert not run.complete
+    for refused in (run.metrics, lambda: run.model(digits)):
+        with pytest.raises(UnfinishedError, match=r"not finished \(interrupted after 1 epoch\)"):
+            refused()
     monkeypatch.setattr(training, "_epoch", original)
     run.execute(digits, every=0.0)
     assert run.complete
