@@ -6,6 +6,7 @@ needed for it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -127,7 +128,7 @@ def result_of(
         InputError: the file is damaged.
     """
     again = f"'{command} --resume {folder}'"
-    if not (folder / METRICS).is_file() and not (folder / METRICS).is_symlink():
+    if not os.path.lexists(folder / METRICS):
         raise UnfinishedError(f"{folder} has no result yet: finish it with {again}")
     result = read_record(folder / METRICS, kind)
     if result["interrupted"] and not allow_unfinished:

@@ -83,8 +83,8 @@ def create_folder(
         InputError: there is something at this path, or somebody is at work in it.
         WriteError: it cannot be made.
     """
-    place = Path(os.path.realpath(target)) if target.is_symlink() else target
     try:
+        place = Path(os.path.realpath(target)) if target.is_symlink() else target
         occupied = place.exists() and (not place.is_dir() or any(place.iterdir()))
         if occupied and not (place.is_dir() and replaceable is not None and replaceable(place)):
             raise InputError(
@@ -145,7 +145,7 @@ def json_bytes(values: Mapping[str, Any]) -> bytes:
 
 
 def csv_bytes(rows: list[dict[str, Any]]) -> bytes:
-    r"""Rows of equal keys as CSV with a header line.
+    r"""Rows as CSV with a header line: of all keys, in the order in which they first come.
 
     Example:
         >>> csv_bytes([{"a": 1, "b": 2}])
@@ -153,7 +153,8 @@ def csv_bytes(rows: list[dict[str, Any]]) -> bytes:
     """
     text = io.StringIO(newline="")
     if rows:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        writer = csv.DictWriter(text, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     return text.getvalue().encode()

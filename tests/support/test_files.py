@@ -116,6 +116,7 @@ def test_csv() -> None:
     rows = [{"a": 1, "b": "x,y"}, {"a": None, "b": 'say "z"'}]
     assert csv_bytes(rows) == b'a,b\n1,"x,y"\n,"say ""z"""\n'
     assert csv_bytes([]) == b""
+    assert csv_bytes([{"a": 1}, {"b": 2, "a": 3}]) == b"a,b\n1,\n3,2\n"
 
 
 def test_arrays(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from robustcf.errors import InputError
 from robustcf.support import files
-from robustcf.support.checks import check_choice
+from robustcf.support.checks import check_choice, check_number
 from robustcf.support.registry import MODELS, REGULARIZERS
 from robustcf.support.schema import OBJECT, check_kind, shown
 from robustcf.training.config import TrainConfig
@@ -245,6 +245,7 @@ def adapted(base: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
     if wanted.get("batching") == "pairs" and base.batching.kind != "pairs":
         base = base.replace(**_PAIRS)
     if "lr" in wanted and "user_lr" not in wanted and base.user_lr is not None:
-        wanted["user_lr"] = base.user_lr * wanted["lr"] / base.lr
+        lr = check_number("lr", wanted["lr"], positive=True)
+        wanted["user_lr"] = base.user_lr * lr / base.lr
     tuned = base.epochs_chosen and set(wanted) <= {"refit", "epochs_chosen"}
     return base.replace(**{"epochs_chosen": tuned, **wanted})
