@@ -320,11 +320,11 @@ class OpenedRun:
     allow_unfinished: bool
     places: Mapping[str, Any]
 
-    def trained(self) -> RunDir:
+    def trained(self, *, allow_code: bool = False) -> RunDir:
         """The run of a recommender; an error unless it is finished, before any data are read."""
         from robustcf.runs import RunDir
 
-        run = RunDir(self.path, allow_unfinished=self.allow_unfinished)
+        run = RunDir(self.path, allow_unfinished=self.allow_unfinished, allow_code=allow_code)
         run.factors()
         return run
 
@@ -337,6 +337,11 @@ unfinished_option = click.option(
     "--allow-unfinished",
     is_flag=True,
     help="Use a run whose training was interrupted, as it is.",
+)
+code_option = click.option(
+    "--allow-code",
+    is_flag=True,
+    help="Import the modules that the run names, if it was trained with code of somebody's own.",
 )
 _PLACE_OPTIONS: tuple[Callable[[Command], Command], ...] = (
     click.option("--data-dir", metavar="DIR", help="Look here first for the data of the run."),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import ListCommand, OpenedRun, Report, opens_run, reports
+from robustcf.cli.common import ListCommand, OpenedRun, Report, code_option, opens_run, reports
 
 if TYPE_CHECKING:
     from robustcf.data.interactions import Labels
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     help="Items per user.",
 )
 @opens_run()
+@code_option
 @reports
 def recommend(
     opened: OpenedRun,
     users: tuple[str, ...],
     items: tuple[str, ...],
     k: int,
+    allow_code: bool,
 ) -> Report:
     """Recommend items to users of RUN, or to a new user who has some items.
 
@@ -41,7 +43,7 @@ def recommend(
     """
     if bool(users) == bool(items):
         raise click.UsageError("give either --user or --items")
-    trained = opened.trained()
+    trained = opened.trained(allow_code=allow_code)
     split = opened.split(trained)
     from robustcf.metrics.recommend import recommend_to
 

@@ -13,6 +13,7 @@ from robustcf.cli.common import (
     SEED,
     NameOf,
     Report,
+    code_option,
     data_options,
     free_folder,
     load_arguments,
@@ -114,6 +115,7 @@ BASELINE = "\n      (a baseline without training: nothing that was trained did b
 @click.option("--device", default="cpu", show_default=True, help="Torch device.")
 @out_option("The run directory (default: a new one in runs/).")
 @click.option("--resume", metavar="RUN", help="Go on with a run that was killed or interrupted.")
+@code_option
 @data_options
 @reports
 def train(
@@ -129,6 +131,7 @@ def train(
     device: str,
     out: str | None,
     resume: str | None,
+    allow_code: bool,
     data: dict[str, Any],
     **given: Any,
 ) -> Report:
@@ -139,7 +142,7 @@ def train(
     For data that has no tuned preset, model and settings are searched for on validation data.
     """
     if resume is not None:
-        return _resume(resume, dataset, data)
+        return _resume(resume, dataset, data, allow_code)
     if dataset is None:
         raise click.UsageError("give either --dataset or --resume")
     from robustcf.data import load
@@ -181,12 +184,12 @@ def train(
     return _execute(run, split)
 
 
-def _resume(folder: str, dataset: str | None, data: Mapping[str, Any]) -> Report:
+def _resume(folder: str, dataset: str | None, data: Mapping[str, Any], allow_code: bool) -> Report:
     """Go on with a run; its settings are its own, only where its data are may be said."""
     from robustcf.runs import RunDir
     from robustcf.support.runtime import set_threads
 
-    run = RunDir(folder)
+    run = RunDir(folder, allow_code=allow_code)
     if run.complete:
         return _report(run)
     set_threads(run.config.threads)

@@ -54,6 +54,8 @@ class RunDir(RunBase[RunConfig, Split]):
     Args:
         path: the directory; it must hold the configuration of a run.
         allow_unfinished: whether what an interrupted training left may be used.
+        allow_code: whether modules that the run names may be imported, where it was trained with
+            code of somebody's own (``module:Class``).
 
     Raises:
         InputError: there is no run at this path.
@@ -72,6 +74,33 @@ class RunDir(RunBase[RunConfig, Split]):
     result_kind = METRICS_KIND
     _searched: dict[str, Any] | None = None
     command = "robustcf train"
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        allow_unfinished: bool = False,
+        allow_code: bool = False,
+    ) -> None:
+        """Open a run; reads its configuration only."""
+        super().__init__(path, allow_unfinished=allow_unfinished)
+        self.allow_code = allow_code
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], config: RunConfig, split: Split) -> RunDir:
+        """Make a run directory, see :meth:`robustcf.runs.base.RunBase.create`."""
+        run = super().create(path, config, split)
+        run.allow_code = True  # it was named in this very process
+        return run
+
+    def _check_code(self) -> None:
+        """Raise where a module would be imported that the run names, and nobody said it may."""
+        outside = self.config.train.outside()
+        if outside and not self.allow_code:
+            raise InputError(
+                f"{self.path} was trained with code of somebody's own ({', '.join(outside)}), "
+                "which would be imported and run now: if you trust it, give --allow-code"
+            )
 
     @classmethod
     def data_facts(cls, split: Split) -> dict[str, Any]:
@@ -166,6 +195,7 @@ class RunDir(RunBase[RunConfig, Split]):
             report: called with a line for each trial, where settings are searched for.
         """
         self.check(split)
+        self._check_code()
         set_threads(self.config.threads)
         with self.at_work():
             if self.config.search is not None:
@@ -297,6 +327,7 @@ class RunDir(RunBase[RunConfig, Split]):
 
         The ridge is the weight that training had on the squared norm of a user's row.
         """
+        self._check_code()
         config, factors = self.config.train.resolved(), self.factors()
         pairs = fit_pairs(split, self.fit_on)
         decays = config.reg.name == "weight_decay"

@@ -265,6 +265,16 @@ class TrainConfig:
             parts["batching"] = BatchConfig(**values["batching"])
         return cls(**{**values, **parts})
 
+    def outside(self) -> list[str]:
+        """The names that stand for code of somebody's own, ``module:Class``.
+
+        Example:
+            >>> TrainConfig().outside()
+            []
+        """
+        names = [getattr(self, part).name for part in _PARTS]
+        return [name for name in names if ":" in name]
+
     def resolved(self) -> TrainConfig:
         """With the configs of all parts, those from outside of the package imported."""
         found: dict[str, Any] = {}

@@ -245,8 +245,11 @@ def restore(module: nn.Module, tensors: dict[str, Tensor], path: object = "") ->
     """Give a module what a file holds of it.
 
     Raises:
-        InputError: a tensor is missing, or one too many, or of another shape.
+        InputError: a tensor is missing, or one too many, of another shape, or not finite.
     """
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor.double()).all()):
+            raise InputError(f"{f'{path}: ' if path else ''}the tensor {name} must be finite")
     try:
         module.load_state_dict(tensors)
     except RuntimeError as error:

@@ -194,6 +194,29 @@ def test_it_downloads_when_asked(run: RunDir, monkeypatch: pytest.MonkeyPatch) -
         RunDir(run.path).split(download=True)
 
 
+def test_code_that_a_run_names_is_not_imported_unless_told(
+    run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "evil.py").write_text("open('ran', 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    config = json.loads((run.path / "config.json").read_text())
+    for part in ("model", "objective", "reg", "adversary"):
+        train = {**config["train"], part: {"name": "evil:Thing"}}
+        change(run.path, "config.json", train=train)
+        path = str(run.path)
+        for words in (["evaluate", path], ["recommend", path, "--user", "u1"]):
+            command(words)
+        (run.path / "metrics.json").rename(tmp_path / "kept")
+        assert command(["train", "--resume", path]) == 1
+        (tmp_path / "kept").rename(run.path / "metrics.json")
+        assert command(["recommend", path, "--items", "i1"]) == 1
+        err = capsys.readouterr().err.splitlines()
+        assert sum("evil:Thing" in line and "give --allow-code" in line for line in err) == 2
+        assert not (tmp_path / "ran").exists()
+    assert command(["recommend", path, "--items", "i1", "--allow-code"]) == 1
+    assert (tmp_path / "ran").exists()
+
+
 # --- writing over a run that came to nothing ------------------------------------------------
 
 

@@ -117,7 +117,10 @@ def _complete(plan: SweepPlan, home: Path, reg: str, seed: int, split: Split) ->
     config = RunConfig(plan.dataset, dict(plan.data), train, plan.threads, preset=preset)
     path = home / f"{reg}-seed{seed}"
     run = RunDir(path) if path.exists() else RunDir.create(path, config, split)
-    if (run.config.train.resolved(), run.config.threads) != (train, plan.threads):
+    # Code that the plan names may be imported, and no other.
+    run.allow_code = run.config.train.outside() == train.outside()
+    known = run.config.train.resolved() if run.allow_code else None
+    if (known, run.config.threads) != (train, plan.threads):
         raise InputError(
             f"{path} was trained with other settings than this sweep's: choose another --out"
         )
