@@ -362,8 +362,17 @@ class _Steps:
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         for name, mine in self.state().items():
-            # What a regularizer keeps may change its shape from step to step.
-            _check_like(name, tensors.get(name), mine, shape=not name.startswith("reg."))
+            # What a regularizer keeps may change its length from step to step.
+            of_reg = name.startswith("reg.") and mine.ndim > 0
+            _check_like(name, tensors.get(name), mine, shape=not of_reg)
+            # Numbers of steps and of rows, all of them.
+            if not mine.is_floating_point() and bool((tensors[name] < 0).any()):
+                raise InputError(f"the tensor {name} must not be negative")
+        side = getattr(self.penalty, "side", "users")
+        rows = len(self.model.items if side == "items" else self.model.users)
+        for name in getattr(self.penalty, "row_numbers", ()):
+            if bool((tensors[f"reg.{name}"] >= rows).any()):
+                raise InputError(f"the tensor reg.{name} must hold numbers of rows below {rows}")
         self.model.users.copy_(tensors["users"])
         self.model.items.copy_(tensors["items"])
         self.model.updated(None)
@@ -375,7 +384,7 @@ class _Steps:
 
 def _check_like(name: str, found: Tensor | None, mine: Tensor, *, shape: bool = True) -> None:
     """Raise unless a tensor of a checkpoint fits: one of another shape might be broadcast."""
-    good = found is not None and found.dtype == mine.dtype
+    good = found is not None and (found.dtype, found.ndim) == (mine.dtype, mine.ndim)
     if not good or (shape and found is not None and found.shape != mine.shape):
         got = "nothing" if found is None else f"{found.dtype} of shape {tuple(found.shape)}"
         raise InputError(

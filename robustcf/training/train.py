@@ -180,9 +180,9 @@ def check_trainable(
 
     Example:
         >>> from robustcf.data import checkerboard
-        >>> check_trainable(checkerboard(), TrainConfig.of(dim=2**31 - 1))
+        >>> check_trainable(checkerboard(), TrainConfig.of(beta1=1.5))
         Traceback (most recent call last):
-        robustcf.errors.InputError: dim 2147483647 needs about ... GB ...
+        robustcf.errors.InputError: beta1 must be in [0, 1), got 1.5
     """
     config = config.resolved()
     _check_memory(split, config, torch.device(device))

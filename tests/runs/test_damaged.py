@@ -186,6 +186,7 @@ ROW = {"stage": "train", "epoch": 1, "loss": 1.0, "seconds": 0.1}
         (["adam.items.steps"], {}, None, "the tensor adam.items.steps must be"),
         ([], {"users": torch.zeros(1, 3)}, None, r"tensor users must .*, got .* shape \(1, 3\)"),
         ([], {"items": torch.zeros(60, 3).double()}, None, "tensor items must be torch.float32"),
+        ([], {"adam.users.steps": torch.full((90,), -5)}, None, "steps must not be negative"),
         (["best.users"], {}, None, "the tensor best.users must be .*, got nothing"),
         ([], {}, "{", r"checkpoint.train.safetensors: the fact 'state' is no JSON"),
         ([], {}, "[]", r"state must be an object, got \[\]"),
@@ -214,6 +215,30 @@ def test_checkpoints_that_cannot_be_gone_on_from(
     with pytest.raises(InputError, match=message) as caught:
         RunDir(path).execute(split)
     assert "checkpoint.train.safetensors" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("reg.leaders", torch.tensor([90]), "reg.leaders must hold numbers of rows below 90"),
+        ("reg.leaders", torch.tensor([-1]), "reg.leaders must not be negative"),
+        ("reg.leaders", torch.zeros(1, 1, dtype=torch.int64), "reg.leaders must be torch.int64"),
+        ("reg.calls", torch.zeros(1, dtype=torch.int64), "reg.calls must be torch.int64 of shape"),
+    ],
+)
+def test_what_a_regularizer_keeps_is_checked_too(
+    split: Split, table: str, tmp_path: Path, name: str, value: torch.Tensor, message: str
+) -> None:
+    train = TRAIN.replace(reg="two_to_inf", reg_weight=1e-4, reg_refresh=3, epochs=1)
+    run = RunDir.create(tmp_path / "run", RunConfig(table, train=train), split)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunDir, "write", lambda *_: None)
+        run.execute(split, every=0.0)
+    file = run.path / "checkpoint.train.safetensors"
+    tensors, facts = read_tensors(file)
+    write_tensors(file, {**tensors, name: value}, facts)
+    with pytest.raises(InputError, match=message):
+        run.execute(split)
 
 
 def test_a_checkpoint_without_anything_is_said(begun: Path, split: Split, tmp_path: Path) -> None:
