@@ -130,7 +130,9 @@ def sweep(
         budget=budget,
         preset=preset,
         changes=parse_settings(settings),
-        threads=threads or kept_threads(out) or max(1, (os.cpu_count() or 1) // max(1, jobs)),
+        threads=threads
+        if threads is not None
+        else kept_threads(out) or max(1, (os.cpu_count() or 1) // max(1, jobs)),
     )
     summary = run_sweep(plan, out, jobs=jobs, progress=sys.stderr.isatty())
     sizes = [f"{size:g}" for size in plan.epsilons]

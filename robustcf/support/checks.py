@@ -13,8 +13,8 @@ from typing import Any
 from robustcf.errors import InputError
 from robustcf.support.schema import shown
 
-#: Integers fit into 64 bits; those that count something, into 32.
-MOST_INTEGER, MOST_COUNT = 2**63 - 1, 2**31 - 1
+#: Integers fit into 64 bits; those that count something, into 32. Settings fit into float32.
+MOST_INTEGER, MOST_COUNT, MOST_NUMBER = 2**63 - 1, 2**31 - 1, 1e30
 
 
 def check_integer(name: str, value: object, least: int = 1, most: int = MOST_INTEGER) -> int:
@@ -169,9 +169,13 @@ def check_numbers(settings: Any, may_be_zero: Collection[str] = (), prefix: str 
             plain = check_integer(name, value, 0 if entry.name in may_be_zero else 1, most)
         elif kind.startswith("float"):
             plain = check_number(name, value)
+            if plain > MOST_NUMBER:
+                raise InputError(f"{name} must be at most {MOST_NUMBER:g}, got {shown(value)}")
         elif kind == "bool" and not isinstance(value, bool):
             raise InputError(f"{name} must be true or false, got {shown(value)}")
         elif kind.startswith("str") and not isinstance(value, str | None):
             raise InputError(f"{name} must be text, got {shown(value)}")
-        if kind.startswith(("int", "float")) and type(value) not in (int, float):
+        # Beyond 2**53 a whole number is as good as a float, and torch takes none of 64 bits.
+        large = kind.startswith("float") and type(value) is int and plain > 2**53
+        if large or (kind.startswith(("int", "float")) and type(value) not in (int, float)):
             object.__setattr__(settings, entry.name, plain)

@@ -200,6 +200,9 @@ def _epoch(
                 acted += 1
             on_penalty += time.perf_counter() - start
         optimizer.step()
+    for tensor in (*net.parameters(), *net.buffers()):
+        if tensor.is_floating_point():
+            _check(float(tensor.detach().sum(dtype=torch.float64)), "an update", epoch)
     return {
         "epoch": epoch + 1,
         "lr": optimizer.param_groups[0]["lr"],
