@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def load(
     valid_ratio: float | None = None,
     valid_file: str | os.PathLike[str] | None = None,
     test_file: str | os.PathLike[str] | None = None,
-    cache: bool = True,
+    cache: bool | Literal["read"] = True,
     policy: Policy | None = None,
 ) -> Split:
     """Load a data set by name, or your own by path.
@@ -88,7 +88,8 @@ def load(
         valid_ratio: share of what is left for valid, default 0.1.
         valid_file: a file of its own for valid, instead of drawing it.
         test_file: a file of its own for test.
-        cache: keep the parsed set, so that the next load is quick.
+        cache: keep the parsed set, so that the next load is quick; ``read``: use what is kept,
+            and keep nothing.
         policy: patience of downloads.
 
     Returns:
@@ -158,7 +159,7 @@ def _load_named(
     download: bool,
     seed: int,
     min_rating: float | None,
-    cache: bool,
+    cache: bool | Literal["read"],
     policy: Policy | None,
 ) -> Split:
     if manifest.layout == "generated":
@@ -311,7 +312,7 @@ def _load_own(
     strategy: Strategy | None,
     test_ratio: float | None,
     valid_ratio: float | None,
-    cache: bool,
+    cache: bool | Literal["read"],
 ) -> Split:
     given_test = "test" in files
     if "valid" in files and not given_test:
@@ -401,7 +402,7 @@ def _through_cache(
     sources: Mapping[str, str],
     options: Mapping[str, Any],
     parse: Callable[[], tuple[Parts, tuple[str, ...]]],
-    enabled: bool,
+    enabled: bool | Literal["read"],
 ) -> tuple[Parts, tuple[str, ...]]:
     if not enabled:
         return parse()
@@ -415,5 +416,6 @@ def _through_cache(
     if stored is not None:
         return stored
     parts, notes = parse()
-    parsed_cache.write(key, parts, notes)
+    if enabled != "read":
+        parsed_cache.write(key, parts, notes)
     return parts, (*notes, *damaged)
