@@ -22,6 +22,8 @@ from robustcf.metrics.topk import BLOCK_BYTES, rows_of
 
 # Where rounding may have changed a squared distance by a millionth, it is computed again.
 _CLOSE = 1e6
+# Radii computed at a time.
+_MOST_RADII = 2**22
 # Rivals read first; where they do not settle it, twice as many, and so on.
 _FIRST_RIVALS = 64
 
@@ -155,11 +157,18 @@ class _Search:
         return np.asarray(found.numpy())
 
     def _parts(self, pending: Tensor, rows: Tensor, width: int) -> list[Tensor]:
-        """Pending items in groups of whole users, small enough for their rivals' embeddings."""
-        size = max(1, BLOCK_BYTES // (8 * width * max(1, self.V.shape[1])))
+        """Pending items in groups of whole users, small enough for embeddings and radii."""
         number = torch.unique_consecutive(rows[pending], return_inverse=True)[1]
+        longest = max(width, int(torch.bincount(number).max()))
+        size = max(1, BLOCK_BYTES // (8 * longest * max(1, self.V.shape[1])))
         sizes = torch.bincount(number // size)
-        return list(torch.split(pending, sizes.tolist()))
+        # A user with very many items, and very many rivals, is too much at once.
+        most = max(1, _MOST_RADII // width)
+        return [
+            part[start : start + most]
+            for part in torch.split(pending, sizes.tolist())
+            for start in range(0, len(part), most)
+        ]
 
     def _smallest(
         self, best: Tensor, rivals: Tensor, n: Tensor, at: Tensor, items: Tensor, own: Tensor

@@ -14,6 +14,7 @@ from robustcf.cli.common import (
     reports,
     row_unit_options,
     run_data_option,
+    say_capped,
     side_option,
     table,
 )
@@ -83,6 +84,7 @@ def certify(
     trained = RunDir(run)
     trained.factors()
     target = trained.target(trained.split(data_dir))
+    say_capped(cutoffs, target.factors.n_items)
     result = measure(target, "certificate", threat, sizes, cutoffs, bound=bound)
     radii = certified_radii(target, threat, (1, *cutoffs), bound=bound)
     attacked = measure(target, "fgm-softmax", threat, sizes, cutoffs, seed=seed)

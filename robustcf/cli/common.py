@@ -263,6 +263,18 @@ cutoffs_option = click.option(
     "--k", "ks", type=click.IntRange(min=1), multiple=True, metavar="K...",
     help="Cutoffs of the metrics (default 10 20).",
 )  # fmt: skip
+
+
+def say_capped(ks: Sequence[int], n_items: int) -> None:
+    """One line on stderr for cutoffs beyond the catalogue: they count all items."""
+    beyond = sorted({k for k in ks if k > n_items})
+    if beyond:
+        words = " and ".join(map(str, beyond))
+        click.echo(
+            f"robustcf: k {words} is beyond the catalogue: all {n_items:,} items count", err=True
+        )
+
+
 run_data_option = click.option(
     "--data-dir", metavar="DIR", help="Where the run's data are, if they have moved."
 )

@@ -6,7 +6,7 @@ from typing import Literal
 
 import click
 
-from robustcf.cli.common import ListCommand, Report, reports
+from robustcf.cli.common import ListCommand, Report, reports, say_capped
 
 
 @click.command(cls=ListCommand)
@@ -33,9 +33,12 @@ def evaluate(
 ) -> Report:
     """Evaluate the factors of RUN: full ranking, the protocol of its data set."""
     from robustcf.runs import RunDir
+    from robustcf.support.checks import check_cutoffs
 
+    cutoffs = check_cutoffs(ks or (10, 20))
     opened = RunDir(run)
     opened.factors()  # a run without them is an error before any data are read
-    cutoffs = ks or (10, 20)
-    report = opened.evaluate(opened.split(data_dir), cutoffs, part=part, mask=mask or None)
+    split = opened.split(data_dir)
+    report = opened.evaluate(split, cutoffs, part=part, mask=mask or None)
+    say_capped(cutoffs, split.n_items)
     return Report({"run": run, part: report.as_dict()}, str(report))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import ListCommand, Report, reports
+from robustcf.cli.common import ListCommand, Report, reports, say_capped
 
 if TYPE_CHECKING:
     from robustcf.data.interactions import Labels
@@ -44,10 +44,13 @@ def recommend(
     if bool(users) == bool(items):
         raise click.UsageError("give either --user or --items")
     from robustcf.runs import RunDir
+    from robustcf.support.checks import check_cutoff
 
+    check_cutoff("k", k)
     opened = RunDir(run)
     opened.factors()
     split = opened.split(data_dir)
+    say_capped((k,), split.n_items)
     from robustcf.metrics.recommend import recommend_to
 
     if users:

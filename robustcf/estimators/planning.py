@@ -158,7 +158,8 @@ def options(look: FirstLook, left: int, rho: float | None) -> list[Plan]:
     ranks = sorted(
         {r for r in (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, most) if r <= most}
     )
-    for share in (0.1, 0.2, 0.35, 0.5, 0.75, 1.0):
+    # Never all on reading: where the first look shows nothing, nor does it show whom to read.
+    for share in (0.1, 0.2, 0.35, 0.5, 0.75):
         verify = max(1, min(left, round(share * left)))
         spare = left - verify
         plans.append(Plan("sketch", 0, spare, verify))
