@@ -261,7 +261,7 @@ side_option = click.option(
 )
 cutoffs_option = click.option(
     "--k", "ks", type=click.IntRange(min=1), multiple=True, metavar="K...",
-    help="Cutoffs of the metrics (default 10 20).",
+    help="Cutoffs of the metrics (default 10 20); beyond the catalogue: all items.",
 )  # fmt: skip
 
 

@@ -11,7 +11,14 @@ from robustcf.cli.common import ListCommand, Report, reports, say_capped
 
 @click.command(cls=ListCommand)
 @click.argument("run")
-@click.option("--k", "ks", type=int, multiple=True, metavar="K...", help="Cutoffs (default 10 20).")
+@click.option(
+    "--k",
+    "ks",
+    type=int,
+    multiple=True,
+    metavar="K...",
+    help="Cutoffs (default 10 20); beyond the catalogue: all items.",
+)
 @click.option(
     "--part", type=click.Choice(["test", "valid"]), default="test", show_default=True,
     help="The held-out pairs to compare with.",
