@@ -18,6 +18,7 @@ from robustcf.cli.common import (
     opens_run,
     reports,
     say,
+    say_capped,
     side_option,
     table,
     unit_options,
@@ -134,7 +135,7 @@ def attack(
     RUN/robustness, under a name that tells all settings; so does the random control.
     """
     from robustcf.robustness import AttackSpec, Threat, measure
-    from robustcf.support.checks import check_epsilons
+    from robustcf.support.checks import check_cutoffs, check_epsilons
 
     if kind is None:
         kind = "auto" if objective is None else "fgm"
@@ -149,6 +150,7 @@ def attack(
     # What is wrong with the options is said before any data are read.
     if epsilons:
         check_epsilons(epsilons)
+    cutoffs = check_cutoffs(ks or (10, 20))
     if personal and budget != "row":
         raise click.UsageError("--personal is about rows: use it with --budget row")
     options = {"objective": objective, "steps": steps, "restarts": restarts, "seed": seed}
@@ -158,13 +160,14 @@ def attack(
         say(f"robustcf: {' and '.join(idle)} {verb} no effect on {kind}")
     trained = opened.trained()
     target = trained.target(opened.split(trained), part)
+    say_capped(cutoffs, target.factors.n_items)
     if spec is None:
-        return _quantization(trained, target, ks or (10, 20))
+        return _quantization(trained, target, cutoffs)
     bar = sys.stderr.isatty()
-    result = measure(target, spec, threat, epsilons or None, ks or (10, 20), progress=bar)
+    result = measure(target, spec, threat, epsilons or None, cutoffs, progress=bar)
     alone = None
     if personal:
-        alone = measure(target, "personal", threat, result.curve.epsilons, ks or (10, 20))
+        alone = measure(target, "personal", threat, result.curve.epsilons, cutoffs)
     saved, replaced = trained.save(result)
     pictures = _draw(result, saved)
     data = {

@@ -16,6 +16,7 @@ from robustcf.cli.common import (
     opens_run,
     reports,
     row_unit_options,
+    say_capped,
     side_option,
     table,
 )
@@ -79,6 +80,7 @@ def certify(
     threat = Threat(unit=unit, side=side, knowledge="labels")
     trained = opened.trained()
     target = trained.target(opened.split(trained))
+    say_capped(cutoffs, target.factors.n_items)
     result = measure(target, "certificate", threat, sizes, cutoffs, bound=bound)
     radii = certified_radii(target, threat, (1, *cutoffs), bound=bound)
     attacked = measure(target, "fgm-softmax", threat, sizes, cutoffs, seed=seed)

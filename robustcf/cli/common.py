@@ -302,8 +302,16 @@ side_option = click.option(
 )
 cutoffs_option = click.option(
     "--k", "ks", type=click.IntRange(min=1), multiple=True, metavar="K...",
-    help="Cutoffs of the metrics (default 10 20).",
+    help="Cutoffs of the metrics (default 10 20); beyond the catalogue: all items.",
 )  # fmt: skip
+
+
+def say_capped(ks: Sequence[int], n_items: int) -> None:
+    """One line on stderr for cutoffs beyond the catalogue: they count all items."""
+    beyond = sorted({k for k in ks if k > n_items})
+    if beyond:
+        words = " and ".join(map(str, beyond))
+        say(f"robustcf: k {words} is beyond the catalogue: all {n_items:,} items count")
 
 
 @dataclass(frozen=True)

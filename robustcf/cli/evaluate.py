@@ -6,11 +6,18 @@ from typing import Literal
 
 import click
 
-from robustcf.cli.common import ListCommand, OpenedRun, Report, opens_run, reports
+from robustcf.cli.common import ListCommand, OpenedRun, Report, opens_run, reports, say_capped
 
 
 @click.command(cls=ListCommand)
-@click.option("--k", "ks", type=int, multiple=True, metavar="K...", help="Cutoffs (default 10 20).")
+@click.option(
+    "--k",
+    "ks",
+    type=int,
+    multiple=True,
+    metavar="K...",
+    help="Cutoffs (default 10 20); beyond the catalogue: all items.",
+)
 @click.option(
     "--part", type=click.Choice(["test", "valid"]), default="test", show_default=True,
     help="The held-out pairs to compare with.",
@@ -30,7 +37,11 @@ def evaluate(
     mask: tuple[str, ...],
 ) -> Report:
     """Evaluate the factors of RUN: full ranking, the protocol of its data set."""
+    from robustcf.support.checks import check_cutoffs
+
+    cutoffs = check_cutoffs(ks or (10, 20))
     trained = opened.trained()
-    cutoffs = ks or (10, 20)
-    report = trained.evaluate(opened.split(trained), cutoffs, part=part, mask=mask or None)
+    split = opened.split(trained)
+    report = trained.evaluate(split, cutoffs, part=part, mask=mask or None)
+    say_capped(cutoffs, split.n_items)
     return Report({"run": opened.path, part: report.as_dict()}, str(report))

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import ListCommand, OpenedRun, Report, code_option, opens_run, reports
+from robustcf.cli.common import (
+    ListCommand,
+    OpenedRun,
+    Report,
+    code_option,
+    opens_run,
+    reports,
+    say_capped,
+)
 
 if TYPE_CHECKING:
     from robustcf.data.interactions import Labels
@@ -43,8 +51,12 @@ def recommend(
     """
     if bool(users) == bool(items):
         raise click.UsageError("give either --user or --items")
+    from robustcf.support.checks import check_cutoff
+
+    check_cutoff("k", k)
     trained = opened.trained(allow_code=allow_code)
     split = opened.split(trained)
+    say_capped((k,), split.n_items)
     from robustcf.metrics.recommend import recommend_to
 
     if users:

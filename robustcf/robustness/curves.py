@@ -139,6 +139,7 @@ class RobustnessCurve:
                 n_users=protocol["n_users"],
                 n_users_left_out=protocol["n_users_left_out"],
                 n_items=protocol["n_items"],
+                capped=tuple(protocol.get("capped", ())),
             ),
             kind=kind_of(found),
         )

@@ -85,6 +85,27 @@ def check_list(name: str, value: object) -> tuple[Any, ...]:
     return tuple(value)  # type: ignore[arg-type]
 
 
+# Beyond every catalogue: a larger cutoff is a mistake, not a wish to see all items.
+LARGEST_CUTOFF = 2**31 - 1
+
+
+def check_cutoff(name: str, k: object) -> int:
+    """A number of places in a ranking, or an error; more places than items are all items.
+
+    Example:
+        >>> check_cutoff("k", 10**12)
+        Traceback (most recent call last):
+        robustcf.errors.InputError: k must be an integer from 1 to 2147483647, got 1000000000000:
+        for a whole ranking give the number of items
+    """
+    if isinstance(k, numbers.Integral) and int(k) > LARGEST_CUTOFF:
+        raise InputError(
+            f"{name} must be an integer from 1 to {LARGEST_CUTOFF}, got {k!r}: for a whole ranking "
+            "give the number of items"
+        )
+    return check_integer(name, k)
+
+
 def check_cutoffs(ks: Sequence[int]) -> tuple[int, ...]:
     """Cutoffs in ascending order, each once, or an error.
 
@@ -92,7 +113,7 @@ def check_cutoffs(ks: Sequence[int]) -> tuple[int, ...]:
         >>> check_cutoffs([20, 10])
         (10, 20)
     """
-    cutoffs = tuple(sorted({check_integer("every cutoff", k) for k in check_list("ks", ks)}))
+    cutoffs = tuple(sorted({check_cutoff("every cutoff", k) for k in check_list("ks", ks)}))
     if not cutoffs:
         raise InputError("ks must name at least one cutoff, got none")
     return cutoffs

@@ -45,7 +45,8 @@ PROTOCOL = record(
         "n_users": whole(),
         "n_users_left_out": whole(),
         "n_items": whole(),
-    }
+    },
+    {"capped": list_of(whole(1))},
 )
 _CURVE = record(
     {
