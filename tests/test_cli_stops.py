@@ -240,23 +240,32 @@ def test_exit_codes_are_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 # --- output that cannot be written ----------------------------------------------------------
 
+# As most people have it: what is written stays in a buffer, and may fail at the very end.
+BUFFERED = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
 full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+
+
+def started(words: list[str], **streams: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "robustcf", *words]
+    return subprocess.run(command, **streams, text=True, env=BUFFERED)
 
 
 @full
 @pytest.mark.parametrize("words", [["datasets"], ["datasets", "--json"], ["--help"], ["--version"]])
 def test_stdout_that_is_full(words: list[str]) -> None:
     with open("/dev/full", "w") as sink:
-        done = subprocess.run(
-            [sys.executable, "-m", "robustcf", *words],
-            stdout=sink,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        done = started(words, stdout=sink, stderr=subprocess.PIPE)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("robustcf: ")
-    assert "No space left on device" in done.stderr
+    assert done.stderr.startswith("robustcf: the output cannot be written (No space left on device")
+
+
+@full
+def test_stdout_that_is_full_after_another_error() -> None:
+    with open("/dev/full", "w") as sink:
+        done = started(["datasets", "nothing", "--json"], stdout=sink, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "No such command" in done.stderr
 
 
 @full
@@ -265,13 +274,7 @@ def test_stdout_that_is_full(words: list[str]) -> None:
 )
 def test_stderr_that_is_full(words: list[str], code: int) -> None:
     with open("/dev/full", "w") as sink:
-        done = subprocess.run(
-            [sys.executable, "-m", "robustcf", *words],
-            stdout=subprocess.PIPE,
-            stderr=sink,
-            text=True,
-        )
-    assert done.returncode == code
+        assert started(words, stdout=subprocess.PIPE, stderr=sink).returncode == code
 
 
 def test_closed_streams() -> None:

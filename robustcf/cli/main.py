@@ -6,6 +6,7 @@ usage, 130 stopped by Ctrl-C, 143 stopped by SIGTERM.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -119,8 +120,13 @@ def run(arguments: Sequence[str]) -> int:
         # Whoever read our output has left (head, less): nothing to say, and nobody to say it to.
         _discard(sys.stdout)
         return 1
-    except (RobustcfError, OSError) as error:
+    except RobustcfError as error:
         return _fail(arguments, str(error), 1)
+    except OSError as error:
+        # Files have names: without one, it is what --help or --version print.
+        nameless = error.errno == errno.ENOSPC and error.filename is None
+        words = f"the output cannot be written ({error.strerror})" if nameless else str(error)
+        return _fail(arguments, words, 1)
     except MemoryError:
         return _fail(arguments, "there is not enough memory: ask for less, or use less data", 1)
     except Exception as error:
