@@ -24,3 +24,15 @@ class DownloadError(RobustcfError, OSError):
 
 class TrainingError(RobustcfError, ArithmeticError):
     """Training diverged: a loss, a penalty or an update is not finite any more."""
+
+
+class WriteError(RobustcfError, OSError):
+    """A file could not be written: the disk is full, or the place may not be written to."""
+
+
+class UnfinishedError(InputError):
+    """A run has not come to its end, and nobody said that it may be used all the same."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Stopped from outside, by Ctrl-C or SIGTERM; the message says what is kept, how to go on."""

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from robustcf.errors import InputError
 
+#: What can be computed with; torch has others, of 8 bits, that it only stores.
+PRECISIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
 
 def as_tensor(name: str, value: object) -> Tensor:
     """A tensor as it is, or one that shares the memory of a numpy array.
@@ -79,6 +82,10 @@ class Factors:
                     f"{name} must be a floating-point matrix, got {value.dtype} of shape "
                     f"{tuple(value.shape)}"
                 )
+            if value.dtype not in PRECISIONS:
+                raise InputError(
+                    f"{name} must have 16, 32 or 64 bits per number, got {value.dtype}: convert it"
+                )
         if self.users.shape[1] != self.items.shape[1]:
             raise InputError(
                 "users and items must have the same number of columns, got "
@@ -106,8 +113,11 @@ class Factors:
             Factors(1 users x 3 items, dim 2, float64)
         """
         U, V = _floating("users", users), _floating("items", items)
-        common = torch.promote_types(U.dtype, V.dtype)
-        factors = cls(U.to(common), V.to(common))
+        if U.dtype == V.dtype or {U.dtype, V.dtype} - set(PRECISIONS):
+            factors = cls(U, V)
+        else:
+            common = torch.promote_types(U.dtype, V.dtype)
+            factors = cls(U.to(common), V.to(common))
         for letter, rows in (("U", factors.n_users), ("V", factors.n_items)):
             if rows == 0:
                 raise InputError(f"{letter} has no rows: give at least one user and one item")

@@ -61,6 +61,8 @@ class Regularizer(nn.Module):
     Config: ClassVar[type[RegularizerConfig]] = RegularizerConfig
     #: What it is a penalty on, in a model whose scored factors are a function of its parameters.
     on: ClassVar[Literal["scored", "parameters"]] = "scored"
+    #: Buffers that hold numbers of rows, of the users or, by ``side``, of the items.
+    row_numbers: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def configured(cls, config: Any, seed: int = 0) -> Regularizer:
@@ -369,6 +371,7 @@ class TwoToInf(Regularizer):
     name = "two_to_inf"
     Config = TwoToInfConfig
     calls: Tensor
+    row_numbers = ("leaders",)
     leaders: Tensor
 
     def __init__(

@@ -125,6 +125,38 @@ def low_rank_plus_noise(d: int, n: int, k: int, noise: float, seed: int) -> np.n
     return low + noise * rng.normal(size=(d, n))
 
 
+def near_ties(d: int, n: int, leaders: int, factor: float, spread: float, seed: int) -> np.ndarray:
+    """Unit rows; some are ``factor`` times as long, and within ``spread`` of each other."""
+    rng = np.random.default_rng(seed)
+    A = rng.normal(size=(d, n))
+    A /= np.linalg.norm(A, axis=1, keepdims=True)
+    return _lengthened(A, leaders, factor, spread, rng)
+
+
+def hadamard(
+    d: int, n: int, seed: int, leaders: int = 0, factor: float = 1.0, spread: float = 0.0
+) -> np.ndarray:
+    """Rows of a Hadamard matrix: of uniform sizes in [0.5, 1], or equal but for some longer ones.
+
+    Square, all rows are at right angles; cut to fewer columns, some are copies of each other.
+    """
+    from scipy.linalg import hadamard as signs
+
+    rng = np.random.default_rng(seed)
+    A = signs(1 << (max(d, n) - 1).bit_length())[:d, :n] / n**0.5
+    if leaders:
+        return _lengthened(A, leaders, factor, spread, rng)
+    return A * rng.uniform(0.5, 1, size=(d, 1))
+
+
+def _lengthened(
+    A: np.ndarray, leaders: int, factor: float, spread: float, rng: np.random.Generator
+) -> np.ndarray:
+    rows = rng.choice(len(A), leaders, replace=False)
+    A[rows] *= factor * (1 + spread * rng.uniform(size=(leaders, 1)))
+    return A
+
+
 def interactions(name: str, data_dir: str | None) -> Any:
     """The 0/1 training matrix of a data set, float32 CSR."""
     from robustcf.data import load
@@ -178,6 +210,9 @@ def suite(data_dir: str | None) -> tuple[dict[str, Callable[[], Any]], ...]:
         "Gaussian rows, uniform sizes": lambda: (
             rng(5).normal(size=(1500, 1500)) * rng(6).uniform(size=(1500, 1)) ** 0.5
         ),
+        "near-ties 1500x400": lambda: near_ties(1500, 400, 10, 3.0, 1e-3, 0),
+        "Hadamard 1024x1024": lambda: hadamard(1024, 1024, 0),
+        "Hadamard 2048x512, near-ties": lambda: hadamard(2048, 512, 9, 10, 1.3, 1e-3),
     }
     held = {
         "kernel 0.15, 1500x800": lambda: kernel(1500, 800, 0.15, 10),
@@ -187,6 +222,8 @@ def suite(data_dir: str | None) -> tuple[dict[str, Callable[[], Any]], ...]:
         "diagonal, uniform": lambda: np.diag(rng(13).uniform(size=2000) + 0.5),
         "Pareto 2.5 1500x800": lambda: rng(14).pareto(2.5, size=(1500, 800)),
         "rank 20 + 0.5 noise": lambda: low_rank_plus_noise(3000, 800, 20, 0.5, 15),
+        "near-ties 2500x600": lambda: near_ties(2500, 600, 20, 2.0, 5e-3, 17),
+        "Hadamard 3000x700": lambda: hadamard(3000, 700, 18),
     }
     if data_dir is not None:
         tune |= {

@@ -6,10 +6,14 @@ residuals) after a look at it, and CiteULike-a 0/1 moved to the first half when 
 changed with it in view. Only Yelp2018 0/1 was never seen before the end. For every matrix the JSON
 names the best other method and SAVE's error relative to it. With the ``bench`` extra installed,
 matfree's XRowNorm takes part.
+
+``--only`` and ``--methods`` measure some matrices or some methods anew, and keep what the output
+folder holds of the others.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -27,6 +31,7 @@ from robustcf.estimators.operators import Dense, Operator
 MATFREE = "matfree XRowNorm, top 4"
 # Errors below this are not told apart: one wrong answer in a few hundred trials makes as much.
 FLOOR = 1e-4
+METHODS = [n for n in common.METHODS if n not in ("Adaptive power", "Rademacher averaging")]
 
 
 def matfree_estimator() -> Any | None:
@@ -62,12 +67,16 @@ def matfree_estimator() -> Any | None:
     return values
 
 
-def measure(name: str, op: Operator, arguments: Any, matfree: Any | None) -> dict[str, Any]:
+def measure(
+    name: str, op: Operator, arguments: Any, matfree: Any | None, before: dict[str, Any]
+) -> dict[str, Any]:
     truth = common.truth_of(op)
     result: dict[str, Any] = {"shape": list(op.shape), "norm": truth, "budgets": {}}
     for budget in arguments.budgets:
-        names = [n for n in common.METHODS if n not in ("Adaptive power", "Rademacher averaging")]
-        rows = common.trials(op, truth, names, budget, arguments.trials, arguments.seed)
+        rows = dict(before.get(str(budget), {}).get("methods", {}))
+        rows |= common.trials(
+            op, truth, arguments.methods, budget, arguments.trials, arguments.seed
+        )
         if matfree is not None and isinstance(op, Dense) and budget < min(op.shape):
             dense = op.rows(torch.arange(op.shape[0])).to(torch.float64).numpy()
             start = time.perf_counter()
@@ -77,7 +86,7 @@ def measure(name: str, op: Operator, arguments: Any, matfree: Any | None) -> dic
         best = min(others, key=lambda n: others[n])
         ratio = rows["SAVE"]["error"] / max(others[best], FLOOR)
         plus = rows["TwINEst++"]["error"]
-        result["budgets"][budget] = {
+        result["budgets"][str(budget)] = {
             "methods": rows,
             "best_other": best,
             "save_over_best_other": ratio,
@@ -141,6 +150,48 @@ def wall_times(repeats: int) -> dict[str, Any]:
     return out
 
 
+def run_suite(arguments: Any) -> None:
+    """Measure the matrices asked for, keep what there is of the others, and write all of it."""
+    everything = len(arguments.methods) == len(METHODS)
+    matfree = matfree_estimator() if everything else None
+    if matfree is None and everything:
+        print("matfree is not installed (extra: bench): left out", file=sys.stderr)
+    path = arguments.out / "bench_estimators.json"
+    partly = arguments.only or not everything
+    kept = json.loads(path.read_text()) if partly and path.is_file() else {}
+    tune, held = common.suite(arguments.data_dir)
+    results: dict[str, Any] = {}
+    certified: dict[str, Operator] = {}
+    for half, matrices in (("tuned_on", tune), ("held_out", held)):
+        results[half] = {}
+        for name, make in matrices.items():
+            before = kept.get(half, {}).get(name, {})
+            if arguments.only and not any(word in name for word in arguments.only):
+                results[half] |= {name: before} if before else {}
+                continue
+            op = common.operator(make())
+            found = measure(name, op, arguments, matfree, before.get("budgets", {}))
+            found["budgets"] = {**before.get("budgets", {}), **found["budgets"]}
+            results[half][name] = found
+            if any(word in name for word in ("SVD", "ALS", "Jacobian", "rank 20")):
+                certified[name] = op
+    known: dict[str, Any] = kept.get("certify", {})
+    fresh = {name: op for name, op in certified.items() if name not in known}
+    results["certify"] = {**known, **certificates(fresh, arguments)}
+    worst: dict[str, Any] = {}
+    for half in ("tuned_on", "held_out"):
+        for name, matrix in results[half].items():
+            for budget, entry in matrix["budgets"].items():
+                place = worst.setdefault(budget, {})
+                now = (entry["save_over_best_other"], name)
+                place[half] = max(now, tuple(place.get(half, (0.0, ""))))
+    results["worst_save_over_best_other"] = worst
+    print("worst ratio of SAVE's error to the best other's:", worst)
+    common.save_json(path, {"error_floor": FLOOR, **results})
+    if results["tuned_on"] and results["held_out"]:
+        picture(arguments.out / "bench_estimators.png", results, arguments.budgets[-1])
+
+
 def picture(path: Path, results: dict[str, dict[str, Any]], budget: int) -> None:
     """Errors of all methods on all matrices at one budget: tuned left, held out right."""
     import matplotlib
@@ -156,7 +207,7 @@ def picture(path: Path, results: dict[str, dict[str, Any]], budget: int) -> None
         labels = list(results[half])
         for name, (colour, _, marker) in common.STYLES.items():
             points = [
-                results[half][label]["budgets"].get(budget, {}).get("methods", {}).get(name)
+                results[half][label]["budgets"].get(str(budget), {}).get("methods", {}).get(name)
                 for label in labels
             ]
             x = [k for k, p in enumerate(points) if p]
@@ -177,43 +228,17 @@ def picture(path: Path, results: dict[str, dict[str, Any]], budget: int) -> None
 def main() -> None:
     parser = common.parser(__doc__.splitlines()[0], 100)
     parser.add_argument("--budgets", type=int, nargs="+", default=[30, 50])
-    parser.add_argument("--only", help="matrices whose name contains this")
+    parser.add_argument("--only", nargs="+", help="matrices whose name contains one of these")
+    parser.add_argument(
+        "--methods", nargs="+", choices=METHODS, default=list(METHODS), help="methods to run"
+    )
     parser.add_argument("--skip-suite", action="store_true", help="wall times alone")
     parser.add_argument("--skip-times", action="store_true", help="no wall times")
     parser.add_argument("--repeats", type=int, default=15, help="repetitions of a wall time")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     if not arguments.skip_suite:
-        matfree = matfree_estimator()
-        if matfree is None:
-            print("matfree is not installed (extra: bench): left out", file=sys.stderr)
-        tune, held = common.suite(arguments.data_dir)
-        results: dict[str, Any] = {}
-        certified: dict[str, Operator] = {}
-        for half, matrices in (("tuned_on", tune), ("held_out", held)):
-            results[half] = {}
-            for name, make in matrices.items():
-                if arguments.only and arguments.only not in name:
-                    continue
-                op = common.operator(make())
-                results[half][name] = measure(name, op, arguments, matfree)
-                if any(word in name for word in ("SVD", "ALS", "Jacobian", "rank 20")):
-                    certified[name] = op
-        results["certify"] = certificates(certified, arguments)
-        worst = {
-            half: max(
-                (entry["save_over_best_other"], name, budget)
-                for name, matrix in results[half].items()
-                for budget, entry in matrix["budgets"].items()
-            )
-            for half in ("tuned_on", "held_out")
-            if results[half]
-        }
-        results["worst_save_over_best_other"] = worst
-        print("worst ratio of SAVE's error to the best other's:", worst)
-        common.save_json(arguments.out / "bench_estimators.json", {"error_floor": FLOOR, **results})
-        if results["tuned_on"] and results["held_out"]:
-            picture(arguments.out / "bench_estimators.png", results, arguments.budgets[-1])
+        run_suite(arguments)
     if not arguments.skip_times:
         common.save_json(
             arguments.out / "bench_estimators_times.json",

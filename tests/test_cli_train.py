@@ -13,6 +13,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from robustcf.cli.common import Stopped
 from robustcf.cli.evaluate import evaluate
 from robustcf.cli.recommend import recommend
 from robustcf.cli.train import train
@@ -185,7 +186,7 @@ def test_resume(run: str, table: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
     out = str(tmp_path / "again")
     monkeypatch.setattr("robustcf.runs.run.train", interrupted)
-    with pytest.raises((click.exceptions.Abort, KeyboardInterrupt)):
+    with pytest.raises(Stopped, match=f"interrupted, no epoch is kept yet: go on with.* {out}"):
         command(train, "--dataset", str(table), "--out", out, *FAST)
     monkeypatch.undo()
     monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path / "cache"))
@@ -207,15 +208,16 @@ def test_interrupted_text_says_how_to_go_on(
 
     monkeypatch.setattr(training, "evaluate", interrupting)
     out = str(tmp_path / "run")
-    result = CliRunner().invoke(train, ["--dataset", str(table), "--out", out, *FAST])
-    assert f"interrupted; go on with: robustcf train --resume {out}" in result.stdout
+    again = f"go on with 'robustcf train --resume {out}'"
+    with pytest.raises(Stopped, match=again):
+        command(train, "--dataset", str(table), "--out", out, *FAST)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "give either --dataset or --resume"),
-        (["--dataset", "demo", "--resume", "x"], "give either --dataset or --resume"),
+        (["--dataset", "demo", "--resume", "x"], "x is no run directory"),
         (["--dataset", "demo", "--set", "dim"], "needs KEY=VALUE"),
         (["--dataset", "demo", "--set", "dmi=3"], "did you mean 'dim'"),
         (["--dataset", "demo", "--dim", "0"], "dim must be an integer of at least 1"),

@@ -16,10 +16,11 @@ import numpy.typing as npt
 
 from robustcf.adapters.arrays import read_npz
 from robustcf.adapters.base import Imported
+from robustcf.data.columns import Columns
 from robustcf.data.interactions import Interactions, Labels
 from robustcf.data.loading import read_own_table
 from robustcf.data.split import Split
-from robustcf.data.tables import Columns, Table, to_interactions
+from robustcf.data.tables import Table, to_interactions
 from robustcf.errors import DataError, InputError
 from robustcf.support.checks import check_choice
 

@@ -10,16 +10,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from robustcf.attacks.budgets import Budget, RowBudget
+from robustcf.attacks.budgets import LEAST, Budget, RowBudget, check_reach
 from robustcf.errors import InputError, RobustcfError
 from robustcf.factors import Factors
 from robustcf.support.checks import check_choice, check_epsilons, check_list
 
 Side = Literal["both", "users", "items"]
 SIDES: tuple[str, ...] = ("both", "users", "items")
-
-# Rounding may carry a projected perturbation this far over the edge, relatively.
-_TOLERANCE = 1e-4
 
 
 class BudgetError(RobustcfError, RuntimeError):
@@ -93,10 +90,13 @@ class Attack(ABC):
         """Attack factors with a budget of epsilon.
 
         With epsilon 0 the very same factors come back, so the clean result is met to the bit.
+        What the factors move by, rounding included, is never more than epsilon: see
+        :meth:`robustcf.attacks.Budget.apply`.
 
         Raises:
-            InputError: epsilon is negative or not finite, the factors are not finite, or the
-                attack proposes something else than two finite tensors shaped like U and V.
+            InputError: epsilon is negative or not finite, or so large that scores can no longer
+                be computed; the factors are not finite; or the attack proposes something else
+                than two finite tensors shaped like U and V.
         """
         check_epsilons([epsilon])
         factors.check_finite()
@@ -120,23 +120,22 @@ class Attack(ABC):
         realised = {"users": 0.0, "items": 0.0}
         if epsilon == 0:
             return Perturbed(factors, epsilon, allowed, realised)
+        reaches = [budgets[name].reach(part, allowed[name]) for name, part in parts.items()]
+        check_reach(factors, (reaches[0], reaches[1]), epsilon)
         with torch.no_grad():
             proposed = self._proposed(factors, allowed)
             attacked = {}
             for name, part in parts.items():
-                if allowed[name] == 0:
+                if allowed[name] < LEAST:
                     attacked[name] = part
                     continue
                 # Free again: projecting on a spectral norm may round into a column held fixed.
                 budget = budgets[name]
                 delta = self.free(budget.project(self.free(proposed[name]), allowed[name]))
-                attacked[name] = part + delta
+                attacked[name] = budget.apply(part, delta, allowed[name])
                 # What counts is what the factors really moved by, rounding included.
-                moved = attacked[name].double() - part.double()
-                most = allowed[name] * (1 + _TOLERANCE) + budget.rounding(part)
-                realised[name] = budget.measure(moved)
-                if not realised[name] <= most:
-                    self._check_finite(name, proposed[name])
+                realised[name] = budget.measure(attacked[name].double() - part.double())
+                if not realised[name] <= allowed[name]:
                     raise BudgetError(
                         f"{self._called} spent {realised[name]:g} of {allowed[name]:g} on the "
                         f"{name}: a bug, report it"
@@ -188,16 +187,20 @@ class Attack(ABC):
             name: value.to(part)
             for name, value, part in zip(("users", "items"), found, expected, strict=True)
         }
-        if kept is not None:
-            for name, value in proposed.items():
-                if allowed[name] > 0:
-                    self._check_finite(name, value)
+        for name, value in proposed.items():
+            if allowed[name] > 0:
+                self._check_finite(name, value)
         return proposed
 
     def _check_finite(self, name: str, proposed: Tensor) -> None:
         if bool(torch.isfinite(proposed).all()):
             return
         message = f"attack {self._called} proposed values that are not finite for the {name}"
+        if torch.finfo(proposed.dtype).bits < 32:
+            raise InputError(
+                f"{message}, in {proposed.dtype}: half precision overflows easily; attack the "
+                "factors in float32, factors.users.float()"
+            )
         if self._is_ours:
             raise BudgetError(f"{message}: a bug, report it")
         raise InputError(f"{message}: look for a division by zero or an overflow in its propose")

@@ -2,17 +2,27 @@
 
 So no attack can report one size and use another: the base class measures what it returns with
 the very budget that it was projected on.
+
+**No tolerance.** A perturbation of the right size is not enough: adding it to a factor rounds, and
+what the factor really moved by may be longer. :meth:`Budget.apply` therefore measures the move of
+the rounded factor, and shrinks the perturbation until that is within epsilon, whatever the dtype.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from robustcf.errors import InputError
+from robustcf.factors import Factors
+
+# Lengths below this are as good as nothing: norms of so small numbers lose digits, in float64 too.
+LEAST = 2.0**-960
 
 
 class Budget(ABC):
@@ -45,10 +55,32 @@ class Budget(ABC):
         """The budget for one factor: itself, unless what may be spent depends on the factor."""
         return self
 
-    def rounding(self, factor: Tensor) -> float:
-        """How far adding a small perturbation to a factor may miss, at worst, in this norm."""
-        largest = float(factor.abs().max()) if factor.numel() else 0.0
-        return largest * torch.finfo(factor.dtype).eps * math.sqrt(factor.numel() or 1)
+    def apply(self, factor: Tensor, delta: Tensor, epsilon: float) -> Tensor:
+        """``factor + delta``, with delta shrunk until the move that is left is within the budget.
+
+        The move is what counts: the difference of the rounded sum and the factor, measured in
+        float64. It is so far within epsilon that measuring it in another order gives no more.
+
+        Cost: one pass over the factor, and another for each time that it has to be shrunk.
+
+        Example:
+            >>> factor = torch.tensor([[1.0, 0.7]])
+            >>> moved = RowBudget().apply(factor, torch.tensor([[7e-7, 7e-7]]), 1e-6)
+            >>> RowBudget().measure(moved.double() - factor.double()) <= 1e-6
+            True
+        """
+        strict = _strictly(epsilon, factor.numel())
+        for attempt in range(_ATTEMPTS):
+            moved = factor + delta
+            over = self.measure(moved.double() - factor.double()) / strict - 1
+            if not over > 0:
+                return moved
+            delta = delta * max(0.5, 1 - 2**attempt * over)
+        return factor.clone()
+
+    def reach(self, factor: Tensor, epsilon: float) -> float:
+        """How long a row of the factor may become, at most."""
+        return _longest(factor) + epsilon
 
     def row_sizes(self, factor: Tensor, epsilon: float) -> Tensor:
         """How far each row may move, or about does where one budget is shared by all rows."""
@@ -78,14 +110,35 @@ class RowBudget(Budget):
 
     def project(self, delta: Tensor, epsilon: float) -> Tensor:
         """Shorten the rows that are too long."""
-        norms = _row_norms(delta)
-        return delta * torch.where(norms > epsilon, epsilon / norms, 1.0).to(delta.dtype)[:, None]
+        norms, most = _row_norms(delta), self._most(delta, epsilon)
+        return delta * torch.where(norms > most, most / norms, 1.0).to(delta.dtype)[:, None]
 
     def scale(self, direction: Tensor, epsilon: float) -> Tensor:
-        """Each row to length epsilon."""
-        norms = _row_norms(direction)
-        factor = torch.where(norms > 0, epsilon / norms, 0.0)
-        return (direction.double() * factor[:, None]).to(direction.dtype)
+        """Each row to the edge of its budget; rows next to nothing have no direction, and stay."""
+        ratios = self._most(direction, epsilon) / _row_norms(direction)
+        ratios = torch.where(torch.isfinite(ratios), ratios, 0.0)
+        return (direction.double() * ratios[:, None]).to(direction.dtype)
+
+    def apply(self, factor: Tensor, delta: Tensor, epsilon: float) -> Tensor:
+        """``factor + delta``, with each row of delta shrunk until the row's move is within it."""
+        moved = factor + delta
+        strict = _strictly(self._most(factor, epsilon), factor.shape[1])
+        rows = torch.arange(len(factor), device=factor.device)
+        for attempt in range(_ATTEMPTS + 1):
+            norms = _row_norms(moved[rows].double() - factor[rows].double())
+            rows, over = _rows_over(rows, norms, strict[rows])
+            if len(rows) == 0:
+                break
+            kept = torch.clamp(1 - 2**attempt * over, 0.5, 1.0)
+            kept = kept if attempt < _ATTEMPTS else torch.zeros_like(kept)
+            delta = delta.clone() if attempt == 0 else delta
+            delta[rows] = (delta[rows].double() * kept[:, None]).to(delta.dtype)
+            moved[rows] = factor[rows] + delta[rows]
+        return moved
+
+    def _most(self, rows: Tensor, epsilon: float) -> Tensor:
+        """How far each row may move, in float64."""
+        return torch.full((len(rows),), epsilon, dtype=torch.float64, device=rows.device)
 
     def unit(self, factor: Tensor) -> float:
         """The median row norm."""
@@ -117,7 +170,8 @@ class OwnRowBudget(RowBudget):
 
     def of(self, factor: Tensor) -> OwnRowBudget:
         """The budget for this factor."""
-        return OwnRowBudget(_row_norms(factor))
+        lengths = _row_norms(factor)
+        return OwnRowBudget(torch.where(lengths < LEAST, 0.0, lengths))
 
     def _own(self, rows: Tensor) -> Tensor:
         if self.lengths is None or len(self.lengths) != len(rows):
@@ -134,20 +188,12 @@ class OwnRowBudget(RowBudget):
         shares = torch.where(norms == 0, 0.0, norms / lengths)
         return float(shares.max()) if len(shares) else 0.0
 
-    def project(self, delta: Tensor, epsilon: float) -> Tensor:
-        """Shorten the rows that are too long."""
-        norms, most = _row_norms(delta), epsilon * self._own(delta)
-        return delta * torch.where(norms > most, most / norms, 1.0).to(delta.dtype)[:, None]
+    def reach(self, factor: Tensor, epsilon: float) -> float:
+        """How long a row of the factor may become, at most."""
+        return _longest(factor) * (1 + epsilon)
 
-    def scale(self, direction: Tensor, epsilon: float) -> Tensor:
-        """Each row to epsilon times its own length."""
-        norms, most = _row_norms(direction), epsilon * self._own(direction)
-        factor = torch.where(norms > 0, most / norms, 0.0)
-        return (direction.double() * factor[:, None]).to(direction.dtype)
-
-    def rounding(self, factor: Tensor) -> float:
-        """The same in lengths of a row, whose entries are no larger than that."""
-        return torch.finfo(factor.dtype).eps * math.sqrt(factor.shape[1])
+    def _most(self, rows: Tensor, epsilon: float) -> Tensor:
+        return epsilon * self._own(rows)
 
     def unit(self, factor: Tensor) -> float:
         """1: what a row may spend is in its own length already."""
@@ -168,7 +214,8 @@ class FrobeniusBudget(Budget):
 
     def measure(self, delta: Tensor) -> float:
         """The square root of the sum of squares."""
-        return float(delta.double().norm())
+        unit = _power_of_two(delta)
+        return float((delta.double() / unit).norm()) * unit
 
     def project(self, delta: Tensor, epsilon: float) -> Tensor:
         """Shrink all of it if it is too large."""
@@ -178,7 +225,7 @@ class FrobeniusBudget(Budget):
     def scale(self, direction: Tensor, epsilon: float) -> Tensor:
         """All of it to norm epsilon."""
         size = self.measure(direction)
-        return direction * (epsilon / size) if size > 0 else torch.zeros_like(direction)
+        return torch.zeros_like(direction) if size == 0 else _times(direction, epsilon / size)
 
     def unit(self, factor: Tensor) -> float:
         """The norm of the factor."""
@@ -214,7 +261,7 @@ class SpectralBudget(Budget):
     def scale(self, direction: Tensor, epsilon: float) -> Tensor:
         """All of it to spectral norm epsilon."""
         size = self.measure(direction)
-        return direction * (epsilon / size) if size > 0 else torch.zeros_like(direction)
+        return torch.zeros_like(direction) if size == 0 else _times(direction, epsilon / size)
 
     def unit(self, factor: Tensor) -> float:
         """The largest singular value of the factor."""
@@ -237,16 +284,86 @@ def unevenness(factor: Tensor) -> float | None:
     return float(norms.square().mean().sqrt()) / middle if middle > 0 else None
 
 
+# Scores of attacked factors stay this far below what their dtype can hold.
+_HEADROOM = 2.0**-32
+# After so many halvings whatever is left of a perturbation is lost in rounding.
+_ATTEMPTS = 64
+
+
+def check_reach(factors: Factors, reaches: tuple[float, float], epsilon: float) -> None:
+    """Raise where rows of the factors may become so long that scores can no longer be computed.
+
+    Args:
+        factors: what is attacked.
+        reaches: how long rows of U and of V may become, by :meth:`Budget.reach`.
+        epsilon: the size as it was asked for, for the message.
+
+    Example:
+        >>> check_reach(Factors(torch.ones(1, 1), torch.ones(1, 1)), (1e38, 1e38), 1e38)
+        Traceback (most recent call last):
+        robustcf.errors.InputError: an attack of size 1e+38 makes embeddings or scores larger than
+        float32 can hold: use smaller sizes
+    """
+    own = torch.finfo(factors.users.dtype)
+    # Half precision is widened before scores are computed.
+    wide = own if own.bits >= 32 else torch.finfo(torch.float32)
+    # Scores and their partial sums are at most the product; attacks work at scales of their own.
+    if max(reaches) < own.max and reaches[0] * reaches[1] < wide.max * _HEADROOM:
+        return
+    raise InputError(
+        f"an attack of size {epsilon:g} makes embeddings or scores larger than "
+        f"{str(factors.users.dtype).removeprefix('torch.')} can hold: use smaller sizes"
+    )
+
+
+def _strictly(epsilon: Any, terms: int) -> Any:
+    """A hair less than epsilon: the rounding of a norm of so many terms, in whatever order."""
+    return epsilon * (1 - (terms + 16) * 2.0**-52)
+
+
+def _rows_over(rows: Tensor, norms: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows that moved too far, and by what share of what they may."""
+    too_far = norms > most
+    return rows[too_far], norms[too_far] / most[too_far] - 1
+
+
+def _longest(factor: Tensor) -> float:
+    return float(_row_norms(factor).max()) if len(factor) else 0.0
+
+
+def _times(direction: Tensor, ratio: float) -> Tensor:
+    """The product, in float64 where the ratio is beyond what the dtype can hold."""
+    if ratio < torch.finfo(direction.dtype).max:
+        return direction * ratio
+    return (direction.double() * min(ratio, sys.float_info.max)).to(direction.dtype)
+
+
+def _power_of_two(matrix: Tensor) -> float:
+    """1, unless squares of the entries leave the range of float64: then one near the largest.
+
+    Dividing by it rounds nothing, so norms are the same to the bit wherever 1 would do.
+    """
+    largest = float(matrix.abs().max()) if matrix.numel() else 0.0
+    if largest == 0 or not math.isfinite(largest) or 1e-130 < largest < 1e130:
+        return 1.0
+    return 2.0 ** max(-1020, math.frexp(largest)[1] - 1)
+
+
 def _row_norms(matrix: Tensor) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(matrix.double(), dim=1)
+    unit = _power_of_two(matrix)
+    norms: Tensor = torch.linalg.vector_norm(matrix.double() / unit, dim=1) * unit
     return norms
 
 
 def _gram_eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Singular values, ascending, and right singular vectors, by the small Gram matrix."""
-    wide = matrix.double()
-    values, vectors = torch.linalg.eigh(wide.mT @ wide)
-    return values.clamp_min(0).sqrt(), vectors
+    unit = _power_of_two(matrix)
+    wide = matrix.double() / unit
+    gram = wide.mT @ wide
+    if not bool(torch.isfinite(gram).all()):  # no eigenvalues; the attack will say whose fault
+        return torch.full_like(gram[0], torch.nan), gram
+    values, vectors = torch.linalg.eigh(gram)
+    return values.clamp_min(0).sqrt() * unit, vectors
 
 
 BUDGETS: dict[str, type[Budget]] = {

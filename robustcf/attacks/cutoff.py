@@ -50,7 +50,7 @@ from robustcf.metrics.evaluate import hits_of
 from robustcf.metrics.ranking import ndcg
 from robustcf.metrics.topk import top_items
 from robustcf.objectives.kernels import SparseRows, add_sparse_product, sparse_scores
-from robustcf.support.checks import check_integer
+from robustcf.support.checks import check_cutoff, check_integer
 
 STEPS = 50
 # Places looked at, in cutoffs. Twice as many cost twice as much and find nothing more.
@@ -61,8 +61,11 @@ _SHARES = (1.0, 0.1)
 _MOMENTUM = 0.75
 # Below this share of the clean value nothing is left to take: the ascent ends.
 _NOTHING = 1e-3
-# Relevant items compared with the head of their list at a time.
+# Cutoffs beyond this are attacked at this one: deeper places are worth little, and cost as much.
+_DEEPEST = 1000
+# Relevant items compared with the head of their list at a time, and places in heads.
 _BLOCK = 2**16
+_PLACES = 2**23
 
 Point = tuple[Tensor, Tensor]
 
@@ -90,10 +93,10 @@ class HeadOfRanking:
     Args:
         relevant: the pairs that count.
         seen: pairs that are no candidates, or None.
-        k: cutoff.
+        k: cutoff; the attack looks no deeper than 1,000 places.
 
     Raises:
-        InputError: no pair counts.
+        InputError: no pair counts, or k is no cutoff.
 
     Example:
         >>> pairs = Interactions(np.array([0]), np.array([1]), 1, 3)
@@ -107,11 +110,11 @@ class HeadOfRanking:
         if len(relevant) == 0:
             raise InputError("an attack at the cutoff needs pairs that count, got none")
         self.relevant, self.seen = relevant, seen
-        self.k = check_integer("k", k)
+        self.k = min(check_cutoff("k", k), _DEEPEST)
         self.users = np.flatnonzero(relevant.user_degrees).astype(np.int64)
         self.counts = relevant.user_degrees[self.users]
-        discounts = 1 / np.log2(np.arange(2, k + 2))
-        self.best = np.cumsum(discounts)[np.minimum(self.counts, k) - 1]
+        discounts = 1 / np.log2(np.arange(2, self.k + 2))
+        self.best = np.cumsum(discounts)[np.minimum(self.counts, self.k) - 1]
 
     def at(self, U: Tensor, V: Tensor) -> Heads:
         """The heads of the rankings by these factors."""
@@ -135,29 +138,40 @@ class HeadOfRanking:
 
         Cost: heads x dim, and one number for each relevant item and place in a head.
         """
-        ids = torch.from_numpy(self.users).to(U.device)
-        block = U[ids]
-        rows = torch.arange(len(ids), device=U.device).repeat_interleave(heads.items.shape[1])
-        entries = SparseRows(rows, heads.items.flatten(), rows.new_zeros(0))
-        scores = sparse_scores(block, V, entries).view_as(heads.items)
-        # A list that has ended has no more rivals: they are infinitely far behind.
-        scores = torch.where(heads.there, scores, -torch.inf)
-        pull = self._pull(scores, heads.hits, temperatures)
-        entries = SparseRows(rows, heads.items.flatten(), pull.flatten())
         to_users, to_items = torch.zeros_like(U), torch.zeros_like(V)
-        part = torch.zeros_like(block)
-        add_sparse_product(part, entries, V, scale=1.0)
-        to_users[ids] = part
-        add_sparse_product(to_items, entries, block, scale=1.0, transposed=True)
+        size = max(1, _PLACES // heads.items.shape[1])
+        for start in range(0, len(self.users), size):
+            part = slice(start, start + size)
+            self._add_gradient(heads, part, U, V, temperatures, (to_users, to_items))
         return to_users, to_items
 
-    def _pull(self, scores: Tensor, hits: Tensor, temperatures: Tensor) -> Tensor:
+    def _add_gradient(
+        self, heads: Heads, part: slice, U: Tensor, V: Tensor, temperatures: Tensor, total: Point
+    ) -> None:
+        """Add what some of the users say to the gradient."""
+        ids = torch.from_numpy(self.users[part]).to(U.device)
+        items, there = heads.items[part], heads.there[part]
+        block = U[ids]
+        rows = torch.arange(len(ids), device=U.device).repeat_interleave(items.shape[1])
+        entries = SparseRows(rows, items.flatten(), rows.new_zeros(0))
+        scores = sparse_scores(block, V, entries).view_as(items)
+        # A list that has ended has no more rivals: they are infinitely far behind.
+        scores = torch.where(there, scores, -torch.inf)
+        best = torch.from_numpy(self.best[part]).to(scores)
+        pull = self._pull(scores, heads.hits[part], temperatures[part], best)
+        entries = SparseRows(rows, items.flatten(), pull.flatten())
+        moved = torch.zeros_like(block)
+        add_sparse_product(moved, entries, V, scale=1.0)
+        total[0][ids] = moved
+        add_sparse_product(total[1], entries, block, scale=1.0, transposed=True)
+
+    def _pull(self, scores: Tensor, hits: Tensor, temperatures: Tensor, best: Tensor) -> Tensor:
         """The gradient for the scores: what gains by rising takes from who must fall."""
         pull = torch.zeros_like(scores)
-        best = torch.from_numpy(self.best).to(scores)
         at, place = torch.nonzero(hits, as_tuple=True)
-        for n in range(0, len(at), _BLOCK):
-            row, own = at[n : n + _BLOCK], place[n : n + _BLOCK]
+        size = max(1, min(_BLOCK, _PLACES // scores.shape[1]))
+        for n in range(0, len(at), size):
+            row, own = at[n : n + size], place[n : n + size]
             t = temperatures[row, None]
             ahead = torch.sigmoid((scores[row] - scores[row, own][:, None]) / t)
             # Every item is level with itself: one half too much.

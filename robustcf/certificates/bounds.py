@@ -36,7 +36,7 @@ from robustcf.certificates.radius import Budgets, Radius, plain_radius, tight_ra
 from robustcf.certificates.search import Ids, Items, smallest_radii
 from robustcf.data.interactions import Interactions
 from robustcf.factors import Factors
-from robustcf.metrics.evaluate import PER_USER
+from robustcf.metrics.evaluate import per_user_metrics, user_blocks
 from robustcf.metrics.topk import rows_of, top_items
 from robustcf.support.checks import check_choice
 
@@ -84,26 +84,27 @@ def certified_metrics(
     Returns:
         For each size, metric -> one value per user.
 
-    Cost: one float64 product of users x items x dim, whatever the number of sizes.
+    Cost: one float64 product of users x items x dim, whatever the number of sizes; memory of a
+    few blocks, whatever the cutoffs.
     """
     radius = BOUNDS[usable_bound(bound, fixed)]
-    rows, items = rows_of(relevant, users)
-    own = Items(rows, items.astype(np.int64))
-    radii = smallest_radii(
-        factors, budgets, radius, users, own, seen, ks[-1], sizes[-1], fixed
-    )  # fmt: skip
-    counts = relevant.user_degrees[users]
-    found = []
-    for size in sizes:
-        hits = worst_hits((radii <= size).sum(axis=1), own.rows, len(users), ks[-1])
-        found.append(
-            {
-                f"{name}@{k}": function(hits, counts, k)
-                for name, function in PER_USER.items()
-                for k in ks
-            }
-        )
-    return found
+    length = min(ks[-1], factors.n_items)
+    found: list[list[PerUser]] = [[] for _ in sizes]
+    # Of every relevant item all radii are kept that count: in blocks, for long lists.
+    most = int(relevant.user_degrees[users].max(initial=1))
+    for block in user_blocks(users, most * length):
+        rows, items = rows_of(relevant, block)
+        own = Items(rows, items.astype(np.int64))
+        radii = smallest_radii(
+            factors, budgets, radius, block, own, seen, length, sizes[-1], fixed
+        )  # fmt: skip
+        for parts, size in zip(found, sizes, strict=True):
+            hits = worst_hits((radii <= size).sum(axis=1), own.rows, len(block), length)
+            parts.append(per_user_metrics(hits, relevant, block, ks))
+    return [
+        {name: np.concatenate([values[name] for values in parts]) for name in parts[0]}
+        for parts in found
+    ]
 
 
 def top_radii(
@@ -122,14 +123,19 @@ def top_radii(
 
     Cost: one ranking, and one float64 product of users x items x dim.
     """
-    top = top_items(factors, users, k, seen)
-    rows, places = np.nonzero(top >= 0)
-    own = Items(rows, top[rows, places])
     radius = BOUNDS[usable_bound(bound, fixed)]
-    pairs = smallest_radii(factors, budgets, radius, users, own, seen, 1, np.inf, fixed)[:, 0]
-    radii = np.full(len(users), np.inf)
-    np.minimum.at(radii, rows, pairs)
-    return radii
+    if k >= factors.n_items:
+        return np.full(len(users), np.inf)  # all items: no set is another one
+    found = []
+    for block in user_blocks(users, k):
+        top = top_items(factors, block, k, seen)
+        rows, places = np.nonzero(top >= 0)
+        own = Items(rows, top[rows, places])
+        pairs = smallest_radii(factors, budgets, radius, block, own, seen, 1, np.inf, fixed)[:, 0]
+        radii = np.full(len(block), np.inf)
+        np.minimum.at(radii, rows, pairs)
+        found.append(radii)
+    return np.concatenate(found) if found else np.empty(0)
 
 
 def worst_hits(

@@ -20,6 +20,10 @@ from robustcf.data.interactions import Interactions
 from robustcf.factors import Factors
 from robustcf.metrics.topk import BLOCK_BYTES, rows_of
 
+# Where rounding may have changed a squared distance by a millionth, it is computed again.
+_CLOSE = 1e6
+# Radii computed at a time.
+_MOST_RADII = 2**22
 # Rivals read first; where they do not settle it, twice as many, and so on.
 _FIRST_RIVALS = 64
 
@@ -153,11 +157,18 @@ class _Search:
         return np.asarray(found.numpy())
 
     def _parts(self, pending: Tensor, rows: Tensor, width: int) -> list[Tensor]:
-        """Pending items in groups of whole users, small enough for their rivals' embeddings."""
-        size = max(1, BLOCK_BYTES // (8 * width * max(1, self.V.shape[1])))
+        """Pending items in groups of whole users, small enough for embeddings and radii."""
         number = torch.unique_consecutive(rows[pending], return_inverse=True)[1]
+        longest = max(width, int(torch.bincount(number).max()))
+        size = max(1, BLOCK_BYTES // (8 * longest * max(1, self.V.shape[1])))
         sizes = torch.bincount(number // size)
-        return list(torch.split(pending, sizes.tolist()))
+        # A user with very many items, and very many rivals, is too much at once.
+        most = max(1, _MOST_RADII // width)
+        return [
+            part[start : start + most]
+            for part in torch.split(pending, sizes.tolist())
+            for start in range(0, len(part), most)
+        ]
 
     def _smallest(
         self, best: Tensor, rivals: Tensor, n: Tensor, at: Tensor, items: Tensor, own: Tensor
@@ -166,11 +177,7 @@ class _Search:
         width = rivals.shape[1]
         chosen, number = torch.unique_consecutive(at, return_inverse=True)
         inner = self._inner_products(number, items, rivals[chosen])
-        squares = self.squares[items][:, None] + self.squares[rivals[at]] - 2 * inner
-        # What cancels in this difference must not shorten a distance.
-        blur = 4 * self.budgets.rounding * self.budgets.largest_item**2
-        distances = (squares.clamp_min(0) + blur).sqrt() * (1 + self.budgets.rounding)
-        distances = distances + 2 * self.rounding
+        distances = self._distances(items, rivals[at], inner) + 2 * self.rounding
         theirs, n = best[at], n[:, None]
         moved, mine = self.budgets.user_moves(n), self.moves[items][:, None]
         both = moved, mine + self.moves[rivals[at]]
@@ -190,6 +197,26 @@ class _Search:
         enough = smallest[:, -1].clamp_max(self.cap)
         settled = (others > enough) | (theirs[:, -1] == -torch.inf)
         return smallest, settled if width < len(self.V) else torch.ones_like(settled)
+
+    def _distances(self, items: Tensor, rivals: Tensor, inner: Tensor) -> Tensor:
+        """Upper bounds of ||v_i - v_j|| of each item and its rivals, from their inner products.
+
+        By expanded squares, which is fast and leaves no digits of items that nearly coincide:
+        where it would show, the difference itself is taken.
+        """
+        rounding = self.budgets.rounding
+        sums = self.squares[items][:, None] + self.squares[rivals]
+        squares = (sums - 2 * inner).clamp_min_(0)
+        # What cancels in this difference must not shorten a distance.
+        blur = sums.mul_(2 * rounding)
+        row, place = torch.nonzero(squares < _CLOSE * blur, as_tuple=True)
+        squares += blur
+        size = max(1, BLOCK_BYTES // (8 * max(1, self.movable.shape[1])))
+        for start in range(0, len(row), size):
+            r, p = row[start : start + size], place[start : start + size]
+            difference = self.movable[items[r]] - self.movable[rivals[r, p]]
+            squares[r, p] = difference.square_().sum(dim=1)
+        return squares.sqrt_().mul_(1 + rounding)
 
     def _inner_products(self, number: Tensor, items: Tensor, rivals: Tensor) -> Tensor:
         """v_i.v_j of each item with the rivals of its user: one small product per user."""

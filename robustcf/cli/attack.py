@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from robustcf.cli.common import (
+    SEED,
     ListCommand,
     NameOf,
+    OpenedRun,
     Report,
     budget_option,
     cutoffs_option,
+    opens_run,
     reports,
-    run_data_option,
+    say,
+    say_capped,
     side_option,
     table,
     unit_options,
@@ -29,7 +33,6 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=ListCommand)
-@click.argument("run")
 @click.option(
     "--attack",
     "kind",
@@ -89,7 +92,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=SEED,
     default=0,
     show_default=True,
     help="Seed of the noise, and of the second start and later ones.",
@@ -102,10 +105,10 @@ if TYPE_CHECKING:
     show_default=True,
     help="The pairs that count; choose by valid, report test.",
 )
-@run_data_option
+@opens_run()
 @reports
 def attack(
-    run: str,
+    opened: OpenedRun,
     kind: str | None,
     objective: str | None,
     knowledge: str | None,
@@ -122,7 +125,6 @@ def attack(
     seed: int,
     ks: tuple[int, ...],
     part: Literal["test", "valid"],
-    data_dir: str | None,
 ) -> Report:
     """Attack the factors of RUN with growing budgets and evaluate them on held-out pairs.
 
@@ -133,8 +135,7 @@ def attack(
     RUN/robustness, under a name that tells all settings; so does the random control.
     """
     from robustcf.robustness import AttackSpec, Threat, measure
-    from robustcf.runs import RunDir
-    from robustcf.support.checks import check_epsilons
+    from robustcf.support.checks import check_cutoffs, check_epsilons
 
     if kind is None:
         kind = "auto" if objective is None else "fgm"
@@ -149,23 +150,24 @@ def attack(
     # What is wrong with the options is said before any data are read.
     if epsilons:
         check_epsilons(epsilons)
+    cutoffs = check_cutoffs(ks or (10, 20))
     if personal and budget != "row":
         raise click.UsageError("--personal is about rows: use it with --budget row")
     options = {"objective": objective, "steps": steps, "restarts": restarts, "seed": seed}
     spec = None if kind == "quantization" else AttackSpec.parse(kind, **options)
     if idle := _without_effect(kind, spec):
         verb = "has" if len(idle) == 1 else "have"
-        click.echo(f"robustcf: {' and '.join(idle)} {verb} no effect on {kind}", err=True)
-    trained = RunDir(run)
-    trained.factors()
-    target = trained.target(trained.split(data_dir), part)
+        say(f"robustcf: {' and '.join(idle)} {verb} no effect on {kind}")
+    trained = opened.trained()
+    target = trained.target(opened.split(trained), part)
+    say_capped(cutoffs, target.factors.n_items)
     if spec is None:
-        return _quantization(trained, target, ks or (10, 20))
+        return _quantization(trained, target, cutoffs)
     bar = sys.stderr.isatty()
-    result = measure(target, spec, threat, epsilons or None, ks or (10, 20), progress=bar)
+    result = measure(target, spec, threat, epsilons or None, cutoffs, progress=bar)
     alone = None
     if personal:
-        alone = measure(target, "personal", threat, result.curve.epsilons, ks or (10, 20))
+        alone = measure(target, "personal", threat, result.curve.epsilons, cutoffs)
     saved, replaced = trained.save(result)
     pictures = _draw(result, saved)
     data = {
@@ -285,14 +287,13 @@ def _draw(result: Result, saved: Path) -> list[str]:
 
 def _quantization(trained: RunDir, target: Target, ks: tuple[int, ...]) -> Report:
     from robustcf.robustness import quantization_table
-    from robustcf.runs.saved import FOLDER
     from robustcf.support.files import write_json
 
     found = quantization_table(target, ks)
     cutoffs = sorted(set(ks))
     words = ["quantization", *([target.part] if target.part != "test" else [])]
     name = "-".join([*words, "k" + "_".join(map(str, cutoffs))])
-    saved = trained.path / FOLDER / f"{name}.json"
+    saved = trained.results_folder() / f"{name}.json"
     saved.parent.mkdir(parents=True, exist_ok=True)
     protocol = found[0].metrics.protocol
     data: dict[str, Any] = {

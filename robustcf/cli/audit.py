@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import ListCommand, Report, reports, run_data_option, table
-from robustcf.cli.sources import is_run, open_source, other_version, source_options
+from robustcf.cli.common import SEED, ListCommand, Report, out_option, reports, table
+from robustcf.cli.sources import (
+    Runs,
+    is_run,
+    open_source,
+    other_version,
+    run_options,
+    source_options,
+)
 from robustcf.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--interactions", metavar="FILE", help="The pairs that the embeddings were fit on.")
 @click.option("--test", metavar="FILE", help="Held-out pairs to judge by.")
 @click.option("--against", metavar="OTHER", help="Another version, to compare lists with.")
-@click.option("--out", metavar="FILE", help="Write the page here, one HTML file.")
+@out_option("Write the page here, one HTML file.", "FILE")
 @click.option("--only", multiple=True, metavar="CHECK...", help="Run these checks alone.")
 @click.option("--no-attack", is_flag=True, help="Leave out the attack and the certificate.")
 @click.option(
@@ -45,8 +52,8 @@ if TYPE_CHECKING:
     metavar="CHECK=VALUE...",
     help="Exit with 1 if the number of a check is below (where lower is better: above) this.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of samples and noise.")
-@run_data_option
+@click.option("--seed", type=SEED, default=0, help="Of samples and noise.")
+@run_options
 @source_options
 @reports
 def audit(
@@ -62,8 +69,8 @@ def audit(
     fail_on: tuple[str, ...],
     fail_under: tuple[str, ...],
     seed: int,
-    data_dir: str | None,
     how: dict[str, Any],
+    opened: Runs,
 ) -> Report:
     """Check the embeddings of any recommender: what is safe about them, and what is not.
 
@@ -77,18 +84,20 @@ def audit(
     checks = thresholds_from(thresholds) if thresholds else CHECKS
     floors = dict(_floor(word) for word in fail_under)
     _known((*only, *fail_on, *floors))
-    opened = open_source(source, interactions, test, how, data_dir=data_dir)
-    other = None if against is None else other_version(against, opened, interactions, how)
+    subject = open_source(source, interactions, test, how, opened)
+    other = None
+    if against is not None:
+        other = other_version(against, subject.target, interactions, how, opened)
     with _steps(len(only or checks)) as step:
         found = run_audit(
-            opened.target,
+            subject.target,
             against=other,
             attack=not no_attack,
             size=size,
             checks=checks,
             only=only or None,
-            caveats=opened.caveats,
-            source=opened.words,
+            caveats=subject.caveats,
+            source=subject.words,
             seed=seed,
             step=step,
             progress=sys.stderr.isatty(),
@@ -101,11 +110,11 @@ def audit(
 
 @click.command(cls=ListCommand)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option("--out", required=True, metavar="FILE", help="The page, one HTML file.")
+@out_option("The page, one HTML file.", "FILE", required=True)
 @click.option("--no-attack", is_flag=True, help="Leave out the attack and the certificate.")
-@run_data_option
+@run_options
 @reports
-def report(runs: tuple[str, ...], out: str, no_attack: bool, data_dir: str | None) -> Report:
+def report(runs: tuple[str, ...], out: str, no_attack: bool, opened: Runs) -> Report:
     """The page of an audit for runs of our own, or for all runs of a sweep."""
     from robustcf.audit import CHECKS, write_page
     from robustcf.audit import audit as run_audit
@@ -114,9 +123,9 @@ def report(runs: tuple[str, ...], out: str, no_attack: bool, data_dir: str | Non
     audits = []
     with _steps(len(CHECKS) * len(folders)) as step:
         for folder in folders:
-            opened = open_source((folder,), None, None, {}, data_dir=data_dir)
+            subject = open_source((folder,), None, None, {}, opened)
             audits.append(
-                run_audit(opened.target, attack=not no_attack, source=opened.words, step=step)
+                run_audit(subject.target, attack=not no_attack, source=subject.words, step=step)
             )
     page = str(write_page(audits, out))
     text = "\n\n".join(f"{one.source}\n{_text(one)}" for one in audits)

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from robustcf.cli.common import (
+    SEED,
     ListCommand,
+    OpenedRun,
     Report,
     cutoffs_option,
+    opens_run,
     reports,
     row_unit_options,
-    run_data_option,
+    say_capped,
     side_option,
     table,
 )
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=ListCommand)
-@click.argument("run")
 @click.option(
     "--epsilons",
     type=float,
@@ -48,13 +50,11 @@ if TYPE_CHECKING:
     help="Also run the worst attack on each user alone (slower): the true value lies between it "
     "and the certificate.",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the noise."
-)
-@run_data_option
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the noise.")
+@opens_run()
 @reports
 def certify(
-    run: str,
+    opened: OpenedRun,
     epsilons: tuple[float, ...],
     unit: str,
     side: str,
@@ -62,7 +62,6 @@ def certify(
     bound: str,
     personal: bool,
     seed: int,
-    data_dir: str | None,
 ) -> Report:
     """Certify the rankings of RUN when every row of its factors moves by at most epsilon.
 
@@ -73,7 +72,6 @@ def certify(
     """
     from robustcf.robustness import Threat, certified_radii, measure
     from robustcf.robustness.table import CERTIFIED_SIZES
-    from robustcf.runs import RunDir
     from robustcf.studies.plots import plot_curves
     from robustcf.support.checks import check_cutoffs, check_epsilons
     from robustcf.support.files import write_arrays
@@ -81,9 +79,9 @@ def certify(
     sizes = check_epsilons(epsilons or CERTIFIED_SIZES)
     cutoffs = check_cutoffs(ks or (10, 20))
     threat = Threat(unit=unit, side=side, knowledge="labels")
-    trained = RunDir(run)
-    trained.factors()
-    target = trained.target(trained.split(data_dir))
+    trained = opened.trained()
+    target = trained.target(opened.split(trained))
+    say_capped(cutoffs, target.factors.n_items)
     if target.part == "train":  # an imported run without test pairs: those it was fit on count
         threat = dataclasses.replace(threat, knowledge="data")
     result = measure(target, "certificate", threat, sizes, cutoffs, bound=bound)

@@ -11,14 +11,20 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from robustcf.errors import InputError, Interrupted, WriteError
+from robustcf.support.reading import parse_json
 from robustcf.support.tables import Table, meant
+
+if TYPE_CHECKING:
+    from robustcf.data import Split
+    from robustcf.runs import RunDir
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -35,6 +41,16 @@ class Report:
     failed: str = ""
 
 
+class Stopped(Exception):
+    """A command was stopped from outside; click would print an empty line for its own exception."""
+
+
+def say(line: str) -> None:
+    """A line on stderr; where it cannot be written, nobody reads it, and work goes on."""
+    with suppress(OSError):
+        click.echo(line, err=True)
+
+
 def reports(function: Callable[..., Report | None]) -> Callable[..., None]:
     """Give a command ``--json`` and ``--debug``, and print the report that it returns."""
 
@@ -44,17 +60,36 @@ def reports(function: Callable[..., Report | None]) -> Callable[..., None]:
     )
     @functools.wraps(function)
     def command(*args: Any, as_json: bool, **kwargs: Any) -> None:
-        with redirect_stdout(sys.stderr):
-            report = function(*args, **kwargs)
+        try:
+            with redirect_stdout(sys.stderr):
+                report = function(*args, **kwargs)
+        except Interrupted as error:
+            raise Stopped(str(error)) from error
+        except KeyboardInterrupt as error:
+            raise Stopped(
+                "interrupted, what was finished before is kept: start it again"
+            ) from error
         if report is not None:
-            click.echo(to_json(report.data) if as_json else report.text)
+            _print(to_json(report.data) if as_json else report.text)
             if report.failed:
-                click.echo(f"robustcf: {report.failed}", err=True)
+                say(f"robustcf: {report.failed}")
                 click.get_current_context().exit(1)
         elif as_json:  # a group that hands over to a subcommand has nothing to say itself
             raise click.UsageError("--json belongs behind the subcommand")
 
     return command
+
+
+def _print(text: str) -> None:
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise WriteError(
+            f"the output cannot be written ({error.strerror}): send it to another place; what the "
+            "command wrote into files is there"
+        ) from error
 
 
 class NameOf(click.ParamType):  # type: ignore[type-arg]
@@ -174,7 +209,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[i
 _SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 _DATA_OPTIONS: tuple[Callable[[Command], Command], ...] = (
     click.option("--data-dir", metavar="DIR", help="Look here first, and download to here."),
-    click.option("--no-download", is_flag=True, help="Never fetch a missing file."),
+    click.option(
+        "--download/--no-download",
+        default=None,
+        help="Fetch a missing file (the default, but with --resume).",
+    ),
     click.option("--user-col", metavar="COL", help="Own table: user column (name, or number)."),
     click.option("--item-col", metavar="COL", help="Own table: item column."),
     click.option("--rating-col", metavar="COL", help="Own table: rating column."),
@@ -197,18 +236,20 @@ _DATA_OPTIONS: tuple[Callable[[Command], Command], ...] = (
     click.option("--test-file", metavar="FILE", help="Own data: a file for test."),
 )
 _DATA_NAMES = (
-    *("data_dir", "no_download", "user_col", "item_col", "rating_col", "time_col", "min_rating"),
+    *("data_dir", "download", "user_col", "item_col", "rating_col", "time_col", "min_rating"),
     *("k_core", "split", "test_ratio", "valid_ratio", "valid_file", "test_file"),
 )
 
 
 def data_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of ``robustcf.data.load``; the command gets them as one dict, ``data``."""
+    """Add the options of ``robustcf.data.load``; the command gets them as one dict, ``data``.
+
+    What was not given is None there: see :func:`load_arguments`.
+    """
 
     @functools.wraps(function)
     def command(*args: Any, **kwargs: Any) -> Any:
         data = {name: kwargs.pop(name) for name in _DATA_NAMES}
-        data["download"] = not data.pop("no_download")
         return function(*args, data=data, **kwargs)
 
     for option in reversed(_DATA_OPTIONS):
@@ -268,11 +309,104 @@ side_option = click.option(
 )
 cutoffs_option = click.option(
     "--k", "ks", type=click.IntRange(min=1), multiple=True, metavar="K...",
-    help="Cutoffs of the metrics (default 10 20).",
+    help="Cutoffs of the metrics (default 10 20); beyond the catalogue: all items.",
 )  # fmt: skip
-run_data_option = click.option(
-    "--data-dir", metavar="DIR", help="Where the run's data are, if they have moved."
+
+
+def say_capped(ks: Sequence[int], n_items: int) -> None:
+    """One line on stderr for cutoffs beyond the catalogue: they count all items."""
+    beyond = sorted({k for k in ks if k > n_items})
+    if beyond:
+        words = " and ".join(map(str, beyond))
+        say(f"robustcf: k {words} is beyond the catalogue: all {n_items:,} items count")
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A run that a command was given, and what the user said about where its data are.
+
+    Args:
+        path: the run directory.
+        allow_unfinished: whether its training may have been interrupted.
+        places: the arguments of :meth:`robustcf.runs.base.RunBase.split`.
+    """
+
+    path: str
+    allow_unfinished: bool
+    places: Mapping[str, Any]
+
+    def trained(self, *, allow_code: bool = False) -> RunDir:
+        """The run of a recommender; an error unless it is finished, before any data are read."""
+        from robustcf.runs import RunDir
+
+        run = RunDir(self.path, allow_unfinished=self.allow_unfinished, allow_code=allow_code)
+        run.factors()
+        return run
+
+    def split(self, run: RunDir) -> Split:
+        """Its data."""
+        return run.split(**self.places)
+
+
+unfinished_option = click.option(
+    "--allow-unfinished",
+    is_flag=True,
+    help="Use a run whose training was interrupted, as it is.",
 )
+code_option = click.option(
+    "--allow-code",
+    is_flag=True,
+    help="Import the modules that the run names, if it was trained with code of somebody's own.",
+)
+PLACE_OPTIONS: tuple[Callable[[Command], Command], ...] = (
+    click.option("--data-dir", metavar="DIR", help="Look here first for the data of the run."),
+    click.option("--download", is_flag=True, help="Fetch data of the run that are missing."),
+    click.option(
+        "--dataset", metavar="PATH", help="Own data: where they are now, if they have moved."
+    ),
+)
+_FILE_OPTIONS: tuple[Callable[[Command], Command], ...] = (
+    click.option("--valid-file", metavar="FILE", help="Own data: likewise the file for valid."),
+    click.option("--test-file", metavar="FILE", help="Own data: likewise the file for test."),
+)
+
+
+def opens_run(*, own_parts: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the argument RUN and all that concerns opening it, as one ``opened``.
+
+    Args:
+        own_parts: whether valid and test can be files of their own.
+    """
+    options = (*PLACE_OPTIONS, *(_FILE_OPTIONS if own_parts else ()))
+    names = ["data_dir", "download", "dataset", *(["valid_file", "test_file"] * own_parts)]
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def command(*args: Any, run: str, allow_unfinished: bool, **kwargs: Any) -> Any:
+            places = {name: kwargs.pop(name) for name in names}
+            opened = OpenedRun(run, allow_unfinished, places)
+            return function(*args, opened=opened, **kwargs)
+
+        for option in reversed((click.argument("run"), unfinished_option, *options)):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _not_empty(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not value.strip():
+        raise click.BadParameter("must be a name, got an empty one")
+    return value
+
+
+def out_option(what: str, metavar: str = "DIR", *, required: bool = False) -> Callable[..., Any]:
+    """``--out``: where a command writes; an empty name is refused."""
+    return click.option("--out", metavar=metavar, required=required, callback=_not_empty, help=what)
+
+
+#: Seeds are numbers of 63 bits.
+SEED = click.IntRange(0, 2**63 - 1)
 
 
 def load_arguments(
@@ -281,7 +415,7 @@ def load_arguments(
     """The arguments of ``robustcf.data.load`` from what was typed: paths that stay valid."""
     from robustcf.data.catalog import find
 
-    options = {key: value for key, value in data.items() if value is not None}
+    options = {"download": True} | {k: value for k, value in data.items() if value is not None}
     options["seed"] = split_seed
     if find(dataset) is None and os.path.exists(os.path.expanduser(dataset)):
         dataset = os.path.abspath(os.path.expanduser(dataset))
@@ -299,10 +433,19 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         if not equals:
             raise click.UsageError(f"--set needs KEY=VALUE, got {setting!r}")
         try:
-            values[key.replace("-", "_")] = json.loads(text)
-        except json.JSONDecodeError:
+            values[key.replace("-", "_")] = parse_json(text)
+        except InputError:
             values[key.replace("-", "_")] = text
     return values
+
+
+def say_replaced(run: Any) -> None:
+    """Say that a run took the place of one that had come to nothing."""
+    if run.replaced:
+        say(
+            f"robustcf: {run.path} held a run that ended before its first checkpoint; it was "
+            "written over"
+        )
 
 
 def free_folder(name: str) -> Path:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from robustcf.cli.common import Report, reports, table
+from robustcf.cli.common import SEED, Report, reports, table, unfinished_option
 
 if TYPE_CHECKING:
     from robustcf.studies.comparison import Comparison
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     "that all runs have: auto, joint, with labels).",
 )
 @click.option("--metric", default="ndcg@10", show_default=True, help="What to compare by.")
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of resamples."
-)
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of resamples.")
 @click.option(
     "--resamples",
     type=click.IntRange(min=1),
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Confidence level; tests use 1 minus this as their level.",
 )
+@unfinished_option
 @reports
 def compare(
     runs: tuple[str, ...],
@@ -46,6 +45,7 @@ def compare(
     seed: int,
     resamples: int,
     confidence: float,
+    allow_unfinished: bool,
 ) -> Report:
     """Compare RUNs by the attack curves that 'robustcf attack' saved in them.
 
@@ -56,7 +56,7 @@ def compare(
     from robustcf.studies.comparison import METHOD
     from robustcf.studies.comparison import compare as compare_groups
 
-    opened = [open_run(run) for run in runs]
+    opened = [open_run(run, allow_unfinished=allow_unfinished) for run in runs]
     curves = common_curves(opened, attack)
     groups = group_runs(opened)
     if len(groups) < 2:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import Report, data_options, reports, table
+from robustcf.cli.common import SEED, Report, data_options, reports, table
 from robustcf.errors import DataError, DownloadError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def datasets(context: click.Context, data_dir: str | None) -> Report | None:
 @click.argument("name")
 @click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=SEED,
     default=0,
     show_default=True,
     help="Seed of the random split.",
@@ -64,7 +64,7 @@ def info(name: str, seed: int, data: dict[str, Any]) -> Report:
     from robustcf.data import load
     from robustcf.data.catalog import find
 
-    split = load(name, seed=seed, **data)
+    split = load(name, seed=seed, **{**data, "download": data["download"] is not False})
     facts = _facts(split, find(name))
     return Report(facts, _describe(split, facts))
 

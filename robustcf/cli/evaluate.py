@@ -6,12 +6,18 @@ from typing import Literal
 
 import click
 
-from robustcf.cli.common import ListCommand, Report, reports
+from robustcf.cli.common import ListCommand, OpenedRun, Report, opens_run, reports, say_capped
 
 
 @click.command(cls=ListCommand)
-@click.argument("run")
-@click.option("--k", "ks", type=int, multiple=True, metavar="K...", help="Cutoffs (default 10 20).")
+@click.option(
+    "--k",
+    "ks",
+    type=int,
+    multiple=True,
+    metavar="K...",
+    help="Cutoffs (default 10 20); beyond the catalogue: all items.",
+)
 @click.option(
     "--part", type=click.Choice(["test", "valid"]), default="test", show_default=True,
     help="The held-out pairs to compare with.",
@@ -22,20 +28,20 @@ from robustcf.cli.common import ListCommand, Report, reports
     multiple=True,
     help="Leave the items of these parts out of the ranking (overrides the protocol).",
 )
-@click.option("--data-dir", metavar="DIR", help="Look here first for the data of the run.")
+@opens_run()
 @reports
 def evaluate(
-    run: str,
+    opened: OpenedRun,
     ks: tuple[int, ...],
     part: Literal["test", "valid"],
     mask: tuple[str, ...],
-    data_dir: str | None,
 ) -> Report:
     """Evaluate the factors of RUN: full ranking, the protocol of its data set."""
-    from robustcf.runs import RunDir
+    from robustcf.support.checks import check_cutoffs
 
-    opened = RunDir(run)
-    opened.factors()  # a run without them is an error before any data are read
-    cutoffs = ks or (10, 20)
-    report = opened.evaluate(opened.split(data_dir), cutoffs, part=part, mask=mask or None)
-    return Report({"run": run, report.protocol.part: report.as_dict()}, str(report))
+    cutoffs = check_cutoffs(ks or (10, 20))
+    trained = opened.trained()
+    split = opened.split(trained)
+    report = trained.evaluate(split, cutoffs, part=part, mask=mask or None)
+    say_capped(cutoffs, split.n_items)
+    return Report({"run": opened.path, report.protocol.part: report.as_dict()}, str(report))

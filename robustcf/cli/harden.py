@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import ListCommand, Report, reports, run_data_option, table
-from robustcf.cli.sources import Opened, is_run, open_source, read_source, source_options
+from robustcf.cli.common import ListCommand, Report, out_option, reports, say, table
+from robustcf.cli.sources import (
+    Opened,
+    Runs,
+    is_run,
+    open_source,
+    read_source,
+    run_options,
+    source_options,
+)
 from robustcf.errors import InputError
 
 if TYPE_CHECKING:
     from robustcf.adapters import Imported
     from robustcf.factors import Factors
+    from robustcf.metrics.evaluate import Part
     from robustcf.robustness import Hardened, Target
 
 _WARNING = (
@@ -29,8 +38,8 @@ _WARNING = (
 @click.option(
     "--valid", metavar="FILE", help="Held-out pairs to choose by, not those you report on."
 )
-@click.option("--out", required=True, metavar="FILE", help="The new file, in SOURCE's format.")
-@run_data_option
+@out_option("The new file, in SOURCE's format.", "FILE", required=True)
+@run_options
 @source_options
 @reports
 def harden(
@@ -38,8 +47,8 @@ def harden(
     interactions: str | None,
     valid: str | None,
     out: str,
-    data_dir: str | None,
     how: dict[str, Any],
+    opened: Runs,
 ) -> Report:
     """Write embeddings with (nearly) the same rankings that hold better under attack.
 
@@ -55,21 +64,21 @@ def harden(
         if valid is not None:
             raise click.UsageError("--valid needs --interactions")
         return _gauge_alone(read_source(source, how), target)
-    opened = _judged(source, interactions, valid, how, data_dir)
+    subject = _judged(source, interactions, valid, how, opened)
     from robustcf.robustness import harden_by_trial
 
-    best, tried, chosen = harden_by_trial(opened.target, step=_say)
-    _write(opened.imported, best.factors, target)
-    serving = _serving(opened.target, best)
+    best, tried, chosen = harden_by_trial(subject.target, step=_say)
+    _write(subject.imported, best.factors, target)
+    serving = _serving(subject.target, best)
     data = {
         "out": str(target),
         "chosen": chosen.as_dict(),
         "tried": [trial.as_dict() for trial in tried],
         "serving": serving,
-        "judged_by": opened.target.part,
+        "judged_by": subject.target.part,
         "warning": _WARNING,
     }
-    return Report(data, _text(opened, tried, chosen, serving, target))
+    return Report(data, _text(subject, tried, chosen, serving, target))
 
 
 def _gauge_alone(imported: Imported, target: Path) -> Report:
@@ -93,20 +102,17 @@ def _judged(
     interactions: str | None,
     valid: str | None,
     how: dict[str, Any],
-    data_dir: str | None,
+    opened: Runs,
 ) -> Opened:
-    """The source, judged by pairs to choose by."""
-    opened = open_source(source, interactions, valid, how, data_dir=data_dir)
-    if opened.imported is not None:
-        return opened
-    from dataclasses import replace
-
-    from robustcf.runs import RunDir
-
-    run = RunDir(source[0])
-    split = opened.target.split
-    part = "train" if run.fit_on != "train" or not len(split.valid) else "valid"
-    return replace(opened, target=run.target(split, part))  # type: ignore[arg-type]
+    """The source, judged by pairs to choose by: of a run, those it was not fit on, but test."""
+    if not is_run(source):
+        return open_source(source, interactions, valid, how, opened)
+    if interactions is not None or valid is not None:
+        raise InputError(f"{source[0]} is a run: leave --interactions and --valid out")
+    run = opened(source[0]).trained()
+    split = opened(source[0]).split(run)
+    part: Part = "valid" if run.fit_on == "train" and len(split.valid) else "train"
+    return Opened(run.target(split, part), None, (), f"run {run.path}, {split.name}")
 
 
 def _write(imported: Imported | None, factors: Factors, target: Path) -> None:
@@ -134,11 +140,11 @@ def _serving(before: Target, after: Target) -> dict[str, dict[str, float]]:
 
 def _say(name: str) -> None:
     if sys.stderr.isatty():
-        click.echo(f"trying: {name}", err=True)
+        say(f"trying: {name}")
 
 
 def _text(
-    opened: Opened,
+    subject: Opened,
     tried: list[Hardened],
     chosen: Hardened,
     serving: dict[str, dict[str, float]],
@@ -160,11 +166,11 @@ def _text(
         (f"  {word}", *(f"{numbers[name]:.3f}" for name in ("int8", "int4", "cosine")))
         for word, numbers in serving.items()
     ]
-    part = opened.target.part
+    part = subject.target.part
     by = "the pairs it was fit on" if part == "train" else "held-out pairs to choose by"
     return "\n".join(
         [
-            *(f"! {caveat}" for caveat in opened.caveats),
+            *(f"! {caveat}" for caveat in subject.caveats),
             f"NDCG@10, judged by {by}; joint attack, sizes in median row norms",
             table(header, rows),
             "share of the exact top 10 that stays",

@@ -1,15 +1,19 @@
 """Entry point: the command group, and what becomes of errors.
 
 Exit codes: 0 done, 1 failed with a one-line reason (``--debug`` shows the traceback), 2 wrong
-usage.
+usage, 130 stopped by Ctrl-C, 143 stopped by SIGTERM.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import TextIO
 
 import click
 
@@ -17,7 +21,7 @@ from robustcf import __version__
 from robustcf.cli.attack import attack
 from robustcf.cli.audit import audit, report
 from robustcf.cli.certify import certify
-from robustcf.cli.common import to_json
+from robustcf.cli.common import Stopped, say, to_json
 from robustcf.cli.compare import compare
 from robustcf.cli.datasets import datasets
 from robustcf.cli.evaluate import evaluate
@@ -31,8 +35,14 @@ from robustcf.cli.tune import tune
 from robustcf.cli.vision import vision
 from robustcf.errors import RobustcfError
 
+_CODES = """Exit codes: 0 done; 1 failed, with the reason in one line; 2 wrong usage; 130 stopped
+by Ctrl-C; 143 stopped by SIGTERM."""
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+@click.group(
+    epilog=_CODES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="robustcf")
 def cli() -> None:
     """Robust collaborative filtering: measure, prove and improve how rankings hold under attack."""
@@ -60,7 +70,39 @@ for command in (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command line and exit with its code."""
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    signal.signal(signal.SIGTERM, _terminated)
+    code = run(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(_flushed(code))
+
+
+# Signals that asked to stop, other than Ctrl-C.
+_signals: list[int] = []
+
+
+def _terminated(number: int, frame: object) -> None:
+    """SIGTERM stops what Ctrl-C stops, in the same orderly way."""
+    _signals.append(number)
+    raise KeyboardInterrupt
+
+
+def _flushed(code: int) -> int:
+    """Write what is still in the buffers now: at its end, Python would fail with a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError as error:
+            _discard(stream)
+            if code == 0 and not isinstance(error, BrokenPipeError):
+                say(f"robustcf: the output cannot be written ({error.strerror})")
+            code = code or 1
+    return code
+
+
+def _discard(stream: TextIO) -> None:
+    """What is left in a buffer goes nowhere, without a word."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -69,8 +111,10 @@ def run(arguments: Sequence[str]) -> int:
         # Outside standalone mode click hands back the code of --help and --version as a value.
         code = cli.main(list(arguments), prog_name="robustcf", standalone_mode=False)
         return code if isinstance(code, int) else 0
-    except click.exceptions.Abort:
-        return _fail(arguments, "interrupted", 130)
+    except Stopped as error:
+        return _fail(arguments, str(error), _stop_code())
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        return _fail(arguments, "interrupted", _stop_code())
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()  # the help, as it is laid out
         return error.exit_code
@@ -81,10 +125,17 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(arguments, error.format_message(), error.exit_code)
     except BrokenPipeError:
         # Whoever read our output has left (head, less): nothing to say, and nobody to say it to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard(sys.stdout)
         return 1
-    except (RobustcfError, OSError) as error:
+    except RobustcfError as error:
         return _fail(arguments, str(error), 1)
+    except OSError as error:
+        # Files have names: without one, it is what --help or --version print.
+        nameless = error.errno == errno.ENOSPC and error.filename is None
+        words = f"the output cannot be written ({error.strerror})" if nameless else str(error)
+        return _fail(arguments, words, 1)
+    except MemoryError:
+        return _fail(arguments, "there is not enough memory: ask for less, or use less data", 1)
     except Exception as error:
         reason = f"internal error, {type(error).__name__}: {error}"
         hint = "" if "--debug" in arguments else " (--debug shows where)"
@@ -95,7 +146,13 @@ def _fail(arguments: Sequence[str], reason: str, code: int) -> int:
     line = " ".join(reason.split())
     if "--debug" in arguments and code == 1:
         traceback.print_exc()
-    click.echo(f"robustcf: {line}", err=True)
+    say(f"robustcf: {line}")
     if "--json" in arguments:
-        click.echo(to_json({"error": line}))
+        with suppress(OSError):
+            click.echo(to_json({"error": line}))
     return code
+
+
+def _stop_code() -> int:
+    """128 and the number of the signal, as shells have it: 143 for SIGTERM, 130 for Ctrl-C."""
+    return 128 + (_signals[-1] if _signals else signal.SIGINT)

@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import ListCommand, Report, reports
+from robustcf.cli.common import (
+    ListCommand,
+    OpenedRun,
+    Report,
+    code_option,
+    opens_run,
+    reports,
+    say_capped,
+)
 
 if TYPE_CHECKING:
     from robustcf.data.interactions import Labels
 
 
 @click.command(cls=ListCommand)
-@click.argument("run")
 @click.option("--user", "users", multiple=True, metavar="LABEL...", help="Users of the run.")
 @click.option(
     "--items", multiple=True, metavar="LABEL...", help="Instead: the items of a new user."
@@ -27,14 +34,15 @@ if TYPE_CHECKING:
     show_default=True,
     help="Items per user.",
 )
-@click.option("--data-dir", metavar="DIR", help="Look here first for the data of the run.")
+@opens_run()
+@code_option
 @reports
 def recommend(
-    run: str,
+    opened: OpenedRun,
     users: tuple[str, ...],
     items: tuple[str, ...],
     k: int,
-    data_dir: str | None,
+    allow_code: bool,
 ) -> Report:
     """Recommend items to users of RUN, or to a new user who has some items.
 
@@ -43,19 +51,20 @@ def recommend(
     """
     if bool(users) == bool(items):
         raise click.UsageError("give either --user or --items")
-    from robustcf.runs import RunDir
+    from robustcf.support.checks import check_cutoff
 
-    opened = RunDir(run)
-    opened.factors()
-    split = opened.split(data_dir)
+    check_cutoff("k", k)
+    trained = opened.trained(allow_code=allow_code)
+    split = opened.split(trained)
+    say_capped((k,), split.n_items)
     from robustcf.metrics.recommend import recommend_to
 
     if users:
         ids = [_id("user", label, split.user_labels, split.n_users) for label in users]
-        found = recommend_to(opened.factors(), split.train_full, ids, k)
+        found = recommend_to(trained.factors(), split.train_full, ids, k)
     else:
         ids = [_id("item", label, split.item_labels, split.n_items) for label in items]
-        found = [opened.fold_in(split, ids, k)]
+        found = [trained.fold_in(split, ids, k)]
     names = list(users) if users else ["new user"]
     lists: list[dict[str, Any]] = [
         {
@@ -69,7 +78,7 @@ def recommend(
         f"{name}: " + ", ".join(str(item) for item in entry["items"])
         for name, entry in zip(names, lists, strict=True)
     )
-    return Report({"run": run, "k": k, "recommendations": lists}, text)
+    return Report({"run": opened.path, "k": k, "recommendations": lists}, text)
 
 
 def _id(kind: str, label: str, labels: Labels | None, count: int) -> int:

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from robustcf.cli.common import PLACE_OPTIONS, OpenedRun, unfinished_option
 from robustcf.errors import InputError
 
 if TYPE_CHECKING:
     from robustcf.adapters import Imported
     from robustcf.factors import Factors
     from robustcf.robustness import Target
+
+Runs = Callable[[str], OpenedRun]
 
 READING = (
     *("user_key", "item_key", "user_bias_key", "item_bias_key", "id_key", "vector_key"),
@@ -63,6 +66,23 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
 )
 
 
+def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of opening a run; the command gets them as one function, ``opened``."""
+
+    @functools.wraps(function)
+    def command(*args: Any, allow_unfinished: bool, **kwargs: Any) -> Any:
+        places = {name: kwargs.pop(name) for name in ("data_dir", "download", "dataset")}
+
+        def opened(path: str) -> OpenedRun:
+            return OpenedRun(path, allow_unfinished, places)
+
+        return function(*args, opened=opened, **kwargs)
+
+    for option in reversed((unfinished_option, *PLACE_OPTIONS)):
+        command = option(command)
+    return command
+
+
 def source_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of reading and matching; the command gets them as one dict, ``how``."""
 
@@ -106,15 +126,14 @@ def open_source(
     interactions: str | None,
     held_out: str | None,
     how: dict[str, Any],
-    *,
-    data_dir: str | None = None,
+    opened: Runs,
 ) -> Opened:
     """A run, or factors from elsewhere matched with their interactions."""
     from robustcf.adapters import match, smell
     from robustcf.robustness import Target
 
     if is_run(source):
-        return _open_run(source[0], interactions, data_dir)
+        return _open_run(opened(source[0]), interactions)
     if interactions is None:
         raise InputError(
             f"{' '.join(source)} holds embeddings and no pairs: give those they were fit on with "
@@ -134,31 +153,31 @@ def open_source(
     return Opened(target, imported, caveats, said)
 
 
-def other_version(source: str, opened: Opened, interactions: str | None, how: Any) -> Factors:
+def other_version(
+    source: str, target: Target, interactions: str | None, how: dict[str, Any], opened: Runs
+) -> Factors:
     """The factors of another version, rows in the order of the one that is open."""
     from robustcf.adapters import match
     from robustcf.adapters.writing import in_label_order
 
     if is_run((source,)):
-        from robustcf.runs import RunDir
-
-        return RunDir(source).factors()
+        return opened(source).trained().factors()
     imported = read_source((source,), how)
     if interactions is None:
         return imported.factors
     split, _ = match(imported, interactions, **{name: how[name] for name in MATCHING})
     theirs, _ = in_label_order(imported.factors, split)
-    return rows_like(theirs, opened)
+    return rows_like(theirs, target)
 
 
-def rows_like(factors: Factors, opened: Opened) -> Factors:
+def rows_like(factors: Factors, target: Target) -> Factors:
     """Rows in label order, put in the order of the open target."""
     import numpy as np
     import torch
 
     from robustcf.factors import Factors
 
-    split = opened.target.split
+    split = target.split
     parts = []
     for labels, part in zip((split.user_labels, split.item_labels), factors, strict=True):
         if labels is None or len(labels) != len(part):
@@ -175,18 +194,14 @@ def is_run(source: tuple[str, ...]) -> bool:
     return len(source) == 1 and (Path(source[0]) / "config.json").is_file()
 
 
-def _open_run(path: str, interactions: str | None, data_dir: str | None) -> Opened:
-    from robustcf.runs import RunDir
-
+def _open_run(opened: OpenedRun, interactions: str | None) -> Opened:
     if interactions is not None:
         raise InputError(
-            f"{path} is a run and knows its pairs: leave --interactions and --test out"
+            f"{opened.path} is a run and knows its pairs: leave --interactions and --test out"
         )
-    run = RunDir(path)
-    run.factors()
-    split = run.split(data_dir)
-    target = run.target(split)
-    return Opened(target, None, (), f"run {run.path}, {split.name}")
+    run = opened.trained()
+    split = opened.split(run)
+    return Opened(run.target(split), None, (), f"run {run.path}, {split.name}")
 
 
 def _columns(given: tuple[str, ...]) -> tuple[int, ...] | None:

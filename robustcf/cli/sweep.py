@@ -9,12 +9,14 @@ from typing import Any
 import click
 
 from robustcf.cli.common import (
+    SEED,
     ListCommand,
     NameOf,
     Report,
     budget_option,
     data_options,
     load_arguments,
+    out_option,
     parse_settings,
     reports,
     table,
@@ -43,7 +45,7 @@ from robustcf.support.registry import MODELS
 )
 @click.option(
     "--seeds",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 1000),
     default=5,
     show_default=True,
     help="How many training seeds per setting: 0, 1, ...",
@@ -77,12 +79,14 @@ from robustcf.support.registry import MODELS
 @click.option(
     "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A training setting of all runs."
 )
-@click.option("--split-seed", type=int, default=0, show_default=True, help="Seed of a drawn split.")
+@click.option(
+    "--split-seed", type=SEED, default=0, show_default=True, help="Seed of a drawn split."
+)
 @click.option(
     "--threads", type=int, help="Threads per run (default: the cores shared by the jobs)."
 )
 @click.option("--jobs", type=int, default=1, show_default=True, help="Runs at a time.")
-@click.option("--out", metavar="DIR", required=True, help="The folder; a stopped sweep goes on.")
+@out_option("The folder; a stopped sweep goes on.", required=True)
 @data_options
 @reports
 def sweep(
@@ -126,7 +130,9 @@ def sweep(
         budget=budget,
         preset=preset,
         changes=parse_settings(settings),
-        threads=threads or kept_threads(out) or max(1, (os.cpu_count() or 1) // max(1, jobs)),
+        threads=threads
+        if threads is not None
+        else kept_threads(out) or max(1, (os.cpu_count() or 1) // max(1, jobs)),
     )
     summary = run_sweep(plan, out, jobs=jobs, progress=sys.stderr.isatty())
     sizes = [f"{size:g}" for size in plan.epsilons]

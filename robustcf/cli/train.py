@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from robustcf.cli.common import (
+    SEED,
     NameOf,
     Report,
+    code_option,
     data_options,
     free_folder,
     load_arguments,
+    out_option,
     parse_settings,
     reports,
+    say,
+    say_replaced,
 )
 from robustcf.support.naming import counted
 from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
+
+if TYPE_CHECKING:
+    from robustcf.data import Split
+    from robustcf.runs import RunDir
 
 BASELINE = "\n      (a baseline without training: nothing that was trained did better on valid)"
 
@@ -97,12 +107,15 @@ BASELINE = "\n      (a baseline without training: nothing that was trained did b
 @click.option(
     "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any other training setting."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Training seed.")
-@click.option("--split-seed", type=int, default=0, show_default=True, help="Seed of a drawn split.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Training seed.")
+@click.option(
+    "--split-seed", type=SEED, default=0, show_default=True, help="Seed of a drawn split."
+)
 @click.option("--threads", type=int, help="CPU threads (default: all cores).")
 @click.option("--device", default="cpu", show_default=True, help="Torch device.")
-@click.option("--out", metavar="DIR", help="The run directory (default: a new one in runs/).")
+@out_option("The run directory (default: a new one in runs/).")
 @click.option("--resume", metavar="RUN", help="Go on with a run that was killed or interrupted.")
+@code_option
 @data_options
 @reports
 def train(
@@ -118,6 +131,7 @@ def train(
     device: str,
     out: str | None,
     resume: str | None,
+    allow_code: bool,
     data: dict[str, Any],
     **given: Any,
 ) -> Report:
@@ -127,9 +141,9 @@ def train(
     epochs was chosen on validation data; once you change a setting, the number is chosen again.
     For data that has no tuned preset, model and settings are searched for on validation data.
     """
-    if resume is not None and dataset is None:
-        return _resume(resume, data["data_dir"])
-    if dataset is None or resume is not None:
+    if resume is not None:
+        return _resume(resume, dataset, data, allow_code)
+    if dataset is None:
         raise click.UsageError("give either --dataset or --resume")
     from robustcf.data import load
     from robustcf.data.catalog import find
@@ -145,7 +159,7 @@ def train(
     changes |= parse_settings(settings)
     chosen = choose(name, model, reg, kind, changed=changes)
     if kind == "robust" and "valid" not in chosen.found:
-        click.echo(f"the robust preset is not tuned for {name}: {chosen.name} is used", err=True)
+        say(f"the robust preset is not tuned for {name}: {chosen.name} is used")
     if minutes is not None and not chosen.searches:
         raise click.UsageError("--minutes is for --preset auto, which searches")
     config = adapted(chosen.config, changes).replace(seed=seed)
@@ -166,22 +180,27 @@ def train(
     label = "-".join(chosen.name.split(".")[1:]).replace(":", ".") or chosen.name
     folder = Path(out) if out else free_folder(f"{Path(name).stem}-{label}-seed{seed}")
     run = RunDir.create(folder, run_config, split)
-    run.execute(split, progress=sys.stderr.isatty(), report=_say)
-    return _report(run)
+    say_replaced(run)
+    return _execute(run, split)
 
 
-def _say(line: str) -> None:
-    click.echo(line, err=True)
-
-
-def _resume(folder: str, data_dir: str | None) -> Report:
+def _resume(folder: str, dataset: str | None, data: Mapping[str, Any], allow_code: bool) -> Report:
+    """Go on with a run; its settings are its own, only where its data are may be said."""
     from robustcf.runs import RunDir
     from robustcf.support.runtime import set_threads
 
-    run = RunDir(folder)
-    if not run.complete:
-        set_threads(run.config.threads)
-        run.execute(run.split(data_dir), progress=sys.stderr.isatty(), report=_say)
+    run = RunDir(folder, allow_code=allow_code)
+    if run.complete:
+        return _report(run)
+    set_threads(run.config.threads)
+    places = {key: data[key] for key in ("data_dir", "valid_file", "test_file")}
+    split = run.split(dataset=dataset, download=bool(data["download"]), **places)
+    return _execute(run, split)
+
+
+def _execute(run: RunDir, split: Split) -> Report:
+    if run.execute(split, progress=sys.stderr.isatty(), report=say).interrupted:
+        raise run.interrupted()
     return _report(run)
 
 
@@ -214,7 +233,5 @@ def _text(result: dict[str, Any], run: Any) -> str:
             f"chosen out of {searched['trials']} trials in {searched['seconds']:.0f} s: "
             f"{searched['chosen']}{BASELINE if searched['baseline'] else ''}"
         )
-    if result["interrupted"]:
-        lines.append(f"interrupted; go on with: robustcf train --resume {run.path}")
     lines.append(f"run: {run.path}")
     return "\n".join(lines)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from robustcf.cli.common import Report, data_options, load_arguments, reports
+from robustcf.cli.common import SEED, Report, data_options, load_arguments, out_option, reports, say
 
 
 @click.command()
@@ -15,11 +15,13 @@ from robustcf.cli.common import Report, data_options, load_arguments, reports
     "--dataset", metavar="NAME|FILE", required=True, help="A known set, or a file of your own."
 )
 @click.option("--minutes", type=float, help="Time at most (default 5).")
-@click.option("--seed", type=int, default=0, show_default=True, help="Training seed.")
-@click.option("--split-seed", type=int, default=0, show_default=True, help="Seed of a drawn split.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Training seed.")
+@click.option(
+    "--split-seed", type=SEED, default=0, show_default=True, help="Seed of a drawn split."
+)
 @click.option("--threads", type=int, help="CPU threads (default: all cores).")
 @click.option("--device", default="cpu", show_default=True, help="Torch device.")
-@click.option("--out", metavar="FILE", required=True, help="The preset to write, a .json file.")
+@out_option("The preset to write, a .json file.", "FILE", required=True)
 @click.option("--resume", is_flag=True, help="Go on with a search that was stopped.")
 @data_options
 @reports
@@ -53,7 +55,7 @@ def tune(
         seed=seed,
         device=device_of(device),
         resume=resume,
-        report=lambda line: click.echo(line, err=True),
+        report=say,
     )
     chosen = found.summary()
     text = f"{found.table()}\n\n{chosen['chosen']}\npreset: {out}"

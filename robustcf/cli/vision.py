@@ -9,10 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import ListCommand, Report, free_folder, parse_settings, reports, table
+from robustcf.cli.common import (
+    SEED,
+    ListCommand,
+    OpenedRun,
+    Report,
+    free_folder,
+    opens_run,
+    out_option,
+    parse_settings,
+    reports,
+    say_replaced,
+    table,
+)
 from robustcf.support.naming import counted
 
 if TYPE_CHECKING:
+    from robustcf.vision.images import ImageSplit
     from robustcf.vision.runs import VisionRun
 
 
@@ -81,13 +94,19 @@ def vision(context: click.Context, data_dir: str | None) -> Report | None:
     "--valid-share", type=float, default=0.0, show_default=True,
     help="Share of train that is held out, to choose settings on.",
 )  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True, help="Training seed.")
-@click.option("--split-seed", type=int, default=0, show_default=True, help="Seed of a drawn split.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Training seed.")
+@click.option(
+    "--split-seed", type=SEED, default=0, show_default=True, help="Seed of a drawn split."
+)
 @click.option("--threads", type=int, help="CPU threads (default: all cores).")
 @click.option("--device", default="cpu", show_default=True, help="Where the tensors live.")
 @click.option("--data-dir", metavar="DIR", help="Look here first, and download to here.")
-@click.option("--no-download", is_flag=True, help="Never fetch a missing archive.")
-@click.option("--out", metavar="DIR", help="The run directory (default: a new one in runs/).")
+@click.option(
+    "--download/--no-download",
+    default=None,
+    help="Fetch a missing archive (the default, but with --resume).",
+)
+@out_option("The run directory (default: a new one in runs/).")
 @click.option("--resume", metavar="RUN", help="Go on with a run that was killed or interrupted.")
 @reports
 def train(
@@ -101,7 +120,7 @@ def train(
     threads: int | None,
     device: str,
     data_dir: str | None,
-    no_download: bool,
+    download: bool | None,
     out: str | None,
     resume: str | None,
     **given: Any,
@@ -111,9 +130,9 @@ def train(
     The defaults are the paper's recipe (WideResNet-16-10, 200 epochs), which wants a GPU; on a
     CPU try --dataset digits --depth 10 --width 1 --epochs 15.
     """
-    if resume is not None and dataset is None:
-        return _resume(resume, data_dir)
-    if dataset is None or resume is not None:
+    if resume is not None:
+        return _resume(resume, data_dir, dataset, bool(download))
+    if dataset is None:
         raise click.UsageError("give either --dataset or --resume")
     from robustcf.support.runtime import device_of, set_threads
     from robustcf.vision.config import VisionConfig, VisionRunConfig
@@ -128,8 +147,11 @@ def train(
         raise click.UsageError(f"--reg {config.reg} needs a --reg-weight above 0")
     device_of(device)
     data: dict[str, Any] = {
-        "size": size, "valid_share": valid_share, "seed": split_seed, "download": not no_download,
-    }  # fmt: skip
+        "size": size,
+        "valid_share": valid_share,
+        "seed": split_seed,
+        "download": download is not False,
+    }
     if data_dir is not None:
         data["data_dir"] = _absolute(data_dir)
     if os.path.exists(os.path.expanduser(dataset)):
@@ -138,16 +160,22 @@ def train(
     split = load_images(dataset, **data)
     folder = Path(out) if out else free_folder(f"{split.name}-{reg}-seed{seed}")
     run = VisionRun.create(folder, VisionRunConfig(dataset, data, config, threads, device), split)
-    run.execute(split, progress=sys.stderr.isatty())
-    return _report(run)
+    say_replaced(run)
+    return _execute(run, split)
 
 
-def _resume(folder: str, data_dir: str | None) -> Report:
+def _resume(folder: str, data_dir: str | None, dataset: str | None, download: bool) -> Report:
     from robustcf.vision.runs import VisionRun
 
     run = VisionRun(folder)
-    if not run.complete:
-        run.execute(run.split(data_dir), progress=sys.stderr.isatty())
+    if run.complete:
+        return _report(run)
+    return _execute(run, run.split(data_dir, dataset=dataset, download=download))
+
+
+def _execute(run: VisionRun, split: ImageSplit) -> Report:
+    if run.execute(split, progress=sys.stderr.isatty()).interrupted:
+        raise run.interrupted()
     return _report(run)
 
 
@@ -160,8 +188,6 @@ def _report(run: VisionRun) -> Report:
     if result["reg"] != "none":
         spent += f"; the penalty added {result['overhead']:.0%} to the time of everything else"
     lines += [spent, f"run: {run.path}"]
-    if result["interrupted"]:
-        lines.append(f"interrupted; go on with: robustcf vision train --resume {run.path}")
     return Report(result, "\n".join(lines))
 
 
@@ -181,7 +207,6 @@ def _measured(test: dict[str, Any]) -> str:
 
 
 @vision.command()
-@click.argument("run")
 @click.option(
     "--eps",
     type=float,
@@ -194,31 +219,28 @@ def _measured(test: dict[str, Any]) -> str:
     "--jacobian-images", type=click.IntRange(min=1), default=100, show_default=True,
     help="Test images at which the Jacobian is measured.",
 )  # fmt: skip
-@click.option("--data-dir", metavar="DIR", help="Look here first for the images of the run.")
+@opens_run(own_parts=False)
 @reports
-def evaluate(
-    run: str, eps: float, steps: int, jacobian_images: int, data_dir: str | None
-) -> Report:
+def evaluate(opened: OpenedRun, eps: float, steps: int, jacobian_images: int) -> Report:
     """Accuracy of RUN, clean and attacked, and the norms and stable rank of its Jacobian."""
     from robustcf.support.runtime import set_threads
     from robustcf.vision.measures import report
     from robustcf.vision.runs import VisionRun
 
-    opened = VisionRun(run)
-    opened.metrics()  # a run without result is an error before any data are read
-    set_threads(opened.config.threads)
-    split = opened.split(data_dir)
-    net = opened.model(split)
-    device = opened.config.device
+    run = VisionRun(opened.path, allow_unfinished=opened.allow_unfinished)
+    run.metrics()  # a run without result is an error before any data are read
+    set_threads(run.config.threads)
+    split = run.split(**opened.places)
+    net = run.model(split)
+    device = run.config.device
     test = report(
         net, split.test.images.to(device), split.test.labels.to(device), eps=eps, steps=steps,
         jacobian_images=jacobian_images,
     )  # fmt: skip
-    return Report({"run": run, "test": test}, _measured(test))
+    return Report({"run": opened.path, "test": test}, _measured(test))
 
 
 @vision.command(cls=ListCommand)
-@click.argument("run")
 @click.option(
     "--image",
     type=click.IntRange(min=0),
@@ -231,17 +253,16 @@ def evaluate(
 )
 @click.option("--budgets", type=int, multiple=True, metavar="B...", help="Products (10 20 50 100).")
 @click.option("--trials", type=int, default=100, show_default=True, help="Trials for each point.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the first trial.")
-@click.option("--data-dir", metavar="DIR", help="Look here first for the images of the run.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the first trial.")
+@opens_run(own_parts=False)
 @reports
 def jacobian(
-    run: str,
+    opened: OpenedRun,
     image: int,
     methods: tuple[str, ...],
     budgets: tuple[int, ...],
     trials: int,
     seed: int,
-    data_dir: str | None,
 ) -> Report:
     """Estimators of the two-to-infinity norm on the Jacobian of RUN at one test image."""
     from dataclasses import asdict
@@ -255,14 +276,14 @@ def jacobian(
     from robustcf.vision.measures import pixels
     from robustcf.vision.runs import VisionRun
 
-    opened = VisionRun(run)
-    opened.metrics()
-    set_threads(opened.config.threads)
-    split = opened.split(data_dir)
+    run = VisionRun(opened.path, allow_unfinished=opened.allow_unfinished)
+    run.metrics()
+    set_threads(run.config.threads)
+    split = run.split(**opened.places)
     if image >= len(split.test):
-        raise InputError(f"there is no test image {image}: {run} has {len(split.test)}")
-    net = opened.model(split)
-    one = pixels(split.test.images[image : image + 1].to(opened.config.device))
+        raise InputError(f"there is no test image {image}: {run.path} has {len(split.test)}")
+    net = run.model(split)
+    one = pixels(split.test.images[image : image + 1].to(run.config.device))
     with torch.no_grad():
         J = JacobianOperator(net, one, block=16).dense()[0].double()
     costs = product_gflops(net, one)
@@ -272,7 +293,7 @@ def jacobian(
     )  # fmt: skip
     singular = torch.linalg.svdvals(J)
     data = {
-        "run": run,
+        "run": opened.path,
         "image": image,
         "shape": list(J.shape),
         "two_to_inf": float(J.norm(dim=1).max()),

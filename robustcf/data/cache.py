@@ -1,9 +1,14 @@
 """Parsed sets on disk, so that a file is parsed once.
 
 An entry is named after everything that made it (checksums of the sources, options, version of
-this format): change any and the name changes, so a stale entry is never read. It is an npz
-without pickle, written to a temporary file and renamed, so two processes that write the same
-entry do each other no harm. A cache that cannot be read or written costs time, nothing else.
+this format): change any and the name changes, so a stale entry is never read. It is a row of
+arrays in numpy's own format, without pickle, written to a temporary file and renamed, so two
+processes that write the same entry do each other no harm. A cache that cannot be read or written
+costs time, nothing else.
+
+An entry begins with the sha256 of its name and of all its other bytes, which is checked before
+any of them is looked at: one that is damaged, altered or was put under another name is removed,
+and what it held is made again.
 """
 
 from __future__ import annotations
@@ -12,18 +17,27 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from robustcf.data.interactions import Interactions
+from robustcf.errors import DataError
 from robustcf.fetching.places import cache_dir
+from robustcf.support.bounded import open_regular
 
-_FORMAT = 2
+_FORMAT = 3
+_SUFFIX = ".parsed"
+_SUFFIXES = (_SUFFIX, ".npz")  # the latter of versions before
+_DIGEST_BYTES = 32
+_BLOCK = 1 << 20
 _MOST_BYTES = 2 << 30  # older entries make room beyond this
+_LONGEST_WRITE = 3600  # seconds; a temporary file that is older has nobody who writes to it
 _OPTIONAL = ("timestamps", "weights")
 
 
@@ -31,47 +45,73 @@ def key_of(name: str, sources: Mapping[str, str], options: Mapping[str, Any]) ->
     """The file name of an entry: readable start, then a digest of all that it depends on."""
     identity = json.dumps([_FORMAT, name, dict(sources), dict(options)], sort_keys=True)
     stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in Path(name).stem)[:40]
-    return f"{stem}-{hashlib.sha256(identity.encode()).hexdigest()[:24]}.npz"
+    return f"{stem}-{hashlib.sha256(identity.encode()).hexdigest()[:24]}{_SUFFIX}"
+
+
+class DamagedEntry(Exception):
+    """An entry is not what was written; it has been removed."""
 
 
 def read(key: str) -> tuple[dict[str, Interactions], tuple[str, ...]] | None:
-    """The parts and notes of an entry, or None where there is no usable one."""
+    """The parts and notes of an entry, or None where there is none.
+
+    Raises:
+        DamagedEntry: there was one that had been altered, or was damaged.
+
+    Cost: the bytes are read twice, once to check them; of a first load it is a small part.
+    """
     path = _folder() / key
     try:
-        # Opened here, not by numpy, which leaves a damaged file open.
-        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-        meta = json.loads(str(arrays["meta"]))
-        labels = {kind: arrays.get(f"{kind}_labels") for kind in ("user", "item")}
-        parts = {
-            part: Interactions(
-                arrays[f"{part}.users"],
-                arrays[f"{part}.items"],
-                meta["n_users"],
-                meta["n_items"],
-                user_labels=labels["user"],
-                item_labels=labels["item"],
-                **{name: arrays.get(f"{part}.{name}") for name in _OPTIONAL},
-            )
-            for part in meta["parts"]
-        }
-        return parts, tuple(meta["notes"])
-    except Exception:
-        # Absent, or damaged in one of the many ways a zip can be: parsing again is always right.
+        handle = open_regular(path)
+    except (OSError, DataError):
         return None
+    with handle:
+        if handle.read(_DIGEST_BYTES) == _digest(key, handle):
+            handle.seek(_DIGEST_BYTES)
+            # An entry with the right checksum may still be of a newer version, or forged.
+            with suppress(Exception):
+                return _parse(handle)
+    with suppress(OSError):
+        path.unlink()
+    raise DamagedEntry(str(path))
+
+
+def _digest(key: str, handle: BinaryIO) -> bytes:
+    """Of the name and of what is left of a file."""
+    digest = hashlib.sha256(key.encode())
+    while block := handle.read(_BLOCK):
+        digest.update(block)
+    return digest.digest()
+
+
+def _parse(handle: BinaryIO) -> tuple[dict[str, Interactions], tuple[str, ...]]:
+    meta = json.loads(str(_next_array(handle)))
+    arrays = {name: _next_array(handle) for name in meta["arrays"]}
+    labels = {kind: arrays.get(f"{kind}_labels") for kind in ("user", "item")}
+    parts = {
+        part: Interactions(
+            arrays[f"{part}.users"],
+            arrays[f"{part}.items"],
+            meta["n_users"],
+            meta["n_items"],
+            user_labels=labels["user"],
+            item_labels=labels["item"],
+            **{name: arrays.get(f"{part}.{name}") for name in _OPTIONAL},
+        )
+        for part in meta["parts"]
+    }
+    return parts, tuple(meta["notes"])
+
+
+def _next_array(handle: BinaryIO) -> npt.NDArray[Any]:
+    array: npt.NDArray[Any] = np.lib.format.read_array(handle, allow_pickle=False)
+    return array
 
 
 def write(key: str, parts: Mapping[str, Interactions], notes: tuple[str, ...]) -> bool:
     """Store parts that share ids and labels; False where the cache cannot be written."""
     first = next(iter(parts.values()))
-    meta = {
-        "parts": list(parts),
-        "n_users": first.n_users,
-        "n_items": first.n_items,
-        "notes": list(notes),
-    }
     arrays: dict[str, npt.NDArray[Any] | None] = {
-        "meta": np.array(json.dumps(meta)),
         "user_labels": first.user_labels,
         "item_labels": first.item_labels,
     }
@@ -79,12 +119,25 @@ def write(key: str, parts: Mapping[str, Interactions], notes: tuple[str, ...]) -
         for name in ("users", "items", *_OPTIONAL):
             arrays[f"{part}.{name}"] = getattr(pairs, name)
     stored = {name: array for name, array in arrays.items() if array is not None}
+    meta = {
+        "parts": list(parts),
+        "n_users": int(first.n_users),
+        "n_items": int(first.n_items),
+        "notes": list(notes),
+        "arrays": list(stored),
+    }
     temporary: str | None = None
     try:
         _folder().mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=_folder(), prefix=".", suffix=".tmp")
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **stored)  # type: ignore[arg-type]
+        with os.fdopen(handle, "w+b") as file:
+            file.write(bytes(_DIGEST_BYTES))
+            for array in (np.array(json.dumps(meta)), *stored.values()):
+                np.lib.format.write_array(file, array, allow_pickle=False)
+            file.seek(_DIGEST_BYTES)
+            digest = _digest(key, file)
+            file.seek(0)
+            file.write(digest)
         os.replace(temporary, _folder() / key)
         _make_room(keep=key)
     except OSError:
@@ -95,8 +148,11 @@ def write(key: str, parts: Mapping[str, Interactions], notes: tuple[str, ...]) -
 
 
 def _make_room(keep: str) -> None:
-    """Remove the entries written longest ago while the cache is larger than it may be."""
-    entries = [(path.stat(), path) for path in _folder().glob("*.npz")]
+    """Remove what killed processes left, and the oldest entries while there are too many."""
+    for left in _folder().glob(".*.tmp"):
+        if time.time() - left.stat().st_mtime > _LONGEST_WRITE:
+            left.unlink(missing_ok=True)
+    entries = [(path.stat(), path) for path in _folder().iterdir() if path.suffix in _SUFFIXES]
     total = sum(facts.st_size for facts, _ in entries)
     for facts, path in sorted(entries, key=lambda entry: entry[0].st_mtime):
         if total <= _MOST_BYTES:

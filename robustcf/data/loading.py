@@ -5,22 +5,23 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from robustcf.data import cache as parsed_cache
 from robustcf.data import catalog, readers, splits, synthetic
 from robustcf.data.catalog import Manifest
+from robustcf.data.columns import Columns, kind_of
+from robustcf.data.frames import SEPARATORS
 from robustcf.data.interactions import Interactions
 from robustcf.data.readers import RawPairs
 from robustcf.data.split import EvaluationProtocol, Split
 from robustcf.data.splits import Strategy
 from robustcf.data.tables import (
-    Columns,
     Table,
-    kind_of,
     of_ids,
     read_ratings,
     read_table,
@@ -30,6 +31,8 @@ from robustcf.errors import DataError
 from robustcf.fetching.archives import read_member
 from robustcf.fetching.download import Policy
 from robustcf.fetching.places import LocatedFile, locate, obtain, sha256_of
+from robustcf.support.bounded import check_first_line, read_content
+from robustcf.support.limits import limits
 from robustcf.support.naming import counted
 
 Parts = dict[str, Interactions]
@@ -58,7 +61,7 @@ def load(
     valid_ratio: float | None = None,
     valid_file: str | os.PathLike[str] | None = None,
     test_file: str | os.PathLike[str] | None = None,
-    cache: bool = True,
+    cache: bool | Literal["read"] = True,
     policy: Policy | None = None,
 ) -> Split:
     """Load a data set by name, or your own by path.
@@ -85,7 +88,8 @@ def load(
         valid_ratio: share of what is left for valid, default 0.1.
         valid_file: a file of its own for valid, instead of drawing it.
         test_file: a file of its own for test.
-        cache: keep the parsed set, so that the next load is quick.
+        cache: keep the parsed set, so that the next load is quick; ``read``: use what is kept,
+            and keep nothing.
         policy: patience of downloads.
 
     Returns:
@@ -155,7 +159,7 @@ def _load_named(
     download: bool,
     seed: int,
     min_rating: float | None,
-    cache: bool,
+    cache: bool | Literal["read"],
     policy: Policy | None,
 ) -> Split:
     if manifest.layout == "generated":
@@ -308,7 +312,7 @@ def _load_own(
     strategy: Strategy | None,
     test_ratio: float | None,
     valid_ratio: float | None,
-    cache: bool,
+    cache: bool | Literal["read"],
 ) -> Split:
     given_test = "test" in files
     if "valid" in files and not given_test:
@@ -324,6 +328,7 @@ def _load_own(
     for part, path in files.items():
         if not path.is_file():
             raise DataError(f"{path}: no such file (given for {part})")
+        _check_first_line(path)
     name = files["train"].name
     checksums = {part: sha256_of(path) for part, path in files.items()}
     names = [path.name for path in files.values()]
@@ -371,21 +376,26 @@ def _about_cold(parts: Parts) -> tuple[str, ...]:
     return (f"{users:,} users and {items:,} items are not in train, only in the other files",)
 
 
+def _check_first_line(path: Path) -> None:
+    """Refuse what is one line without end before its checksum is computed: that reads all of it."""
+    kind = kind_of(path)
+    if kind == ".txt" or SEPARATORS.get(kind) is not None:
+        longest = readers.longest_line() if kind == ".txt" else limits().line_bytes
+        with suppress(OSError, EOFError, zlib.error):  # said better by whoever reads it
+            check_first_line(path, longest)
+
+
 def read_own_table(path: Path, columns: Columns) -> Table:
     """The rows of a file of any kind that :func:`load` takes by its path."""
     if kind_of(path) != ".txt":
         return read_table(path, columns)
-    if path.suffix.lower() == ".gz":
-        import gzip
-
-        try:
-            data = gzip.decompress(path.read_bytes())
-        except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{path}: not a readable gzip file ({error})") from error
-    else:
-        data = path.read_bytes()
+    try:
+        data = read_content(path, longest_line=readers.longest_line())
+    except (OSError, EOFError, zlib.error) as error:
+        kind = "gzip" if path.suffix.lower() == ".gz" else "text"
+        raise DataError(f"{path}: not a readable {kind} file ({error})") from error
     pairs = readers.read_adjacency(data, str(path))
-    return of_ids(str(path), pairs.users, pairs.items)
+    return of_ids(str(path), pairs.users, pairs.items, path.stat().st_size)
 
 
 def _through_cache(
@@ -393,14 +403,20 @@ def _through_cache(
     sources: Mapping[str, str],
     options: Mapping[str, Any],
     parse: Callable[[], tuple[Parts, tuple[str, ...]]],
-    enabled: bool,
+    enabled: bool | Literal["read"],
 ) -> tuple[Parts, tuple[str, ...]]:
     if not enabled:
         return parse()
     key = parsed_cache.key_of(name, sources, options)
-    stored = parsed_cache.read(key)
+    damaged: tuple[str, ...] = ()
+    try:
+        stored = parsed_cache.read(key)
+    except parsed_cache.DamagedEntry as entry:
+        stored = None
+        damaged = (f"the parsed copy {entry} had been altered or damaged; it was made again",)
     if stored is not None:
         return stored
     parts, notes = parse()
-    parsed_cache.write(key, parts, notes)
-    return parts, notes
+    if enabled != "read":
+        parsed_cache.write(key, parts, notes)
+    return parts, (*notes, *damaged)

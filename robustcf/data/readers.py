@@ -8,16 +8,24 @@ refuses.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from robustcf.errors import DataError
+from robustcf.support.limits import check_expansion, limits
 
 _NEWLINE, _SPACE, _TAB, _RETURN, _ZERO = 10, 32, 9, 13, 48
 _LONGEST_ID = 18  # as many decimal digits as always fit into an int64
 _BOM = b"\xef\xbb\xbf"
+_BLOCK = 1 << 23  # bytes parsed at once
+
+
+def longest_line() -> int:
+    """Bytes that a line of ids may have: parsing takes some thirty times as much memory."""
+    return 16 * limits().line_bytes
 
 
 class RawPairs(NamedTuple):
@@ -28,9 +36,17 @@ class RawPairs(NamedTuple):
 
 
 class _Lines(NamedTuple):
-    values: npt.NDArray[np.int64]  # every number of the file
+    start: int  # lines of the file before these
+    values: npt.NDArray[np.int64]  # every number of these lines
     first: npt.NDArray[np.intp]  # index into values of each line's first number
     size: npt.NDArray[np.intp]  # numbers on each line
+
+    @property
+    def behind_first(self) -> npt.NDArray[np.int64]:
+        """The numbers that are not the first of their line."""
+        behind = np.ones(len(self.values), dtype=bool)
+        behind[self.first] = False
+        return self.values[behind]
 
 
 def read_adjacency(data: bytes, source: str) -> RawPairs:
@@ -49,17 +65,23 @@ def read_adjacency(data: bytes, source: str) -> RawPairs:
         >>> pairs.users.tolist(), pairs.items.tolist()
         ([0, 0, 2], [7, 3, 5])
     """
-    lines = _numbers_by_line(data, source)
+    return _joined(_users_with_items(lines, source) for lines in _numbers_by_line(data, source))
+
+
+def _users_with_items(lines: _Lines, source: str) -> RawPairs:
     alone = np.flatnonzero(lines.size == 1)
     if len(alone):
         line = int(alone[0])
         raise DataError(
-            f"{source}, line {line + 1}: user {lines.values[lines.first[line]]} has no items; "
-            "expected 'user item item ...': remove the line or add its items"
+            f"{source}, line {lines.start + line + 1}: user {lines.values[lines.first[line]]} has "
+            "no items; expected 'user item item ...': remove the line or add its items"
         )
-    is_item = np.ones(len(lines.values), dtype=bool)
-    is_item[lines.first] = False
-    return RawPairs(np.repeat(lines.values[lines.first], lines.size - 1), lines.values[is_item])
+    return RawPairs(np.repeat(lines.values[lines.first], lines.size - 1), lines.behind_first)
+
+
+def _joined(parts: Iterable[RawPairs]) -> RawPairs:
+    users, items = zip(*parts, strict=True)
+    return RawPairs(np.concatenate(users), np.concatenate(items))
 
 
 def read_counted_lists(data: bytes, source: str) -> RawPairs:
@@ -73,22 +95,23 @@ def read_counted_lists(data: bytes, source: str) -> RawPairs:
         >>> pairs.users.tolist(), pairs.items.tolist()
         ([0, 0, 1], [7, 3, 5])
     """
-    lines = _numbers_by_line(data, source)
+    return _joined(_counted_items(lines, source) for lines in _numbers_by_line(data, source))
+
+
+def _counted_items(lines: _Lines, source: str) -> RawPairs:
     counts = lines.values[lines.first]
     wrong = np.flatnonzero((counts != lines.size - 1) | (counts == 0))
     if len(wrong):
         line = int(wrong[0])
+        where = f"{source}, line {lines.start + line + 1}"
         if counts[line] == 0 and lines.size[line] == 1:
-            raise DataError(
-                f"{source}, line {line + 1}: the user has no items; expected at least one"
-            )
+            raise DataError(f"{where}: the user has no items; expected at least one")
         raise DataError(
-            f"{source}, line {line + 1}: the first number says {counts[line]} items, but "
+            f"{where}: the first number says {counts[line]} items, but "
             f"{lines.size[line] - 1} follow; expected 'count item item ...'"
         )
-    is_item = np.ones(len(lines.values), dtype=bool)
-    is_item[lines.first] = False
-    return RawPairs(np.repeat(np.arange(len(counts)), counts), lines.values[is_item])
+    users = lines.start + np.arange(len(counts))
+    return RawPairs(np.repeat(users, counts), lines.behind_first)
 
 
 def read_json_lists(data: bytes, source: str) -> RawPairs:
@@ -101,7 +124,7 @@ def read_json_lists(data: bytes, source: str) -> RawPairs:
     """
     try:
         lists = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(
             f"{source}: not valid JSON ({error}); expected [[item, ...], ...]"
         ) from None
@@ -109,15 +132,22 @@ def read_json_lists(data: bytes, source: str) -> RawPairs:
         raise DataError(f"{source}: expected a non-empty JSON list with one list of items per user")
     for user, items in enumerate(lists):
         if not isinstance(items, list) or not all(
-            type(item) is int and item >= 0 for item in items
+            type(item) is int and 0 <= item < 10**_LONGEST_ID for item in items
         ):
             raise DataError(
-                f"{source}: entry {user} must be a list of item ids of at least 0, got "
-                f"{str(items)[:60]}"
+                f"{source}: entry {user} must be a list of item ids of at least 0 with at most "
+                f"{_LONGEST_ID} digits, got {_shown(items)}"
             )
     lengths = [len(items) for items in lists]
     flat = [item for items in lists for item in items]
     return RawPairs(np.repeat(np.arange(len(lists)), lengths), np.array(flat, dtype=np.int64))
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)[:60]
+    except ValueError:  # Python writes no integers of thousands of digits
+        return "a number of thousands of digits"
 
 
 def read_id_list(data: bytes, source: str) -> npt.NDArray[Any]:
@@ -135,24 +165,46 @@ def read_id_list(data: bytes, source: str) -> npt.NDArray[Any]:
     names = [""] * len(rows)
     for line, row in enumerate(rows, start=2):
         original, _, mapped = row.strip().rpartition(" ")
-        if not original or not mapped.isdecimal() or int(mapped) >= len(rows):
+        number = int(mapped) if _is_id(mapped) else len(rows)
+        if not original or number >= len(rows):
             raise DataError(
                 f"{source}, line {line}: expected 'org_id remap_id' with a remap_id from 0 to "
                 f"{len(rows) - 1}, got {row[:40]!r}"
             )
-        names[int(mapped)] = original.strip()
+        names[number] = original.strip()
     if "" in names:
         raise DataError(f"{source}: no line has remap_id {names.index('')}; each must occur once")
-    if all(name.isdecimal() and str(int(name)) == name for name in names):
+    if all(_is_id(name) and str(int(name)) == name for name in names):
         return np.array([int(name) for name in names])
+    # An array of text is as wide as its longest entry.
+    width = 4 * max(map(len, names))
+    check_expansion(source, f"an array of {len(names):,} labels", width * len(names), len(data))
     return np.array(names)
 
 
-def _numbers_by_line(data: bytes, source: str) -> _Lines:
-    data = data.removeprefix(_BOM)
-    text = np.frombuffer(data.rstrip(), dtype=np.uint8)
-    if len(text) == 0:
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _LONGEST_ID
+
+
+def _numbers_by_line(data: bytes, source: str) -> Iterator[_Lines]:
+    """The numbers of the file, a block of whole lines at a time."""
+    data = data.removeprefix(_BOM).rstrip()
+    if not data:
         raise DataError(f"{source}: the file is empty; expected at least one line of ids")
+    start = line = 0
+    while start < len(data):
+        # Up to the last line end in reach, or else to the end of the line that is so long.
+        end = data.rfind(b"\n", start, start + _BLOCK) if start + _BLOCK < len(data) else len(data)
+        if end < 0:
+            end = data.find(b"\n", start + _BLOCK)
+        end = len(data) if end < 0 else end
+        lines = _parse_block(data, start, end, line, source)
+        yield lines
+        start, line = end + 1, line + len(lines.size)
+
+
+def _parse_block(data: bytes, start: int, end: int, line_of_start: int, source: str) -> _Lines:
+    text = np.frombuffer(data, dtype=np.uint8, count=end - start, offset=start)
     # uint8 wraps round, so everything below '0' ends up above 9 as well.
     is_digit = (text - np.uint8(_ZERO)) < 10
     is_newline = text == _NEWLINE
@@ -160,26 +212,26 @@ def _numbers_by_line(data: bytes, source: str) -> _Lines:
     # A carriage return alone once ended lines; read as a blank it would merge users in silence.
     fine[:-1] &= (text[:-1] != _RETURN) | is_newline[1:]
     if not fine.all():
-        raise _bad_token(data, int(np.flatnonzero(~fine)[0]), source)
+        raise _bad_token(data, start + int(np.flatnonzero(~fine)[0]), source)
 
     edges = np.flatnonzero(np.diff(is_digit, prepend=False, append=False))
     starts, ends = edges[::2], edges[1::2]
     lengths = ends - starts
     values = np.zeros(len(starts), dtype=np.int64)
-    for place in range(min(int(lengths.max()), _LONGEST_ID)):
+    for place in range(min(int(lengths.max(initial=0)), _LONGEST_ID)):
         here = np.flatnonzero(lengths > place)
         values[here] = values[here] * 10 + (text[starts[here] + place] - _ZERO)
     too_big = np.flatnonzero(lengths > _LONGEST_ID)
     if len(too_big):
-        raise _bad_token(data, int(starts[too_big[0]]), source)
+        raise _bad_token(data, start + int(starts[too_big[0]]), source)
 
     line_ends = np.append(np.flatnonzero(is_newline), len(text))
     last = np.searchsorted(starts, line_ends)
     count = np.diff(last, prepend=0)
     if np.any(count == 0):
-        line = int(np.flatnonzero(count == 0)[0]) + 1
+        line = line_of_start + int(np.flatnonzero(count == 0)[0]) + 1
         raise DataError(f"{source}, line {line}: the line is blank; remove it")
-    return _Lines(values, last - count, count)
+    return _Lines(line_of_start, values, last - count, count)
 
 
 def _bad_token(data: bytes, position: int, source: str) -> DataError:

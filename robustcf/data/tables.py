@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import io
-import re
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,65 +11,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from robustcf.data.columns import USUAL_NAMES, Columns, kind_of, short
+from robustcf.data.frames import LONGEST_LABEL, RawTable, no_rows, read_frame, readable
 from robustcf.data.interactions import Interactions, Labels, one_of_each
 from robustcf.errors import DataError
+from robustcf.support.limits import check_expansion
 from robustcf.support.naming import counted
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Suffix (without .gz) -> field separator; None for formats that are not text.
-SEPARATORS: dict[str, str | None] = {
-    ".csv": ",",
-    ".tsv": "\t",
-    ".inter": "\t",
-    ".dat": "::",
-    ".parquet": None,
-}
-
-# Compared without case, blanks and punctuation: "User-ID" is "userid".
-USUAL_NAMES: dict[str, tuple[str, ...]] = {
-    "user": (
-        *("user", "userid", "uid", "useridx", "customer", "customerid", "visitor", "visitorid"),
-        *("session", "sessionid", "memberid", "reviewerid"),
-    ),
-    "item": (
-        *("item", "itemid", "iid", "itemidx", "movie", "movieid", "product", "productid"),
-        *("asin", "parentasin", "businessid", "track", "trackid", "songid", "artist", "artistid"),
-        *("book", "bookid", "isbn", "article", "articleid", "animeid", "gameid", "sku"),
-    ),
-    "rating": ("rating", "ratings", "bookrating", "score", "stars", "overall"),
-    "time": (
-        *("timestamp", "time", "ts", "date", "datetime", "unixreviewtime", "unixtime"),
-        *("eventtime", "createdat"),
-    ),
-}
-# Where the columns of a file without a header are, unless told otherwise.
-_BY_POSITION = {"user": 0, "item": 1}
-_MOVIELENS = {"user": 0, "item": 1, "rating": 2, "time": 3}
-
-_MISSING = ["", "nan", "NaN"]
-_LONGEST_LABEL = 1000
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Which columns to read; None means: look for the usual names.
-
-    A whole number names a column by position (from 0): the file is then taken to have no
-    header line.
-    """
-
-    user: str | None = None
-    item: str | None = None
-    rating: str | None = None
-    time: str | None = None
-
-    @property
-    def by_position(self) -> bool:
-        """Whether columns are named by number."""
-        given = [c for c in (self.user, self.item, self.rating, self.time) if c is not None]
-        return bool(given) and all(name.isdecimal() for name in given)
+_LATEST = 2**63 - 1
+_INTEGER_AS_TEXT = 4 * 21  # bytes: numpy makes room for 21 characters
 
 
 class Coded(NamedTuple):
@@ -94,14 +42,7 @@ class Table:
     ratings: npt.NDArray[np.float64] | None = None
     times: npt.NDArray[np.int64] | None = None
     notes: tuple[str, ...] = ()
-
-
-def kind_of(path: Path) -> str:
-    """The suffix that decides how a file is read, without a final ``.gz``; lower case."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] == ".gz":
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
+    file_bytes: int = 0  # on disk: what it becomes is held against it
 
 
 def read_table(path: Path, columns: Columns) -> Table:
@@ -112,17 +53,11 @@ def read_table(path: Path, columns: Columns) -> Table:
     what they should, they are left out and a note says so.
 
     Raises:
-        DataError: unreadable or empty file, a column that is not there, a row without an id.
+        DataError: unreadable or empty file, a column that is not there, a row without an id, more
+            than the limits allow (:mod:`robustcf.support.limits`).
     """
-    kind = kind_of(path)
-    if kind not in SEPARATORS:
-        raise DataError(
-            f"{path}: cannot tell how to read it; expected a name that ends in .txt (adjacency), "
-            f"{', '.join(SEPARATORS)}, each with .gz or without"
-        )
-    with _readable(path, kind):
-        frame, found = (_parquet if SEPARATORS[kind] is None else _text)(path, kind, columns)
-    return _table(str(path), frame, found, columns)
+    with readable(path, kind_of(path)):
+        return _table(str(path), read_frame(path, columns), columns, path.stat().st_size)
 
 
 def read_ratings(data: bytes, source: str) -> Table:
@@ -135,19 +70,25 @@ def read_ratings(data: bytes, source: str) -> Table:
     """
     import pandas as pd
 
-    with _readable(source, "ratings"):
+    with readable(source, "ratings"):
         frame = pd.read_csv(io.BytesIO(data), sep="\t", header=None, names=list(USUAL_NAMES))
-    return _table(source, frame, {role: role for role in USUAL_NAMES}, Columns(rating="rating"))
+        raw = RawTable(frame, {role: role for role in USUAL_NAMES})
+        return _table(source, raw, Columns(rating="rating"), len(data))
 
 
-def of_ids(source: str, users: npt.NDArray[np.int64], items: npt.NDArray[np.int64]) -> Table:
+def of_ids(
+    source: str,
+    users: npt.NDArray[np.int64],
+    items: npt.NDArray[np.int64],
+    file_bytes: int = 0,
+) -> Table:
     """A table whose labels are the ids of an adjacency file."""
 
     def coded(ids: npt.NDArray[np.int64]) -> Coded:
         labels, codes = np.unique(ids, return_inverse=True)
         return Coded(codes, labels)
 
-    return Table(source, coded(users), coded(items))
+    return Table(source, coded(users), coded(items), file_bytes=file_bytes)
 
 
 def to_interactions(
@@ -165,6 +106,8 @@ def to_interactions(
     """
     notes = [note for table in tables for note in table.notes]
     kept = [_rows_to_keep(table, min_rating, notes) for table in tables]
+    for role in ("users", "items"):
+        _check_joint_labels(tables, [getattr(table, role).labels for table in tables], role)
     user_labels, users = _number([t.users for t in tables], kept)
     item_labels, items = _number([t.items for t in tables], kept)
     sets = [
@@ -209,6 +152,16 @@ def _rows_to_keep(table: Table, min_rating: float | None, notes: list[str]) -> n
     return kept[enough]
 
 
+def _check_joint_labels(tables: Sequence[Table], labels: list[Labels], role: str) -> None:
+    """Raise where labels of several files take too much in one array, as wide as the longest."""
+    if all(label.dtype.kind != "U" for label in labels):
+        return
+    widths = [one.dtype.itemsize if one.dtype.kind == "U" else _INTEGER_AS_TEXT for one in labels]
+    size = sum(table.file_bytes for table in tables)
+    names = ", ".join(Path(table.source).name for table in tables)
+    check_expansion(names, f"one array of all {role}", max(widths) * sum(map(len, labels)), size)
+
+
 def _number(
     columns: list[Coded], kept: list[npt.NDArray[np.intp]]
 ) -> tuple[Labels, list[npt.NDArray[np.intp]]]:
@@ -227,168 +180,35 @@ def _number(
     return labels, ids
 
 
-# --- reading --------------------------------------------------------------------------------
-
-
-@contextmanager
-def _readable(source: Path | str, kind: str) -> Iterator[None]:
-    """Turn the many ways in which a reader can fail into one."""
-    import pandas as pd
-
-    try:
-        yield
-    except DataError:
-        raise
-    except pd.errors.EmptyDataError:
-        raise DataError(
-            f"{source}: the file is empty; expected a header line and one interaction a row"
-        ) from None
-    except (ValueError, OSError, EOFError, zlib.error) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(f"{source}: not a readable {kind} file ({reason})") from error
-
-
-def _parquet(path: Path, kind: str, columns: Columns) -> tuple[pd.DataFrame, dict[str, Any]]:
-    import pyarrow.parquet
-
-    source: Any = path
-    if path.suffix.lower() == ".gz":
-        source = io.BytesIO(gzip.decompress(path.read_bytes()))
-    header = list(pyarrow.parquet.read_schema(source).names)
-    found = _find_columns(path, header, columns)
-    wanted = [name for name in found.values() if name is not None]
-    if not isinstance(source, Path):
-        source.seek(0)
-    # Without pandas' own metadata, which would turn a column back into the index it once was.
-    table = pyarrow.parquet.read_table(source, columns=wanted)
-    return table.to_pandas(ignore_metadata=True), found
-
-
-def _text(path: Path, kind: str, columns: Columns) -> tuple[pd.DataFrame, dict[str, Any]]:
-    import pandas as pd
-
-    separator = _separator(path, kind)
-    options: dict[str, Any] = {
-        "sep": separator,
-        "engine": "python" if len(separator) > 1 else "c",
-        "keep_default_na": False,
-        "skipinitialspace": kind == ".csv",
-        # RecBole and MovieLens never quote: there a quote is a character like any other.
-        "quoting": csv.QUOTE_MINIMAL if kind in (".csv", ".tsv") else csv.QUOTE_NONE,
-    }
-    first = pd.read_csv(path, header=None, nrows=1, dtype=str, **options).iloc[0]
-    cells = [str(cell) for cell in first]
-    headerless = columns.by_position or kind == ".dat"  # .dat files (MovieLens) have no header
-    if headerless:
-        _refuse_header(path, cells, columns)
-    header: list[Any] = list(range(len(cells))) if headerless else cells
-    found = _find_columns(path, header, columns)
-    frame = pd.read_csv(
-        path,
-        header=None if headerless else 0,
-        usecols=[name for name in found.values() if name is not None],
-        # Ids as text, so that no label is changed by being taken for a number.
-        dtype={found["user"]: str, found["item"]: str},
-        na_values=_MISSING,
-        **options,
-    )
-    return frame, found
-
-
-def _separator(path: Path, kind: str) -> str:
-    """The usual separator of the format, or the one that the first line plainly uses instead."""
-    usual = SEPARATORS[kind] or ","
-    opener = gzip.open if path.suffix.lower() == ".gz" else open
-    with opener(path, "rb") as handle:
-        line = handle.readline(1 << 16)
-    if usual.encode() in line or len(usual) > 1:
-        return usual
-    counts = {other: line.count(other.encode()) for other in (",", ";", "\t", "|")}
-    best = max(counts, key=lambda other: counts[other])
-    return best if counts[best] else usual
-
-
-def _plain(name: object) -> str:
-    """A column name without case, punctuation and RecBole's type (``user_id:token``)."""
-    return re.sub(r"[^a-z0-9]", "", str(name).partition(":")[0].lower())
-
-
-def _refuse_header(path: Path, cells: list[str], columns: Columns) -> None:
-    usual = {name for names in USUAL_NAMES.values() for name in names}
-    given = {columns.user, columns.item} - {None}
-    if any(_plain(cell) in usual for cell in cells) or (given <= set(cells) - {""} and given):
-        raise DataError(
-            f"{path}: columns were given by number, which is for files without a header line, but "
-            f"the first line looks like one ({_listed(cells)}): give the names instead"
-        )
-
-
-def _find_columns(path: Path, header: list[Any], columns: Columns) -> dict[str, Any]:
-    return {role: _column_name(path, header, role, getattr(columns, role)) for role in USUAL_NAMES}
-
-
-def _column_name(path: Path, header: list[Any], role: str, given: str | None) -> Any:
-    """The file's own name (or position) of the column that plays a role, or None."""
-    if header and isinstance(header[0], int):
-        usual = _MOVIELENS if kind_of(path) == ".dat" and len(header) >= 4 else _BY_POSITION
-        position = int(given) if given is not None else usual.get(role)
-        if position is not None and position >= len(header):
-            raise DataError(
-                f"{path}: column {position} was asked for as the {role}, but the file has "
-                f"{len(header)} columns (counted from 0)"
-            )
-        return position
-    plain = {_plain(name): name for name in reversed(header)}
-    if given is not None:
-        exact = given if given in header else plain.get(_plain(given))
-        if exact is None:
-            raise DataError(
-                f"{path}: has no column {given!r} for the {role}; its columns are {_listed(header)}"
-            )
-        return exact
-    for name in USUAL_NAMES[role]:
-        if name in plain:
-            return plain[name]
-    if role in ("user", "item"):
-        raise DataError(
-            f"{path}: found no {role} column; its columns are {_listed(header)}: name it with "
-            f"{role}_col (--{role}-col), or give column numbers from 0 if there is no header line"
-        )
-    return None
-
-
-def _listed(header: list[Any]) -> str:
-    names = [repr(name) for name in header]
-    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
-
-
 # --- columns --------------------------------------------------------------------------------
 
 
-def _table(source: str, frame: pd.DataFrame, found: Mapping[str, Any], columns: Columns) -> Table:
+def _table(source: str, raw: RawTable, columns: Columns, file_bytes: int) -> Table:
+    frame, found = raw.frame, raw.found
     if frame.empty:
-        raise DataError(f"{source}: the file has no rows; expected one interaction a row")
-    notes: list[str] = []
+        raise no_rows(source)
+    notes = list(raw.notes)
     optional: dict[str, npt.NDArray[Any] | None] = {"rating": None, "time": None}
     for role, read in (("rating", _numbers), ("time", _times)):
         if found[role] is not None:
             try:
-                optional[role] = read(source, frame[found[role]])
+                optional[role] = _read_column(source, frame[found[role]], role, read)
             except DataError as error:
                 if getattr(columns, role) is not None:
                     raise
                 notes.append(f"the {role} column was left out: {error}")
     return Table(
         source,
-        _labels(source, frame[found["user"]], "user"),
-        _labels(source, frame[found["item"]], "item"),
+        _labels(source, frame[found["user"]], "user", file_bytes),
+        _labels(source, frame[found["item"]], "item", file_bytes),
         optional["rating"],
         optional["time"],
         tuple(notes),
+        file_bytes,
     )
 
 
-def _labels(source: str, column: pd.Series[Any], role: str) -> Coded:
+def _labels(source: str, column: pd.Series[Any], role: str, file_bytes: int) -> Coded:
     """A label column: distinct labels as int64 where that loses nothing, else as text."""
     import pandas as pd
 
@@ -403,12 +223,15 @@ def _labels(source: str, column: pd.Series[Any], role: str) -> Coded:
     if labels is None:
         texts = [_as_text(label) for label in distinct]
         for label in texts:
-            if len(label) > _LONGEST_LABEL or not label.isprintable():
+            if len(label) > LONGEST_LABEL or not label.isprintable():
                 raise DataError(
                     f"{source}: the {role} label {label[:40]!r}... is longer than "
-                    f"{_LONGEST_LABEL} characters or holds control characters such as a line "
+                    f"{LONGEST_LABEL} characters or holds control characters such as a line "
                     "break; is a quote left open, or is it another column?"
                 )
+        # numpy's text is as wide as the longest: one long label widens all.
+        needed = 4 * max(map(len, texts)) * len(texts)
+        check_expansion(source, f"an array of {len(texts):,} {role} labels", needed, file_bytes)
         # Text that differed before (b"a" and "a", say) must not be two labels after.
         labels, same = np.unique(np.array(texts), return_inverse=True)
         codes = same[codes]
@@ -444,13 +267,38 @@ def _as_text(label: Any) -> str:
     return text if text.isprintable() else label.hex()  # a binary id, a UUID say
 
 
+def _read_column(
+    source: str,
+    column: pd.Series[Any],
+    role: str,
+    read: Callable[[str, pd.Series[Any]], npt.NDArray[Any]],
+) -> npt.NDArray[Any]:
+    import pandas as pd
+
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        column = column.astype(object)
+    try:
+        return read(source, column)
+    except DataError:
+        raise
+    except (TypeError, ValueError, ArithmeticError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"{source}: column {str(column.name)!r} holds {column.dtype}, which is no {role} "
+            f"({reason}); use numbers"
+        ) from error
+
+
 def _numbers(source: str, column: pd.Series[Any]) -> npt.NDArray[np.float64]:
     import pandas as pd
 
-    values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    if not np.isfinite(values).all():
-        raise _bad_cell(source, column, ~np.isfinite(values), "numbers", "give each row a number")
-    return values
+    values = pd.to_numeric(column, errors="coerce")
+    numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
+    fine = np.abs(numbers) <= np.finfo(np.float32).max  # not for NaN
+    if not fine.all():
+        advice = "give each row a number of a magnitude below 3.4e38"
+        raise _bad_cell(source, column, ~fine, "numbers", advice)
+    return numbers
 
 
 def _times(source: str, column: pd.Series[Any]) -> npt.NDArray[np.int64]:
@@ -460,16 +308,24 @@ def _times(source: str, column: pd.Series[Any]) -> npt.NDArray[np.int64]:
     no_number = np.ones(len(column), dtype=bool)
     if not pd.api.types.is_datetime64_any_dtype(column.dtype):
         numbers = pd.to_numeric(column, errors="coerce")
-        if pd.api.types.is_integer_dtype(numbers.dtype) and not numbers.isna().any():
+        whole = pd.api.types.is_integer_dtype(numbers.dtype) and not numbers.isna().any()
+        if whole and not (numbers > _LATEST).any():
             return numbers.to_numpy(dtype=np.int64)
         values = numbers.to_numpy(dtype=np.float64, na_value=np.nan)
         if np.isfinite(values).all():
-            micro = values if (values % 1 == 0).all() else np.round(values * 1e6)
-            if np.abs(micro).max() < 2**63:
-                return np.asarray(micro).astype(np.int64)
+            with np.errstate(over="ignore"):
+                micro = values if (values % 1 == 0).all() else np.round(values * 1e6)
+            too_large = ~(np.abs(micro) < 2.0**63)
+            if too_large.any():
+                raise _bad_cell(source, column, too_large, "times", "use smaller numbers")
+            return np.asarray(micro).astype(np.int64)
         no_number = ~np.isfinite(values)
+        if pd.api.types.is_numeric_dtype(column.dtype):
+            advice = "give each row a time"
+            raise _bad_cell(source, column, no_number, "times", advice)
     # ISO only: 01/02/2024 is two days, depending on who reads it.
-    dates = pd.to_datetime(column, errors="coerce", utc=True, format="ISO8601")
+    texts = column.astype(str) if column.dtype == object else column  # numbers here, dates there
+    dates = pd.to_datetime(texts, errors="coerce", utc=True, format="ISO8601")
     no_date = dates.isna().to_numpy()
     if no_date.any():
         neither = no_date & no_number
@@ -484,7 +340,7 @@ def _bad_cell(
 ) -> DataError:
     row = int(np.flatnonzero(bad)[0])
     cell = column.iloc[row]
-    shown = "an empty cell" if cell != cell or cell is None else repr(str(cell))
+    shown = "an empty cell" if cell != cell or cell is None else short(str(cell))
     return DataError(
         f"{source}: column {str(column.name)!r} must hold {what}, got {shown} in data row "
         f"{row + 1}; {advice}"

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-
-import numpy as np
+from typing import Any, cast
 
 from robustcf.errors import InputError
 from robustcf.estimators.lowrank import LowRank
+from robustcf.estimators.matrix_market import read_matrix_market
 from robustcf.estimators.operators import MatrixLike
+from robustcf.support.bounded import (
+    check_sparse,
+    open_regular,
+    read_array,
+    read_arrays_of,
+)
 
 
 def read_matrix(path: str | PathLike[str]) -> MatrixLike:
@@ -34,10 +40,12 @@ def read_matrix(path: str | PathLike[str]) -> MatrixLike:
 
     Raises:
         InputError: the name ends otherwise, the file cannot be read, it holds several arrays or
-            none, or factors that do not fit.
+            none, factors that do not fit, or what takes far more memory than the file is large
+            (see :mod:`robustcf.support.limits`).
 
     Example:
         >>> import tempfile
+        >>> import numpy as np
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = Path(folder) / "factors.npz"
         ...     np.savez(file, U=np.ones((5, 2)), V=np.ones((3, 2)))
@@ -62,28 +70,44 @@ def read_matrix(path: str | PathLike[str]) -> MatrixLike:
 
 
 def _read_npy(path: Path) -> MatrixLike:
-    return np.load(path, allow_pickle=False)
+    return read_array(path)
 
 
 def _read_npz(path: Path) -> MatrixLike:
-    with np.load(path, allow_pickle=False) as archive:
-        if {"format", "shape"} <= set(archive.files):
-            import scipy.sparse
+    arrays = read_arrays_of(path)
+    if {"format", "shape"} <= set(arrays):
+        import scipy.sparse
 
-            return scipy.sparse.load_npz(path)
-        return _one_of({name: archive[name] for name in archive.files}, path)
+        # Read already, and harmless: scipy may read it again.
+        return _checked(scipy.sparse.load_npz(path), path)
+    return _one_of(arrays, path)
 
 
 def _read_mtx(path: Path) -> MatrixLike:
-    import scipy.io
+    return cast(MatrixLike, read_matrix_market(path))
 
-    return scipy.io.mmread(path)
+
+def _checked(matrix: Any, path: Path) -> MatrixLike:
+    """A sparse matrix whose size its file can answer for, and whose indices lie inside."""
+    if matrix.dtype.kind == "f" and matrix.dtype.itemsize < 4:
+        raise ValueError(f"its values are {matrix.dtype}, with which scipy cannot compute")
+    rows, columns = matrix.shape
+    check_sparse(path, rows, columns, matrix.nnz, path.stat().st_size)
+    if matrix.format in ("csr", "csc", "bsr"):
+        # Scipy does not look by itself, and its products go where the indices say.
+        matrix.check_format(full_check=True)
+    return cast(MatrixLike, matrix)
 
 
 def _read_safetensors(path: Path) -> MatrixLike:
     from safetensors.torch import load_file
 
-    return _one_of(load_file(path), path)
+    open_regular(path).close()
+    tensors = load_file(path)
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.element_size() < 2:
+            raise ValueError(f"{name} holds {tensor.dtype}, with which torch cannot compute")
+    return _one_of(tensors, path)
 
 
 _READERS = {

@@ -28,6 +28,11 @@ _FOLDS = 8
 _INFLATIONS = (1.0, 2.0)
 # Among options with equal shortfall (often none at all) the less noisy one is preferred.
 _NOISE_PRICE = 0.003
+# The distribution of the true squares: steps of a grid in their logarithm, how far down it goes,
+# bins of the sketched squares, and iterations, few enough to leave it smooth.
+_GRID, _GRID_RANGE, _BINS, _EM_STEPS = 96, 12.0, 512, 40
+# Rows of any size that the sketch may have hidden among the others.
+_UNSEEN = 16.0
 # No more than this share of the first sketch may be taken for directions: beyond it the sketch
 # cannot tell structure from noise.
 _RANK_SHARE = 0.6
@@ -127,13 +132,19 @@ class FirstLook:
         return self.folds
 
     def correlation(self, row: int) -> float:
-        """An estimate of rho = ||A A_i^H||^2 / ||A_i||^4 from the sketch alone, debiased."""
+        """The low end of what rho = ||A A_i^H||^2 / ||A_i||^4 may be, from the sketch alone.
+
+        Rows at right angles to row i look correlated with it by chance, which adds a bias: it is
+        taken off, with twice the standard error that it has.
+        """
         s = self.Y.shape[1]
         size = float(self.squares[row])
         if size <= 0:
             return math.inf
         inner = (self.Y @ self.Y[row].conj()).abs().to(torch.float64) / s
-        return float((inner**2).sum()) / size**2 - float(self.squares.sum()) / (size * s)
+        bias = float(self.squares.sum()) / (size * s)
+        spread = math.sqrt(2 / len(self.Y))
+        return float((inner**2).sum()) / size**2 - bias * (1 + 2 * spread)
 
 
 def _wide(Y: Tensor) -> torch.dtype:
@@ -147,11 +158,13 @@ def options(look: FirstLook, left: int, rho: float | None) -> list[Plan]:
     ranks = sorted(
         {r for r in (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, most) if r <= most}
     )
-    for share in (0.1, 0.2, 0.35, 0.5, 0.75, 1.0):
+    # Never all on reading: where the first look shows nothing, nor does it show whom to read.
+    for share in (0.1, 0.2, 0.35, 0.5, 0.75):
         verify = max(1, min(left, round(share * left)))
         spare = left - verify
         plans.append(Plan("sketch", 0, spare, verify))
-        if rho is not None and spare >= 2:
+        # Two products: a sample of variance rho - 1, or two columns of variance 2 each.
+        if rho is not None and rho < 2 and spare >= 2:
             plans.append(Plan("hutchinson", 0, spare // 2, left - 2 * (spare // 2)))
         plans += [Plan("deflate", r, spare - 2 * r, verify) for r in ranks if 2 * r <= spare]
     return sorted(set(plans), key=dataclasses.astuple)
@@ -236,16 +249,50 @@ def choose(
     return plans[order[0]]
 
 
-def _shrink(look: FirstLook, seen: Tensor) -> tuple[Tensor, float]:
-    """Sketched squares pulled towards the bulk, and the exponent that tempers their spread.
+def _shrink(look: FirstLook, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """Sketched squares pulled to where their truths are likely, and how far these may be off.
 
-    The best of many noisy scores is too good: with log scores of variance v + tau^2, tau^2 the
-    sketch's own, a Gaussian model puts the truth a share v / (v + tau^2) of the way out.
+    The best of many noisy scores is too good. How much too good depends on how the true squares
+    are spread, which all rows together tell: their distribution is estimated from the sketched
+    ones by maximum likelihood on a grid (EM; the noise is chi-square and known), and each row's
+    truth then has a posterior. A few long rows are thus told from a bulk that is merely noisy: a
+    single Gaussian for both pulls the long ones into the bulk.
+
+    Returns:
+        For each of the squares in ``seen``, the posterior geometric mean, and the exponent that
+        tempers the sketch's own spread to the posterior's.
     """
     s = look.Y.shape[1] * (2 if look.Y.is_complex() else 1)
     logs = look.squares.clamp_min(1e-300).log()
-    tau2 = 2 / s
-    spread = float(logs.var()) - tau2 if len(logs) > 2 else 1.0
-    share = max(spread, 1e-4) / (max(spread, 1e-4) + tau2)
-    centre = float(logs.mean())
-    return (centre + share * (seen.log() - centre)).exp(), share**0.5
+    top = float(logs.max())
+    low = max(float(logs.min()), top - _GRID_RANGE)
+    grid = torch.linspace(low, top, _GRID, dtype=torch.float64, device=logs.device)
+    counts, places = _histogram(logs, low, top)
+    likelihood = _likelihood(places, grid, s)
+    weights = torch.full_like(grid, 1 / len(grid))
+    for _ in range(_EM_STEPS):
+        joint = likelihood * weights
+        weights = counts @ (joint / joint.sum(dim=1, keepdim=True))
+        weights = (len(logs) * weights + _UNSEEN / len(grid)) / (len(logs) + _UNSEEN)
+    posterior = _likelihood(seen.log(), grid, s) * weights
+    posterior = posterior / posterior.sum(dim=1, keepdim=True)
+    mean = posterior @ grid
+    spread = (posterior @ grid**2 - mean**2).clamp_min(0).sqrt()
+    return mean.exp(), (spread / (2 / s) ** 0.5).clamp_max(1.0)
+
+
+def _histogram(logs: Tensor, low: float, top: float) -> tuple[Tensor, Tensor]:
+    """Shares of the values in narrow bins, and the middles of these."""
+    width = max(top - low, 1e-9) / _BINS
+    bins = ((logs - low) / width).long().clamp(0, _BINS - 1)
+    shares = torch.bincount(bins, minlength=_BINS).to(torch.float64) / len(logs)
+    middles = low + width * (torch.arange(_BINS, dtype=torch.float64, device=logs.device) + 0.5)
+    return shares, middles
+
+
+def _likelihood(logs: Tensor, grid: Tensor, s: int) -> Tensor:
+    """How likely a log square is for each of the true ones, up to a factor per row."""
+    z = logs[:, None] - grid
+    exponents = s / 2 * (z - z.exp())
+    likelihood: Tensor = (exponents - exponents.amax(dim=1, keepdim=True)).exp()
+    return likelihood

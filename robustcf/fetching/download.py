@@ -2,8 +2,8 @@
 
 A file is streamed into a hidden ``.NAME.part`` next to its target, resumed by range where the
 server can, checked, and only then renamed to its name: a reader never sees half a file. A
-connection that breaks leaves the part for the next try to resume; a wrong checksum or a full
-disk leaves nothing.
+connection that breaks leaves the part for the next try to resume; a wrong checksum, a full disk
+or more bytes than the file can have leave nothing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING
 
 from robustcf import __version__
 from robustcf.errors import DownloadError
+from robustcf.support.limits import how_to_raise, limits
 
 if TYPE_CHECKING:
     import requests
 
 _CHUNK = 1 << 16
+_LONGEST_NUMBER = 18  # digits
 _WORTH_ANOTHER_TRY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -51,6 +53,13 @@ class _Refused(Exception):
     """This URL will not work: go on to the next."""
 
 
+class _TooLarge(_Refused):
+    """More bytes than the file can have: nothing of it is worth keeping."""
+
+    def __init__(self, got: str, most: int) -> None:
+        super().__init__(f"expected at most {most:,} bytes, got {got}")
+
+
 class _Transient(Exception):
     """This try failed; the same URL may work later."""
 
@@ -64,6 +73,7 @@ def fetch(
     target: Path,
     check: Callable[[Path], str | None],
     *,
+    most_bytes: int | None = None,
     policy: Policy | None = None,
     progress: bool = True,
     sleep: Callable[[float], None] = time.sleep,
@@ -74,6 +84,9 @@ def fetch(
         urls: where the file can be had, best first.
         target: where it belongs.
         check: called with a path; returns None when that file is right, else what is wrong.
+        most_bytes: no right file is larger: a server that announces or sends more is refused, and
+            what it sent is removed. None for the limit ``download_bytes``
+            (:mod:`robustcf.support.limits`).
         policy: timeouts and retries.
         progress: a bar on stderr (only ever shown on a terminal).
         sleep: how to wait between tries.
@@ -93,7 +106,7 @@ def fetch(
         with FileLock(target.parent / ".fetch.lock", timeout=policy.lock_timeout):
             # Whoever held the lock before may have fetched this very file.
             if not (target.is_file() and check(target) is None):
-                _fetch_locked(urls, target, check, policy, progress, sleep)
+                _fetch_locked(urls, target, check, most_bytes, policy, progress, sleep)
     except Timeout:
         raise DownloadError(
             f"another process has been fetching into {target.parent} for more than "
@@ -110,15 +123,22 @@ def _fetch_locked(
     urls: Sequence[str],
     target: Path,
     check: Callable[[Path], str | None],
+    most_bytes: int | None,
     policy: Policy,
     progress: bool,
     sleep: Callable[[float], None],
 ) -> None:
+    most = limits().download_bytes if most_bytes is None else most_bytes
     part = target.with_name(f".{target.name}.part")
     failures: list[str] = []
     for url in urls:
         try:
-            _from_url(url, part, check, policy, progress, sleep)
+            _from_url(url, part, check, most, policy, progress, sleep)
+        except _TooLarge as refusal:
+            part.unlink(missing_ok=True)
+            advice = "" if most_bytes is not None else how_to_raise("download_bytes", 10 * most)
+            failures.append(f"{url}: {refusal}" + (f" ({advice})" if advice else ""))
+            continue
         except _Refused as refusal:
             failures.append(f"{url}: {refusal}")
             continue
@@ -140,6 +160,7 @@ def _from_url(
     url: str,
     part: Path,
     check: Callable[[Path], str | None],
+    most: int,
     policy: Policy,
     progress: bool,
     sleep: Callable[[float], None],
@@ -147,11 +168,13 @@ def _from_url(
     """Fill ``part`` from one URL until it is right, or say why not."""
     reason = "no try was made"
     for attempt in range(policy.attempts):
+        if part.exists() and part.stat().st_size > most:
+            part.unlink()  # of an earlier process that had another limit, or of a stranger
         resumed = part.exists() and part.stat().st_size > 0
         if resumed and check(part) is None:
             return  # an earlier process was stopped between the last byte and the rename
         try:
-            length_known = _stream(url, part, policy, progress)
+            length_known = _stream(url, part, most, policy, progress)
         except _Transient as failure:
             reason = str(failure)
             if attempt + 1 < policy.attempts:
@@ -169,7 +192,7 @@ def _from_url(
     raise _Refused(f"{reason} ({policy.attempts} tries)")
 
 
-def _stream(url: str, part: Path, policy: Policy, progress: bool) -> bool:
+def _stream(url: str, part: Path, most: int, policy: Policy, progress: bool) -> bool:
     """One request into ``part``; returns whether the server said how long the file is."""
     import requests
 
@@ -182,7 +205,7 @@ def _stream(url: str, part: Path, policy: Policy, progress: bool) -> bool:
     try:
         with requests.get(url, headers=headers, timeout=timeout, stream=True) as response:
             have = _accept(response, part, have)
-            return _write(response, part, have, progress)
+            return _write(response, part, have, most, progress)
     except requests.exceptions.SSLError as error:
         raise _Refused(f"TLS failure ({_innermost(error)})") from error
     except requests.exceptions.Timeout as error:
@@ -209,18 +232,29 @@ def _accept(response: requests.Response, part: Path, have: int) -> int:
         part.unlink(missing_ok=True)
         raise _Transient("the server has no such byte range")
     if status in _WORTH_ANOTHER_TRY:
-        asked = response.headers.get("Retry-After", "")
-        raise _Transient(f"HTTP {status}", wait=float(asked) if asked.isdigit() else 0.0)
+        asked = _number(response.headers.get("Retry-After", ""))
+        raise _Transient(f"HTTP {status}", wait=float(asked or 0))
     if status != 200:
         raise _Refused(f"HTTP {status}")
     return 0
 
 
-def _write(response: requests.Response, part: Path, have: int, progress: bool) -> bool:
+def _number(text: str) -> int | None:
+    """A header's number; None for anything else, such as digits without end."""
+    fine = text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER
+    return int(text) if fine else None
+
+
+def _write(response: requests.Response, part: Path, have: int, most: int, progress: bool) -> bool:
     from tqdm import tqdm
 
-    announced = response.headers.get("Content-Length", "")
-    total = have + int(announced) if announced.isdigit() else None
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding != "identity":  # a few of its bytes may be any number of ours
+        raise _Refused(f"the server sends it packed ({encoding[:40]}), although asked not to")
+    announced = _number(response.headers.get("Content-Length", ""))
+    total = None if announced is None else have + announced
+    if total is not None and total > most:
+        raise _TooLarge(f"the announcement of {total:,}", most)
     bar = tqdm(
         desc=part.name.removeprefix(".").removesuffix(".part"),
         total=total,
@@ -232,10 +266,13 @@ def _write(response: requests.Response, part: Path, have: int, progress: bool) -
         disable=None if progress else True,  # None: no bar unless stderr is a terminal
     )
     with bar, part.open("ab" if have else "wb") as handle:
+        written = have
         for chunk in response.iter_content(_CHUNK):
+            written += len(chunk)
+            if written > most:
+                raise _TooLarge("more", most)
             handle.write(chunk)
             bar.update(len(chunk))
-        written = handle.tell()
     if total is not None and written != total:
         raise _Transient(f"the connection closed after {written} of {total} bytes")
     return total is not None

@@ -76,7 +76,7 @@ def locate(
     for folder in data_dirs(data_dir):
         for source in alternatives:
             path = folder / manifest.name / source.path
-            if path.is_file():
+            if path.is_file() and not _too_large(path, source):
                 digests = _digests(path, _algorithms(source))
                 if _is_right(digests, source):
                     return LocatedFile(path, source, digests["sha256"])
@@ -115,6 +115,7 @@ def obtain(
                     source.urls,
                     folder / source.path,
                     partial(_problem, source=source),
+                    most_bytes=source.most_bytes,
                     policy=policy,
                 )
             except DownloadError as error:
@@ -156,11 +157,18 @@ def _digests(path: Path, algorithms: Sequence[str]) -> dict[str, str]:
     return {name: one.hexdigest() for name, one in zip(algorithms, hashes, strict=True)}
 
 
+def _too_large(path: Path, source: SourceFile) -> bool:
+    """Whether a file is wrong at first sight: no need to read all of it to know."""
+    return source.most_bytes is not None and path.stat().st_size > source.most_bytes
+
+
 def _is_right(digests: dict[str, str], source: SourceFile) -> bool:
     return any(f"{name}:{digest}" in source.checksums for name, digest in digests.items())
 
 
 def _problem(path: Path, source: SourceFile) -> str | None:
+    if _too_large(path, source):
+        return f"wrong size: expected at most {source.most_bytes:,} bytes"
     digests = _digests(path, _algorithms(source))
     if _is_right(digests, source):
         return None

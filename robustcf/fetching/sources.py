@@ -22,6 +22,8 @@ class SourceFile:
         checksums: ``sha256:...`` or ``md5:...`` of every byte sequence that counts as right.
         urls: where it can be downloaded; none for files that are only ever put there by hand.
         member: for an archive, the name of the file inside.
+        most_bytes: no right form of it is larger: its size where that is known, else a generous
+            bound. None: the limit ``download_bytes`` holds.
     """
 
     path: str
@@ -29,6 +31,7 @@ class SourceFile:
     checksums: tuple[str, ...]
     urls: tuple[str, ...] = ()
     member: str | None = None
+    most_bytes: int | None = None
 
 
 def parse_source(entry: Mapping[str, Any]) -> SourceFile:
@@ -39,4 +42,5 @@ def parse_source(entry: Mapping[str, Any]) -> SourceFile:
         checksums=tuple(entry["checksums"]),
         urls=tuple(entry["urls"]),
         member=entry.get("member"),
+        most_bytes=entry.get("most_bytes"),
     )

@@ -41,6 +41,7 @@ class Protocol:
         n_users: users evaluated: those with at least one relevant pair.
         n_users_left_out: users without one.
         n_items: size of the catalogue; every item that is not masked is ranked.
+        capped: cutoffs beyond the catalogue; they count all its items.
     """
 
     dataset: str
@@ -49,6 +50,7 @@ class Protocol:
     n_users: int
     n_users_left_out: int
     n_items: int
+    capped: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         masked = " and ".join(self.masked) or "nothing"
@@ -57,7 +59,15 @@ class Protocol:
             f"{self.dataset}, {self.part}: all {self.n_items:,} items ranked, pairs of {masked} "
             f"masked, mean over the {self.n_users:,} users with a {self.part} item"
             f"{left_out if self.n_users_left_out else ''}, ties to the lower item id"
+            f"{self._capped_words}"
         )
+
+    @property
+    def _capped_words(self) -> str:
+        if not self.capped:
+            return ""
+        ks = " and ".join(map(str, self.capped))
+        return f"; beyond the catalogue, @{ks} counts all {self.n_items:,} items"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -70,6 +80,7 @@ class Protocol:
             "n_users": self.n_users,
             "n_users_left_out": self.n_users_left_out,
             "n_items": self.n_items,
+            **({"capped": list(self.capped)} if self.capped else {}),
         }
 
 
@@ -139,7 +150,8 @@ def evaluate(
     Args:
         factors: embeddings with the ids of the split.
         split: the data.
-        ks: cutoffs.
+        ks: cutoffs. One beyond the catalogue counts all items, and the protocol says so; the metric
+            is named as it was asked for, and precision is divided by it.
         part: ``test``; ``valid`` to choose by; ``train`` where there is nothing else, for what a
             model has learnt and not for its quality.
         mask: parts whose pairs are not candidates; None for the split's own protocol. Masking
@@ -152,7 +164,7 @@ def evaluate(
     Raises:
         InputError: factors of other sizes than the split, or not finite; no user to evaluate.
 
-    Cost: one product of users x items x dim; memory of one block.
+    Cost: one product of users x items x dim; memory of a few blocks, whatever the cutoffs.
 
     Example:
         >>> import torch
@@ -170,22 +182,55 @@ def evaluate(
     users = np.flatnonzero(relevant.user_degrees).astype(np.int64)
     if len(users) == 0:
         raise InputError(f"{split.name} has no {part} pairs: there is nothing to evaluate on")
-    top = top_items(
-        factors, users, max(cutoffs), masked_pairs(split, part, masked), block_users=block_users
-    )
-    hits = hits_of(top, relevant, users)
-    counts = relevant.user_degrees[users]
-    per_user = {
-        f"{name}@{k}": function(hits, counts, k)
-        for name, function in PER_USER.items()
-        for k in cutoffs
-    }
+    seen = masked_pairs(split, part, masked)
+    shown = {k: np.zeros(split.n_items, dtype=bool) for k in cutoffs}
+    parts: list[dict[str, npt.NDArray[np.float64]]] = []
+    for block in user_blocks(users, min(cutoffs[-1], split.n_items)):
+        top = top_items(factors, block, cutoffs[-1], seen, block_users=block_users)
+        parts.append(per_user_metrics(hits_of(top, relevant, block), relevant, block, cutoffs))
+        for k, found in shown.items():
+            found |= ranking.shown_items(top, split.n_items, k)
+    per_user = {name: np.concatenate([values[name] for values in parts]) for name in parts[0]}
     values = {name: float(value.mean()) for name, value in per_user.items()}
-    values |= {f"coverage@{k}": ranking.coverage(top, split.n_items, k) for k in cutoffs}
+    values |= {f"coverage@{k}": float(found.sum() / len(found)) for k, found in shown.items()}
     protocol = Protocol(
-        split.name, part, masked, len(users), split.n_users - len(users), split.n_items
+        split.name,
+        part,
+        masked,
+        len(users),
+        split.n_users - len(users),
+        split.n_items,
+        tuple(k for k in cutoffs if k > split.n_items),
     )
     return MetricReport(values, per_user, users, protocol)
+
+
+def user_blocks(
+    users: npt.NDArray[np.int64], places: int, limit: int = 2**20
+) -> list[npt.NDArray[np.int64]]:
+    """Users in blocks whose rankings, of so many places each, are at most ``limit`` long in all.
+
+    Whoever keeps whole rankings goes by these: memory then does not grow with users x items.
+
+    Example:
+        >>> [len(block) for block in user_blocks(np.arange(10), places=1500, limit=6000)]
+        [4, 4, 2]
+    """
+    size = max(1, limit // max(1, places))
+    return [users[start : start + size] for start in range(0, len(users), size)]
+
+
+def per_user_metrics(
+    hits: npt.NDArray[np.bool_],
+    relevant: Interactions,
+    users: npt.NDArray[np.int64],
+    ks: Sequence[int],
+) -> dict[str, npt.NDArray[np.float64]]:
+    """All metrics of single users at all cutoffs, from the hits in their rankings."""
+    counts = relevant.user_degrees[users]
+    return {
+        f"{name}@{k}": function(hits, counts, k) for name, function in PER_USER.items() for k in ks
+    }
 
 
 def hits_of(

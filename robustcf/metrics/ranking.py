@@ -139,6 +139,17 @@ def coverage(top: npt.NDArray[np.integer[Any]], n_items: int, k: int) -> float:
         >>> coverage(np.array([[0, 1], [0, 2]]), 4, 2)
         0.75
     """
+    shown = shown_items(top, n_items, k)
+    return float(shown.sum() / n_items) if n_items else 0.0
+
+
+def shown_items(top: npt.NDArray[np.integer[Any]], n_items: int, k: int) -> npt.NDArray[np.bool_]:
+    """Which items occur in anybody's first k ranks; arguments are those of :func:`coverage`.
+
+    Example:
+        >>> shown_items(np.array([[0, 1], [0, 2]]), 4, 1).tolist()
+        [True, False, False, False]
+    """
     check_integer("k", k)
     if top.ndim != 2:
         raise InputError(f"top must be users x ranks, got shape {top.shape}")
@@ -146,8 +157,6 @@ def coverage(top: npt.NDArray[np.integer[Any]], n_items: int, k: int) -> float:
         raise InputError(
             f"item ids must be below n_items = {n_items} (or -1), got {top.min()} to {top.max()}"
         )
-    if n_items == 0:
-        return 0.0
     shown = np.zeros(n_items + 1, dtype=bool)
     shown[top[:, :k].ravel()] = True  # -1, no item, lands in the spare last place
-    return float(shown[:-1].sum() / n_items)
+    return shown[:-1]

@@ -21,10 +21,12 @@ from torch import Tensor
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.factors import Factors
-from robustcf.support.checks import check_integer
+from robustcf.support.checks import check_cutoff, check_integer
 
 # Bulk scores of one block: large enough for a fast matrix product, small enough for the cache.
 BLOCK_BYTES = 16 * 2**20
+# Embeddings of candidates that are scored again in float64, at a time.
+_AGAIN_BYTES = 16 * 2**20
 # Candidates beyond k; more make the float64 ranking of whole rows rarer.
 _SPARE = 8
 
@@ -47,14 +49,15 @@ def top_items(
     Args:
         factors: embeddings; half precision is widened to float32 first.
         users: ids of the users, one row of the result each.
-        k: how many items.
+        k: how many items; at most as many as there are.
         seen: pairs that may not be recommended, or None; same ids as the factors.
         block_users: users scored at a time; None keeps a block near 16 MB.
 
     Returns:
-        len(users) x k item ids; -1 where a user has fewer than k items left.
+        len(users) x min(k, items) item ids; -1 where a user has fewer items left.
 
-    Cost: one product of users x items x dim, memory of one block (at least one row of scores).
+    Cost: one product of users x items x dim, memory of the result and of a few blocks (at least
+    one row of scores, and the embeddings of its candidates).
 
     Example:
         >>> factors = Factors(torch.eye(2), torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]]))
@@ -62,7 +65,7 @@ def top_items(
         [[1, 0], [2, 0]]
     """
     ids = _user_ids(users, factors.n_users)
-    check_integer("k", k)
+    k = min(check_cutoff("k", k), factors.n_items)
     if seen is not None and (seen.n_users, seen.n_items) != (factors.n_users, factors.n_items):
         raise InputError(
             f"factors are for {factors.n_users} users x {factors.n_items} items, seen for "
@@ -75,11 +78,11 @@ def top_items(
     if factors.n_items == 0 or len(ids) == 0:
         return top
     with torch.no_grad():
-        ranker = _Ranker(factors, min(int(k), factors.n_items))
+        ranker = _Ranker(factors, k)
         size = block_users or max(1, BLOCK_BYTES // (ranker.width * ranker.V.element_size()))
         for start in range(0, len(ids), size):
             block = ids[start : start + size]
-            top[start : start + size, : ranker.k] = ranker.rank(block, seen)
+            top[start : start + size] = ranker.rank(block, seen)
     return top
 
 
@@ -163,7 +166,14 @@ class _Ranker:
         seen: Interactions | None,
     ) -> TopItems:
         """Candidates by their float64 scores; where even these leave doubt, all items."""
-        exact = dot64(Ub[near][:, None, :], self.V[items])
+        # Few rows at a time: all candidates' embeddings in float64 are many times the scores.
+        rows = max(1, _AGAIN_BYTES // (8 * items.shape[1] * max(1, Ub.shape[1])))
+        exact = torch.cat(
+            [
+                dot64(Ub[near[at : at + rows]][:, None, :], self.V[items[at : at + rows]])
+                for at in range(0, len(near), rows)
+            ]
+        )
         exact = torch.where(rough == -torch.inf, -torch.inf, exact)
         top = _by_score_then_id(exact, items)[:, : self.k].cpu().numpy()
         if self.candidates < self.n_items:

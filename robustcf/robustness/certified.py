@@ -28,9 +28,7 @@ def certified_curve(
     """Lower bounds of every per-user metric under all attacks of a threat.
 
     No attack that moves each row of U and of V by at most epsilon (in the Euclidean norm) brings
-    any user below these values; the proofs are in :mod:`robustcf.certificates`. The budget is what
-    is measured: the factors of an attack in float32 may have moved a rounding error further than
-    they were asked to.
+    any user below these values; the proofs are in :mod:`robustcf.certificates`.
 
     Args:
         target: what is attacked.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +15,11 @@ from robustcf.errors import InputError
 from robustcf.metrics.evaluate import MetricReport, Protocol
 from robustcf.robustness.target import Target
 from robustcf.robustness.threat import Threat
-from robustcf.support.files import read_arrays, write_arrays, write_json
+from robustcf.support.curves import FORMATS, is_curve, read_facts, read_users
+from robustcf.support.files import write_arrays, write_json
+from robustcf.support.schema import OBJECT, check_kind, list_of, record
 
-_FORMAT = "robustcf curve 3"
-_FORMATS = ("robustcf curve 1", "robustcf curve 2", _FORMAT)
+_FORMAT = FORMATS[-1]
 
 # Whose perturbation the numbers are of. One for all users; for each user the worst of several;
 # one of all items for each user alone; or all that there are.
@@ -112,35 +112,37 @@ class RobustnessCurve:
         """
         source = Path(path)
         try:
-            found = json.loads(source.read_text(encoding="utf-8"))
-            if not isinstance(found, dict) or found.get("format") not in _FORMATS:
+            found = read_facts(source)
+            if not is_curve(found):
                 raise InputError(f"{source} is no robustness curve (format {_FORMAT!r} expected)")
-            arrays = read_arrays(source.with_suffix(".npz"))
-            protocol = found["protocol"]
-            return cls(
-                attack=found["attack"],
-                objective=found["objective"] and found["objective"].removeprefix("oracle-"),
-                threat=threat_of(found),
-                epsilons=tuple(found["epsilons"]),
-                values={name: np.array(found[name]) for name in found["metrics"]},
-                users=arrays.pop("users"),
-                per_user={name: array.astype(np.float64) for name, array in arrays.items()},
-                realised=tuple(found["realised"]),
-                protocol=Protocol(
-                    dataset=protocol["dataset"],
-                    part=protocol["part"],
-                    masked=tuple(protocol["masked"]),
-                    n_users=protocol["n_users"],
-                    n_users_left_out=protocol["n_users_left_out"],
-                    n_items=protocol["n_items"],
-                ),
-                kind=kind_of(found),
-            )
-        except (OSError, ValueError, KeyError) as error:
+            check_kind(source, found, record({"realised": list_of(OBJECT)}))
+            arrays = read_users(source.with_suffix(".npz"), len(found["epsilons"]))
+        except InputError as error:
             raise InputError(
                 f"{source} is no readable robustness curve ({error}): make it again with "
                 "'robustcf attack'"
             ) from error
+        protocol = found["protocol"]
+        return cls(
+            attack=found["attack"],
+            objective=found["objective"] and found["objective"].removeprefix("oracle-"),
+            threat=threat_of(found),
+            epsilons=tuple(found["epsilons"]),
+            values={name: np.array(found[name]) for name in found["metrics"]},
+            users=arrays.pop("users"),
+            per_user={name: array.astype(np.float64) for name, array in arrays.items()},
+            realised=tuple(found["realised"]),
+            protocol=Protocol(
+                dataset=protocol["dataset"],
+                part=protocol["part"],
+                masked=tuple(protocol["masked"]),
+                n_users=protocol["n_users"],
+                n_users_left_out=protocol["n_users_left_out"],
+                n_items=protocol["n_items"],
+                capped=tuple(protocol.get("capped", ())),
+            ),
+            kind=kind_of(found),
+        )
 
 
 def threat_of(facts: Mapping[str, Any]) -> Threat:

@@ -218,8 +218,8 @@ def measure(
         The result; ``print`` shows it as a table, ``.curve["ndcg@10"]`` has the numbers.
 
     Raises:
-        InputError: an unknown attack, sizes that are not ascending, a norm without certificate, an
-            attacker who knows nothing and needs to.
+        InputError: an unknown attack, sizes that are not ascending or beyond computing, a norm
+            without certificate, an attacker who knows nothing and needs to.
 
     Cost: for every size, one evaluation per member and direction, and the gradients of the attack:
     one in all for ``fgm``, ``(steps + 1) * restarts`` per size for ``pgd`` and ``cutoff``. ``auto``
@@ -247,6 +247,7 @@ def measure(
     if spec.kind == CERTIFICATE:
         spec = replace(spec, bound=usable_bound(spec.bound, target.fixed))
     sizes = check_epsilons(spec.sizes(threat.unit) if epsilons is None else epsilons)
+    threat.check_sizes(target, sizes)
     request = Request(target, threat, spec, sizes, cutoffs, progress)
     result = _result(request, control=control)
     if spec.kind == AUTO and request.threat.knowledge == "labels" and control:

@@ -60,7 +60,10 @@ def personal_curve(
     clean = target.evaluate(ks)
     budgets = threat.row_budgets(target)
     search = _Search(target, list(ks), steps)
-    block = max(1, BLOCK_BYTES // (8 * target.factors.n_items))
+    n_items, dim = target.factors.n_items, max(1, target.factors.dim)
+    # Scores of all items, and the embeddings of those that are looked at.
+    looked_at = min(2 * ks[-1], n_items) * dim
+    block = max(1, min(BLOCK_BYTES // (8 * n_items), 16 * BLOCK_BYTES // (8 * looked_at)))
     parts = [clean.users[at : at + block] for at in range(0, len(clean.users), block)]
     per_size: list[PerUser] = []
     for size in epsilons:

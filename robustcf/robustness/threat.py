@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import Tensor
 
 from robustcf.attacks.base import SIDES
-from robustcf.attacks.budgets import BUDGETS, Budget, OwnRowBudget
+from robustcf.attacks.budgets import BUDGETS, Budget, OwnRowBudget, check_reach
 from robustcf.certificates.radius import Budgets
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
@@ -120,6 +121,24 @@ class Threat:
                 "test pairs, or use knowledge data"
             )
         return target.known if self.knowledge == "data" else target.relevant
+
+    def check_sizes(self, target: Target, epsilons: Sequence[float]) -> None:
+        """Raise where an attack of these sizes leaves no scores that could be computed.
+
+        Example:
+            >>> import numpy as np
+            >>> Threat().check_sizes(Target(np.eye(2), np.eye(2), np.eye(2)), [0.1, 1e308])
+            Traceback (most recent call last):
+            robustcf.errors.InputError: an attack of size 1e+308 makes embeddings or scores larger
+            than float64 can hold: use smaller sizes
+        """
+        size, reaches = max(epsilons), []
+        for name, factor in zip(("users", "items"), target.factors, strict=True):
+            free = factor[:, target.free]
+            budget = self.budget.of(free)
+            unit = budget.unit(free) if self.relative else 1.0
+            reaches.append(budget.reach(factor, size * unit if self.side in ("both", name) else 0))
+        check_reach(target.factors, (reaches[0], reaches[1]), size)
 
     def row_budgets(self, target: Target) -> Budgets:
         """How far rows may move at size 1, for certificates.

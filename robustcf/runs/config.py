@@ -4,10 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from robustcf.runs.base import RunConfigBase
+from robustcf.support.schema import (
+    ABSENT,
+    FLAG,
+    NAME,
+    NUMBER,
+    Kind,
+    choice,
+    either,
+    nullable,
+    record,
+    whole,
+)
 from robustcf.training.config import TrainConfig
+
+_COLUMN = nullable(either(NAME, whole()))
+#: The arguments of :func:`robustcf.data.load` that a run may have.
+DATA_OPTIONS = record(
+    {},
+    {
+        "data_dir": nullable(NAME),
+        "download": FLAG,
+        "cache": FLAG,
+        "seed": whole(),
+        "min_rating": nullable(NUMBER),
+        "k_core": nullable(whole(1)),
+        "split": nullable(choice("random", "leave-one-out")),
+        **dict.fromkeys(("user_col", "item_col", "rating_col", "time_col"), _COLUMN),
+        **dict.fromkeys(("test_ratio", "valid_ratio"), nullable(NUMBER)),
+        **dict.fromkeys(("valid_file", "test_file"), nullable(NAME)),
+    },
+    others=ABSENT,
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +59,8 @@ class RunConfig(RunConfigBase[TrainConfig]):
         >>> RunConfig.from_json(config.to_json()) == config
         True
     """
+
+    data_kind: ClassVar[Kind] = DATA_OPTIONS
 
     preset: str | None = None
     search: Mapping[str, Any] | None = None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from robustcf.data import Split, load
+from robustcf.data.catalog import find
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.factors import Factors, read_fixed
@@ -19,16 +21,25 @@ from robustcf.models import fold_in
 from robustcf.objectives import BCEConfig
 from robustcf.robustness.measure import Result
 from robustcf.robustness.target import Target
-from robustcf.runs.base import CONFIG, HISTORY, RunBase
+from robustcf.runs.base import CONFIG, DATA, HISTORY, RunBase, own_folder
 from robustcf.runs.config import RunConfig
+from robustcf.runs.records import METRICS_KIND, facts_of_data
 from robustcf.runs.saved import FOLDER
 from robustcf.support import files
 from robustcf.support.files import CheckpointFiles, csv_bytes
 from robustcf.support.registry import OBJECTIVES
 from robustcf.support.runtime import device_of, set_threads
+from robustcf.support.schema import shown
+from robustcf.support.temporary import clear_leftovers
 from robustcf.training.loop import two_to_inf
 from robustcf.training.search import MINUTES, Trial, read_trials, search
-from robustcf.training.train import Trained, fit_mask, fit_pairs, train
+from robustcf.training.train import (
+    Trained,
+    check_trainable,
+    fit_mask,
+    fit_pairs,
+    train,
+)
 
 FACTORS, PER_USER, SEARCH = "factors.safetensors", "per_user.parquet", "search.json"
 #: The pairs of a run whose factors were imported, see :mod:`robustcf.runs.imported`.
@@ -44,6 +55,9 @@ class RunDir(RunBase[RunConfig, Split]):
 
     Args:
         path: the directory; it must hold the configuration of a run.
+        allow_unfinished: whether what an interrupted training left may be used.
+        allow_code: whether modules that the run names may be imported, where it was trained with
+            code of somebody's own (``module:Class``).
 
     Raises:
         InputError: there is no run at this path.
@@ -59,8 +73,36 @@ class RunDir(RunBase[RunConfig, Split]):
     """
 
     config_type = RunConfig
+    result_kind = METRICS_KIND
     _searched: dict[str, Any] | None = None
     command = "robustcf train"
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        allow_unfinished: bool = False,
+        allow_code: bool = False,
+    ) -> None:
+        """Open a run; reads its configuration only."""
+        super().__init__(path, allow_unfinished=allow_unfinished)
+        self.allow_code = allow_code
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], config: RunConfig, split: Split) -> RunDir:
+        """Make a run directory, see :meth:`robustcf.runs.base.RunBase.create`."""
+        run = super().create(path, config, split)
+        run.allow_code = True  # it was named in this very process
+        return run
+
+    def _check_code(self) -> None:
+        """Raise where a module would be imported that the run names, and nobody said it may."""
+        outside = self.config.train.outside()
+        if outside and not self.allow_code:
+            raise InputError(
+                f"{self.path} was trained with code of somebody's own ({', '.join(outside)}), "
+                "which would be imported and run now: if you trust it, give --allow-code"
+            )
 
     @classmethod
     def data_facts(cls, split: Split) -> dict[str, Any]:
@@ -78,16 +120,32 @@ class RunDir(RunBase[RunConfig, Split]):
             "notes": list(split.notes),
         }  # fmt: skip
 
-    def load(self, data: Mapping[str, Any]) -> Split:
-        """Load the run's data with these arguments of :func:`robustcf.data.load`.
+    @classmethod
+    def check_trainable(cls, config: RunConfig, split: Split) -> None:
+        """Raise for what would only be found wrong in training: names, ranges, devices, sizes."""
+        device = device_of(config.device)
+        check_trainable(split, config.train, device=device)
 
-        An imported run has its pairs with it.
+    def is_named(self) -> bool:
+        """Whether the run is on one of the known sets."""
+        return find(self.config.dataset) is not None
+
+    def split(self, data_dir: str | None = None, **places: Any) -> Split:
+        """The data of the run; an imported run has its pairs with it and takes no places.
+
+        The arguments are those of :meth:`robustcf.runs.base.RunBase.split`.
         """
-        if self.imported:
-            from robustcf.runs.imported import read_pairs
+        if not self.imported:
+            return super().split(data_dir, **places)
+        from robustcf.runs.imported import read_pairs
 
-            return read_pairs(self.path / PAIRS)
-        return load(self.config.dataset, **data)
+        split = read_pairs(self.path / PAIRS)
+        self.check(split)
+        return split
+
+    def load(self, dataset: str, data: Mapping[str, Any]) -> Split:
+        """Load data with these arguments of :func:`robustcf.data.load`; the cache is only read."""
+        return load(dataset, **{"cache": "read", **data})
 
     @property
     def imported(self) -> bool:
@@ -101,16 +159,38 @@ class RunDir(RunBase[RunConfig, Split]):
         return read_fixed(files.read_facts(path), str(path)) if path.is_file() else ()
 
     def factors(self) -> Factors:
-        """The trained embeddings, read once; the data are not needed for this."""
+        """The trained embeddings, read once; the data are not needed for this.
+
+        Raises:
+            UnfinishedError: the run has not come to its end, and this was not allowed.
+            InputError: the file is damaged, or holds something else.
+        """
+        if not os.path.lexists(self.path / FACTORS):
+            raise self.unfinished(FACTORS)
+        self.check_finished()
         return self._factors
 
     @cached_property
     def _factors(self) -> Factors:
         path = self.path / FACTORS
-        if not path.is_file():
-            raise self.unfinished(FACTORS)
         tensors, _ = files.read_tensors(path)
-        return Factors(tensors["users"], tensors["items"])
+        facts = facts_of_data(self.path)
+        for name in ("users", "items"):
+            expected = facts.get(f"n_{name}")
+            if name not in tensors:
+                raise InputError(
+                    f"{path}: {name} must be a matrix, got nothing; there "
+                    f"{'is' if len(tensors) == 1 else 'are'} {shown(sorted(tensors))}"
+                )
+            if expected is not None and tensors[name].shape[:1] != (expected,):
+                raise InputError(
+                    f"{path}: {name} must have {expected:,} rows, as {DATA} says, got the shape "
+                    f"{tuple(tensors[name].shape)}"
+                )
+        try:
+            return Factors.of(tensors["users"], tensors["items"])
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
 
     @property
     def fit_on(self) -> str:
@@ -141,17 +221,19 @@ class RunDir(RunBase[RunConfig, Split]):
             report: called with a line for each trial, where settings are searched for.
         """
         self.check(split)
+        self._check_code()
         set_threads(self.config.threads)
-        if self.config.search is not None:
-            self._search(split, report)
-        trained = train(
-            split,
-            self.config.train,
-            device=device_of(self.config.device),
-            checkpoint=CheckpointFiles(self.path, every),
-            progress=progress,
-        )
-        self.write(trained)
+        with self.at_work():
+            if self.config.search is not None:
+                self._search(split, report)
+            trained = train(
+                split,
+                self.config.train,
+                device=device_of(self.config.device),
+                checkpoint=CheckpointFiles(self.path, every),
+                progress=progress,
+            )
+            self.write(trained)
         return trained
 
     def _search(self, split: Split, report: Callable[[str], None] | None) -> None:
@@ -170,7 +252,7 @@ class RunDir(RunBase[RunConfig, Split]):
             minutes=wanted.get("minutes", MINUTES),
             seed=self.config.train.seed,
             device=device_of(self.config.device),
-            done=read_trials(path) if path.is_file() else (),
+            done=read_trials(path) if os.path.lexists(path) else (),
             record=record,
             report=report,
         )
@@ -235,8 +317,9 @@ class RunDir(RunBase[RunConfig, Split]):
         return "train" if self.imported and part == "test" and not len(split.test) else part
 
     def _mask(self, split: Split, part: Part) -> tuple[str, ...]:
+        fit_on = self.fit_on
         try:
-            return fit_mask(split, self.fit_on, part)
+            return fit_mask(split, fit_on, part)
         except InputError as error:
             raise InputError(f"{self.path}: {error}") from error
 
@@ -263,13 +346,21 @@ class RunDir(RunBase[RunConfig, Split]):
 
     def save(self, result: Result) -> tuple[Path, bool]:
         """Save a result of this run in its one home; see :meth:`Result.save`."""
-        return result.save(self.path / FOLDER)
+        return result.save(self.results_folder())
+
+    def results_folder(self) -> Path:
+        """The home of what is measured of the run; what a kill left there is cleared first."""
+        folder = own_folder(self.path, FOLDER)
+        for place in (self.path, folder):
+            clear_leftovers(place)
+        return folder
 
     def fold_in(self, split: Split, items: Sequence[int], k: int = 10) -> Ranked:
         """The k best items, with scores, for a new user who has these items.
 
         The ridge is the weight that training had on the squared norm of a user's row.
         """
+        self._check_code()
         config, factors = self.config.train, self.factors()
         pairs = fit_pairs(split, self.fit_on)
         if not self.imported:  # there is no class behind an imported model

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf.errors import InputError
-from robustcf.support.files import read_arrays, read_json
+from robustcf.runs.records import (
+    CONFIG,
+    CONFIG_KIND,
+    check_run,
+    facts_of_data,
+    own_folder,
+    read_record,
+    result_of,
+)
+from robustcf.support.curves import is_curve, read_facts, read_users
 from robustcf.support.naming import grid_name
+from robustcf.support.schema import OBJECT, TEXT, check_kind, record
 
 # The home of every saved curve, and where version 0.1 kept them.
 FOLDER = "robustness"
@@ -95,7 +104,7 @@ class SavedCurve:
         return arrays[metric].astype(np.float64)
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
-        return read_arrays(self.path.with_suffix(".npz"))
+        return read_users(self.path.with_suffix(".npz"), len(self.facts["epsilons"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,30 +124,32 @@ class SavedRun:
     curves: Mapping[str, SavedCurve]
 
 
-def open_run(path: str | Path) -> SavedRun:
+def open_run(path: str | Path, *, allow_unfinished: bool = False) -> SavedRun:
     """Open a run directory for reading its saved curves.
 
+    Args:
+        path: the directory.
+        allow_unfinished: whether its training may have been interrupted.
+
     Raises:
+        UnfinishedError: the training has not come to its end, and this was not allowed.
         InputError: it is no run directory, or a file in it cannot be read.
     """
     folder = Path(path)
-    if not (folder / "config.json").is_file():
-        raise InputError(
-            f"{folder} is no run directory (no config.json in it): give directories that "
-            "'robustcf train' wrote"
-        )
-    try:
-        config = read_json(folder / "config.json")
-        fingerprint = read_json(folder / "data.json")["fingerprint"]
-        settings = flat_settings(config["train"])
-        found = [_read(file) for home in FOLDERS for file in sorted((folder / home).glob("*.json"))]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder} cannot be read as a run: {error}") from error
+    check_run(folder, "robustcf train")
+    config = read_record(folder / CONFIG, CONFIG_KIND)
+    check_kind(folder / CONFIG, config, record({"train": OBJECT}))
+    settings = flat_settings(config["train"])
+    check_kind(folder / CONFIG, settings, record({"model": TEXT, "reg": TEXT}), "train")
+    fingerprint = facts_of_data(folder)["fingerprint"]
+    result_of(folder, "robustcf train", allow_unfinished=allow_unfinished)
     curves: dict[str, SavedCurve] = {}
-    for curve in found:
-        if curve is not None:
-            # Of one name, the one in the home of this version counts.
-            curves.setdefault(curve.name, curve)
+    for home in FOLDERS:
+        for file in sorted(own_folder(folder, home).glob("*.json")):
+            curve = _read(file)
+            if curve is not None:
+                # Of one name, the one in the home of this version counts.
+                curves.setdefault(curve.name, curve)
     return SavedRun(folder, settings, fingerprint, curves)
 
 
@@ -206,8 +217,8 @@ def uneven_words(ratios: Mapping[str, float | None]) -> str:
 
 
 def _read(path: Path) -> SavedCurve | None:
-    facts = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(facts, dict) or not str(facts.get("format")).startswith("robustcf curve "):
+    facts = read_facts(path)
+    if not is_curve(facts):
         return None
     facts.setdefault("unit", "relative" if facts["relative"] else "absolute")
     if facts["format"] != "robustcf curve 3":
@@ -241,6 +252,11 @@ def _name_today(path: Path, facts: Mapping[str, Any]) -> str:
         auto = f"random-worst-of-{8 if facts['relative'] else 6}"
         name = name.replace("random-auto", auto).replace("random-pgd", "random-worst-of-2")
         words = name.replace(auto, f"{auto}-cumulative").split("-")
+        if facts["budget"] not in words:
+            raise InputError(
+                f"{path}: the name of a curve of version 0.1 must tell its budget, "
+                f"{facts['budget']}, got {path.stem!r}"
+            )
         place = words.index(facts["budget"]) + 1
         words.insert(place, unit)
         place += 2 if facts["side"] != "both" else 1

@@ -3,74 +3,135 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
+import math
 import os
 import shutil
-import tempfile
 import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from robustcf.errors import DataError, InputError
+from robustcf.errors import InputError, WriteError
+from robustcf.support.reading import open_plain, parse_json, read_plain
+from robustcf.support.reading import read_json as read_json
+from robustcf.support.schema import OBJECT, check_kind
+from robustcf.support.temporary import alone_in, put_aside, temporary_file, temporary_folder
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 CHECKPOINT = "checkpoint.{}.safetensors"
+#: What to do about a checkpoint that cannot be gone on from.
+REMOVE = "remove this file to begin again, or train anew with another --out"
+# Values of ten million users, a few metrics and sizes.
+_MOST_ARRAYS = 512 << 20
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file, all or nothing: a reader, or a kill at any moment, finds the old or the new.
 
+    Raises:
+        WriteError: it cannot be written; the message says why, and what to do.
+
     Example:
+        >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     write_bytes(Path(folder) / "a", b"whole")
         ...     (Path(folder) / "a").read_bytes()
         b'whole'
     """
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        handle, temporary = temporary_file(path)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+                os.chmod(temporary, 0o644)
+                # Still open, and so still locked: nobody takes it for a leftover.
+                os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
-def create_folder(target: Path, contents: Mapping[str, bytes]) -> None:
+def create_folder(
+    target: Path,
+    contents: Mapping[str, bytes],
+    replaceable: Callable[[Path], bool] | None = None,
+) -> bool:
     """Make a folder that appears with its first files in it, or not at all.
 
     Args:
-        target: must not exist yet, or be an empty folder.
+        target: must not exist yet, or be an empty folder; a link to one counts as the folder.
         contents: file name -> bytes.
+        replaceable: says of a folder with something in it whether it may be replaced.
+
+    Returns:
+        Whether something was replaced.
 
     Raises:
-        InputError: there is something at this path.
+        InputError: there is something at this path, or somebody is at work in it.
+        WriteError: it cannot be made.
     """
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InputError(
-            f"{target} exists already: choose another --out, or go on with it by --resume"
-        )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        for name, content in contents.items():
-            write_bytes(fresh / name, content)
-        fresh.chmod(0o755)
-        os.replace(fresh, target)
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
+        place = Path(os.path.realpath(target)) if target.is_symlink() else target
+        occupied = place.exists() and (not place.is_dir() or any(place.iterdir()))
+        if occupied and not (place.is_dir() and replaceable is not None and replaceable(place)):
+            raise InputError(
+                f"{target} exists already: choose another --out, or go on with it by --resume"
+            )
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with temporary_folder(place) as fresh:
+            try:
+                for name, content in contents.items():
+                    write_bytes(fresh / name, content)
+            except WriteError as error:
+                raise WriteError(str(error).replace(str(fresh), str(target))) from error
+            fresh.chmod(0o755)
+            if occupied:
+                with alone_in(place, "another process"):
+                    old = put_aside(place)
+                os.replace(fresh, place)
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                os.replace(fresh, place)
+    except OSError as error:
+        raise unwritable(target, error) from error
+    return occupied
+
+
+def unwritable(path: Path, error: OSError) -> WriteError:
+    """The error of a path that cannot be written, with what to do about it.
+
+    Example:
+        >>> unwritable(Path("a"), OSError(errno.ENOSPC, "No space left on device"))
+        WriteError('a cannot be written (No space left on device): free some space and start again;
+        what was finished before is kept')
+    """
+    if isinstance(error, WriteError):
+        return error
+    advice = {
+        errno.ENOSPC: "free some space and start again; what was finished before is kept",
+        errno.EDQUOT: "free some space and start again; what was finished before is kept",
+        errno.EFBIG: "raise the limit on the size of files (ulimit -f) and start again",
+        errno.EROFS: "choose a place that may be written to",
+        errno.EACCES: "choose a place that you may write to, or change its permissions",
+        errno.EPERM: "choose a place that you may write to, or change its permissions",
+        errno.ENOTDIR: "a part of the path is a file: choose another place",
+        errno.EEXIST: "a part of the path is a file: choose another place",
+        errno.ENAMETOOLONG: "choose a shorter name",
+    }.get(error.errno or 0, "see that this place can be written to")
+    return WriteError(f"{path} cannot be written ({error.strerror or error}): {advice}")
 
 
 def json_bytes(values: Mapping[str, Any]) -> bytes:
@@ -84,7 +145,7 @@ def json_bytes(values: Mapping[str, Any]) -> bytes:
 
 
 def csv_bytes(rows: list[dict[str, Any]]) -> bytes:
-    r"""Rows of equal keys as CSV with a header line.
+    r"""Rows as CSV with a header line: of all keys, in the order in which they first come.
 
     Example:
         >>> csv_bytes([{"a": 1, "b": 2}])
@@ -92,7 +153,8 @@ def csv_bytes(rows: list[dict[str, Any]]) -> bytes:
     """
     text = io.StringIO(newline="")
     if rows:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        writer = csv.DictWriter(text, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     return text.getvalue().encode()
@@ -101,21 +163,6 @@ def csv_bytes(rows: list[dict[str, Any]]) -> bytes:
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write a JSON object, indented; NaN and infinities are refused."""
     write_bytes(path, json_bytes(values))
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        InputError: it is not there, or is none.
-    """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is no readable JSON file ({error})") from error
-    if not isinstance(found, dict):
-        raise InputError(f"{path} must hold a JSON object, got {type(found).__name__}")
-    return found
 
 
 def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -129,18 +176,47 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Read what :func:`write_arrays` wrote; nothing is unpickled.
 
     Raises:
-        InputError: it is not there, or is no such file.
+        InputError: it is not there, is no such file, or its arrays take more than 512 MB.
+
+    Cost: the arrays; sizes are looked at before anything is unpacked.
     """
+    # From memory: numpy leaves a file open when it turns out to be damaged.
+    content = read_plain(path, _MOST_ARRAYS)
     try:
-        # From memory: numpy leaves a file open when it turns out to be damaged.
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = archive.infolist()
+            if sum(member.file_size for member in members) > _MOST_ARRAYS:
+                raise InputError(f"its arrays take more than {_MOST_ARRAYS:,} bytes")
+            return {
+                member.filename.removesuffix(".npy"): _array(archive, member) for member in members
+            }
+    except Exception as error:
+        # A zip can be damaged in many ways, and each has an exception of its own.
         raise InputError(f"{path} is no readable npz file ({error})") from error
 
 
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArray[Any]:
+    """An array of an archive; numpy would reserve whatever memory its header asks for."""
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        read = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }.get(version)
+        if read is None:
+            raise InputError(f"format {version} of {member.filename} is not known")
+        shape, _, dtype = read(file)
+        if dtype.hasobject:
+            raise InputError(f"{member.filename} needs allow_pickle, which is off")
+        if math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
+            raise InputError(f"{member.filename} has another length than its header says")
+    with archive.open(member) as file:
+        found: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+        return found
+
+
 def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, str]) -> None:
-    """Write tensors and a few strings as one safetensors file."""
+    """Write tensors and a few strings as one safetensors file; equal ones give equal bytes."""
     write_bytes(path, tensor_bytes(tensors, facts))
 
 
@@ -148,8 +224,18 @@ def tensor_bytes(tensors: dict[str, Tensor], facts: dict[str, str]) -> bytes:
     """Tensors and a few strings as the bytes of a safetensors file."""
     from safetensors.torch import save
 
-    content: bytes = save(tensors, metadata=facts)
-    return content
+    return _in_order(save(tensors, metadata=facts))
+
+
+def _in_order(content: bytes) -> bytes:
+    """A safetensors file with its facts sorted: safetensors writes them in a random order."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    facts = dict(sorted(header.pop("__metadata__", {}).items()))
+    text = json.dumps({"__metadata__": facts, **header}, separators=(",", ":")).encode()
+    # The tensors begin at a multiple of 8.
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[8 + size :]
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -158,12 +244,14 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     Raises:
         InputError: it is not there, or is no safetensors file.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
+    os.close(open_plain(path))
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+    except Exception as error:
+        # The library's own error, and whatever torch says of a type that it does not know.
         raise InputError(f"{path} is no readable safetensors file ({error})") from error
 
 
@@ -175,6 +263,7 @@ def read_facts(path: Path) -> dict[str, str]:
     """
     from safetensors import SafetensorError, safe_open
 
+    os.close(open_plain(path))
     try:
         with safe_open(path, framework="np") as file:
             facts: dict[str, str] = file.metadata() or {}
@@ -198,12 +287,20 @@ class CheckpointFiles:
 
     def load(self, stage: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The state saved last for this stage, or None."""
-        path = self.folder / CHECKPOINT.format(stage)
-        if not path.is_file():
+        path = self.path(stage)
+        if not os.path.lexists(path):
             return None
         tensors, facts = read_tensors(path)
-        state: dict[str, Any] = json.loads(facts["state"])
+        try:
+            state = parse_json(facts.get("state", ""))
+        except InputError as error:
+            raise InputError(f"{path}: the fact 'state' is no JSON ({error}): {REMOVE}") from error
+        check_kind(path, state, OBJECT, "state")
         return tensors, state
+
+    def path(self, stage: str) -> Path:
+        """The file of a stage."""
+        return self.folder / CHECKPOINT.format(stage)
 
     def save(
         self, stage: str, tensors: dict[str, Tensor], facts: dict[str, Any], *, final: bool
@@ -212,30 +309,10 @@ class CheckpointFiles:
         if not final and time.monotonic() - self.last < self.every:
             return
         copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        path = self.folder / CHECKPOINT.format(stage)
-        write_tensors(path, copies, {"state": json.dumps(facts)})
+        write_tensors(self.path(stage), copies, {"state": json.dumps(facts)})
         self.last = time.monotonic()
 
     def clear(self) -> None:
         """Remove every state: the result is written."""
         for left in self.folder.glob(CHECKPOINT.format("*")):
             left.unlink()
-
-
-def check_fingerprint(facts: Path, name: str, fingerprint: str) -> None:
-    """Raise unless data are those that a run wrote down when it was made.
-
-    Args:
-        facts: the run's JSON file about its data.
-        name: of the data, for the message.
-        fingerprint: of the data as they are now.
-
-    Raises:
-        DataError: they have changed.
-    """
-    expected = json.loads(facts.read_text(encoding="utf-8"))["fingerprint"]
-    if fingerprint != expected:
-        raise DataError(
-            f"{facts.parent} was made from other data: its {name} has fingerprint "
-            f"{expected[:12]}, this one {fingerprint[:12]}; restore the files it read"
-        )

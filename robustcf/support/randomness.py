@@ -28,7 +28,7 @@ def stream(seed: int, *names: str) -> np.random.Generator:
         >>> a == stream(0, "split", "valid").integers(1000)
         np.False_
     """
-    check_integer("seed", seed, 0)
+    check_integer("seed", seed, 0, most=2**128)
     digest = hashlib.sha256("\x00".join(names).encode()).digest()
     words = np.frombuffer(digest[:16], dtype="<u4").tolist()
     return np.random.default_rng(np.random.SeedSequence(int(seed), spawn_key=words))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from importlib import metadata
 from typing import Any
@@ -10,7 +11,10 @@ import torch
 
 from robustcf.errors import InputError
 from robustcf.support.checks import check_integer
+from robustcf.support.schema import shown
 
+#: More threads than any machine has; torch would try to start them all.
+MOST_THREADS = 1024
 _PACKAGES = ("robustcf", "numpy", "pandas", "pyarrow", "safetensors", "scipy", "torch")
 
 
@@ -24,7 +28,7 @@ def set_threads(count: int | None) -> int:
         True
     """
     if count is not None:
-        torch.set_num_threads(check_integer("threads", count))
+        torch.set_num_threads(check_integer("threads", count, 1, MOST_THREADS))
     return torch.get_num_threads()
 
 
@@ -35,13 +39,30 @@ def device_of(name: str) -> torch.device:
         >>> device_of("cpu")
         device(type='cpu')
     """
+    if not isinstance(name, str):
+        raise InputError(f"device must be a name such as 'cpu', got {shown(name)}")
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
+        # A number that comes back: the device 'meta' has tensors, but computes nothing.
+        float(torch.zeros(1, device=device).sum())
+    except Exception as error:
+        # Every backend that is not there has an exception of its own.
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"device {name!r} cannot be used here ({reason}): try 'cpu'") from error
     return device
+
+
+def memory() -> int | None:
+    """The bytes of memory that this machine has, or None where it does not tell.
+
+    Example:
+        >>> memory() is None or memory() > 1 << 20
+        True
+    """
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
 def environment() -> dict[str, Any]:

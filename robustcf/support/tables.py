@@ -19,6 +19,7 @@ from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
 from robustcf.errors import InputError
+from robustcf.support.schema import shown
 
 Entry = TypeVar("Entry")
 
@@ -57,11 +58,11 @@ class Table(Generic[Entry]):
         return iter(self._entries)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return isinstance(name, str) and name in self._entries
 
     def __getitem__(self, name: str) -> type[Entry]:
         """The class of a name; code from outside is imported here, and nowhere else."""
-        if name in self._entries:
+        if name in self:
             found: type[Entry] = _imported(self.kind, self._entries[name])
             return found
         if isinstance(name, str) and ":" in name:
@@ -84,7 +85,7 @@ class Table(Generic[Entry]):
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise InputError(
             f"{self.kind} must be one of {', '.join(self._entries)}, or module:Class, got "
-            f"{name!r}{hint}"
+            f"{shown(name)}{hint}"
         )
 
     def _checked(self, name: str, found: object) -> type[Entry]:

@@ -23,6 +23,7 @@ from robustcf.errors import DataError
 
 _KINDS = "biuf"
 _ORDERS = ("<", ">", "=", "|")
+_ENTRIES_A_BYTE = 8
 
 
 class _Type:
@@ -47,11 +48,17 @@ class _Array:
     def __setstate__(self, state: Any) -> None:
         try:
             _, shape, kind, fortran, raw = state
-            content = raw.encode("latin-1") if isinstance(raw, str) else bytes(raw)
-            flat = np.frombuffer(content, dtype=kind.dtype)
+            flat = np.frombuffer(_bytes(raw), dtype=kind.dtype)
             self.array = flat.reshape(shape, order="F" if fortran else "C").copy()
         except (TypeError, ValueError, AttributeError, UnicodeEncodeError) as error:
             raise DataError(f"a pickled array is damaged ({error}): refused") from error
+
+
+def _bytes(raw: Any) -> bytes:
+    content = raw.encode("latin-1") if isinstance(raw, str) else raw
+    if not isinstance(content, bytes):  # bytes(n) would make room for n of them
+        raise TypeError(f"its content is a {type(raw).__name__}")
+    return content
 
 
 def _number_type(name: Any) -> np.dtype[Any]:
@@ -82,7 +89,9 @@ _NAMES: dict[tuple[str, str], Any] = {
 }
 
 
-class _Reader(pickle.Unpickler):
+# The unpickler written in Python: its faster twin makes room for as many memo entries as a pickle
+# claims to have.
+class _Reader(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         try:
             return _NAMES[module, name]
@@ -109,7 +118,7 @@ def read_pickle(content: bytes, name: str) -> Any:
     """
     try:
         value = _Reader(io.BytesIO(content), encoding="latin-1").load()
-        return _plain(value)
+        return _Plain(_ENTRIES_A_BYTE * len(content))(value)
     except DataError as error:
         raise DataError(f"{name}: {error}") from error
     except Exception as error:
@@ -117,17 +126,30 @@ def read_pickle(content: bytes, name: str) -> Any:
         raise DataError(f"{name}: no readable pickle ({type(error).__name__}: {error})") from error
 
 
-def _plain(value: Any) -> Any:
-    """Arrays out of their builders, and a last look that nothing else came through."""
-    if isinstance(value, _Array):
-        return value.array
-    if isinstance(value, dict):
-        return {_plain(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
-    if value is None or isinstance(value, (str, bytes, int, float)):
-        return value
-    raise DataError(f"a pickle holds a {type(value).__name__}: refused")
+class _Plain:
+    """Arrays out of their builders, and a last look that nothing else came through.
+
+    Args:
+        most: entries. A list that holds another twice, which holds another twice, and so on, has
+            more than anybody can write out.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.left = most
+
+    def __call__(self, value: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise DataError("a pickle holds far more than it is long: refused")
+        if isinstance(value, _Array):
+            return value.array
+        if isinstance(value, dict):
+            return {self(key): self(entry) for key, entry in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self(entry) for entry in value]
+        if value is None or isinstance(value, (str, bytes, int, float)):
+            return value
+        raise DataError(f"a pickle holds a {type(value).__name__}: refused")
 
 
 # --- with stubs -------------------------------------------------------------------------------
@@ -229,8 +251,7 @@ def _scalar(kind: Any, raw: Any = b"") -> Any:
     """A number or text of numpy's, as Python's own."""
     if not isinstance(kind, _Texts) or kind.objects:
         raise DataError("a pickled scalar is no number and no text: refused")
-    content = raw.encode("latin-1") if isinstance(raw, str) else bytes(raw)
-    return np.frombuffer(content, dtype=kind.dtype)[0].item()
+    return np.frombuffer(_bytes(raw), dtype=kind.dtype)[0].item()
 
 
 _STUB_NAMES: dict[tuple[str, str], Any] = {
@@ -251,7 +272,7 @@ _STUB_NAMES: dict[tuple[str, str], Any] = {
 }
 
 
-class _StubbingReader(pickle.Unpickler):
+class _StubbingReader(pickle._Unpickler):
     def __init__(
         self,
         content: bytes,

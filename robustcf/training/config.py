@@ -14,7 +14,6 @@ which is meant: ``model.dim``.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +30,9 @@ from robustcf.support.checks import (
     check_numbers,
     unknown_setting,
 )
+from robustcf.support.reading import parse_json as parse
 from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
+from robustcf.support.schema import shown
 from robustcf.support.tables import Table
 from robustcf.training.adversarial import AdversaryConfig
 from robustcf.training.optim import SCHEDULES
@@ -259,10 +260,20 @@ class TrainConfig:
                 parts[part] = _read_chosen(part, table, values[part])
         if "batching" in values:
             if not isinstance(values["batching"], Mapping):
-                raise InputError(f"batching must be an object, got {values['batching']!r}")
+                raise InputError(f"batching must be an object, got {shown(values['batching'])}")
             check_known(BatchConfig, values["batching"])
             parts["batching"] = BatchConfig(**values["batching"])
         return cls(**{**values, **parts})
+
+    def outside(self) -> list[str]:
+        """The names that stand for code of somebody's own, ``module:Class``.
+
+        Example:
+            >>> TrainConfig().outside()
+            []
+        """
+        names = [getattr(self, part).name for part in _PARTS]
+        return [name for name in names if ":" in name]
 
     def resolved(self) -> TrainConfig:
         """With the configs of all parts, those from outside of the package imported."""
@@ -323,7 +334,7 @@ def _unknown(key: str, places: Mapping[str, Any], chosen: Mapping[str, str]) -> 
 
 def _read_chosen(part: str, table: Table[Any], values: Any) -> Chosen:
     if not isinstance(values, Mapping) or not isinstance(values.get("name"), str):
-        raise InputError(f"{part} must be an object with a name, got {values!r}")
+        raise InputError(f"{part} must be an object with a name, got {shown(values)}")
     name = values["name"]
     settings = {key: value for key, value in values.items() if key != "name"}
     if name not in table:
@@ -381,8 +392,8 @@ def _settings_of_0_1() -> set[str]:
 def parse_json(text: str) -> dict[str, Any]:
     """A JSON object, or an error that says what it is instead."""
     try:
-        values = json.loads(text)
-    except json.JSONDecodeError as error:
+        values = parse(text)
+    except InputError as error:
         raise InputError(f"a configuration must be JSON ({error})") from error
     if not isinstance(values, dict):
         raise InputError(f"a configuration must be a JSON object, got {type(values).__name__}")

@@ -19,9 +19,38 @@ from robustcf.factors import Factors
 from robustcf.models import Model
 from robustcf.objectives import Batch, Batches, Gradient
 from robustcf.regularizers import NoPenalty, Regularizer, add_gradient
+from robustcf.support.files import REMOVE
+from robustcf.support.schema import (
+    ABSENT,
+    NOT_NEGATIVE,
+    NUMBER,
+    TEXT,
+    check_kind,
+    list_of,
+    nullable,
+    record,
+    whole,
+)
 from robustcf.training.adversarial import Adversary
 from robustcf.training.optim import Adam, schedule
 
+_ROW_KIND = record(
+    {"stage": TEXT, "epoch": whole(1), "loss": NUMBER, "seconds": NOT_NEGATIVE},
+    {
+        "penalty": NUMBER,
+        "valid_ndcg@10": nullable(NUMBER),
+        "two_to_inf": NUMBER,
+        "attacked_loss": NUMBER,
+    },
+    others=ABSENT,
+)
+_STATE_KIND = record(
+    {
+        "history": list_of(_ROW_KIND),
+        "looks_since": whole(),
+        "best": nullable(list_of(NUMBER, 2, 2)),
+    }
+)
 # The loss is computed in one step out of this many: as a number to watch, that is enough.
 _VALUE_EVERY = 16
 _PAIRS_PER_UNIT = 1024
@@ -169,8 +198,12 @@ def fit(
     state = FitState()
     saved = checkpoint.load(stage) if checkpoint is not None else None
     if saved is not None:
-        steps.restore(saved[0])
-        state = FitState.restored(*saved)
+        try:
+            steps.restore(saved[0])
+            state = FitState.restored(*saved)
+        except InputError as error:
+            place = getattr(checkpoint, "path", "the checkpoint of {}".format)
+            raise InputError(f"{place(stage)}: {error}; {REMOVE}") from error
     interrupted = False
     done = len(state.history)
     bar = tqdm(
@@ -212,11 +245,18 @@ class FitState:
 
     @classmethod
     def restored(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> FitState:
-        """From what a checkpoint holds."""
+        """From what a checkpoint holds.
+
+        Raises:
+            InputError: it holds something else.
+        """
+        check_kind("", facts, _STATE_KIND)
         best = None
         if facts["best"] is not None:
             value, epoch = facts["best"]
-            best = value, epoch, Factors(tensors["best.users"], tensors["best.items"])
+            for name in ("users", "items"):
+                _check_like(f"best.{name}", tensors.get(f"best.{name}"), tensors[name])
+            best = value, int(epoch), Factors(tensors["best.users"], tensors["best.items"])
         return cls(facts["history"], best, facts["looks_since"])
 
     def validate(self, at: Callable[[Factors], float], factors: Factors, epoch: int) -> float:
@@ -321,6 +361,18 @@ class _Steps:
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        for name, mine in self.state().items():
+            # What a regularizer keeps may change its length from step to step.
+            of_reg = name.startswith("reg.") and mine.ndim > 0
+            _check_like(name, tensors.get(name), mine, shape=not of_reg)
+            # Numbers of steps and of rows, all of them.
+            if not mine.is_floating_point() and bool((tensors[name] < 0).any()):
+                raise InputError(f"the tensor {name} must not be negative")
+        side = getattr(self.penalty, "side", "users")
+        rows = len(self.model.items if side == "items" else self.model.users)
+        for name in getattr(self.penalty, "row_numbers", ()):
+            if bool((tensors[f"reg.{name}"] >= rows).any()):
+                raise InputError(f"the tensor reg.{name} must hold numbers of rows below {rows}")
         self.model.users.copy_(tensors["users"])
         self.model.items.copy_(tensors["items"])
         self.model.updated(None)
@@ -328,6 +380,16 @@ class _Steps:
         self.items.load("adam.items", tensors)
         for name in self.penalty.state_dict():
             setattr(self.penalty, name, tensors[f"reg.{name}"])
+
+
+def _check_like(name: str, found: Tensor | None, mine: Tensor, *, shape: bool = True) -> None:
+    """Raise unless a tensor of a checkpoint fits: one of another shape might be broadcast."""
+    good = found is not None and (found.dtype, found.ndim) == (mine.dtype, mine.ndim)
+    if not good or (shape and found is not None and found.shape != mine.shape):
+        got = "nothing" if found is None else f"{found.dtype} of shape {tuple(found.shape)}"
+        raise InputError(
+            f"the tensor {name} must be {mine.dtype} of shape {tuple(mine.shape)}, got {got}"
+        )
 
 
 def _rounds(

@@ -21,10 +21,20 @@ import torch
 
 from robustcf.data.split import Split
 from robustcf.data.splits import carve_valid
-from robustcf.errors import InputError, TrainingError
+from robustcf.errors import InputError, Interrupted, TrainingError
 from robustcf.metrics.evaluate import evaluate
 from robustcf.support import files
 from robustcf.support.checks import check_number
+from robustcf.support.schema import (
+    NAME,
+    NOT_NEGATIVE,
+    NUMBER,
+    TEXT,
+    check_kind,
+    nullable,
+    record,
+    shown,
+)
 from robustcf.training.config import TrainConfig
 from robustcf.training.portfolio import Settings, Size, Values, moves, portfolio
 from robustcf.training.train import train
@@ -35,6 +45,16 @@ METRIC, CUTOFF = "ndcg@20", 20
 # A search ends after this many times what its best trial took, or after the seconds, whichever is
 # later, and at the latest when its minutes are over.
 _TIMES, _SECONDS = 10.0, 60.0
+_TRIAL_KIND = record(
+    {
+        "settings": record({"model": NAME}),
+        f"valid {METRIC}": nullable(NUMBER),
+        "error": nullable(NOT_NEGATIVE),
+        "seconds": NOT_NEGATIVE,
+        "stage": TEXT,
+    }
+)
+_BEGUN_KIND = record({"found": record({"fingerprint": TEXT})})
 # Validation pairs below which one more part is drawn, and the most parts.
 _PAIRS_PER_PART, _MOST_PARTS = 8_000, 3
 
@@ -71,25 +91,27 @@ class Trial:
     def from_dict(cls, values: Mapping[str, Any]) -> Trial:
         """From what :meth:`as_dict` gives."""
         try:
-            return cls(
-                dict(values["settings"]),
-                values[f"valid {METRIC}"],
-                values["error"],
-                float(values["seconds"]),
-                str(values["stage"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
+            check_kind("", values, _TRIAL_KIND)
+        except InputError as error:
             raise InputError(
-                f"a trial must have settings, value, error, seconds and stage, got {values!r}"
+                f"a trial must have settings, value, error, seconds and stage ({error})"
             ) from error
+        return cls(
+            dict(values["settings"]),
+            values[f"valid {METRIC}"],
+            values["error"],
+            float(values["seconds"]),
+            values["stage"],
+        )
 
 
 def read_trials(path: Path) -> list[Trial]:
     """The trials that a search has kept in a file, of this or of an earlier attempt."""
-    values = files.read_json(path)
-    trials = values.get("trials", values.get("found", {}).get("trials"))
+    values = files.read_json(path, follow=True)
+    found = values.get("found")
+    trials = values.get("trials", found.get("trials") if isinstance(found, dict) else None)
     if not isinstance(trials, list):
-        raise InputError(f"{path}: a search must have a list 'trials', got {trials!r}")
+        raise InputError(f"{path}: a search must have a list 'trials', got {shown(trials)}")
     try:
         return [Trial.from_dict(entry) for entry in trials]
     except InputError as error:
@@ -389,7 +411,9 @@ def tune_to_file(
     if resume:
         if not path.is_file():
             raise InputError(f"{path} is not there: nothing to go on with")
-        fingerprint = files.read_json(path).get("found", {}).get("fingerprint")
+        begun = files.read_json(path, follow=True)
+        check_kind(path, begun, _BEGUN_KIND)
+        fingerprint = begun["found"]["fingerprint"]
         if fingerprint != split.fingerprint:
             raise InputError(f"{path} is of other data than {split.name}: choose another file")
         done = read_trials(path)
@@ -406,9 +430,14 @@ def tune_to_file(
         files.write_json(path, {"config": None, "found": found})
 
     wanted = search_settings(minutes)
-    found = search(
-        split, **wanted, seed=seed, device=device, done=done, record=record, report=report
-    )
+    try:
+        found = search(
+            split, **wanted, seed=seed, device=device, done=done, record=record, report=report
+        )
+    except KeyboardInterrupt as error:
+        kept = f"the trials so far are kept in {path}: go on with the same command and --resume"
+        nothing = "no trial is kept yet: start it again"
+        raise Interrupted(f"interrupted, {kept if path.is_file() else nothing}") from error
     config = {**found.settings, "epochs_chosen": True}
     files.write_json(path, {"config": config, "found": {**facts, **found.as_dict()}})
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 
 from robustcf.data.interactions import Interactions
 from robustcf.data.split import Split
+from robustcf.data.synthetic import checkerboard
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import MetricReport, evaluate
@@ -19,9 +20,11 @@ from robustcf.models import Model
 from robustcf.models.gauge import Gauge, shrink, truncate
 from robustcf.objectives import Batches, Objective
 from robustcf.regularizers import Regularizer
-from robustcf.support.registry import MODELS, OBJECTIVES, REGULARIZERS
+from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
+from robustcf.support.runtime import memory
+from robustcf.support.tables import Table
 from robustcf.training.adversarial import Adversary, adversary
-from robustcf.training.config import TrainConfig
+from robustcf.training.config import Chosen, TrainConfig
 from robustcf.training.loop import Checkpoint, Fitted, Optimizer, Stop, fit
 
 FIT_ON = ("train", "train and valid")
@@ -159,6 +162,74 @@ def gauged(factors: Factors, config: TrainConfig) -> Factors:
     if config.gauge == "none":
         return factors
     return truncate(shrink(Gauge.balanced(*factors).apply(factors), config.shrink), config.rank)
+
+
+def check_trainable(
+    split: Split, config: TrainConfig, *, device: torch.device | str = "cpu"
+) -> None:
+    """Raise for what would only be found wrong once a training has begun.
+
+    Names, ranges and combinations that do not go together are found by one epoch on a toy set; code
+    from outside of the package is imported, and not run. What would not fit into memory is found by
+    a rough count of bytes.
+
+    Raises:
+        InputError: the message says which setting, and what to do.
+
+    Cost: some hundredths of a second.
+
+    Example:
+        >>> from robustcf.data import checkerboard
+        >>> check_trainable(checkerboard(), TrainConfig.of(beta1=1.5))
+        Traceback (most recent call last):
+        robustcf.errors.InputError: beta1 must be in [0, 1), got 1.5
+    """
+    config = config.resolved()
+    _check_memory(split, config, torch.device(device))
+    parts: list[tuple[Table[Any], Chosen]] = [
+        (MODELS, config.model),
+        (OBJECTIVES, config.objective),
+        (REGULARIZERS, config.reg),
+        (ADVERSARIES, config.adversary),
+    ]
+    if any(chosen.name not in table for table, chosen in parts):
+        return
+    # Enough columns for what is said of their number, and no more.
+    dim = getattr(config.model.settings, "dim", None)
+    small = {} if dim is None else {"dim": min(dim, 64)}
+    rank = None if config.rank is None else min(config.rank, 64)
+    toy = config.replace(**small, rank=rank, epochs=min(config.epochs, 1))
+    whole = checkerboard()
+    nothing = whole.valid.take(np.zeros(len(whole.valid), dtype=bool))
+    try:
+        tried = train(replace(whole, valid=nothing), toy)
+    except InputError:
+        raise
+    except Exception:
+        # Diverged on the toy, say: only what is surely wrong is refused here.
+        return
+    if tried.interrupted:
+        raise KeyboardInterrupt
+
+
+def _check_memory(split: Split, config: TrainConfig, device: torch.device) -> None:
+    there = memory()
+    if there is None or device.type != "cpu":
+        return
+    dim = getattr(config.model.settings, "dim", 0)
+    # Parameters, gradients, two moments, the best epoch's, and room to work.
+    counts = {f"dim {dim}": 6 * 4 * dim * (split.n_users + split.n_items)}
+    if config.batching.kind == "pairs":
+        negatives = getattr(config.objective.settings, "negatives", 0)
+        size = min(config.batching.batch_size, len(split.train))
+        words = f"negatives {negatives} with batch_size {config.batching.batch_size}"
+        counts[words] = size * negatives * (8 + 2 * 4 * dim)
+    for words, needed in counts.items():
+        if needed > there:
+            raise InputError(
+                f"{words} needs about {needed / 1e9:,.0f} GB of memory, and this machine has "
+                f"{there / 1e9:,.0f}: choose a smaller number"
+            )
 
 
 def train(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import re
+import struct
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 
 from robustcf.errors import DataError, InputError
 from robustcf.fetching.archives import read_members
+from robustcf.support.limits import check_expansion, how_to_raise, limits
 from robustcf.support.unpickling import read_pickle
 from robustcf.vision.images import ImageSet
 
@@ -33,7 +36,7 @@ def read_cifar_binary(archive: Path) -> Parts:
     names = _need(files, "fine_label_names.txt" if fine else "batches.meta.txt", archive)
     train = [_records(files, name, fine, archive) for name in _train_files(files, ".bin", archive)]
     test = _records(files, "test.bin" if fine else "test_batch.bin", fine, archive)
-    classes = tuple(line for line in names.decode("utf-8").splitlines() if line.strip())
+    classes = tuple(line for line in _text(names).splitlines() if line.strip())
     return _joined(train), test, classes
 
 
@@ -74,15 +77,17 @@ def read_tiny_imagenet(archive: Path) -> Parts:
     members = read_members(archive, lambda name: wanted.fullmatch(name) is not None)
     prefix = "tiny-imagenet-200/"
     files = {name.removeprefix(prefix): content for name, content in members.items()}
-    classes = tuple(_need(files, "wnids.txt", archive).decode().split())
+    classes = tuple(_text(_need(files, "wnids.txt", archive)).split())
     number = {name: label for label, name in enumerate(classes)}
     train, labels = [], []
     for name in sorted(files):
         if name.startswith("train/"):
             train.append(name)
             labels.append(number.get(name.split("/")[1], -1))
-    annotations = _need(files, "val/val_annotations.txt", archive).decode()
+    annotations = _text(_need(files, "val/val_annotations.txt", archive))
     fields = [line.split("\t") for line in annotations.splitlines() if line]
+    if any(len(field) < 2 for field in fields):
+        raise DataError(f"{archive}: val_annotations.txt has a line without a class")
     test = [f"val/images/{field[0]}" for field in fields]
     test_labels = [number.get(field[1], -1) for field in fields]
     if -1 in labels or -1 in test_labels:
@@ -101,14 +106,44 @@ READERS: dict[str, Callable[[Path], Parts]] = {
 }
 
 
-def decode(content: bytes, name: str, mode: str = "RGB") -> np.ndarray[Any, Any]:
-    """A PNG or JPEG file as a uint8 array, height x width (x 3). Needs Pillow."""
+def decode(content: bytes | BinaryIO, name: str, mode: str = "RGB") -> np.ndarray[Any, Any]:
+    """A PNG or JPEG file as a uint8 array, height x width (x 3). Needs Pillow.
+
+    Raises:
+        DataError: it is none, or has more pixels than the limit ``image_pixels``
+            (:mod:`robustcf.support.limits`).
+    """
     image_module = pillow()
+    stream = io.BytesIO(content) if isinstance(content, bytes) else content
     try:
-        with image_module.open(io.BytesIO(content), formats=("PNG", "JPEG")) as image:
-            return np.asarray(image.convert(mode))
-    except (OSError, ValueError, SyntaxError) as error:
+        with warnings.catch_warnings():
+            # Pillow warns of large images in its own way; here they are refused, or wanted.
+            warnings.simplefilter("ignore")
+            with image_module.open(stream, formats=("PNG", "JPEG")) as image:
+                _check_pixels(name, *image.size)
+                return np.asarray(image.convert(mode))
+    except DataError:
+        raise
+    except image_module.DecompressionBombError as error:
+        raise _too_many_pixels(name, str(error)) from error
+    except (
+        *(OSError, ValueError, SyntaxError, TypeError, LookupError, ArithmeticError),
+        *(EOFError, struct.error),
+    ) as error:
+        # Pillow raises any of these for damaged files.
         raise DataError(f"{name}: not a readable PNG or JPEG image ({error})") from error
+
+
+def _check_pixels(name: str, width: int, height: int) -> None:
+    if width * height > limits().image_pixels:
+        raise _too_many_pixels(name, f"{width:,} x {height:,} pixels", width * height)
+
+
+def _too_many_pixels(name: str, got: str, count: int = 1 << 30) -> DataError:
+    return DataError(
+        f"{name}: expected at most {limits().image_pixels:,} pixels, got {got}; make the image "
+        f"smaller, or {how_to_raise('image_pixels', count)}"
+    )
 
 
 def pillow() -> Any:
@@ -126,6 +161,11 @@ def _need(files: Mapping[str, bytes], name: str, archive: Path) -> bytes:
     if name not in files:
         raise DataError(f"{archive}: has no member {name!r}; delete it and fetch it again")
     return files[name]
+
+
+def _text(content: bytes) -> str:
+    """Names of classes; a damaged one shows as such, and is then not found."""
+    return content.decode("utf-8", "replace")
 
 
 def _train_files(files: Mapping[str, bytes], suffix: str, archive: Path) -> list[str]:
@@ -171,6 +211,9 @@ def _joined(parts: list[ImageSet]) -> ImageSet:
 def _decoded(
     files: Mapping[str, bytes], names: list[str], labels: list[int], archive: Path
 ) -> ImageSet:
+    # One image may be listed any number of times.
+    size = archive.stat().st_size
+    check_expansion(archive, f"{len(names):,} images", 3 * 64 * 64 * len(names), size)
     images = torch.empty(len(names), 3, 64, 64, dtype=torch.uint8)
     for place, name in enumerate(names):
         pixels = decode(_need(files, name, archive), f"{archive}: {name}")

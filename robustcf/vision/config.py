@@ -5,14 +5,37 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from robustcf.errors import InputError
 from robustcf.runs.base import RunConfigBase
 from robustcf.support.checks import check_choice, check_known, check_numbers
+from robustcf.support.schema import (
+    ABSENT,
+    FLAG,
+    NAME,
+    NOT_NEGATIVE,
+    Kind,
+    nullable,
+    record,
+    shown,
+    whole,
+)
 from robustcf.vision.regularizers import REGULARIZERS, JacobianRegularizer, OperatorNorm, TwoToInf
 
 REGS = ("none", *REGULARIZERS)
+#: The arguments of :func:`robustcf.vision.loading.load_images` that a run may have.
+DATA_OPTIONS = record(
+    {},
+    {
+        "data_dir": nullable(NAME),
+        "download": FLAG,
+        "size": nullable(whole(1, 65_536)),
+        "valid_share": NOT_NEGATIVE,
+        "seed": whole(),
+    },
+    others=ABSENT,
+)
 
 
 @dataclass(frozen=True)
@@ -79,6 +102,12 @@ class VisionConfig:
         if not 0 < self.momentum < 1:
             raise InputError(f"momentum must lie between 0 and 1, got {self.momentum!r}")
         if self.milestones is not None:
+            if not isinstance(self.milestones, list | tuple) or not all(
+                whole().fits(mark) for mark in self.milestones
+            ):
+                raise InputError(
+                    f"milestones must be a list of epochs, got {shown(self.milestones)}"
+                )
             # JSON has lists only.
             object.__setattr__(self, "milestones", tuple(self.milestones))
         self.regularizer()  # its own options are checked by itself
@@ -115,6 +144,8 @@ class VisionConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> VisionConfig:
         """From plain values; what is not given takes its default."""
+        if not isinstance(values, Mapping):
+            raise InputError(f"training settings must be an object, got {shown(values)}")
         check_known(cls, values)
         return cls(**values)
 
@@ -135,6 +166,8 @@ class VisionRunConfig(RunConfigBase[VisionConfig]):
         >>> VisionRunConfig.from_json(config.to_json()) == config
         True
     """
+
+    data_kind: ClassVar[Kind] = DATA_OPTIONS
 
     @classmethod
     def read_train(cls, values: Mapping[str, Any]) -> VisionConfig:

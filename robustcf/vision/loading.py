@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -14,6 +13,8 @@ import torch
 from robustcf.errors import DataError, InputError
 from robustcf.fetching.download import Policy
 from robustcf.fetching.places import obtain, sha256_of
+from robustcf.support.bounded import UNREADABLE, open_regular, read_arrays_of, size_of
+from robustcf.support.limits import check_expansion
 from robustcf.vision import augment
 from robustcf.vision.archives import READERS, Parts, decode
 from robustcf.vision.catalog import ImageManifest, image_manifests
@@ -54,7 +55,8 @@ def load_images(
         The split.
 
     Raises:
-        DataError: what was read breaks a rule.
+        DataError: what was read breaks a rule, or takes more memory than the limits allow
+            (:mod:`robustcf.support.limits`).
         DownloadError: an archive is missing and cannot be fetched.
 
     Example:
@@ -152,12 +154,13 @@ def _split(
 
 
 def _npz(path: Path, seed: int) -> Parts:
+    # Other arrays may be there too and are left alone.
+    wanted = ("x_train", "y_train", "x_test", "y_test", "x", "y", "label_names")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            # Other arrays may be there too and are left alone.
-            wanted = ("x_train", "y_train", "x_test", "y_test", "x", "y", "label_names")
-            found = {name: file[name] for name in wanted if name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        found = read_arrays_of(path, wanted)
+    except DataError:
+        raise
+    except UNREADABLE as error:
         raise DataError(f"{path}: not a readable npz file ({error})") from error
     if {"x_train", "y_train", "x_test", "y_test"} <= set(found):
         train = _images(found["x_train"], found["y_train"], f"{path}: train")
@@ -171,7 +174,12 @@ def _npz(path: Path, seed: int) -> Parts:
             f"{', '.join(sorted(found)) or 'none of them'}"
         )
     if "label_names" in found:
-        return train, test, tuple(map(str, found["label_names"]))
+        names = found["label_names"]
+        if names.ndim != 1:
+            raise DataError(f"{path}: label_names must be a list, got shape {names.shape}")
+        return train, test, tuple(map(str, names))
+    if not len(train) or not len(test):
+        raise DataError(f"{path}: train and test need at least one image each")
     count = 1 + max(int(train.labels.max()), int(test.labels.max()))
     return train, test, tuple(map(str, range(count)))
 
@@ -205,6 +213,15 @@ def _folder(path: Path, seed: int) -> Parts:
     return train, test, tuple(classes)
 
 
+def _opened(file: Path) -> BinaryIO:
+    try:
+        return open_regular(file)
+    except OSError as error:
+        raise DataError(
+            f"{file}: cannot be opened ({error.strerror}); repair or remove it"
+        ) from error
+
+
 def _classes(path: Path) -> list[str]:
     classes = sorted(entry.name for entry in path.iterdir() if entry.is_dir())
     if len(classes) < 2:
@@ -220,13 +237,18 @@ def _read(path: Path, classes: list[str]) -> ImageSet:
     if unknown:
         raise DataError(f"{path}: holds classes that train does not: {', '.join(sorted(unknown))}")
     arrays, labels = [], []
+    on_disk = in_memory = 0
     for label, name in enumerate(classes):
         folder = path / name
         files = sorted(folder.iterdir()) if folder.is_dir() else []
         for file in files:
             if file.suffix.lower() in _SUFFIXES:
-                arrays.append(decode(file.read_bytes(), str(file)))
+                with _opened(file) as handle:
+                    arrays.append(decode(handle, str(file)))
+                    on_disk += size_of(handle)
                 labels.append(label)
+                in_memory += arrays[-1].nbytes
+                check_expansion(path, f"{len(arrays):,} of its images", in_memory, on_disk)
                 if arrays[-1].shape != arrays[0].shape:
                     raise DataError(
                         f"{file}: is {arrays[-1].shape[:2]}, others are {arrays[0].shape[:2]}: "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from robustcf.errors import InputError
+from robustcf.errors import InputError, TrainingError
 from robustcf.estimators.probes import Seed, as_generator
 from robustcf.vision.attacks import EPS, evaluation_mode, fgsm, pgd
 from robustcf.vision.jacobian import JacobianOperator
@@ -120,6 +120,11 @@ def jacobian_norms(
         for start in range(0, len(x), batch_size):
             J = JacobianOperator(model, pixels(x[start : start + batch_size]), block=block)
             dense = J.dense().double()
+            if not bool(torch.isfinite(dense).all()):
+                raise TrainingError(
+                    "the Jacobian of the network is not finite, its training diverged: lower lr or "
+                    "reg_weight"
+                )
             gram = dense.mT @ dense
             parts.append(
                 torch.stack(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,15 +15,45 @@ from robustcf.errors import InputError
 from robustcf.runs.base import CONFIG, HISTORY, RunBase
 from robustcf.support import files
 from robustcf.support.files import CheckpointFiles, csv_bytes
-from robustcf.support.runtime import device_of, set_threads
+from robustcf.support.runtime import device_of, memory, set_threads
+from robustcf.support.schema import (
+    FLAG,
+    NOT_NEGATIVE,
+    NUMBER,
+    TEXT,
+    nullable,
+    record,
+    whole,
+)
+from robustcf.vision.catalog import image_manifests
 from robustcf.vision.config import VisionRunConfig
 from robustcf.vision.images import ImageSplit
 from robustcf.vision.loading import load_images
 from robustcf.vision.measures import accuracy, report
-from robustcf.vision.training import Fitted, build, fit
+from robustcf.vision.training import Fitted, build, fit, restore
 
 MODEL = "model.safetensors"
 _FORMAT = "robustcf vision run 1"
+_COUNTS = ("images", "pgd_steps", "jacobian_images")
+#: The result of a classifier.
+METRICS_KIND = record(
+    {
+        "model": TEXT,
+        "reg": TEXT,
+        "test": record(
+            {
+                **dict.fromkeys(("accuracy", "fgsm", "pgd", "stable_rank", "eps"), NUMBER),
+                **dict.fromkeys(_COUNTS, whole()),
+            },
+            dict.fromkeys(("frobenius", "spectral", "infinity", "two_to_inf"), NUMBER),
+        ),
+        "valid_accuracy": nullable(NUMBER),
+        "epochs": whole(),
+        "train_seconds": NOT_NEGATIVE,
+        "overhead": NUMBER,
+        "interrupted": FLAG,
+    }
+)
 
 
 class VisionRun(RunBase[VisionRunConfig, ImageSplit]):
@@ -44,7 +76,29 @@ class VisionRun(RunBase[VisionRunConfig, ImageSplit]):
     """
 
     config_type = VisionRunConfig
+    result_kind = METRICS_KIND
     command = "robustcf vision train"
+
+    @classmethod
+    def check_trainable(cls, config: VisionRunConfig, split: ImageSplit) -> None:
+        """Raise for what would only be found wrong in training: devices, depths, widths, sizes."""
+        device_of(config.device)
+        there = memory()
+        # A network on no device at all, to check its settings and to count what it takes.
+        with torch.device("meta"):
+            net = build(split, dataclasses.replace(config.train, width=1))
+        # Parameters, gradients and momentum; almost all weights lie between two wide layers.
+        needed = 3 * 4 * config.train.width**2 * sum(part.numel() for part in net.parameters())
+        if there is not None and needed > there:
+            raise InputError(
+                f"width {config.train.width} at depth {config.train.depth} needs about "
+                f"{needed / 1e9:,.0f} GB of memory, and this machine has {there / 1e9:,.0f}: "
+                "choose smaller numbers"
+            )
+
+    def is_named(self) -> bool:
+        """Whether the run is on one of the known sets."""
+        return self.config.dataset.lower() in ("digits", *image_manifests())
 
     @classmethod
     def data_facts(cls, split: ImageSplit) -> dict[str, Any]:
@@ -60,18 +114,20 @@ class VisionRun(RunBase[VisionRunConfig, ImageSplit]):
             },
         }  # fmt: skip
 
-    def load(self, data: Mapping[str, Any]) -> ImageSplit:
-        """Load the run's images with these arguments of :func:`load_images`."""
-        return load_images(self.config.dataset, **data)
+    def load(self, dataset: str, data: Mapping[str, Any]) -> ImageSplit:
+        """Load images with these arguments of :func:`load_images`."""
+        return load_images(dataset, **data)
 
     def model(self, split: ImageSplit) -> nn.Module:
         """The trained network, in evaluation mode."""
         path = self.path / MODEL
-        if not path.is_file():
+        if not os.path.lexists(path):
             raise self.unfinished(MODEL)
+        self.check_finished()
         tensors, _ = files.read_tensors(path)
+        self.check_trainable(self.config, split)
         net = build(split, self.config.train)
-        net.load_state_dict(tensors)
+        restore(net, tensors, path)
         return net.eval().to(device_of(self.config.device))
 
     def execute(self, split: ImageSplit, *, progress: bool = False, every: float = 10.0) -> Fitted:
@@ -85,16 +141,17 @@ class VisionRun(RunBase[VisionRunConfig, ImageSplit]):
         self.check(split)
         set_threads(self.config.threads)
         checkpoint = CheckpointFiles(self.path, every)
-        fitted = fit(
-            split,
-            self.config.train,
-            device=device_of(self.config.device),
-            checkpoint=checkpoint,
-            progress=progress,
-        )
-        self.write(fitted, split)
-        if not fitted.interrupted:
-            checkpoint.clear()
+        with self.at_work():
+            fitted = fit(
+                split,
+                self.config.train,
+                device=device_of(self.config.device),
+                checkpoint=checkpoint,
+                progress=progress,
+            )
+            self.write(fitted, split)
+            if not fitted.interrupted:
+                checkpoint.clear()
         return fitted
 
     def write(self, fitted: Fitted, split: ImageSplit) -> None:
@@ -141,10 +198,8 @@ def open_or_create(
         raise InputError(
             f"{path} holds a run of another configuration: choose another folder or remove it"
         )
-    if not run.complete:
-        run.execute(split, progress=progress)
-        if not run.complete:
-            raise KeyboardInterrupt
+    if not run.complete and run.execute(split, progress=progress).interrupted:
+        raise run.interrupted()
     return run
 
 

@@ -15,8 +15,18 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from robustcf.errors import InputError, TrainingError
-from robustcf.support.files import CheckpointFiles
+from robustcf.support.files import REMOVE, CheckpointFiles
 from robustcf.support.randomness import stream
+from robustcf.support.schema import (
+    ABSENT,
+    NOT_NEGATIVE,
+    NUMBER,
+    check_kind,
+    list_of,
+    nullable,
+    record,
+    whole,
+)
 from robustcf.vision.augment import NOTHING, Augmentation
 from robustcf.vision.config import VisionConfig
 from robustcf.vision.images import ImageSet, ImageSplit
@@ -25,6 +35,16 @@ from robustcf.vision.measures import accuracy, pixels
 from robustcf.vision.wideresnet import classifier
 
 _STAGE = "vision"
+_ROW_KIND = record(
+    {
+        "epoch": whole(1),
+        **dict.fromkeys(("lr", "loss", "train_accuracy", "penalty"), NUMBER),
+        "valid_accuracy": nullable(NUMBER),
+        **dict.fromkeys(("seconds", "penalty_seconds"), NOT_NEGATIVE),
+    },
+    others=ABSENT,
+)
+_STATE_KIND = record({"history": list_of(_ROW_KIND)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,8 +132,13 @@ def fit(
     history: list[dict[str, Any]] = []
     saved = checkpoint.load(_STAGE) if checkpoint is not None else None
     if saved is not None:
+        where = checkpoint.path(_STAGE) if checkpoint is not None else ""
+        try:
+            check_kind("", saved[1], _STATE_KIND)
+            _restore(saved[0], net, optimizer, reg)
+        except InputError as error:
+            raise InputError(f"{where}: {error}; {REMOVE}") from error
         history = saved[1]["history"]
-        _restore(saved[0], net, optimizer, reg)
 
     interrupted = False
     bar = tqdm(
@@ -175,6 +200,9 @@ def _epoch(
                 acted += 1
             on_penalty += time.perf_counter() - start
         optimizer.step()
+    for tensor in (*net.parameters(), *net.buffers()):
+        if tensor.is_floating_point():
+            _check(float(tensor.detach().sum(dtype=torch.float64)), "an update", epoch)
     return {
         "epoch": epoch + 1,
         "lr": optimizer.param_groups[0]["lr"],
@@ -216,6 +244,25 @@ def _postfix(row: dict[str, Any]) -> str:
     return shown + (f", penalty {row['penalty']:.3g}" if row["penalty"] else "")
 
 
+def restore(module: nn.Module, tensors: dict[str, Tensor], path: object = "") -> None:
+    """Give a module what a file holds of it.
+
+    Raises:
+        InputError: a tensor is missing, or one too many, of another shape, or not finite.
+    """
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor.double()).all()):
+            raise InputError(f"{f'{path}: ' if path else ''}the tensor {name} must be finite")
+    try:
+        module.load_state_dict(tensors)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise InputError(
+            f"{f'{path}: ' if path else ''}the tensors must be those of this network, got others "
+            f"({reason})"
+        ) from error
+
+
 def _state(
     net: nn.Module, optimizer: torch.optim.Optimizer, reg: nn.Module | None
 ) -> dict[str, Tensor]:
@@ -242,12 +289,17 @@ def _restore(
             if name.startswith(prefix)
         }
 
-    net.load_state_dict(part("net."))
+    restore(net, part("net."))
     if reg is not None:
-        reg.load_state_dict(part("reg."))
+        restore(reg, part("reg."))
     for number, parameter in enumerate(net.parameters()):
         if f"momentum.{number}" in tensors:
             kept = tensors[f"momentum.{number}"].to(parameter.device)
+            if kept.shape != parameter.shape:
+                raise InputError(
+                    f"the tensor momentum.{number} must be of shape {tuple(parameter.shape)}, got "
+                    f"{tuple(kept.shape)}"
+                )
             # The layout of the parameter too, so that sums round as they would have.
             buffer = torch.empty_like(parameter).copy_(kept)
             optimizer.state[parameter]["momentum_buffer"] = buffer

@@ -348,7 +348,7 @@ def test_every_budget_is_kept_and_used(seed, side, budget, dtype):
             spent = norm.measure(after.double() - before.double())
             assert attacked.allowed[name] == pytest.approx(allowed, rel=1e-9)
             assert attacked.realised[name] == pytest.approx(spent, abs=1e-12)
-            assert spent <= allowed * (1 + 1e-4)
+            assert spent <= allowed
             if allowed == 0:
                 assert torch.equal(before, after)
             else:
@@ -376,7 +376,7 @@ def test_rows_of_no_length_stay_where_they_are_at_own_sizes(seed):
     attacked = Cutoff(test, train, 5, OwnRowBudget(), steps=4).perturb(Factors(U, V), 0.4)
     assert not attacked.factors.users[3].any()
     assert not attacked.factors.items[5].any()
-    assert max(attacked.realised.values()) <= 0.4 * (1 + 1e-9)
+    assert max(attacked.realised.values()) <= 0.4
 
 
 def test_zero_is_the_very_factors():

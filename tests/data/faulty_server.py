@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+MOST_SENT = 1 << 28  # an endless body ends here all the same, for the sake of the disk
 
 
 @dataclass
@@ -17,13 +20,19 @@ class Plan:
     ``ok`` (ranges honoured), ``no-range`` (ranges ignored), ``500``, ``503-retry-after``,
     ``404``, ``hang``, ``cut`` (announces all, sends half, closes), ``wrong`` (other bytes),
     ``bad-range`` (answers another range than asked for), ``416``, ``drop`` (closes at once),
-    ``chunked`` (no length announced), ``early-end`` (no length announced, half the bytes).
+    ``chunked`` (no length announced), ``early-end`` (no length announced, half the bytes),
+    ``endless`` (no length announced, the body over and over; a range is begun where asked for),
+    ``endless-chunks`` (the same in HTTP chunks), ``announces-much`` (a length of 10^15, the body
+    over and over), ``announces-little`` (half the length, all the bytes), ``odd-length`` (a length
+    that is no number), ``packed`` (gzip, although nobody asked for it).
+    ``sent`` counts the bytes of endless bodies.
     """
 
     body: bytes
     steps: list[str] = field(default_factory=lambda: ["ok"])
     seen: list[dict[str, str]] = field(default_factory=list)
     delay: float = 0.0
+    sent: int = 0
     url: str = ""
 
     def next_step(self) -> str:
@@ -61,6 +70,18 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(body if step == "chunked" else body[: len(body) // 2])
             return
+        if step.startswith("endless") or step in ("announces-much", "odd-length"):
+            self._without_end(step)
+            return
+        if step == "announces-little":
+            self._head(200, len(body) // 2)
+            self.wfile.write(body)
+            return
+        if step == "packed":
+            body = gzip.compress(body)
+            self._head(200, len(body), **{"Content-Encoding": "gzip"})
+            self.wfile.write(body)
+            return
         if step == "wrong":
             body = bytes(reversed(body))
         asked = self.headers.get("Range")
@@ -73,6 +94,26 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._head(200, len(body))
         self.wfile.write(body[: len(body) // 2] if step == "cut" else body)
+
+    def _without_end(self, step: str) -> None:
+        asked = self.headers.get("Range")
+        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked else 0
+        self.send_response(206 if asked else 200)
+        if asked:
+            self.send_header("Content-Range", f"bytes {start}-{10**15}/*")
+        if step == "announces-much":
+            self.send_header("Content-Length", str(10**15))
+        if step == "odd-length":
+            self.send_header("Content-Length", "9" * 5000)
+        if step == "endless-chunks":
+            self.send_header("Transfer-Encoding", "chunked")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        body = self.plan.body
+        piece = b"%x\r\n%s\r\n" % (len(body), body) if step == "endless-chunks" else body
+        with suppress(OSError):  # the client has had enough
+            while not self.released.is_set() and self.plan.sent < MOST_SENT:
+                self.plan.sent += self.wfile.write(piece)
 
     def _head(self, status: int, length: int, **extra: str) -> None:
         self.send_response(status)

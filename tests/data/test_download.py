@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from robustcf.data.catalog import manifests
 from robustcf.errors import DownloadError
 from robustcf.fetching.download import Policy, fetch
-from tests.data.faulty_server import Plan, serve
+from robustcf.fetching.places import locate, obtain
+from robustcf.support.limits import raised_limits
+from robustcf.vision.catalog import image_manifests
+from tests.data.faulty_server import MOST_SENT, Plan, serve
 
 BODY = random.Random(0).randbytes(1 << 18)  # half of it is a whole number of chunks
 QUICK = Policy(attempts=3, backoff=0.0, connect_timeout=2, read_timeout=0.3, lock_timeout=20)
@@ -243,6 +247,108 @@ def test_an_interrupt_keeps_the_part_for_the_next_time(tmp_path, monkeypatch):
 
 def _fetch_in_process(url: str, target: str) -> None:
     fetch([url], Path(target), check, policy=Policy(lock_timeout=30))
+
+
+@pytest.mark.parametrize("most", [len(BODY), 3 * len(BODY) + 7])
+@pytest.mark.parametrize("step", ["endless", "endless-chunks", "announces-much", "odd-length"])
+def test_a_server_that_never_stops_is_stopped_and_leaves_nothing(tmp_path, step, most):
+    with serve(Plan(BODY, [step])) as plan, pytest.raises(DownloadError) as failure:
+        get(plan, tmp_path / "file.bin", most_bytes=most)
+    assert f"{plan.url}: expected at most {most:,} bytes, got" in str(failure.value)
+    assert len(plan.seen) == 1, "it is not asked again"
+    assert plan.sent < MOST_SENT
+    assert files_in(tmp_path) == []
+
+
+def test_a_length_that_is_announced_is_checked_before_a_byte_is_written(tmp_path, monkeypatch):
+    def refuse(self, mode="r", *args, **kwargs):
+        raise AssertionError(f"{self} was opened")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with serve(Plan(BODY)) as plan, pytest.raises(DownloadError, match="announcement of 262,144"):
+        get(plan, tmp_path / "file.bin", most_bytes=len(BODY) - 1)
+    assert files_in(tmp_path) == []
+
+
+def test_a_file_of_exactly_its_size_is_taken(tmp_path):
+    for step in ("ok", "chunked"):
+        with serve(Plan(BODY, [step])) as plan:
+            get(plan, tmp_path / step, most_bytes=len(BODY))
+        assert (tmp_path / step).read_bytes() == BODY
+
+
+def test_a_resumed_transfer_may_not_go_on_for_ever(tmp_path):
+    steps = ["cut", "endless"]
+    with serve(Plan(BODY, steps)) as plan, pytest.raises(DownloadError, match="got more"):
+        get(plan, tmp_path / "file.bin", most_bytes=2 * len(BODY))
+    assert plan.seen[1]["Range"] == f"bytes={len(BODY) // 2}-"
+    assert files_in(tmp_path) == []
+
+
+def test_a_part_larger_than_the_file_is_not_resumed(tmp_path):
+    (tmp_path / ".file.bin.part").write_bytes(BODY + b"x")
+    with serve(Plan(BODY)) as plan:
+        get(plan, tmp_path / "file.bin", most_bytes=len(BODY))
+    assert "Range" not in plan.seen[0]
+    assert files_in(tmp_path) == ["file.bin"]
+
+
+def test_after_a_server_that_never_stops_the_next_is_tried(tmp_path):
+    with serve(Plan(BODY, ["endless"])) as bad, serve(Plan(BODY)) as good:
+        urls = [bad.url, good.url]
+        fetch(urls, tmp_path / "file.bin", check, policy=QUICK, most_bytes=len(BODY))
+    assert (tmp_path / "file.bin").read_bytes() == BODY
+
+
+@pytest.mark.parametrize("step", ["endless", "announces-much"])
+def test_a_limit_holds_where_no_size_is_known_and_can_be_raised(tmp_path, step):
+    with (
+        raised_limits(download_bytes=len(BODY)),
+        serve(Plan(BODY, [step])) as plan,
+        pytest.raises(DownloadError, match="ROBUSTCF_LIMITS=download_bytes=") as failure,
+    ):
+        get(plan, tmp_path / "file.bin")
+    assert f"expected at most {len(BODY):,} bytes" in str(failure.value)
+    with raised_limits(download_bytes=len(BODY) - 1), serve(Plan(BODY)) as plan:
+        with pytest.raises(DownloadError, match="expected at most"):
+            get(plan, tmp_path / "file.bin")
+        with raised_limits(download_bytes=len(BODY)):
+            get(plan, tmp_path / "file.bin")
+    assert files_in(tmp_path) == ["file.bin"]
+
+
+def test_what_a_server_announces_falsely_is_no_file(tmp_path):
+    with serve(Plan(BODY, ["announces-little"])) as plan, pytest.raises(DownloadError) as failure:
+        get(plan, tmp_path / "file.bin", most_bytes=len(BODY))
+    assert "wrong checksum" in str(failure.value)
+    with (
+        serve(Plan(BODY, ["packed"])) as plan,
+        pytest.raises(DownloadError, match="sends it packed"),
+    ):
+        get(plan, tmp_path / "file.bin", most_bytes=len(BODY))
+    assert files_in(tmp_path) == []
+
+
+def test_every_file_that_can_be_fetched_has_a_size():
+    sources = [
+        source
+        for manifest in manifests().values()
+        for files in manifest.parts.values()
+        for source in files
+    ]
+    sources += [source for manifest in image_manifests().values() for source in manifest.files]
+    for source in sources:
+        assert source.most_bytes, source.path
+
+
+def test_a_file_that_is_too_large_is_not_read_to_know_that_it_is_wrong(tmp_path, monkeypatch):
+    manifest = manifests()["yelp2018"]
+    (tmp_path / "yelp2018").mkdir()
+    with (tmp_path / "yelp2018" / "test.txt").open("wb") as handle:
+        handle.truncate(1 << 40)  # sparse: no byte of it is on the disk
+    assert locate(manifest, manifest.parts["test"], tmp_path) is None
+    with pytest.raises(DownloadError, match="present, but with another checksum"):
+        obtain(manifest, manifest.parts["test"], tmp_path, download=False)
 
 
 def test_two_processes_fetch_once(tmp_path):

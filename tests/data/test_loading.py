@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import multiprocessing
 import os
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -286,6 +288,18 @@ def test_old_entries_make_room(monkeypatch, tmp_path):
     assert left == ["3.npz", "4.npz"]
 
 
+def test_what_a_killed_process_left_is_removed_in_time(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path))
+    folder = tmp_path / "parsed"
+    folder.mkdir()
+    for name in (".old.tmp", ".new.tmp"):
+        (folder / name).write_bytes(b"half")
+    os.utime(folder / ".old.tmp", (0, 0))
+    x = Interactions(np.zeros(3, int), np.arange(3), 1, 3)
+    assert cache.write("a.parsed", {"train": x}, ())
+    assert sorted(path.name for path in folder.iterdir()) == [".new.tmp", "a.parsed"]
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_flipped_byte_never_crashes_a_load(toy, monkeypatch, tmp_path, seed):
     monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path / "c"))
@@ -307,7 +321,9 @@ def test_a_damaged_entry_is_parsed_anew_and_mended(toy, monkeypatch, tmp_path):
     for damage in (b"", b"rubbish", entry.read_bytes()[:-30]):
         entry.write_bytes(damage)
         calls = count_parses(monkeypatch)
-        assert load("toy", toy).fingerprint == first.fingerprint
+        mended = load("toy", toy)
+        assert mended.fingerprint == first.fingerprint
+        assert "it was made again" in mended.notes[-1]
         assert load("toy", toy).fingerprint == first.fingerprint
         assert len(calls) == 1, "parsed anew once, then the mended entry serves"
 
@@ -316,8 +332,88 @@ def test_an_entry_holds_no_pickle(toy, monkeypatch, tmp_path):
     monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path / "c"))
     load("toy", toy)
     (entry,) = (tmp_path / "c" / "parsed").iterdir()
-    with np.load(entry, allow_pickle=False) as stored:
-        assert all(stored[name].dtype.kind in "iufU" for name in stored.files)
+    kinds = ""
+    with entry.open("rb") as handle:
+        handle.seek(32)  # behind the checksum: arrays, one after the other
+        while handle.tell() < entry.stat().st_size:
+            kinds += np.load(handle, allow_pickle=False).dtype.kind
+    assert set(kinds) <= set("iufU")
+    assert len(kinds) == 5, "what it holds, and two arrays a part"
+
+
+def _rewritten(entry: Path, change) -> bytes:
+    """An entry whose arrays are changed and written again as numpy would: nothing is damaged."""
+    arrays, buffer = [], io.BytesIO(entry.read_bytes())
+    digest = buffer.read(32)
+    while buffer.tell() < len(buffer.getvalue()):
+        arrays.append(np.load(buffer, allow_pickle=False))
+    change(arrays)
+    out = io.BytesIO()
+    out.write(digest)
+    for array in arrays:
+        np.save(out, array)
+    return out.getvalue()
+
+
+def _swap_items(arrays) -> None:
+    arrays[2][:] = arrays[2][::-1].copy()
+
+
+def test_an_entry_that_was_altered_is_noticed_thrown_away_and_made_again(
+    toy, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path / "c"))
+    first = load("toy", toy)
+    (entry,) = (tmp_path / "c" / "parsed").iterdir()
+    whole = entry.read_bytes()
+    assert _rewritten(entry, lambda arrays: None) == whole, "the test knows the format"
+    altered = _rewritten(entry, _swap_items)
+    assert altered != whole
+    entry.write_bytes(altered)
+    again = load("toy", toy)
+    assert again.fingerprint == first.fingerprint
+    assert again.notes[:-1] == first.notes
+    assert again.notes[-1] == (
+        f"the parsed copy {entry} had been altered or damaged; it was made again"
+    )
+    assert entry.read_bytes() == whole
+    assert load("toy", toy).notes == first.notes, "said once"
+
+
+def test_an_entry_under_another_name_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path))
+    x = Interactions(np.zeros(3, int), np.arange(3), 1, 3)
+    assert cache.write("one.parsed", {"train": x}, ())
+    (tmp_path / "parsed" / "two.parsed").write_bytes(
+        (tmp_path / "parsed" / "one.parsed").read_bytes()
+    )
+    with pytest.raises(cache.DamagedEntry):
+        cache.read("two.parsed")
+    assert cache.read("two.parsed") is None, "it has been removed"
+    assert cache.read("one.parsed")[0]["train"] == x
+
+
+def test_an_entry_with_the_right_checksum_and_a_wrong_content_is_thrown_away(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path))
+    (tmp_path / "parsed").mkdir()
+    entry = tmp_path / "parsed" / "a.parsed"
+    meta = {"parts": ["train"], "n_users": 1, "n_items": 1, "notes": [], "arrays": ["train.users"]}
+    for text in ("no JSON", json.dumps(meta), json.dumps([])):
+        content = io.BytesIO()
+        np.save(content, np.array(text))
+        np.save(content, np.zeros(1, int))
+        digest = hashlib.sha256(b"a.parsed" + content.getvalue()).digest()
+        entry.write_bytes(digest + content.getvalue())
+        with pytest.raises(cache.DamagedEntry):
+            cache.read("a.parsed")
+        assert not entry.exists()
+
+
+def test_a_pipe_in_the_cache_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path))
+    (tmp_path / "parsed").mkdir()
+    os.mkfifo(tmp_path / "parsed" / "a.parsed")
+    assert cache.read("a.parsed") is None
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing_but_time(toy, monkeypatch, tmp_path):
@@ -329,7 +425,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(toy, monkeypatch,
     def full_disk(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache.np, "savez", full_disk)
+    monkeypatch.setattr(cache.np.lib.format, "write_array", full_disk)
     assert len(load("toy", toy).train_full) == 5
     assert list((tmp_path / "c" / "parsed").iterdir()) == []
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.linalg import hadamard
 
 from robustcf.estimators import (
     LowRank,
@@ -21,6 +22,8 @@ from robustcf.estimators import (
     xnysdiag,
     xrownorm,
 )
+from robustcf.estimators.planning import FirstLook, _shrink, options
+from robustcf.estimators.save import _CORRELATION_GATE
 
 from .conftest import decaying, row_norms
 
@@ -48,7 +51,67 @@ def _guarded() -> dict[str, np.ndarray]:
         "diagonal": np.diag(rng.uniform(0.5, 1.5, size=500)),
         "heavy-tailed": rng.standard_t(3, size=(600, 300)),
         "low rank + noise": low + 0.3 * rng.normal(size=(500, 300)),
+        "near-ties": _near_ties(3),
+        "Hadamard": hadamard(512)[:500, :300] * rng.uniform(0.5, 1, size=(500, 1)),
     }
+
+
+def _near_ties(seed: int, d: int = 700, n: int = 200) -> np.ndarray:
+    """Unit rows, ten of them three times as long and within a thousandth of each other."""
+    rng = np.random.default_rng(seed)
+    A = rng.normal(size=(d, n))
+    A /= np.linalg.norm(A, axis=1, keepdims=True)
+    A[rng.choice(d, 10, replace=False)] *= 3 * (1 + 1e-3 * rng.uniform(size=(10, 1)))
+    return A
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_near_ties_are_all_read(seed: int) -> None:
+    """No sketch tells them apart: only reading all ten does, which is less than a quarter of it."""
+    assert (_errors(sketch_and_verify, _near_ties(seed), 50, 12) == 0).mean() >= 0.9
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_few_long_rows_are_told_from_a_noisy_bulk(seed: int) -> None:
+    """Their truths are known here: nine for ten rows, one for all others."""
+    A = torch.from_numpy(_near_ties(seed, 2000, 300))
+    truth = (A**2).sum(dim=1)
+    G = torch.randn(300, 20, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    Y = A @ G
+    squares = (Y**2).mean(dim=1)
+    middle, exponents = _shrink(FirstLook.of(Y, squares), squares)
+    noisy, shrunk = ((x / truth).log().abs() for x in (squares, middle))
+    leaders = (truth > 5).numpy()
+    for rows in (leaders, ~leaders):
+        assert float(shrunk[rows].mean()) < 0.8 * float(noisy[rows].mean())
+    assert bool((middle[leaders] > 4).all()), "not pulled into the bulk"
+    assert float(exponents[~leaders].mean()) < 0.5
+    assert float(exponents.max()) <= 1
+
+
+@pytest.mark.parametrize("d", [64, 1024, 8192])
+def test_orthogonal_rows_are_not_taken_for_correlated_ones(d: int) -> None:
+    """Their rho is 1: Hutchinson's samples are exact, and have to be looked at."""
+    sizes = torch.linspace(0.5, 1, d, dtype=torch.float64)
+    correlated = torch.ones(d, 30, dtype=torch.float64) * sizes[:, None]
+    for seed in range(40):
+        generator = torch.Generator().manual_seed(seed)
+        Y = torch.randn(d, 8, generator=generator, dtype=torch.float64) * sizes[:, None]
+        squares = (Y**2).mean(dim=1)
+        look = FirstLook.of(Y, squares)
+        assert look.correlation(int(squares.argmax())) < _CORRELATION_GATE
+        Y = correlated @ torch.randn(30, 8, generator=generator, dtype=torch.float64)
+        squares = (Y**2).mean(dim=1)
+        look = FirstLook.of(Y, squares)
+        assert look.correlation(int(squares.argmax())) > _CORRELATION_GATE
+
+
+def test_samples_noisier_than_the_sketch_are_no_option() -> None:
+    Y = torch.randn(50, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    look = FirstLook.of(Y, (Y**2).mean(dim=1))
+    kinds = {rho: {plan.kind for plan in options(look, 12, rho)} for rho in (1.5, 2.5, None)}
+    assert "hutchinson" in kinds[1.5]
+    assert "hutchinson" not in kinds[2.5] | kinds[None]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ import torch
 from safetensors.torch import save_file
 
 from robustcf.errors import InputError
-from robustcf.estimators import LowRank, read_matrix
+from robustcf.estimators import LowRank, read_matrix, two_to_inf
 from robustcf.estimators.files import _READERS
+from robustcf.support.limits import raised_limits
 
 rng = np.random.default_rng(0)
 U, V = rng.normal(size=(6, 2)), rng.normal(size=(5, 2))
@@ -144,3 +146,161 @@ def test_several_arrays_or_none(tmp_path: Path) -> None:
 def test_factors_that_do_not_fit(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", U=U, V=V[:, :1])
     assert "same r, got shapes (6, 2) and (5, 1)" in _message(tmp_path / "a.npz")
+
+
+# --- files that mean harm -------------------------------------------------------------------
+
+BANNER = "%%MatrixMarket matrix coordinate real general\n"
+
+
+@pytest.mark.parametrize("symmetry", ["general", "symmetric", "skew-symmetric", "hermitian"])
+@pytest.mark.parametrize("kind", [np.float64, np.int64, np.uint64, np.complex128])
+@pytest.mark.parametrize("dense", [True, False])
+def test_mtx_is_read_as_scipy_reads_it(
+    tmp_path: Path, symmetry: str, kind: type, dense: bool
+) -> None:
+    kind = np.int64 if kind is np.uint64 and symmetry == "skew-symmetric" else kind
+    square = rng.integers(1, 9, size=(6, 6)).astype(kind)
+    if kind is np.complex128:
+        square = square + 1j * rng.normal(size=(6, 6))
+    if not dense:
+        square = square * (rng.random((6, 6)) < 0.5)
+    other = {"symmetric": square.T, "skew-symmetric": -square.T, "hermitian": square.conj().T}
+    matrix = square[:, :5] if symmetry == "general" else square + other[symmetry]
+    matrix = matrix.astype(kind)
+    path = tmp_path / "a.mtx"
+    scipy.io.mmwrite(path, matrix if dense else sp.coo_matrix(matrix), symmetry=symmetry)
+    expected, found = scipy.io.mmread(path), read_matrix(path)
+    assert found.dtype == expected.dtype
+    if not dense:
+        assert found.format == expected.format == "coo"
+        expected, found = expected.toarray(), found.toarray()
+    assert np.array_equal(found, expected)
+
+
+def test_mtx_of_a_pattern_with_comments_and_blank_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.mtx"
+    banner = BANNER.replace("real", "Pattern")
+    path.write_text(banner + "% about it\n\n%more\n2 3 2\n\n1 1\n  2   3\n\n")
+    assert read_matrix(path).toarray().tolist() == [[1, 0, 0], [0, 0, 1]]
+    path.write_text(BANNER + "2 3 0\n")
+    assert read_matrix(path).toarray().tolist() == [[0, 0, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (BANNER + "2 2 1\n1 1 1\0\n", "could not convert"),  # scipy's reader crashes
+        (
+            BANNER.replace("coordinate", "array").replace("general", "symmetric") + "2 5\n1\n2\n",
+            "must be square, got 2 x 5",  # likewise
+        ),
+        (BANNER + "2 2 1\n3 1 1\n", "row 3 of line 1 is not in 1 ... 2"),
+        (BANNER + "2 2 1\n1 0 1\n", "column 0 of line 1 is not in 1 ... 2"),
+        (BANNER + "2 2 1\n1 1 1\n1 2 1\n", "expected 1 lines of numbers, got more"),
+        (BANNER + "2 2 3\n1 1 1\n", "expected 3 lines of numbers, got 1"),
+        (BANNER + "2 2 3\n", "expected 3 lines of numbers, got 0"),
+        (BANNER + "2 2 1\n1 1 1 1\n", "requires 3 columns but 4 were found"),
+        (BANNER + "2 2\n", "the line of sizes reads '2 2"),
+        (BANNER + "2 -2 1\n", "the line of sizes reads"),
+        (BANNER + "2 " + "9" * 30 + " 1\n", "the line of sizes reads"),
+        (BANNER, "the line of sizes reads ''"),
+        ("1 2 3\n", "the first line must be"),
+        (BANNER.replace("matrix coord", "vector coord"), "the first line must be"),
+        (BANNER.replace("real", "quaternion"), "of quaternion values is not known"),
+        (BANNER.replace("general", "odd"), "a odd coordinate of real values is not known"),
+        (
+            BANNER.replace("coordinate real", "array pattern"),
+            "array of pattern values is not known",
+        ),
+    ],
+)
+def test_mtx_that_breaks_its_format(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "a.mtx").write_text(text)
+    message = _message(tmp_path / "a.mtx")
+    assert "is no readable .mtx file: " in message
+    assert reason in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BANNER + f"{10**12} {10**12} 1\n1 1 1\n",
+        BANNER + f"{10**8} {10**8} 1\n1 1 1\n",
+        BANNER + f"2 2 {10**11}\n1 1 1\n",
+        BANNER.replace("coordinate", "array") + f"{10**8} {10**8}\n1\n",
+    ],
+)
+def test_mtx_of_sizes_that_its_file_cannot_answer_for(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.mtx").write_text(text)
+    assert "raise the limit: ROBUSTCF_LIMITS=expansion=" in _message(tmp_path / "a.mtx")
+
+
+def test_mtx_of_a_size_that_is_allowed_can_be_raised(tmp_path: Path) -> None:
+    (tmp_path / "a.mtx").write_text(BANNER + "100000 100000 1\n1 1 1.5\n")
+    assert two_to_inf(read_matrix(tmp_path / "a.mtx"), 5).value == 1.5
+    with raised_limits(small_bytes=1000):
+        assert "raise the limit" in _message(tmp_path / "a.mtx")
+        with raised_limits(expansion=1_000_000):
+            assert read_matrix(tmp_path / "a.mtx").shape == (100_000, 100_000)
+
+
+def test_mtx_with_a_header_line_that_does_not_end(tmp_path: Path) -> None:
+    (tmp_path / "a.mtx").write_text(BANNER + "%" * (2 << 20))
+    assert "a line is longer than" in _message(tmp_path / "a.mtx")
+
+
+def test_sparse_npz_of_a_size_that_its_file_cannot_answer_for(tmp_path: Path) -> None:
+    wide = sp.coo_matrix(([1.0], ([0], [0])), shape=(10**9, 10**9))
+    sp.save_npz(tmp_path / "a.npz", wide)
+    assert "a 1,000,000,000 x 1,000,000,000 matrix of 1 entries" in _message(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("layout", ["csr", "csc", "bsr"])
+@pytest.mark.parametrize(
+    ("name", "value"), [("indices", 10**6), ("indices", -1), ("indptr", 50), ("indptr", -3)]
+)
+def test_sparse_npz_whose_indices_lead_out(
+    tmp_path: Path, layout: str, name: str, value: int
+) -> None:
+    sp.save_npz(tmp_path / "a.npz", sp.coo_matrix(A).asformat(layout))
+    with np.load(tmp_path / "a.npz") as archive:
+        arrays = dict(archive)
+    arrays[name][len(arrays[name]) // 2] = value
+    np.savez(tmp_path / "a.npz", **arrays)
+    assert "is no readable .npz file: " in _message(tmp_path / "a.npz")
+
+
+def test_sparse_npz_of_half_precision(tmp_path: Path) -> None:
+    sp.save_npz(tmp_path / "a.npz", sp.csr_matrix(A))
+    with np.load(tmp_path / "a.npz") as archive:
+        arrays = dict(archive)
+    np.savez(tmp_path / "a.npz", **arrays | {"data": arrays["data"].astype(np.float16)})
+    assert "float16" in _message(tmp_path / "a.npz")
+
+
+def test_safetensors_of_a_quarter_precision(tmp_path: Path) -> None:
+    tensor = torch.ones(2, 2).to(torch.float8_e4m3fn)
+    save_file({"a": tensor}, tmp_path / "a.safetensors")
+    assert "a holds torch.float8_e4m3fn" in _message(tmp_path / "a.safetensors")
+
+
+def test_npz_that_grows_without_bound(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", a=np.zeros((1000, 1000)))
+    with raised_limits(small_bytes=1 << 20):
+        assert "what it holds (a) takes at least 8,000,128 bytes" in _message(tmp_path / "a.npz")
+    assert read_matrix(tmp_path / "a.npz").shape == (1000, 1000)
+
+
+def test_npy_that_is_another_kind_of_file(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", a=A)
+    (tmp_path / "a.npz").rename(tmp_path / "a.npy")
+    assert "is no readable .npy file: " in _message(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize("suffix", sorted(_READERS))
+def test_pipes_and_devices_are_no_files(tmp_path: Path, suffix: str) -> None:
+    os.mkfifo(tmp_path / f"a{suffix}")
+    assert "expected a regular file, got a pipe" in _message(tmp_path / f"a{suffix}")
+    (tmp_path / f"b{suffix}").symlink_to("/dev/zero")
+    assert "expected a regular file, got a device" in _message(tmp_path / f"b{suffix}")

@@ -17,6 +17,9 @@ from tests.recorded import cases
 
 HERE = Path(__file__).resolve().parent
 RECORDED = {name: json.loads((HERE / f"{name}.json").read_text()) for name in ("demo", "ml-1m")}
+# Sizes that are other ones in their last digits since then: attacks are shrunk until what they
+# really moved is within the budget, and distances of close items have lost their blur.
+SIZES_SINCE = ("realised", "radii")
 # What every change is checked by; the others take minutes.
 QUICK = ("bpr-mf weight_decay", "two_to_inf twinest")
 
@@ -36,7 +39,7 @@ def compare(got: Any, expected: Any, *, exact: bool) -> None:
         assert got.keys() == expected.keys()
         for key in expected:
             if key != "factors" or exact:
-                compare(got[key], expected[key], exact=exact)
+                compare(got[key], expected[key], exact=exact and key not in SIZES_SINCE)
     elif isinstance(expected, list):
         assert len(got) == len(expected)
         for one, other in zip(got, expected, strict=True):

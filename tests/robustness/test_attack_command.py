@@ -12,7 +12,7 @@ import pytest
 from robustcf.cli.main import run
 from robustcf.robustness import RobustnessCurve, Threat, measure
 from robustcf.runs import RunDir
-from robustcf.support import files
+from robustcf.support import files, reading
 from robustcf.support.files import read_tensors, write_tensors
 from tests.robustness.helpers import PNG
 
@@ -426,17 +426,17 @@ def test_a_run_without_factors_is_refused(trained, capsys, tmp_path):
 def test_the_walk_of_an_attack_reads_everything_once(trained, capsys, monkeypatch):
     """The result of a run and its factors are read once, whatever asks for them."""
     texts: list[str] = []
-    read_text, tensors, loads = Path.read_text, files.read_tensors, []
+    opened, tensors, loads = reading.open_plain, files.read_tensors, []
 
-    def counted_text(self, *arguments, **options):
-        texts.append(self.name)
-        return read_text(self, *arguments, **options)
+    def counted_text(path, **options):
+        texts.append(path.name)
+        return opened(path, **options)
 
     def counted_tensors(path):
         loads.append(Path(path).name)
         return tensors(path)
 
-    monkeypatch.setattr(Path, "read_text", counted_text)
+    monkeypatch.setattr(reading, "open_plain", counted_text)
     monkeypatch.setattr(files, "read_tensors", counted_tensors)
     for words in (["--attack", "auto", "--steps", "2"], ["--attack", "quantization"]):
         texts.clear(), loads.clear()

@@ -234,7 +234,8 @@ def test_a_model_and_a_regularizer_of_ones_own_go_all_the_way(here, answer, caps
     capsys.readouterr()
     (entry,) = answer("recommend", "own", "--user", "u3", "-k", "3")["recommendations"]
     assert len(entry["items"]) == 3
-    (entry,) = answer("recommend", "own", "--items", "i0", "i2", "i4", "-k", "3")["recommendations"]
+    new = ("--items", "i0", "i2", "i4", "-k", "3")
+    (entry,) = answer("recommend", "own", *new, "--allow-code")["recommendations"]
     assert not {"i0", "i2", "i4"} & set(entry["items"])
     trained(answer, "plain", "--model", "bpr-mf", "--reg", "none")
     answer("attack", "plain", "--attack", "fgm", "--objective", "softmax", *SIZES)

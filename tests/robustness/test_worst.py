@@ -178,7 +178,7 @@ def check_order(factors: Factors, threat: Threat) -> None:
             unit = budget.of(part).unit(part) if threat.relative else 1.0
             for size, realised in zip(EPSILONS, each.realised, strict=True):
                 most = size * unit if threat.side in ("both", name) else 0.0
-                assert realised[name] <= most * (1 + 1e-4) + 1e-6
+                assert realised[name] <= most
 
 
 @pytest.mark.slow

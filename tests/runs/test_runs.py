@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from robustcf.data import Split, load
-from robustcf.errors import DataError, InputError
+from robustcf.errors import DataError, InputError, UnfinishedError
 from robustcf.metrics import evaluate
 from robustcf.runs import RunDir
 from robustcf.runs.config import RunConfig
@@ -216,8 +216,14 @@ def test_interrupted_run_is_usable_and_resumable(
     monkeypatch.undo()
     assert trained.interrupted
     assert not run.complete
-    assert run.metrics()["interrupted"]
-    assert run.evaluate(split)["ndcg@10"] == run.metrics()["test"]["ndcg@10"]
+    for refused in (run.metrics, run.factors, lambda: run.evaluate(split), lambda: run.label):
+        with pytest.raises(
+            UnfinishedError, match=r"not finished \(interrupted after 2 epochs\): fin"
+        ):
+            refused()
+    insisted = RunDir(run.path, allow_unfinished=True)
+    assert insisted.metrics()["interrupted"]
+    assert insisted.evaluate(split)["ndcg@10"] == insisted.metrics()["test"]["ndcg@10"]
     run.execute(split)
     assert run.complete
     assert same(whole, run)
@@ -285,7 +291,7 @@ def test_unfinished_run_says_so(split: Split, table: str, tmp_path: Path) -> Non
     with pytest.raises(InputError, match="has no result yet"):
         run.metrics()
     (run.path / "factors.safetensors").write_bytes(b"not at all")
-    with pytest.raises(InputError, match="no readable safetensors file"):
+    with pytest.raises(UnfinishedError, match="has no result yet"):
         run.factors()
 
 

@@ -48,6 +48,8 @@ def make_run(
     path.mkdir(parents=True, exist_ok=True)
     (path / "config.json").write_text(RunConfig("demo", train=train or TrainConfig()).to_json())
     (path / "data.json").write_text(json.dumps({"fingerprint": fingerprint}))
+    result = {"interrupted": False, "epochs": 1, "model": "m", "reg": "r"}
+    (path / "metrics.json").write_text(json.dumps(result))
     words = name.split("-")
     curve = {
         "attack": words[0],
@@ -411,7 +413,7 @@ def test_what_cannot_be_compared_is_refused(runs, tmp_path, capsys):
     assert run(["compare", *map(str, runs), "--metric", "coverage@10"]) == 1
     assert "coverage is of the whole list" in capsys.readouterr().err
     (runs[0] / "robustness" / "broken.json").write_text("{")
-    assert "cannot be read as a run" in refusal(*runs)
+    assert "broken.json is no readable JSON file" in refusal(*runs)
 
 
 @pytest.mark.parametrize("number", [1, 2])

@@ -21,6 +21,7 @@ from robustcf.support.checks import (
     check_numbers,
     unknown_setting,
 )
+from robustcf.support.registry import MODELS
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])
@@ -211,3 +212,40 @@ def test_a_single_value_is_no_list(check: Any) -> None:
 def test_sizes_that_are_no_numbers() -> None:
     with pytest.raises(InputError, match=r"epsilons must be numbers, got \['a', None\]"):
         check_epsilons(["a", None])  # type: ignore[list-item]
+
+
+def test_integers_and_numbers_beyond_all_use() -> None:
+    for value in (2**63, 10**400, 10**5000):
+        with pytest.raises(InputError, match="k must be an integer of at least 1 and at most 9223"):
+            check_integer("k", value)
+    with pytest.raises(InputError, match="x must be a finite number"):
+        check_number("x", 10**400)
+    with pytest.raises(InputError, match="epsilons must be numbers"):
+        check_epsilons([10**400])
+
+    @dataclasses.dataclass
+    class Settings:
+        count: int = 1
+        rate: float = 1.0
+        word: str = "a"
+        seed: int = 0
+
+    for changes, message in (
+        ({"count": 2**31}, "count must be an integer of at least 1 and at most 2147483647"),
+        ({"rate": 1e31}, r"rate must be at most 1e\+30"),
+        ({"word": [1]}, r"word must be text, got \[1\]"),
+        ({"seed": 2**63}, "seed must be an integer"),
+    ):
+        with pytest.raises(InputError, match=message):
+            check_numbers(Settings(**changes), may_be_zero=("seed",))
+    large = Settings(rate=10**30, seed=2**63 - 1)
+    check_numbers(large, may_be_zero=("seed",))
+    assert type(large.rate) is float
+
+
+@pytest.mark.parametrize("value", [[], {}, 5, None])
+def test_a_choice_that_is_no_text(value: object) -> None:
+    with pytest.raises(InputError, match="side must be one of users, items, got"):
+        check_choice("side", value, ("users", "items"))
+    with pytest.raises(InputError, match="model must be one of"):
+        MODELS[value]  # type: ignore[index]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import subprocess
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -93,3 +94,29 @@ def test_damaged_pickles_are_refused():
     ):
         with pytest.raises(DataError):
             read_pickle(opcodes, "x")
+
+
+def test_a_pickle_that_holds_far_more_than_it_is_long_is_refused():
+    value: list[object] = []
+    for _ in range(60):  # each holds the one before twice: 2^60 entries, were they written out
+        value = [value, value]
+    with pytest.raises(DataError, match="far more than it is long"):
+        read_pickle(pickle.dumps(value), "x")
+
+
+def test_a_pickle_may_not_claim_memory_by_a_number():
+    # LONG_BINPUT: keep this list as number 2^31 - 1 of the memo.
+    program = b"\x80\x02]r\xff\xff\xff\x7f."
+    tracemalloc.start()
+    try:
+        assert read_pickle(program, "x") == []
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_array_may_not_claim_memory_by_a_number():
+    whole = pickle.dumps(np.arange(3, dtype=np.uint8), protocol=3)
+    assert whole.count(b"C\x03\x00\x01\x02") == 1
+    with pytest.raises(DataError, match="damaged .its content is a int.: refused"):
+        read_pickle(whole.replace(b"C\x03\x00\x01\x02", b"\x8a\x05\x00\x00\x00\x00\x10"), "x")

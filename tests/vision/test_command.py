@@ -107,7 +107,7 @@ def test_jacobian_compares_estimators(capsys, trained):
     ("words", "code", "reason"),
     [
         (["train"], 2, "give either --dataset or --resume"),
-        (["train", "--dataset", "digits", "--resume", "x"], 2, "give either"),
+        (["train", "--dataset", "digits", "--resume", "x"], 1, "x is no run directory"),
         (["train", "--dataset", "digits", "--reg", "spectral"], 2, "needs a --reg-weight above 0"),
         (["train", "--dataset", "digits", "--depth", "11"], 1, "depth must be 10"),
         (["train", "--dataset", "digits", "--set", "x"], 2, "--set needs KEY=VALUE"),

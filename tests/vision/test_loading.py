@@ -6,9 +6,14 @@ import dataclasses
 import hashlib
 import io
 import json
+import os
 import pickle
+import socket
 import tarfile
 import zipfile
+import zlib
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +22,7 @@ import torch
 from robustcf.cli.main import run
 from robustcf.data.catalog import SourceFile
 from robustcf.errors import DataError, DownloadError, InputError
+from robustcf.support.limits import raised_limits
 from robustcf.vision import archives, augment, load_images, loading
 from robustcf.vision.catalog import image_manifests
 from robustcf.vision.images import ImageSet, ImageSplit, hold_out
@@ -446,3 +452,123 @@ def test_the_real_subsets(real_data):
         mean = split.train.images.double().mean(dim=(0, 2, 3)) / 255
         published = {"cifar10": [0.4914, 0.4822, 0.4465], "cifar100": [0.5071, 0.4865, 0.4409]}
         assert np.allclose(mean, published[name], atol=0.01)
+
+
+# --- files that mean harm -------------------------------------------------------------------
+
+
+def png_of(width, height):
+    """The head of a PNG file of any size; its pixels are never reached."""
+
+    def chunk(kind, content):
+        check = zlib.crc32(kind + content).to_bytes(4, "big")
+        return len(content).to_bytes(4, "big") + kind + content + check
+
+    head = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([8, 2, 0, 0, 0])
+    pixels = chunk(b"IDAT", zlib.compress(b""))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + pixels + chunk(b"IEND", b"")
+
+
+def image_folder(path, *, size=(8, 8), count=3):
+    for name in ("a", "b"):
+        (path / name).mkdir(parents=True)
+        for n in range(count):
+            (path / name / f"{n}.png").write_bytes(encoded(np.zeros((*size, 3), np.uint8)))
+    return path
+
+
+@pytest.mark.parametrize("size", [(30_000, 30_000), (1, 2**24 + 1), (2**31 - 1, 2**31 - 1)])
+def test_an_image_of_too_many_pixels_is_refused(tmp_path, size):
+    folder = image_folder(tmp_path / "set")
+    (folder / "a" / "large.png").write_bytes(png_of(*size))
+    with pytest.raises(DataError, match="expected at most 16,777,216 pixels, got") as refusal:
+        load_images(folder)
+    assert "ROBUSTCF_LIMITS=image_pixels=" in str(refusal.value)
+
+
+def test_the_limit_of_pixels_can_be_raised(tmp_path):
+    folder = image_folder(tmp_path / "set", size=(20, 20))
+    with raised_limits(image_pixels=399), pytest.raises(DataError, match="got 20 x 20 pixels"):
+        load_images(folder)
+    with raised_limits(image_pixels=400):
+        assert load_images(folder).train.images.shape[2:] == (20, 20)
+
+
+def test_images_that_grow_without_bound_together_are_refused(tmp_path):
+    folder = image_folder(tmp_path / "set", size=(300, 300), count=6)
+    with raised_limits(small_bytes=1 << 20):
+        with pytest.raises(DataError, match="4 of its images takes at least 1,080,000 bytes"):
+            load_images(folder)
+        with raised_limits(expansion=2000):
+            assert len(load_images(folder).train) == 10
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "socket", "dangling"])
+def test_what_is_no_file_among_the_images_is_named_and_not_waited_for(tmp_path, kind, monkeypatch):
+    folder = image_folder(tmp_path / "set")
+    monkeypatch.chdir(folder)
+    odd = Path("a") / "odd.png"
+    listening = socket.socket(socket.AF_UNIX)
+    if kind == "pipe":
+        os.mkfifo(odd)
+    elif kind == "device":
+        odd.symlink_to("/dev/zero")
+    elif kind == "folder":
+        odd.mkdir()
+    elif kind == "socket":
+        listening.bind(str(odd))
+    else:
+        odd.symlink_to("nowhere")
+    with (
+        listening,
+        pytest.raises(DataError, match="odd.png: (expected a regular|cannot be opened)"),
+    ):
+        load_images(folder)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_damaged_images_are_decoded_or_refused(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    for kind in ("PNG", "JPEG"):
+        whole = encoded(rng.integers(0, 256, size=(8, 8, 3), dtype=np.uint8), kind)
+        for _ in range(60):
+            broken = bytearray(whole)
+            for place in rng.integers(len(broken), size=3):
+                broken[place] = rng.integers(256)
+            broken = broken[: rng.integers(1, len(broken) + 1)]
+            with suppress(DataError):  # nothing else, and no warning
+                archives.decode(bytes(broken), "it")
+
+
+def test_npz_images_that_grow_without_bound_are_refused(tmp_path):
+    pixels = np.zeros((400, 32, 32, 3), np.uint8)
+    np.savez_compressed(tmp_path / "a.npz", x=pixels, y=np.arange(400) % 2)
+    with raised_limits(small_bytes=1 << 20), pytest.raises(DataError, match="takes at least 1,2"):
+        load_images(tmp_path / "a.npz")
+    assert len(load_images(tmp_path / "a.npz").train) == 320
+
+
+def test_npz_with_odd_names_or_no_images(tmp_path):
+    x, y = np.zeros((4, 2, 2), np.uint8), np.arange(4) % 2
+    parts = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
+    np.savez(tmp_path / "a.npz", **parts, label_names=np.array("one"))
+    with pytest.raises(DataError, match="label_names must be a list"):
+        load_images(tmp_path / "a.npz")
+    np.savez(tmp_path / "a.npz", **parts | {"x_test": x[:0], "y_test": y[:0]})
+    with pytest.raises(DataError, match="at least one image each"):
+        load_images(tmp_path / "a.npz")
+
+
+def test_tiny_imagenet_with_damaged_lists(tmp_path):
+    path, _, _ = tiny_imagenet(tmp_path / "t.zip")
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    for name, content, reason in (
+        ("val/val_annotations.txt", b"val_0.JPEG\n", "a line without a class"),
+        ("wnids.txt", b"n01\n\xff\xfe", "wnids.txt does not list"),
+    ):
+        with zipfile.ZipFile(path, "w") as archive:
+            for other, kept in (members | {f"tiny-imagenet-200/{name}": content}).items():
+                archive.writestr(other, kept)
+        with pytest.raises(DataError, match=reason):
+            archives.read_tiny_imagenet(path)

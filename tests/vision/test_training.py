@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from robustcf.errors import DataError, InputError, TrainingError
+from robustcf.errors import DataError, InputError, TrainingError, UnfinishedError
 from robustcf.support import files
 from robustcf.vision import ImageSet, ImageSplit, VisionConfig, fit, jacobian_norms, load_images
 from robustcf.vision.augment import NOTHING
@@ -209,8 +209,11 @@ def test_interrupted_runs_go_on(tmp_path, monkeypatch, digits):
 
     monkeypatch.setattr(training, "_epoch", stopped)
     assert run.execute(digits, every=0.0).interrupted
-    assert run.metrics()["epochs"] == 1
+    assert VisionRun(run.path, allow_unfinished=True).metrics()["epochs"] == 1
     assert not run.complete
+    for refused in (run.metrics, lambda: run.model(digits)):
+        with pytest.raises(UnfinishedError, match=r"not finished \(interrupted after 1 epoch\)"):
+            refused()
     monkeypatch.setattr(training, "_epoch", original)
     run.execute(digits, every=0.0)
     assert run.complete
@@ -277,3 +280,71 @@ def test_bad_configurations(tmp_path):
         VisionRun(tmp_path)  # the run of a recommender
     with pytest.raises(InputError, match="exists already"):
         VisionRun.create(tmp_path, VisionRunConfig("digits"), toy())
+
+
+@pytest.mark.parametrize("lr", [1e9, 1e30])
+def test_a_training_that_diverged_is_said(tmp_path, digits, lr):
+    run, _ = run_of(tmp_path / "run", TINY.replace(lr=lr), digits)
+    with pytest.raises(TrainingError, match="not finite"):
+        run.execute(digits)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"width": 2**31 - 1}, "width 2147483647 at depth 10 needs about .* GB of memory"),
+        ({"depth": 11}, "depth must be 10"),
+    ],
+)
+def test_what_can_be_known_is_said_before_the_folder_is_made(tmp_path, digits, change, message):
+    with pytest.raises(InputError, match=message):
+        run_of(tmp_path / "run", TINY.replace(**change), digits)
+    with pytest.raises(InputError, match="device 'meta' cannot be used here"):
+        VisionRun.create(
+            tmp_path / "run", VisionRunConfig("digits", train=TINY, device="meta"), digits
+        )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: {k: v for k, v in t.items() if "bn" not in k}, "tensors must be those of this"),
+        (lambda t: {**t, "more": torch.zeros(1)}, "tensors must be those of this network"),
+        (lambda t: {k: v * float("nan") for k, v in t.items()}, "must be finite"),
+    ],
+)
+def test_damaged_networks_and_checkpoints(tmp_path, digits, monkeypatch, change, message):
+    run, _ = run_of(tmp_path / "run", TINY.replace(epochs=1), digits)
+    monkeypatch.setattr(files.CheckpointFiles, "clear", lambda self: None)
+    run.execute(digits, every=0.0)
+    tensors, facts = files.read_tensors(run.path / "model.safetensors")
+    files.write_tensors(run.path / "model.safetensors", change(tensors), facts)
+    with pytest.raises(InputError, match=f"model.safetensors: .*{message}"):
+        VisionRun(run.path).model(digits)
+    file = run.path / "checkpoint.vision.safetensors"
+    tensors, facts = files.read_tensors(file)
+    own = {k.removeprefix("net."): v for k, v in tensors.items() if k.startswith("net.")}
+    rest = {k: v for k, v in tensors.items() if not k.startswith("net.")}
+    files.write_tensors(file, {f"net.{k}": v for k, v in change(own).items()} | rest, facts)
+    with pytest.raises(InputError, match=f"checkpoint.vision.safetensors: .*{message}"):
+        VisionRun(run.path).execute(digits)
+    files.write_tensors(file, tensors, {"state": '{"history": [{"epoch": 1}]}'})
+    with pytest.raises(InputError, match=r"history\[0\].lr must be a finite number, got nothing"):
+        VisionRun(run.path).execute(digits)
+
+
+def use(path, digits):
+    run = VisionRun(path)
+    run.metrics()
+    run.check(digits)
+
+
+@pytest.mark.parametrize("name", ["config.json", "data.json", "metrics.json"])
+def test_damaged_records(tmp_path, digits, name):
+    run, _ = run_of(tmp_path / "run", TINY.replace(epochs=1), digits)
+    run.execute(digits)
+    for content in (b"", b"[]", b"\xff", b"[" * 10_000, b'{"interrupted": 5}'):
+        (run.path / name).write_bytes(content)
+        with pytest.raises(InputError, match=name):
+            use(run.path, digits)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from robustcf.data import Split, load
-from robustcf.errors import InputError
+from robustcf.errors import InputError, Interrupted
 from robustcf.robustness import measure
 from robustcf.runs.config import RunConfig
 from robustcf.runs.run import RunDir
@@ -28,9 +29,11 @@ from robustcf.runs.saved import SavedRun, open_run
 from robustcf.studies.sweeps.plan import SweepPlan
 from robustcf.studies.sweeps.report import write_report
 from robustcf.studies.sweeps.summary import Summary, places, summarize
-from robustcf.support.files import write_json
+from robustcf.support.files import read_json, unwritable, write_json
+from robustcf.support.schema import FLAG, check_kind, record, shown, whole
 
 PLAN = "sweep.json"
+_PLAN_KIND = record({"threads": whole(1)}, {"relative": FLAG})
 
 
 def sweep(
@@ -64,8 +67,11 @@ def sweep(
     folder = Path(out)
     home = folder / "runs" if runs is None else Path(runs)
     _check_jobs(jobs)
-    folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    with _alone(folder), _goes_on(folder):
         split = load(plan.dataset, **plan.data)
         _keep_plan(plan, split, folder)
         units = len(plan.runs()) * (1 + len(plan.measured))
@@ -96,14 +102,12 @@ def _kept_plan(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        kept["threads"] = int(kept["threads"])
-        if "relative" in kept:  # before units had names
-            kept["unit"] = "relative" if kept.pop("relative") else "absolute"
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path} is no plan of a sweep ({error!r}): choose another --out"
-        ) from error
+        kept = read_json(path)
+        check_kind(path, kept, _PLAN_KIND)
+    except InputError as error:
+        raise InputError(f"{path} is no plan of a sweep ({error}): choose another --out") from error
+    if "relative" in kept:  # before units had names
+        kept["unit"] = "relative" if kept.pop("relative") else "absolute"
     return kept
 
 
@@ -113,13 +117,16 @@ def _complete(plan: SweepPlan, home: Path, reg: str, seed: int, split: Split) ->
     config = RunConfig(plan.dataset, dict(plan.data), train, plan.threads, preset=preset)
     path = home / f"{reg}-seed{seed}"
     run = RunDir(path) if path.exists() else RunDir.create(path, config, split)
-    if (run.config.train.resolved(), run.config.threads) != (train, plan.threads):
+    # Code that the plan names may be imported, and no other.
+    run.allow_code = run.config.train.outside() == train.outside()
+    known = run.config.train.resolved() if run.allow_code else None
+    if (known, run.config.threads) != (train, plan.threads):
         raise InputError(
             f"{path} was trained with other settings than this sweep's: choose another --out"
         )
     run.check(split)
     if not run.complete and run.execute(split).interrupted:
-        raise KeyboardInterrupt
+        raise run.interrupted()
     yield "trained"
     there: SavedRun = open_run(path)
     target = None
@@ -153,6 +160,13 @@ def _in_parallel(plan: SweepPlan, home: Path, jobs: int, bar: tqdm[Any]) -> None
         for task in as_completed(tasks):
             bar.update(task.result())
             bar.set_postfix_str(tasks[task])
+    except KeyboardInterrupt:
+        # Ctrl-C in a terminal reaches them all; SIGTERM does not.
+        for worker in multiprocessing.active_children():
+            if worker.pid is not None:
+                with suppress(OSError):
+                    os.kill(worker.pid, signal.SIGINT)
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -178,9 +192,25 @@ def _keep_plan(plan: SweepPlan, split: Split, folder: Path) -> None:
     for key in dict.fromkeys((*kept, *asked)):
         if kept.get(key) != asked.get(key):
             raise InputError(
-                f"{folder} holds a sweep with {key} {kept.get(key)}, not {asked.get(key)}: choose "
-                "another --out, or ask for what it was begun with"
+                f"{folder} holds a sweep with {key[:60]} {_brief(kept.get(key))}, not "
+                f"{_brief(asked.get(key))}: choose another --out, or ask for what it was begun with"
             )
+
+
+def _brief(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 200 else shown(value)
+
+
+@contextmanager
+def _goes_on(folder: Path) -> Iterator[None]:
+    """Say of an interrupted sweep that it can go on."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            f"interrupted, {folder} keeps what is done: go on with the same command"
+        ) from error
 
 
 @contextmanager

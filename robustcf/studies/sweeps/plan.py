@@ -14,8 +14,9 @@ from robustcf.data.catalog import find
 from robustcf.errors import InputError
 from robustcf.robustness import AttackSpec, Threat
 from robustcf.robustness.table import ATTACK_SIZES, AUTO, CERTIFICATE, RANDOM
-from robustcf.support.checks import check_choice, check_epsilons
+from robustcf.support.checks import check_choice, check_epsilons, check_integer
 from robustcf.support.registry import MODELS, REGULARIZERS
+from robustcf.support.runtime import MOST_THREADS
 from robustcf.training.config import TrainConfig
 from robustcf.training.presets import adapted, preset
 
@@ -85,6 +86,7 @@ class SweepPlan:
             if attack in CONTROLS.values() or AttackSpec.parse(attack).way.certifies:
                 raise InputError(f"{attack} is no attack, and always next to them: leave it out")
         check_epsilons(self.epsilons)
+        check_integer("threads", self.threads, 1, MOST_THREADS)
         self.threat  # noqa: B018  # checks the budget
         for reg, seed in self.runs():
             self.train_config(reg, seed)

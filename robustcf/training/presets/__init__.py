@@ -21,8 +21,9 @@ from typing import Any
 
 from robustcf.errors import InputError
 from robustcf.support import files
-from robustcf.support.checks import check_choice
+from robustcf.support.checks import check_choice, check_number
 from robustcf.support.registry import MODELS, REGULARIZERS
+from robustcf.support.schema import OBJECT, check_kind, shown
 from robustcf.training.config import TrainConfig
 
 DEFAULT = "default"
@@ -178,14 +179,15 @@ def read_preset(path: str | os.PathLike[str]) -> Preset:
     Raises:
         InputError: it cannot be read, or is no preset.
     """
-    raw = files.read_json(Path(path))
-    config = raw.get("config")
+    raw = files.read_json(Path(path), follow=True)
+    config, found = raw.get("config"), raw.get("found") or {}
     if not isinstance(config, dict):
         raise InputError(
-            f"{path}: a preset must have an object 'config' with settings, got {config!r}"
+            f"{path}: a preset must have an object 'config' with settings, got {shown(config)}"
         )
+    check_kind(path, found, OBJECT, "found")
     try:
-        return Preset(Path(path).stem, TrainConfig.of(**config), raw.get("found") or {})
+        return Preset(Path(path).stem, TrainConfig.of(**config), found)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
@@ -243,6 +245,7 @@ def adapted(base: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
     if wanted.get("batching") == "pairs" and base.batching.kind != "pairs":
         base = base.replace(**_PAIRS)
     if "lr" in wanted and "user_lr" not in wanted and base.user_lr is not None:
-        wanted["user_lr"] = base.user_lr * wanted["lr"] / base.lr
+        lr = check_number("lr", wanted["lr"], positive=True)
+        wanted["user_lr"] = base.user_lr * lr / base.lr
     tuned = base.epochs_chosen and set(wanted) <= {"refit", "epochs_chosen"}
     return base.replace(**{"epochs_chosen": tuned, **wanted})

@@ -1,0 +1,121 @@
+"""Which column of a file holds what: by the usual names, by name, or by number."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from robustcf.errors import DataError
+
+# Compared without case, blanks and punctuation: "User-ID" is "userid".
+USUAL_NAMES: dict[str, tuple[str, ...]] = {
+    "user": (
+        *("user", "userid", "uid", "useridx", "customer", "customerid", "visitor", "visitorid"),
+        *("session", "sessionid", "memberid", "reviewerid"),
+    ),
+    "item": (
+        *("item", "itemid", "iid", "itemidx", "movie", "movieid", "product", "productid"),
+        *("asin", "parentasin", "businessid", "track", "trackid", "songid", "artist", "artistid"),
+        *("book", "bookid", "isbn", "article", "articleid", "animeid", "gameid", "sku"),
+    ),
+    "rating": ("rating", "ratings", "bookrating", "score", "stars", "overall"),
+    "time": (
+        *("timestamp", "time", "ts", "date", "datetime", "unixreviewtime", "unixtime"),
+        *("eventtime", "createdat"),
+    ),
+}
+# Where the columns of a file without a header are, unless told otherwise.
+_BY_POSITION = {"user": 0, "item": 1}
+_MOVIELENS = {"user": 0, "item": 1, "rating": 2, "time": 3}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns to read; None means: look for the usual names.
+
+    A whole number names a column by position (from 0): the file is then taken to have no
+    header line.
+    """
+
+    user: str | None = None
+    item: str | None = None
+    rating: str | None = None
+    time: str | None = None
+
+    @property
+    def by_position(self) -> bool:
+        """Whether columns are named by number."""
+        given = [c for c in (self.user, self.item, self.rating, self.time) if c is not None]
+        return bool(given) and all(name.isdecimal() for name in given)
+
+
+def kind_of(path: Path) -> str:
+    """The suffix that decides how a file is read, without a final ``.gz``; lower case."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] == ".gz":
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def _plain(name: object) -> str:
+    """A column name without case, punctuation and RecBole's type (``user_id:token``)."""
+    return re.sub(r"[^a-z0-9]", "", str(name).partition(":")[0].lower())
+
+
+def refuse_header(path: Path, cells: list[str], columns: Columns) -> None:
+    """Raise where a first line that should hold values looks like one of names."""
+    usual = {name for names in USUAL_NAMES.values() for name in names}
+    given = {columns.user, columns.item} - {None}
+    if any(_plain(cell) in usual for cell in cells) or (given <= set(cells) - {""} and given):
+        raise DataError(
+            f"{path}: columns were given by number, which is for files without a header line, but "
+            f"the first line looks like one ({listed(cells)}): give the names instead"
+        )
+
+
+def find_columns(path: Path, header: list[Any], columns: Columns) -> dict[str, Any]:
+    """The file's own name (or position) of the column for each role; None where it has none."""
+    return {role: _column_name(path, header, role, getattr(columns, role)) for role in USUAL_NAMES}
+
+
+def _column_name(path: Path, header: list[Any], role: str, given: str | None) -> Any:
+    """The file's own name (or position) of the column that plays a role, or None."""
+    if header and isinstance(header[0], int):
+        usual = _MOVIELENS if kind_of(path) == ".dat" and len(header) >= 4 else _BY_POSITION
+        position = int(given) if given is not None else usual.get(role)
+        if position is not None and position >= len(header):
+            raise DataError(
+                f"{path}: column {position} was asked for as the {role}, but the file has "
+                f"{len(header)} columns (counted from 0)"
+            )
+        return position
+    plain = {_plain(name): name for name in reversed(header)}
+    if given is not None:
+        exact = given if given in header else plain.get(_plain(given))
+        if exact is None:
+            raise DataError(
+                f"{path}: has no column {given!r} for the {role}; its columns are {listed(header)}"
+            )
+        return exact
+    for name in USUAL_NAMES[role]:
+        if name in plain:
+            return plain[name]
+    if role in ("user", "item"):
+        raise DataError(
+            f"{path}: found no {role} column; its columns are {listed(header)}: name it with "
+            f"{role}_col (--{role}-col), or give column numbers from 0 if there is no header line"
+        )
+    return None
+
+
+def short(name: object) -> str:
+    """A name or a cell for a message: nobody reads a megabyte."""
+    return repr(name[:60] + "..." if isinstance(name, str) and len(name) > 60 else name)
+
+
+def listed(header: list[Any]) -> str:
+    """The first names of a header, for a message."""
+    names = [short(name) for name in header[:13]]
+    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")

@@ -1,0 +1,202 @@
+"""What a file from disk must hold: kinds of values, and one check that names file, key and value.
+
+A file may come from anybody, and may be damaged: nothing of it is used before its kind is checked.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from robustcf.errors import InputError
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxlist = 2, 3, 4
+_SHORT.maxstring = _SHORT.maxother = 60
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of value.
+
+    Args:
+        words: what is expected, in words that follow "must be".
+        fits: whether a value is of this kind, its parts apart.
+        parts: name, value and kind of each of its parts.
+    """
+
+    words: str
+    fits: Callable[[Any], bool]
+    parts: Callable[[Any], Iterator[tuple[str, Any, Kind]]] | None = None
+
+
+def check_kind(where: object, value: Any, kind: Kind, key: str = "") -> None:
+    """Raise unless a value is of a kind, and so are all its parts.
+
+    Args:
+        where: the file, which the error names first; empty for none.
+        value: what was read.
+        kind: what it must be.
+        key: the place of the value in the file; the empty one is the whole.
+
+    Raises:
+        InputError: it is not; the message names file, key, what is expected and what was found.
+
+    Cost: one walk over the values that the kind speaks of.
+
+    Example:
+        >>> check_kind("a.json", {"epochs": "x"}, record({"epochs": whole()}))
+        Traceback (most recent call last):
+        robustcf.errors.InputError: a.json: epochs must be an integer of at least 0, got 'x'
+        >>> check_kind("a.json", {}, record({"epochs": whole()}))
+        Traceback (most recent call last):
+        robustcf.errors.InputError: a.json: epochs must be an integer of at least 0, got nothing
+    """
+    if value is _MISSING or not kind.fits(value):
+        got = "nothing" if value is _MISSING else shown(value)
+        raise InputError(
+            f"{f'{where}: ' if where else ''}{key or 'the content'} must be {kind.words}, got {got}"
+        )
+    for name, part, expected in kind.parts(value) if kind.parts is not None else ():
+        dot = "" if not key or name.startswith("[") else "."
+        check_kind(where, part, expected, f"{key}{dot}{name}")
+
+
+def shown(value: object) -> str:
+    """A value in a few words, however large or deep it is.
+
+    Example:
+        >>> shown([[["deep"]]] * 100)
+        '[[[...]], [[...]], [[...]], [[...]], ...]'
+    """
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # Python does not spell numbers of more than some thousand digits
+        return "a number of thousands of digits"
+
+
+def whole(least: int = 0, most: int = 2**63 - 1) -> Kind:
+    """An integer of a range.
+
+    Example:
+        >>> whole(1).fits(0), whole().fits(True), whole().fits(3)
+        (False, False, True)
+    """
+    upper = "" if most >= 2**63 - 1 else f" and at most {most:,}"
+    return Kind(
+        f"an integer of at least {least}{upper}",
+        lambda value: type(value) is int and least <= value <= most,
+    )
+
+
+def _is_number(value: object) -> bool:
+    if type(value) not in (int, float):
+        return False
+    try:
+        return math.isfinite(value)  # type: ignore[arg-type]
+    except OverflowError:
+        return False
+
+
+TEXT = Kind("text", lambda value: isinstance(value, str))
+NAME = Kind("text that is not empty", lambda value: isinstance(value, str) and bool(value))
+FLAG = Kind("true or false", lambda value: isinstance(value, bool))
+NUMBER = Kind("a finite number", _is_number)
+POSITIVE = Kind("a finite number above 0", lambda value: _is_number(value) and value > 0)
+NOT_NEGATIVE = Kind("a finite number of at least 0", lambda v: _is_number(v) and v >= 0)
+OBJECT = Kind("an object", lambda value: isinstance(value, dict))
+ABSENT = Kind("left out", lambda value: False)
+ANY = Kind("anything", lambda value: True)
+
+
+def choice(*names: str) -> Kind:
+    """One of some texts.
+
+    Example:
+        >>> choice("a", "b").words
+        'one of a, b'
+    """
+    return Kind(
+        f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names
+    )
+
+
+def nullable(kind: Kind) -> Kind:
+    """That, or null.
+
+    Example:
+        >>> nullable(TEXT).fits(None)
+        True
+    """
+
+    def parts(value: Any) -> Iterator[tuple[str, Any, Kind]]:
+        if value is not None and kind.parts is not None:
+            yield from kind.parts(value)
+
+    return Kind(f"{kind.words}, or null", lambda v: v is None or kind.fits(v), parts)
+
+
+def either(first: Kind, second: Kind) -> Kind:
+    """One kind or another; for kinds without parts.
+
+    Example:
+        >>> either(TEXT, whole()).fits(3)
+        True
+    """
+    return Kind(f"{first.words} or {second.words}", lambda v: first.fits(v) or second.fits(v))
+
+
+def list_of(kind: Kind, least: int = 0, most: int | None = None) -> Kind:
+    """A list of values of one kind.
+
+    Example:
+        >>> list_of(NUMBER, 1).words
+        'a list of at least 1, each a finite number'
+    """
+    count = f" of at least {least}," if least else ""
+    count = f" of {least}," if least == most else count
+
+    def fits(value: Any) -> bool:
+        return isinstance(value, list) and len(value) >= least and (not most or len(value) <= most)
+
+    return Kind(
+        f"a list{count} each {kind.words}",
+        fits,
+        lambda value: ((f"[{n}]", part, kind) for n, part in enumerate(value)),
+    )
+
+
+def record(
+    required: Mapping[str, Kind],
+    optional: Mapping[str, Kind] | None = None,
+    others: Kind | None = None,
+) -> Kind:
+    """An object with keys of given kinds.
+
+    Args:
+        required: keys that must be there.
+        optional: keys that may be there.
+        others: the kind of all other keys' values; None lets them be anything.
+
+    Example:
+        >>> record({"a": TEXT}).fits([])
+        False
+    """
+    known = {**(optional or {}), **required}
+
+    def parts(value: Any) -> Iterator[tuple[str, Any, Kind]]:
+        for key, kind in required.items():
+            yield key, value.get(key, _MISSING), kind
+        for key, kind in (optional or {}).items():
+            if key in value:
+                yield key, value[key], kind
+        if others is not None:
+            for key, found in value.items():
+                if key not in known:
+                    yield shown(key).strip("'"), found, others
+
+    return Kind("an object", OBJECT.fits, parts)

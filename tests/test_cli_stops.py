@@ -1,0 +1,396 @@
+"""Commands that are stopped, and output that cannot be written: exit codes and one line each."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from robustcf.cli import main as entry
+from robustcf.cli.main import cli, run
+from robustcf.errors import WriteError
+from robustcf.runs import RunDir
+from robustcf.studies.sweeps import execute as sweeps
+from robustcf.support import files
+from robustcf.training import loop
+from tests.runs.conftest import small_table
+
+FAST = ["--model", "ultragcn", "--dim", "3", "--set", "block_users=20"]
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("data") / "mine.csv"
+    path.write_text(small_table())
+    return str(path)
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Ctrl-C in the third epoch of whatever is trained, with a checkpoint after each before."""
+    one_epoch, init = loop._Steps.one_epoch, files.CheckpointFiles.__init__
+
+    def stop(self: Any, epoch: int) -> Any:
+        if epoch == 2:
+            raise KeyboardInterrupt
+        return one_epoch(self, epoch)
+
+    monkeypatch.setattr(loop._Steps, "one_epoch", stop)
+    monkeypatch.setattr(
+        files.CheckpointFiles, "__init__", lambda self, folder, every: init(self, folder, 0.0)
+    )
+    return monkeypatch
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = run(words)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def train(capsys: Any, own: str, out: Path, *more: str) -> tuple[int, str, str]:
+    return call(capsys, "train", "--dataset", own, "--out", str(out), *FAST, "--epochs", "4", *more)
+
+
+@pytest.mark.slow
+def test_an_interrupted_training_says_so_and_is_not_used(
+    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], stopped: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    code, out, err = train(capsys, own, folder)
+    again = f"go on with 'robustcf train --resume {folder}'"
+    kept = "the state in checkpoint.train.safetensors is kept"
+    assert (code, out, err) == (130, "", f"robustcf: interrupted, {kept}: {again}\n")
+    attack = ["--attack", "fgm", "--epsilons", "0", "0.1"]
+    commands = [
+        ["evaluate", str(folder)],
+        ["attack", str(folder), *attack],
+        ["certify", str(folder), "--epsilons", "0", "0.1"],
+        ["recommend", str(folder), "--user", "u1"],
+    ]
+    for words in (*commands, ["compare", str(folder), str(folder)]):
+        code, out, err = call(capsys, *words)
+        assert (code, out) == (1, "")
+        assert "is not finished (interrupted after 2 epochs): finish it with" in err
+        assert err.rstrip().endswith("or insist with --allow-unfinished")
+        assert not (folder / "robustness").exists()
+    for words in commands:
+        assert call(capsys, *words, "--allow-unfinished")[0] == 0
+    assert (
+        "same settings and the same seed"
+        in call(
+            capsys, "compare", str(folder), str(folder), "--allow-unfinished", "--attack", "fgm-bce"
+        )[2]
+    )
+    stopped.undo()
+    assert call(capsys, "train", "--resume", str(folder))[0] == 0
+    for words in commands:
+        assert call(capsys, *words)[0] == 0
+
+
+def test_every_command_that_opens_a_run_can_insist() -> None:
+    """A command to come that takes a RUN must not use an unfinished one unawares."""
+
+    def walk(group: click.Group) -> list[click.Command]:
+        return [
+            inner
+            for command in group.commands.values()
+            for inner in (walk(command) if isinstance(command, click.Group) else [command])
+        ]
+
+    takes_run = [
+        command
+        for command in walk(cli)
+        if any(isinstance(p, click.Argument) and p.name in ("run", "runs") for p in command.params)
+    ]
+    assert len(takes_run) >= 7
+    for command in takes_run:
+        names = {name for parameter in command.params for name in parameter.opts}
+        assert "--allow-unfinished" in names, command.name
+
+
+def test_an_interrupted_training_as_json(
+    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], stopped: pytest.MonkeyPatch
+) -> None:
+    code, out, err = train(capsys, own, tmp_path / "run", "--json")
+    assert code == 130
+    assert json.loads(out)["error"] in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("where", ["build_model", "evaluate"])
+def test_stopped_before_and_after_the_epochs(
+    own: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    from robustcf.runs.run import RunDir as Dir
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    module = sys.modules["robustcf.training.train"]
+    check = Dir.check_trainable
+    monkeypatch.setattr(Dir, "check_trainable", lambda *_: monkeypatch.setattr(module, where, stop))
+    code, out, err = train(capsys, own, tmp_path / "run")
+    monkeypatch.undo()
+    assert check == Dir.check_trainable
+    assert (code, out, err.count("\n")) == (130, "", 1)
+    assert f"go on with 'robustcf train --resume {tmp_path / 'run'}'" in err
+    assert call(capsys, "train", "--resume", str(tmp_path / "run"))[0] == 0
+
+
+def test_an_interrupted_search_sweep_and_command(
+    own: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    search = sys.modules["robustcf.training.search"]
+    monkeypatch.setattr(search, "train", stop)
+    tune = ["tune", "--dataset", own, "--out", str(tmp_path / "p.json")]
+    code, _, err = call(capsys, *tune)
+    assert (code, err) == (130, "robustcf: interrupted, no trial is kept yet: start it again\n")
+    monkeypatch.undo()
+    attempt = search._Search.attempt
+
+    def stop_second(self: Any, *arguments: Any) -> Any:
+        if self.trials:
+            raise KeyboardInterrupt
+        return attempt(self, *arguments)
+
+    monkeypatch.setattr(search._Search, "attempt", stop_second)
+    code, _, err = call(capsys, *tune)
+    assert code == 130
+    kept = f"robustcf: interrupted, the trials so far are kept in {tmp_path / 'p.json'}"
+    assert err.splitlines()[-1].startswith(kept)
+    monkeypatch.setattr(sweeps, "_complete", stop)
+    words = [
+        "sweep",
+        "--dataset",
+        own,
+        "--out",
+        str(tmp_path / "s"),
+        "--regs",
+        "none",
+        "--seeds",
+        "1",
+    ]
+    code, _, err = call(capsys, *words)
+    assert (code, err.splitlines()[-1]) == (
+        130,
+        f"robustcf: interrupted, {tmp_path / 's'} keeps what is done: go on with the same command",
+    )
+    monkeypatch.setattr("robustcf.data.load", stop)
+    code, out, err = call(capsys, "datasets", "info", "demo")
+    assert (code, out, err.count("\n")) == (130, "", 1)
+    assert "interrupted, what was finished before is kept" in err
+
+
+CODE = """
+import sys
+from robustcf.support import files
+init = files.CheckpointFiles.__init__
+files.CheckpointFiles.__init__ = lambda self, folder, every: init(self, folder, 0.0)
+from robustcf.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals(own: str, tmp_path: Path, capsys: Any, number: int, code: int) -> None:
+    folder = tmp_path / "run"
+    words = ["train", "--dataset", own, "--out", str(folder), *FAST, "--epochs", "100000"]
+    command = [sys.executable, "-c", CODE, *words, "--set", "patience=0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (folder / "checkpoint.train.safetensors").exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (code, "")
+    assert err.count("\n") == 1
+    assert err.startswith(
+        "robustcf: interrupted, the state in checkpoint.train.safetensors is kept"
+    )
+    assert call(capsys, "evaluate", str(folder))[0] == 1
+
+
+def test_exit_codes_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = call(capsys, "--help")
+    words = " ".join(out.split())
+    for code in (
+        "0 done",
+        "1 failed",
+        "2 wrong usage",
+        "130 stopped by Ctrl-C",
+        "143 stopped by S",
+    ):
+        assert code in words
+
+
+# --- output that cannot be written ----------------------------------------------------------
+
+# As most people have it: what is written stays in a buffer, and may fail at the very end.
+BUFFERED = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+
+
+def started(words: list[str], **streams: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "robustcf", *words]
+    return subprocess.run(command, **streams, text=True, env=BUFFERED)
+
+
+@full
+@pytest.mark.parametrize("words", [["datasets"], ["datasets", "--json"], ["--help"], ["--version"]])
+def test_stdout_that_is_full(words: list[str]) -> None:
+    with open("/dev/full", "w") as sink:
+        done = started(words, stdout=sink, stderr=subprocess.PIPE)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("robustcf: the output cannot be written (No space left on device")
+
+
+@full
+def test_stdout_that_is_full_after_another_error() -> None:
+    with open("/dev/full", "w") as sink:
+        done = started(["datasets", "nothing", "--json"], stdout=sink, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "No such command" in done.stderr
+
+
+@full
+@pytest.mark.parametrize(
+    ("words", "code"), [(["datasets"], 0), (["nonsense"], 2), (["compare", "x", "y"], 1)]
+)
+def test_stderr_that_is_full(words: list[str], code: int) -> None:
+    with open("/dev/full", "w") as sink:
+        assert started(words, stdout=subprocess.PIPE, stderr=sink).returncode == code
+
+
+def test_closed_streams() -> None:
+    command = f"{sys.executable} -m robustcf datasets >&- 2>&-"
+    assert subprocess.run(command, shell=True).returncode in (0, 1)
+
+
+def test_what_is_said_meanwhile_does_not_stop_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    from robustcf.cli import common
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(click, "echo", fail)
+    common.say("a trial")
+    assert entry._fail(["--json"], "reason", 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "free some space and start again"),
+        (errno.EDQUOT, "free some space and start again"),
+        (errno.EROFS, "choose a place that may be written to"),
+        (errno.EACCES, "choose a place that you may write to"),
+        (errno.EIO, "see that this place can be written to"),
+    ],
+)
+def test_a_full_disk_names_the_path_and_what_to_do(
+    own: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    code, out, err = train(capsys, own, tmp_path / "run")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    place = tmp_path / "run" / "config.json"
+    assert err.startswith(f"robustcf: {place} cannot be written ({os.strerror(number)}): {advice}")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_disk_that_fills_up_while_training(own: str, tmp_path: Path, capsys: Any) -> None:
+    """A limit on the size of files stands for the disk: the system refuses the write itself."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
+    try:
+        code, out, err = train(capsys, own, tmp_path / "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "safetensors cannot be written (File too large): raise the limit on the size" in err
+    assert not [path for path in (tmp_path / "run").iterdir() if path.name.startswith(".")]
+    assert call(capsys, "train", "--resume", str(tmp_path / "run"))[0] == 0
+
+
+def test_places_that_cannot_be_made(own: str, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file" / "run", tmp_path / ("x" * 300)):
+        code, _, err = train(capsys, own, out)
+        assert code == 1
+        assert f"{out} cannot be written" in err
+    code, _, err = call(capsys, "sweep", "--dataset", own, "--out", str(tmp_path / "file" / "s"))
+    assert code == 1
+    assert "cannot be written" in err
+    with pytest.raises(WriteError, match="cannot be written"):
+        files.write_bytes(tmp_path / "absent" / "x", b"")
+
+
+# --- leftovers and bytes --------------------------------------------------------------------
+
+
+def test_the_next_command_that_writes_to_a_run_clears_what_a_kill_left(
+    own: str, tmp_path: Path, capsys: Any
+) -> None:
+    folder = tmp_path / "run"
+    assert train(capsys, own, folder)[0] == 0
+    attack = ["attack", str(folder), "--attack", "fgm", "--epsilons", "0", "0.1"]
+    assert call(capsys, *attack)[0] == 0
+
+    def litter() -> list[Path]:
+        left = [
+            place / f".x.{n:016x}.robustcf-tmp"
+            for n, place in enumerate((folder, folder / "robustness"))
+        ]
+        for path in left:
+            path.write_text("half")
+        return left
+
+    left = litter()
+    assert call(capsys, "evaluate", str(folder))[0] == 0
+    assert all(path.exists() for path in left)  # it only reads
+    assert call(capsys, *attack)[0] == 0
+    assert not any(path.exists() for path in left)
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "2"])
+def test_equal_runs_have_equal_bytes(own: str, tmp_path: Path, capsys: Any, seed: str) -> None:
+    found = []
+    for name in ("one", "two"):
+        folder = tmp_path / name / "run"
+        assert train(capsys, own, folder, "--seed", seed)[0] == 0
+        words = ["--epsilons", "0", "0.1"]
+        assert call(capsys, "attack", str(folder), "--attack", "fgm", *words)[0] == 0
+        found.append(
+            {
+                str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+                for path in sorted(folder.rglob("*"))
+                # These two tell how long it took.
+                if path.is_file() and path.name not in ("metrics.json", "history.csv")
+            }
+        )
+    assert {"factors.safetensors", "config.json", "per_user.parquet"} <= found[0].keys()
+    assert len(found[0]) >= 10
+    assert found[0] == found[1]
+    results = [RunDir(tmp_path / name / "run").metrics() for name in ("one", "two")]
+    for result in results:
+        result.pop("run"), result.pop("train_seconds")
+    assert results[0] == results[1]
