@@ -130,6 +130,27 @@ def in_label_order(factors: Factors, split: Split) -> tuple[Factors, Split]:
     return ordered, dataclasses.replace(split, train=train, valid=valid, test=test)
 
 
+def in_order_of(split: Split, factors: Factors) -> Factors:
+    """Factors whose rows are in label order, with the rows of a split instead.
+
+    Example:
+        >>> pairs = Interactions.from_pairs([0], [1], 1, 2, item_labels=np.array(["b", "a"]))[0]
+        >>> none = pairs.take(np.array([False]))
+        >>> ordered = Factors.of([[1.0]], [[20.0], [10.0]])
+        >>> in_order_of(Split("x", pairs, none, none), ordered).items.tolist()
+        [[10.0], [20.0]]
+    """
+    parts = []
+    for labels, part in zip((split.user_labels, split.item_labels), factors, strict=True):
+        if labels is None or len(labels) != len(part):  # what does not fit is said by who compares
+            parts.append(part)
+            continue
+        place = np.empty(len(labels), dtype=np.int64)
+        place[np.argsort(labels, kind="stable")] = np.arange(len(labels))
+        parts.append(part[torch.from_numpy(place)])
+    return Factors(*parts)
+
+
 def _digest(factors: Factors) -> str:
     digest = hashlib.sha256()
     for part in factors:

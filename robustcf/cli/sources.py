@@ -158,7 +158,7 @@ def other_version(
 ) -> Factors:
     """The factors of another version, rows in the order of the one that is open."""
     from robustcf.adapters import match
-    from robustcf.adapters.writing import in_label_order
+    from robustcf.adapters.writing import in_label_order, in_order_of
 
     if is_run((source,)):
         return opened(source).trained().factors()
@@ -167,26 +167,7 @@ def other_version(
         return imported.factors
     split, _ = match(imported, interactions, **{name: how[name] for name in MATCHING})
     theirs, _ = in_label_order(imported.factors, split)
-    return rows_like(theirs, target)
-
-
-def rows_like(factors: Factors, target: Target) -> Factors:
-    """Rows in label order, put in the order of the open target."""
-    import numpy as np
-    import torch
-
-    from robustcf.factors import Factors
-
-    split = target.split
-    parts = []
-    for labels, part in zip((split.user_labels, split.item_labels), factors, strict=True):
-        if labels is None or len(labels) != len(part):
-            parts.append(part)
-            continue
-        place = np.empty(len(labels), dtype=np.int64)
-        place[np.argsort(labels, kind="stable")] = np.arange(len(labels))
-        parts.append(part[torch.from_numpy(place)])
-    return Factors(*parts)
+    return in_order_of(target.split, theirs)
 
 
 def is_run(source: tuple[str, ...]) -> bool:

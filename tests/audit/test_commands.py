@@ -82,17 +82,25 @@ def test_another_version_that_is_only_turned_changes_nothing(capsys, folder):
 
 
 def test_versions_are_matched_by_their_labels(capsys, folder, tmp_path):
-    """The other version has its rows in another order, and says what they are called."""
+    """Runs and files with rows in another order are the same version."""
     with np.load(folder / "mine.npz") as stored:
         users, items = stored["U"], stored["V"]
     order = np.random.default_rng(1).permutation(len(items))
     np.savez(tmp_path / "moved.npz", U=users, V=items[order])
     (tmp_path / "items.txt").write_text("\n".join(str(n) for n in order))
-    words = ("--interactions", folder / "train.csv", "--only", "churn", "--json")
-    _, out, _ = command(
-        capsys, "audit", tmp_path / "moved.npz", *words, "--item-ids", tmp_path / "items.txt",
-        "--against", tmp_path / "moved.npz",
-    )  # fmt: skip
+    pairs = ("--interactions", folder / "train.csv")
+    moved = (tmp_path / "moved.npz", *pairs, "--item-ids", tmp_path / "items.txt")
+    only = ("--only", "churn", "--json")
+    _, out, _ = command(capsys, "audit", *moved, "--against", tmp_path / "moved.npz", *only)
+    assert json.loads(out)["checks"][0]["number"] == 1.0
+    code, _, err = command(capsys, "import", *moved, "--out", tmp_path / "run")
+    assert code == 0, err
+    straight = (folder / "mine.npz", *pairs, "--out", tmp_path / "straight")
+    code, _, err = command(capsys, "import", *straight)
+    assert code == 0, err
+    # An import has its rows in label order, whatever the order they came in.
+    words = ("audit", tmp_path / "run", "--against", tmp_path / "run", *only)
+    _, out, _ = command(capsys, *words)
     assert json.loads(out)["checks"][0]["number"] == 1.0
 
 
