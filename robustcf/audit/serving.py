@@ -78,6 +78,7 @@ def _index(kind: str, items: Any) -> Any:
     import faiss
 
     dim = items.shape[1]
+    index: Any
     if kind == "hnsw":
         index = faiss.IndexHNSWFlat(dim, 32, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efSearch = 64
