@@ -6,20 +6,8 @@ from typing import Any
 
 import click
 
-from robustcf.cli.common import ListCommand, Report, reports
-
-_READING = ("user_key", "item_key", "user_bias_key", "item_bias_key", "id_key", "vector_key")
-_FILES = ("user_ids", "item_ids", "dataset_file")
-_MATCHING = (
-    "rows",
-    "drop_unknown",
-    "user_col",
-    "item_col",
-    "rating_col",
-    "time_col",
-    "min_rating",
-    "name",
-)
+from robustcf.cli.common import ListCommand, Report, out_option, reports
+from robustcf.cli.sources import MATCHING, read_source, source_options
 
 
 @click.command("import", cls=ListCommand)
@@ -31,50 +19,19 @@ _MATCHING = (
     help="The pairs that the factors were fit on: a table, adjacency text, or a scipy .npz.",
 )
 @click.option("--test", metavar="FILE", help="Held-out pairs to judge by.")
-@click.option("--out", required=True, metavar="RUN", help="The run directory to make.")
+@out_option("The run directory to make.", "RUN", required=True)
 @click.option("--name", help="What to call the data (default: the name of the file).")
 @click.option("--label", help="What to call it in tables and pictures (default: its source).")
-@click.option("--user-key", metavar="NAME", help="The users' matrix in a file of named arrays.")
-@click.option("--item-key", metavar="NAME", help="The items' matrix.")
-@click.option("--user-bias-key", metavar="NAME", help="The users' biases.")
-@click.option("--item-bias-key", metavar="NAME", help="The items' biases.")
-@click.option("--id-key", metavar="COL", help="Parquet: the column of ids.")
-@click.option("--vector-key", metavar="COL", help="Parquet: the column of vectors.")
-@click.option(
-    "--fixed",
-    multiple=True,
-    metavar="N...",
-    help="Columns that are biases, from 0, or none (default: those that are constant in one "
-    "factor). Attacks and certificates hold them fixed.",
-)
-@click.option("--user-ids", metavar="FILE", help="What each user row is called: lines, or .npy.")
-@click.option("--item-ids", metavar="FILE", help="The same for items.")
-@click.option("--dataset-file", metavar="FILE", help="RecBole: the saved dataset, for its tokens.")
-@click.option(
-    "--rows",
-    type=click.Choice(["number", "sorted", "appearance"]),
-    default="number",
-    show_default=True,
-    help="Factors without labels: ids are row numbers; or row n is the n-th of the distinct ids, "
-    "sorted, or by first appearance.",
-)
-@click.option("--drop-unknown", is_flag=True, help="Leave out pairs that the factors do not know.")
-@click.option("--user-col", metavar="COL", help="Interactions: user column (name, or number).")
-@click.option("--item-col", metavar="COL", help="Interactions: item column.")
-@click.option("--rating-col", metavar="COL", help="Interactions: rating column.")
-@click.option("--time-col", metavar="COL", help="Interactions: time column.")
-@click.option("--min-rating", type=float, help="Keep pairs rated at least this.")
-@click.option("--force", is_flag=True, help="Import factors that know nothing of the pairs too.")
+@source_options
 @reports
 def import_(
     source: tuple[str, ...],
     interactions: str,
     test: str | None,
     out: str,
+    name: str | None,
     label: str | None,
-    fixed: tuple[str, ...],
-    force: bool,
-    **options: Any,
+    how: dict[str, Any],
 ) -> Report:
     """Make a run of factors that another library trained.
 
@@ -86,21 +43,18 @@ def import_(
     columns that attacks and certificates hold fixed. Ids are matched by labels where the source has
     them, else they are row numbers. Factors that know nothing of the given pairs are refused.
     """
-    from robustcf.adapters import import_run, read
+    from robustcf.adapters import import_run
 
-    imported = read(
-        source,
-        fixed=_columns(fixed),
-        **{name: options[name] for name in (*_READING, *_FILES)},
-    )
+    imported = read_source(source, how)
     run = import_run(
         imported,
         interactions,
         out,
         test=test,
-        force=force,
+        force=how["force"],
+        name=name,
         label=label,
-        **{name: options[name] for name in _MATCHING},
+        **{option: how[option] for option in MATCHING},
     )
     result = run.metrics()
     part = "train" if result["test"] is None else "test"
@@ -115,16 +69,3 @@ def import_(
         f"run: {run.path}",
     ]
     return Report({**result, "fixed": list(run.fixed)}, "\n".join(lines))
-
-
-def _columns(given: tuple[str, ...]) -> tuple[int, ...] | None:
-    """``--fixed``: numbers, or none; nothing where it was not given."""
-    if not given:
-        return None
-    if given == ("none",):
-        return ()
-    if not all(word.isdecimal() for word in given):
-        raise click.UsageError(
-            f"--fixed takes column numbers from 0, or none, got {' '.join(given)}"
-        )
-    return tuple(int(word) for word in given)

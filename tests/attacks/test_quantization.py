@@ -85,10 +85,23 @@ def test_the_table_tells_metrics_and_sizes():
     assert quantization_table(Target(*zero, BOARD))[0].relative == {"users": None, "items": 0.0}
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_four_bits_are_seven_levels_either_side(seed):
+    factors = factors_of(seed)
+    rounded = quantize(factors, "int4")
+    for before, after in zip(factors, rounded, strict=True):
+        for row, kept in zip(before.double().tolist(), after.double().tolist(), strict=True):
+            scale = max(abs(value) for value in row) / 7
+            expected = [round(value / scale) * scale for value in row]
+            assert kept == pytest.approx(expected, rel=1e-6)
+
+
 def test_bad_input():
     factors = factors_of(0)
-    with pytest.raises(InputError, match="one of float32, bfloat16, float16, int8, got 'int4'"):
-        quantize(factors, "int4")
+    with pytest.raises(
+        InputError, match="one of float32, bfloat16, float16, int8, int4, got 'int2'"
+    ):
+        quantize(factors, "int2")
     with pytest.raises(InputError, match="users have entries beyond what float16 can hold"):
         quantize(Factors(1e5 * factors.users, factors.items), "float16")
     spoilt = Factors(factors.users, torch.full((30, 5), float("nan")))
