@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import io
-import math
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +15,13 @@ from torch import Tensor
 from robustcf.adapters.base import Imported, matrix, readable, vector, with_biases, with_constants
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors, read_fixed
-from robustcf.support import files
+from robustcf.support import bounded, files
 
 Array = npt.NDArray[Any]
 Named = Mapping[str, Any]
 
 # Pairs of names that mean users and items, in lower case.
 _PAIRS = (("u", "v"), ("p", "q"))
-# Numbers hardly shrink: an archive that promises to grow by more than this is no factors.
-_GROWTH = 200
-_SMALL = 64 << 20
 
 
 def read_npy(path: Path) -> Array:
@@ -35,8 +30,8 @@ def read_npy(path: Path) -> Array:
     Raises:
         DataError: damaged, an array of objects, or a header that promises more than there is.
     """
-    with readable(path, "npy file"), path.open("rb") as file:
-        return _array(file, path.stat().st_size, str(path))
+    with readable(path, "npy file"):
+        return bounded.read_array(path)
 
 
 def read_npz(path: Path, names: Sequence[str] | None = None) -> dict[str, Array]:
@@ -45,47 +40,8 @@ def read_npz(path: Path, names: Sequence[str] | None = None) -> dict[str, Array]
     Raises:
         DataError: damaged, an array of objects, or sizes that the file cannot hold.
     """
-    found = {}
-    with readable(path, "npz file"), zipfile.ZipFile(path) as archive:
-        for entry in archive.infolist():
-            name = entry.filename.removesuffix(".npy")
-            if names is not None and name not in names:
-                continue
-            if entry.file_size > _SMALL and entry.file_size > _GROWTH * entry.compress_size:
-                raise DataError(
-                    f"{path}: {name} would grow from {entry.compress_size:,} to "
-                    f"{entry.file_size:,} bytes: refused"
-                )
-            with readable(f"{path}: {name}", "array"), archive.open(entry) as member:
-                found[name] = _array(member, entry.file_size, f"{path}: {name}")
-    return found
-
-
-def _array(file: IO[bytes], size: int, name: str) -> Array:
-    """An array behind its header, once the header is known to tell the truth."""
-    version = np.lib.format.read_magic(file)
-    readers = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    if version not in readers:
-        raise DataError(f"{name}: the npy version {version} is not known")
-    shape, fortran, dtype = readers[version](file)
-    if dtype.hasobject:
-        raise DataError(
-            f"{name}: an array of objects, which is a pickle: refused; save numbers and text "
-            "without pickle"
-        )
-    promised = math.prod(shape) * dtype.itemsize
-    if promised > size:
-        raise DataError(
-            f"{name}: promises {shape} of {dtype}, {promised:,} bytes, and the file has {size:,}"
-        )
-    content = file.read(promised)
-    if len(content) < promised:
-        raise DataError(f"{name}: ends after {len(content):,} of {promised:,} bytes")
-    flat = np.frombuffer(content, dtype=dtype)
-    return flat.reshape(shape, order="F" if fortran else "C")
+    with readable(path, "npz file"):
+        return bounded.read_arrays_of(path, names)
 
 
 def find_pair(

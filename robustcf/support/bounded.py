@@ -191,7 +191,7 @@ def check_array(handle: BinaryIO, source: object, available: int) -> None:
         available: bytes from there to the end, header and all.
 
     Raises:
-        DataError: the header declares more values than there are bytes for.
+        DataError: the header declares more values than there are bytes for, or objects.
         ValueError: there is no such header.
     """
     version = np.lib.format.read_magic(handle)
@@ -199,13 +199,18 @@ def check_array(handle: BinaryIO, source: object, available: int) -> None:
         shape, _, dtype = np.lib.format.read_array_header_1_0(handle)
     else:
         shape, _, dtype = np.lib.format.read_array_header_2_0(handle)
+    if dtype.hasobject:
+        raise DataError(
+            f"{source}: an array of objects, which is a pickle: refused; save numbers and text "
+            "without pickle"
+        )
     if any(length < 0 for length in shape):
         raise DataError(f"{source}: its header declares the shape {shape}; expected no negatives")
     declared = dtype.itemsize
     for length in shape:
         declared *= length  # Python's integers: no product is too large
     follow = max(available - handle.tell(), 0)
-    if declared > follow and not dtype.hasobject:
+    if declared > follow:
         raise DataError(
             f"{source}: its header declares {declared:,} bytes of values, but at most {follow:,} "
             "follow; the file is damaged: make it again"

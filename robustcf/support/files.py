@@ -6,11 +6,9 @@ import csv
 import errno
 import io
 import json
-import math
 import os
 import shutil
 import time
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf.errors import InputError, WriteError
-from robustcf.support.reading import open_plain, parse_json, read_plain
+from robustcf.support.bounded import UNREADABLE, read_arrays_of
+from robustcf.support.reading import open_plain, parse_json
 from robustcf.support.reading import read_json as read_json
 from robustcf.support.schema import OBJECT, check_kind
 from robustcf.support.temporary import alone_in, put_aside, temporary_file, temporary_folder
@@ -31,7 +30,6 @@ CHECKPOINT = "checkpoint.{}.safetensors"
 #: What to do about a checkpoint that cannot be gone on from.
 REMOVE = "remove this file to begin again, or train anew with another --out"
 # Values of ten million users, a few metrics and sizes.
-_MOST_ARRAYS = 512 << 20
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -176,43 +174,15 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Read what :func:`write_arrays` wrote; nothing is unpickled.
 
     Raises:
-        InputError: it is not there, is no such file, or its arrays take more than 512 MB.
+        InputError: it is not there, is no such file, or asks for more than the limits allow.
 
     Cost: the arrays; sizes are looked at before anything is unpacked.
     """
-    # From memory: numpy leaves a file open when it turns out to be damaged.
-    content = read_plain(path, _MOST_ARRAYS)
+    os.close(open_plain(path))  # a run's own files are no links
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            members = archive.infolist()
-            if sum(member.file_size for member in members) > _MOST_ARRAYS:
-                raise InputError(f"its arrays take more than {_MOST_ARRAYS:,} bytes")
-            return {
-                member.filename.removesuffix(".npy"): _array(archive, member) for member in members
-            }
-    except Exception as error:
-        # A zip can be damaged in many ways, and each has an exception of its own.
+        return read_arrays_of(path)
+    except UNREADABLE as error:
         raise InputError(f"{path} is no readable npz file ({error})") from error
-
-
-def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArray[Any]:
-    """An array of an archive; numpy would reserve whatever memory its header asks for."""
-    with archive.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        read = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }.get(version)
-        if read is None:
-            raise InputError(f"format {version} of {member.filename} is not known")
-        shape, _, dtype = read(file)
-        if dtype.hasobject:
-            raise InputError(f"{member.filename} needs allow_pickle, which is off")
-        if math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
-            raise InputError(f"{member.filename} has another length than its header says")
-    with archive.open(member) as file:
-        found: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-        return found
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, str]) -> None:

@@ -216,11 +216,11 @@ def test_headers_that_promise_more_than_there_is(tmp_path, shape):
     content = header(shape) + b"\0" * 64
     (tmp_path / "u.npy").write_bytes(content)
     np.save(tmp_path / "i.npy", np.ones((2, 2)))
-    with pytest.raises(DataError, match=r"promises .* bytes, and the file has"):
+    with pytest.raises(DataError, match="its header declares .* bytes of values"):
         read([tmp_path / "u.npy", tmp_path / "i.npy"])
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("U.npy", content)
-    with pytest.raises(DataError, match=r"promises .* bytes, and the file has"):
+    with pytest.raises(DataError, match="its header declares .* bytes of values"):
         read(tmp_path / "a.npz")
 
 
@@ -228,7 +228,7 @@ def test_an_archive_that_would_grow_without_bound(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("U.npy", header((2**20, 20)) + bytes(80 << 20))
     assert (tmp_path / "a.npz").stat().st_size < 1 << 20
-    with pytest.raises(DataError, match="would grow from"):
+    with pytest.raises(DataError, match="ROBUSTCF_LIMITS"):
         read(tmp_path / "a.npz")
 
 
@@ -239,11 +239,11 @@ def test_damaged_arrays(tmp_path):
         read(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("U.npy", b"\x93NUMPY\x01\x00\x04\x00{[(\n")
-    with pytest.raises(DataError, match="no readable array"):
+    with pytest.raises(DataError, match="no readable npz file"):
         read(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("U.npy", b"\x93NUMPY\x09\x00\x04\x00{[(\n")
-    with pytest.raises(DataError, match=r"npy version \(9, 0\) is not known"):
+    with pytest.raises(DataError, match="no readable npz file"):
         read(path)
     path = tmp_path / "a.safetensors"
     path.write_bytes(struct.pack("<Q", 2**60) + b"{}")

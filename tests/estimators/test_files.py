@@ -122,8 +122,8 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
     objects = np.array([{}])
     np.save(tmp_path / "a.npy", objects, allow_pickle=True)
     np.savez(tmp_path / "a.npz", objects=objects)
-    assert "no readable .npy file: Object arrays" in _message(tmp_path / "a.npy")
-    assert "no readable .npz file: Object arrays" in _message(tmp_path / "a.npz")
+    assert "an array of objects, which is a pickle: refused" in _message(tmp_path / "a.npy")
+    assert "an array of objects, which is a pickle: refused" in _message(tmp_path / "a.npz")
 
 
 def test_several_arrays_or_none(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_text_of_impossible_characters_is_refused(tmp_path, code, order):
 
 def test_no_array_is_unpickled(tmp_path):
     np.savez(tmp_path / "a.npz", a=np.array([{}]))
-    with pytest.raises(ValueError, match="Object arrays"):
+    with pytest.raises(ValueError, match="an array of objects"):
         read_arrays_of(tmp_path / "a.npz")
 
 
