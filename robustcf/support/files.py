@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf.errors import InputError, WriteError
+from robustcf.support.bounded import quiet_headers
 from robustcf.support.reading import open_plain, parse_json, read_plain
 from robustcf.support.reading import read_json as read_json
 from robustcf.support.schema import OBJECT, check_kind
@@ -172,6 +173,7 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     write_bytes(path, buffer.getvalue())
 
 
+@quiet_headers()
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Read what :func:`write_arrays` wrote; nothing is unpickled.
 
