@@ -125,7 +125,7 @@ def _complete(plan: SweepPlan, home: Path, reg: str, seed: int, split: Split) ->
             f"{path} was trained with other settings than this sweep's: choose another --out"
         )
     run.check(split)
-    if not run.complete and run.execute(split).interrupted:
+    if not run.settle() and run.execute(split).interrupted:
         raise run.interrupted()
     yield "trained"
     there: SavedRun = open_run(path)
