@@ -17,13 +17,14 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 SPHINX = $(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check docs build bench clean
+.PHONY: help demo test test-all check fuzz docs build bench clean
 
 help:
 	@echo "make demo      set up, run the main job on the embedded demo data, say what to look at"
 	@echo "make test      set up, run all tests but those that take minutes"
 	@echo "make test-all  all tests"
 	@echo "make check     format, lint, types, documentation, fast tests"
+	@echo "make fuzz      spoilt files by the 100,000 (CASES=..., SEED=...; CASE=... for one alone)"
 	@echo "make docs      the documentation, in docs/_build/html"
 	@echo "make build     wheel and source archive, in dist"
 	@echo "make bench     the benchmarks (on an otherwise idle machine)"
@@ -39,7 +40,7 @@ demo: $(READY)
 	@$(BIN)/python scripts/demo.py --out demo-output
 
 # Processes side by side, and what they start, take one thread each.
-test test-all check: export OMP_NUM_THREADS = 1
+test test-all check fuzz: export OMP_NUM_THREADS = 1
 
 test: $(READY)
 	$(PYTEST) -m "not long" $(PYTEST_ARGS)
@@ -53,6 +54,13 @@ check: $(READY)
 	$(BIN)/mypy
 	$(SPHINX) -q
 	$(PYTEST) -q -m "not slow and not realdata and not long" $(PYTEST_ARGS)
+
+CASES ?= 100000
+SEED ?= 0
+CASE ?=
+
+fuzz: $(READY)
+	$(BIN)/python -m tests.hostile.fuzz --seed $(SEED) --jobs $(JOBS) $(if $(CASE),--case $(CASE),--cases $(CASES))
 
 docs: $(READY)
 	$(SPHINX)

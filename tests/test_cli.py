@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import resource
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import click
@@ -15,8 +17,9 @@ import pytest
 
 from robustcf import __version__
 from robustcf.cli import main as entry
-from robustcf.cli.common import to_json
+from robustcf.cli.common import Report, reports, say, to_json
 from robustcf.cli.main import cli, run
+from robustcf.errors import InputError
 from tests.data.faulty_server import Plan, serve
 
 
@@ -338,3 +341,39 @@ def test_the_console_script_is_installed():
     script = Path(sys.executable).with_name("robustcf")
     done = subprocess.run([script, "--version"], capture_output=True, text=True, env=os.environ)
     assert done.stdout.strip() == f"robustcf, version {__version__}"
+
+
+STRANGE = ["\x1b[2J", "\u202ereversed", "\ud800", "\x7f", "\x00", "\U000e0001"]
+
+
+@pytest.mark.parametrize("mark", STRANGE, ids=ascii)
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_labels_of_a_stranger_do_not_steer_the_terminal(
+    mark: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @click.command()
+    @reports
+    def shows() -> Report:
+        say(mark)
+        return Report({"label": mark}, f"one\ttwo\n{mark} ä")
+
+    @click.command()
+    @reports
+    def fails() -> Report:
+        raise InputError(mark)
+
+    for command, expected in ((shows, 0), (fails, 1)):
+        # As strict about characters as a terminal is.
+        streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2)]
+        with monkeypatch.context() as patch, redirect_stdout(streams[0]):
+            patch.setitem(cli.commands, "new", command)
+            with redirect_stderr(streams[1]):
+                assert run(["new", *words]) == expected
+        out, err = (stream.buffer.getvalue().decode() for stream in streams)
+        assert mark[0] not in out + err
+        assert "internal error" not in err
+        if words:
+            assert json.loads(out) == ({"label": mark} if command is shows else {"error": mark})
+        elif command is shows:
+            assert out.startswith("one\ttwo\n")
+            assert out.endswith(" ä\n")

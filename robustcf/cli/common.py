@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import sys
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from robustcf.data import Split
     from robustcf.runs import RunDir
 
+# Unicode's categories of control, format, surrogate and other characters that nobody sees.
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -48,7 +51,27 @@ class Stopped(Exception):
 def say(line: str) -> None:
     """A line on stderr; where it cannot be written, nobody reads it, and work goes on."""
     with suppress(OSError):
-        click.echo(line, err=True)
+        click.echo(harmless(line), err=True)
+
+
+def harmless(text: str) -> str:
+    r"""Text with its control characters spelt out, but for ends of lines and tabs.
+
+    Labels, names and messages may be a stranger's: none of them may steer the terminal, turn
+    around what is written on it, or be impossible to write.
+
+    Example:
+        >>> harmless("a" + chr(27) + "[2J")
+        'a\\x1b[2J'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        mark.encode("unicode_escape").decode()
+        if unicodedata.category(mark) in _UNSEEN and mark not in "\n\t"
+        else mark
+        for mark in text
+    )
 
 
 def reports(function: Callable[..., Report | None]) -> Callable[..., None]:
@@ -82,7 +105,7 @@ def reports(function: Callable[..., Report | None]) -> Callable[..., None]:
 
 def _print(text: str) -> None:
     try:
-        click.echo(text)
+        click.echo(harmless(text))
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -181,7 +204,10 @@ def _is_number(word: str) -> bool:
 
 def to_json(data: Mapping[str, Any]) -> str:
     """One JSON object on one line; numpy scalars and arrays, paths and tuples are understood."""
-    return json.dumps(data, default=_plain, allow_nan=False, ensure_ascii=False)
+    text = json.dumps(data, default=_plain, allow_nan=False, ensure_ascii=False)
+    if harmless(text) != text:
+        text = json.dumps(data, default=_plain, allow_nan=False)  # all as JSON spells it
+    return text
 
 
 def _plain(value: Any) -> Any:

@@ -190,7 +190,7 @@ def _resume(folder: str, dataset: str | None, data: Mapping[str, Any], allow_cod
     from robustcf.support.runtime import set_threads
 
     run = RunDir(folder, allow_code=allow_code)
-    if run.complete:
+    if run.settle():
         return _report(run)
     set_threads(run.config.threads)
     places = {key: data[key] for key in ("data_dir", "valid_file", "test_file")}

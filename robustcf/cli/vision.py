@@ -168,7 +168,7 @@ def _resume(folder: str, data_dir: str | None, dataset: str | None, download: bo
     from robustcf.vision.runs import VisionRun
 
     run = VisionRun(folder)
-    if run.complete:
+    if run.settle():
         return _report(run)
     return _execute(run, run.split(data_dir, dataset=dataset, download=download))
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -30,6 +29,7 @@ from robustcf.data.interactions import Interactions
 from robustcf.errors import DataError
 from robustcf.fetching.places import cache_dir
 from robustcf.support.bounded import open_regular
+from robustcf.support.temporary import temporary_file
 
 _FORMAT = 3
 _SUFFIX = ".parsed"
@@ -37,7 +37,7 @@ _SUFFIXES = (_SUFFIX, ".npz")  # the latter of versions before
 _DIGEST_BYTES = 32
 _BLOCK = 1 << 20
 _MOST_BYTES = 2 << 30  # older entries make room beyond this
-_LONGEST_WRITE = 3600  # seconds; a temporary file that is older has nobody who writes to it
+_LONGEST_WRITE = 3600  # seconds; a temporary file of versions before that is older is left over
 _OPTIONAL = ("timestamps", "weights")
 
 
@@ -126,10 +126,10 @@ def write(key: str, parts: Mapping[str, Interactions], notes: tuple[str, ...]) -
         "notes": list(notes),
         "arrays": list(stored),
     }
-    temporary: str | None = None
+    temporary: Path | None = None
     try:
         _folder().mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=_folder(), prefix=".", suffix=".tmp")
+        handle, temporary = temporary_file(_folder() / key)
         with os.fdopen(handle, "w+b") as file:
             file.write(bytes(_DIGEST_BYTES))
             for array in (np.array(json.dumps(meta)), *stored.values()):
@@ -138,17 +138,19 @@ def write(key: str, parts: Mapping[str, Interactions], notes: tuple[str, ...]) -
             digest = _digest(key, file)
             file.seek(0)
             file.write(digest)
-        os.replace(temporary, _folder() / key)
+            file.flush()
+            # Still open, and so still locked: nobody takes it for a leftover.
+            os.replace(temporary, _folder() / key)
         _make_room(keep=key)
     except OSError:
         if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         return False
     return True
 
 
 def _make_room(keep: str) -> None:
-    """Remove what killed processes left, and the oldest entries while there are too many."""
+    """Remove the oldest entries while there are too many, and what older versions left."""
     for left in _folder().glob(".*.tmp"):
         if time.time() - left.stat().st_mtime > _LONGEST_WRITE:
             left.unlink(missing_ok=True)

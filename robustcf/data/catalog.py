@@ -8,18 +8,34 @@ the URLs it can be had from. The order is the order of preference.
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, get_args
 
 from robustcf.errors import DataError
-from robustcf.fetching.sources import SourceFile, parse_source
+from robustcf.fetching.sources import SOURCE_KIND, SourceFile, parse_source, read_manifest
+from robustcf.support.schema import ABSENT, NAME, TEXT, choice, list_of, record, whole
 
 Layout = Literal["split", "pairs", "generated"]
+_PART = list_of(SOURCE_KIND, 1)
+_KIND = record(
+    {
+        "name": NAME,
+        "title": TEXT,
+        "homepage": TEXT,
+        "licence": TEXT,
+        "citation": TEXT,
+        "layout": choice(*get_args(Layout)),
+        "counts": record({"users": whole(1), "items": whole(1)}, others=whole()),
+        "parts": record({}, others=_PART),
+        "labels": record({}, others=_PART),
+    },
+    {"aliases": list_of(NAME), "least_per_user": whole(1)},
+    others=ABSENT,
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +80,7 @@ def manifests() -> Mapping[str, Manifest]:
     """Every manifest by name, in the order they are best listed."""
     folder = resources.files("robustcf.data") / "manifests"
     found = [
-        _parse(json.loads(entry.read_text(encoding="utf-8")))
+        parse_manifest(entry.read_bytes(), entry.name)
         for entry in folder.iterdir()
         if entry.name.endswith(".json")
     ]
@@ -103,15 +119,13 @@ def unknown_name(name: str) -> str:
     return f"no data set or file is called {name!r}{hint}; {what} one of {', '.join(known)}"
 
 
-def _parse(raw: dict[str, Any]) -> Manifest:
-    def alternatives(group: dict[str, Any]) -> dict[str, tuple[SourceFile, ...]]:
-        return {part: tuple(map(parse_source, entries)) for part, entries in group.items()}
+def parse_manifest(content: bytes, source: str) -> Manifest:
+    """A manifest from its JSON text.
 
-    return Manifest(
-        **{
-            **raw,
-            "parts": alternatives(raw["parts"]),
-            "labels": alternatives(raw["labels"]),
-            "aliases": tuple(raw.get("aliases", ())),
-        }
-    )
+    Raises:
+        DataError: it is no JSON, or says something else than a manifest must.
+    """
+    raw = read_manifest(content, source, _KIND)
+    for group in ("parts", "labels"):
+        raw[group] = {part: tuple(map(parse_source, files)) for part, files in raw[group].items()}
+    return Manifest(**{**raw, "aliases": tuple(raw.get("aliases", ()))})

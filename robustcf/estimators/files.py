@@ -14,9 +14,13 @@ from robustcf.estimators.operators import MatrixLike
 from robustcf.support.bounded import (
     check_sparse,
     open_regular,
+    quiet_headers,
     read_array,
     read_arrays_of,
 )
+
+# Parsers quote what they read, however much it is.
+_LONGEST_REASON = 300
 
 
 def read_matrix(path: str | PathLike[str]) -> MatrixLike:
@@ -62,7 +66,7 @@ def read_matrix(path: str | PathLike[str]) -> MatrixLike:
     except InputError:
         raise
     except Exception as problem:  # parsers raise what they like; the reader wants the file's name
-        reason = " ".join(str(problem).split()) or type(problem).__name__
+        reason = " ".join(str(problem)[:_LONGEST_REASON].split()) or type(problem).__name__
         raise InputError(f"{path} is no readable {path.suffix} file: {reason}") from problem
 
 
@@ -78,8 +82,16 @@ def _read_npz(path: Path) -> MatrixLike:
     if {"format", "shape"} <= set(arrays):
         import scipy.sparse
 
+        shape = arrays["shape"]
+        if shape.shape != (2,) or shape.dtype.kind not in "iu":
+            # Scipy would look at each of its numbers, and there may be millions.
+            raise InputError(
+                f"{path}: the shape of a sparse matrix must be two integers, got an array "
+                f"{shape.shape} of {shape.dtype}"
+            )
         # Read already, and harmless: scipy may read it again.
-        return _checked(scipy.sparse.load_npz(path), path)
+        with quiet_headers():
+            return _checked(scipy.sparse.load_npz(path), path)
     return _one_of(arrays, path)
 
 

@@ -17,7 +17,7 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -234,6 +234,26 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
         except UnfinishedError:
             return False
 
+    def settle(self) -> bool:
+        """Whether the run is complete; if so, what a kill behind its result left is removed.
+
+        These are states of the training, which the result has made useless, and temporary files.
+        Whoever would otherwise go on with the run asks this first.
+        """
+        if not self.complete:
+            return False
+        # Somebody at work in it removes them himself; a folder that is read-only keeps them.
+        with suppress(InputError, OSError), alone_in(self.path, f"another '{self.command}'"):
+            files.CheckpointFiles(self.path, 0.0).clear()
+            self._clear_leftovers()
+        return True
+
+    def _clear_leftovers(self) -> None:
+        """Remove what a killed process left in the directory, or next to it while making it."""
+        clear_leftovers(self.path)
+        place = Path(os.path.realpath(self.path))
+        clear_leftovers(place.parent, place.name)
+
     def metrics(self) -> dict[str, Any]:
         """The result, as ``metrics.json`` has it; read once.
 
@@ -349,7 +369,7 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
             Interrupted: somebody stopped it; the message says what is kept and how to go on.
         """
         with alone_in(self.path, f"another '{self.command}'"):
-            clear_leftovers(self.path)
+            self._clear_leftovers()
             try:
                 yield
             except Interrupted:

@@ -9,9 +9,11 @@ import stat
 import struct
 import sys
 import tokenize
+import warnings
 import zipfile
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -182,6 +184,17 @@ def open_zip(handle: BinaryIO, source: object) -> zipfile.ZipFile:
     return archive
 
 
+@contextmanager
+def quiet_headers() -> Iterator[None]:
+    """Numpy reads headers that Python 2 wrote, or that are odd like these, and warns: it need not.
+
+    What is wrong with a file is an error, and what is not needs no words.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Reading `\.npy` or `\.npz` file", UserWarning)
+        yield
+
+
 def check_array(handle: BinaryIO, source: object, available: int) -> None:
     """Read the header of a numpy array, and raise where it declares more than can follow.
 
@@ -217,6 +230,7 @@ def check_array(handle: BinaryIO, source: object, available: int) -> None:
         )
 
 
+@quiet_headers()
 def read_array(path: Path) -> npt.NDArray[Any]:
     """The array of an ``.npy`` file; nothing is unpickled.
 
@@ -239,6 +253,7 @@ def _real_text(array: npt.NDArray[Any], source: object) -> npt.NDArray[Any]:
     return array
 
 
+@quiet_headers()
 def read_arrays_of(
     path: Path, wanted: Collection[str] | None = None
 ) -> dict[str, npt.NDArray[Any]]:

@@ -73,11 +73,12 @@ def is_leftover(path: Path) -> bool:
     return _PATTERN.fullmatch(path.name) is not None
 
 
-def clear_leftovers(folder: Path) -> list[Path]:
+def clear_leftovers(folder: Path, name: str | None = None) -> list[Path]:
     """Remove temporary files and folders that nobody is writing any more.
 
     Args:
         folder: where; what lies in its folders is left alone.
+        name: only those that were to become this; None for all.
 
     Returns:
         What was removed.
@@ -88,7 +89,11 @@ def clear_leftovers(folder: Path) -> list[Path]:
     if fcntl is None:
         return removed
     try:
-        found = [path for path in folder.iterdir() if is_leftover(path)]
+        found = [
+            path
+            for path in folder.iterdir()
+            if is_leftover(path) and (name is None or _stem_of(path) == _shortened(name))
+        ]
     except OSError:
         return removed
     for path in found:
@@ -120,9 +125,17 @@ def alone_in(folder: Path, what: str) -> Iterator[None]:
 
 
 def _name_next_to(path: Path) -> Path:
+    return path.parent / f".{_shortened(path.name)}.{secrets.token_hex(8)}.{_ENDING}"
+
+
+def _shortened(name: str) -> str:
     # Names have at most 255 bytes.
-    stem = os.fsdecode(os.fsencode(path.name)[:200])
-    return path.parent / f".{stem}.{secrets.token_hex(8)}.{_ENDING}"
+    return os.fsdecode(os.fsencode(name)[:200])
+
+
+def _stem_of(leftover: Path) -> str:
+    """The beginning of the name that something temporary was to have."""
+    return leftover.name[1:].rsplit(".", 2)[0]
 
 
 def _clear_once(folder: Path) -> None:

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from robustcf.fetching.sources import SourceFile, parse_source
+from robustcf.errors import DataError
+from robustcf.fetching.sources import SOURCE_KIND, SourceFile, parse_source, read_manifest
+from robustcf.support.schema import ABSENT, NAME, NUMBER, POSITIVE, TEXT, list_of, record, whole
+
+_KIND = record(
+    {
+        "name": NAME,
+        "title": TEXT,
+        "homepage": TEXT,
+        "licence": TEXT,
+        "citation": TEXT,
+        "counts": record({"classes": whole(1), "train": whole(1), "test": whole(1)}),
+        "files": list_of(SOURCE_KIND, 1),
+        "mean": list_of(NUMBER, 1),
+        "std": list_of(POSITIVE, 1),
+        "augmentation": NAME,
+    },
+    others=ABSENT,
+)
 
 
 @dataclass(frozen=True)
@@ -52,8 +69,23 @@ def image_manifests() -> Mapping[str, ImageManifest]:
     found = {}
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if entry.name.endswith(".json"):
-            raw = json.loads(entry.read_text(encoding="utf-8"))
-            raw["files"] = tuple(map(parse_source, raw["files"]))
-            raw["mean"], raw["std"] = tuple(raw["mean"]), tuple(raw["std"])
-            found[raw["name"]] = ImageManifest(**raw)
+            manifest = parse_image_manifest(entry.read_bytes(), entry.name)
+            found[manifest.name] = manifest
     return found
+
+
+def parse_image_manifest(content: bytes, source: str) -> ImageManifest:
+    """A manifest from its JSON text.
+
+    Raises:
+        DataError: it is no JSON, or says something else than a manifest must.
+    """
+    raw = read_manifest(content, source, _KIND)
+    if len(raw["mean"]) != len(raw["std"]):
+        raise DataError(
+            f"{source}: mean and std must be of as many channels, got {len(raw['mean'])} and "
+            f"{len(raw['std'])}; correct this manifest"
+        )
+    raw["files"] = tuple(map(parse_source, raw["files"]))
+    raw["mean"], raw["std"] = tuple(raw["mean"]), tuple(raw["std"])
+    return ImageManifest(**raw)

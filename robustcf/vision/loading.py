@@ -21,6 +21,7 @@ from robustcf.vision.catalog import ImageManifest, image_manifests
 from robustcf.vision.images import ImageSet, ImageSplit, hold_out
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
+_MOST_CLASSES = 100_000
 _TEST_SHARE = 0.2
 
 
@@ -177,11 +178,22 @@ def _npz(path: Path, seed: int) -> Parts:
         names = found["label_names"]
         if names.ndim != 1:
             raise DataError(f"{path}: label_names must be a list, got shape {names.shape}")
+        _check_class_count(path, len(names))
         return train, test, tuple(map(str, names))
     if not len(train) or not len(test):
         raise DataError(f"{path}: train and test need at least one image each")
     count = 1 + max(int(train.labels.max()), int(test.labels.max()))
+    _check_class_count(path, count)
     return train, test, tuple(map(str, range(count)))
+
+
+def _check_class_count(path: Path, count: int) -> None:
+    """Raise for more classes than anybody has: each takes a name, and an output of a network."""
+    if count > _MOST_CLASSES:
+        raise DataError(
+            f"{path}: expected at most {_MOST_CLASSES:,} classes, got {count:,}; labels must be "
+            "numbers of classes, beginning with 0"
+        )
 
 
 def _images(pixels: Any, labels: Any, name: str) -> ImageSet:

@@ -198,7 +198,7 @@ def open_or_create(
         raise InputError(
             f"{path} holds a run of another configuration: choose another folder or remove it"
         )
-    if not run.complete and run.execute(split, progress=progress).interrupted:
+    if not run.settle() and run.execute(split, progress=progress).interrupted:
         raise run.interrupted()
     return run
 

@@ -19,6 +19,8 @@ from robustcf.data.interactions import Interactions
 from robustcf.errors import DataError, DownloadError
 from robustcf.fetching.download import Policy
 from robustcf.fetching.places import data_dirs, locate, obtain
+from robustcf.support import temporary
+from robustcf.support.temporary import temporary_file
 from tests.conftest import ROOT
 from tests.data.faulty_server import Plan, serve
 from tests.data.toy import TEST, TRAIN, sha256, toy_manifest
@@ -288,7 +290,22 @@ def test_old_entries_make_room(monkeypatch, tmp_path):
     assert left == ["3.npz", "4.npz"]
 
 
-def test_what_a_killed_process_left_is_removed_in_time(monkeypatch, tmp_path):
+def test_what_a_killed_process_left_is_removed_by_the_next(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path))
+    x = Interactions(np.zeros(3, int), np.arange(3), 1, 3)
+    (tmp_path / "parsed").mkdir()
+    handle, left = temporary_file(tmp_path / "parsed" / "a.parsed")
+    temporary._cleared.clear()  # as in another process
+    assert cache.write("b.parsed", {"train": x}, ())
+    assert left.exists(), "somebody is writing it"
+    os.close(handle)
+    temporary._cleared.clear()
+    assert cache.write("c.parsed", {"train": x}, ())
+    names = sorted(path.name for path in (tmp_path / "parsed").iterdir())
+    assert names == ["b.parsed", "c.parsed"]
+
+
+def test_what_versions_before_left_is_removed_in_time(monkeypatch, tmp_path):
     monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path))
     folder = tmp_path / "parsed"
     folder.mkdir()

@@ -304,3 +304,30 @@ def test_pipes_and_devices_are_no_files(tmp_path: Path, suffix: str) -> None:
     assert "expected a regular file, got a pipe" in _message(tmp_path / f"a{suffix}")
     (tmp_path / f"b{suffix}").symlink_to("/dev/zero")
     assert "expected a regular file, got a device" in _message(tmp_path / f"b{suffix}")
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [np.zeros(3_000_000, np.int8), np.array(6), np.array([6.0, 5.0]), np.array([[6, 5]])],
+    ids=["millions", "one", "floats", "matrix"],
+)
+def test_the_shape_of_a_sparse_matrix_is_two_integers(
+    tmp_path: Path, shape: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scipy would look at each number of it, and quote them all."""
+    monkeypatch.setattr(sp, "load_npz", lambda path: pytest.fail("scipy was asked"))
+    arrays = {"format": b"dia", "data": A, "offsets": np.arange(6)}
+    np.savez_compressed(tmp_path / "a.npz", shape=shape, **arrays)
+    with pytest.raises(InputError, match="must be two integers, got an array") as refusal:
+        read_matrix(tmp_path / "a.npz")
+    assert len(str(refusal.value)) < 1000
+
+
+def test_what_a_parser_quotes_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path) -> None:
+        raise ValueError("x" * 10**6)
+
+    monkeypatch.setitem(_READERS, ".npy", fail)
+    with pytest.raises(InputError, match="xxx") as refusal:
+        read_matrix(tmp_path / "a.npy")
+    assert len(str(refusal.value)) < 1000

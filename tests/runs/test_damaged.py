@@ -19,6 +19,7 @@ from robustcf.runs import RunDir
 from robustcf.runs.config import RunConfig
 from robustcf.runs.saved import open_run
 from robustcf.support.files import read_tensors, write_tensors
+from robustcf.support.temporary import alone_in
 from robustcf.training import loop
 from robustcf.training.config import TrainConfig
 
@@ -303,3 +304,37 @@ def test_values_of_users_of_another_shape(
     (curve,) = (found for found in open_run(path).curves.values() if found.facts["attack"] == "fgm")
     with pytest.raises(InputError, match=message):
         curve.users()
+
+
+# --- after a kill ---------------------------------------------------------------------------
+
+
+def test_states_that_a_kill_behind_the_result_left_are_removed(run: Path, begun: Path) -> None:
+    left = run / "checkpoint.train.safetensors"
+    shutil.copy(begun / left.name, left)
+    before = {path.name: path.read_bytes() for path in run.iterdir() if path != left}
+    with alone_in(run, "somebody"):
+        assert RunDir(run).settle(), "it is finished, whoever is at work"
+        assert left.exists(), "whoever is at work removes it himself"
+    assert command(["evaluate", str(run)]) == 0
+    assert left.exists(), "opening a run only reads"
+    assert command(["train", "--resume", str(run)]) == 0
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+
+def test_an_unfinished_run_keeps_its_state(begun: Path) -> None:
+    assert not RunDir(begun).settle()
+    assert (begun / "checkpoint.train.safetensors").exists()
+
+
+@pytest.mark.parametrize("which", ["finished", "begun"])
+def test_what_was_left_next_to_a_run_is_removed(
+    which: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    path = Path(shutil.copytree(request.getfixturevalue(which), tmp_path / "run"))
+    (tmp_path / "link").symlink_to(path)
+    for name in ("run", "another"):
+        (tmp_path / f".{name}.0123456789abcdef.robustcf-tmp").mkdir()
+    assert command(["train", "--resume", str(tmp_path / "link")]) == 0
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [".another.0123456789abcdef.robustcf-tmp", "link", "run"]

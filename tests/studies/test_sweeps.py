@@ -665,3 +665,15 @@ def test_the_command_sweeps_by_the_headline_attack_and_own_lengths(table, tmp_pa
     first = capsys.readouterr().out.splitlines()[0]
     assert first == ("auto: joint (one perturbation for all users), the attacker knows the labels")
     assert "--relative own" in (Path(out) / "report.md").read_text()
+
+
+def test_a_certificate_under_the_name_of_an_attack_is_made_again(
+    plan, whole, tmp_path, no_pictures
+):
+    shutil.copytree(whole.out, tmp_path / "s")
+    folder = tmp_path / "s" / "runs" / "none-seed0" / "robustness"
+    attack = next(path for path in folder.glob("fgm-bce*.json"))
+    good = attack.read_bytes()
+    shutil.copy(next(folder.glob("certificate*.json")), attack)
+    sweep(plan, tmp_path / "s")
+    assert attack.read_bytes() == good

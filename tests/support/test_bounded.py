@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from robustcf.errors import DataError
+from robustcf.estimators import read_matrix
 from robustcf.support.bounded import (
     open_content,
     open_regular,
@@ -21,7 +22,9 @@ from robustcf.support.bounded import (
     read_arrays_of,
     read_content,
 )
+from robustcf.support.files import read_arrays
 from robustcf.support.limits import raised_limits
+from tests.hostile.mutations import saved, zip_of
 
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
@@ -166,3 +169,34 @@ def test_other_ways_of_packing_are_refused(method):
         archive.writestr("a", bytes(1000))
     with pytest.raises(DataError, match=f"'a' is packed by method {method}, expected none or defl"):
         open_zip(buffer, "x.zip")
+
+
+def of_python_2(array):
+    """An array as numpy wrote it under Python 2, where long integers ended in L."""
+    content = saved(lambda file: np.save(file, array))
+    header = content[10 : 10 + int.from_bytes(content[8:10], "little")]
+    old = header.replace(b"(3, 4)", b"(3L, 4L)").replace(b"    ", b"  ", 1)
+    assert len(old) == len(header)
+    return content.replace(header, old)
+
+
+def test_headers_of_python_2_are_read_without_a_word(tmp_path):
+    array = np.arange(12.0).reshape(3, 4)
+    (tmp_path / "a.npy").write_bytes(of_python_2(array))
+    (tmp_path / "a.npz").write_bytes(zip_of({"a.npy": of_python_2(array)}))
+    assert np.array_equal(read_array(tmp_path / "a.npy"), array)
+    assert np.array_equal(read_arrays_of(tmp_path / "a.npz")["a"], array)
+    assert np.array_equal(read_arrays(tmp_path / "a.npz")["a"], array)
+    with pytest.warns(UserWarning, match="created on Python 2"):
+        np.load(tmp_path / "a.npy")
+
+
+def test_sparse_matrices_with_headers_of_python_2(tmp_path):
+    parts = {"format": b"dia", "offsets": np.array([0, 1, 2]), "shape": np.array([3, 4])}
+    members = {
+        f"{name}.npy": saved(lambda file, part=part: np.save(file, part))
+        for name, part in parts.items()
+    }
+    members["data.npy"] = of_python_2(np.ones((3, 4)))
+    (tmp_path / "a.npz").write_bytes(zip_of(members))
+    assert read_matrix(tmp_path / "a.npz").shape == (3, 4)

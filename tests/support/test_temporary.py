@@ -151,3 +151,13 @@ def test_without_locks_nothing_is_cleared(tmp_path: Path, monkeypatch: pytest.Mo
 def test_long_names(tmp_path: Path) -> None:
     write_bytes(tmp_path / ("ü" * 120), b"1")
     assert len(os.listdir(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("name", ["run", "a.b", "x" * 250, "run.0123456789abcdef.robustcf-tmp"])
+def test_leftovers_of_one_name_alone(tmp_path: Path, name: str) -> None:
+    left = {}
+    for other in (name, "other", "run.more"):
+        handle, left[other] = temporary_file(tmp_path / other)
+        os.close(handle)
+    assert clear_leftovers(tmp_path, name) == [left[name]]
+    assert sorted(tmp_path.iterdir()) == sorted(path for n, path in left.items() if n != name)

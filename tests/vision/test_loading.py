@@ -572,3 +572,16 @@ def test_tiny_imagenet_with_damaged_lists(tmp_path):
                 archive.writestr(other, kept)
         with pytest.raises(DataError, match=reason):
             archives.read_tiny_imagenet(path)
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("largest", [100_000, 10**12, 2**62])
+def test_absurdly_many_classes_are_refused(tmp_path, named, largest):
+    """Each would take a name: a few bytes of labels, any number of names."""
+    arrays = {f"x_{part}": np.zeros((4, 2, 2), np.uint8) for part in ("train", "test")}
+    arrays |= {f"y_{part}": np.array([0, 1, 2, largest]) for part in ("train", "test")}
+    if named:
+        arrays["label_names"] = np.zeros(100_001, np.int8)
+    np.savez_compressed(tmp_path / "a.npz", **arrays)
+    with pytest.raises(DataError, match=r"expected at most 100,000 classes, got .*; labels must"):
+        load_images(tmp_path / "a.npz")

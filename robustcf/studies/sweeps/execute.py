@@ -23,12 +23,13 @@ from tqdm import tqdm
 from robustcf.data import Split, load
 from robustcf.errors import InputError, Interrupted
 from robustcf.robustness import measure
+from robustcf.robustness.table import CERTIFICATE
 from robustcf.runs.config import RunConfig
 from robustcf.runs.run import RunDir
 from robustcf.runs.saved import SavedRun, open_run
 from robustcf.studies.sweeps.plan import SweepPlan
 from robustcf.studies.sweeps.report import write_report
-from robustcf.studies.sweeps.summary import Summary, places, summarize
+from robustcf.studies.sweeps.summary import SHOWN, Summary, places, summarize
 from robustcf.support.files import read_json, unwritable, write_json
 from robustcf.support.schema import FLAG, check_kind, record, shown, whole
 
@@ -125,7 +126,7 @@ def _complete(plan: SweepPlan, home: Path, reg: str, seed: int, split: Split) ->
             f"{path} was trained with other settings than this sweep's: choose another --out"
         )
     run.check(split)
-    if not run.complete and run.execute(split).interrupted:
+    if not run.settle() and run.execute(split).interrupted:
         raise run.interrupted()
     yield "trained"
     there: SavedRun = open_run(path)
@@ -144,7 +145,11 @@ def _is_whole(run: SavedRun, stem: str) -> bool:
     """
     try:
         curve = run.curves.get(stem)
-        return curve is not None and curve.facts["kind"] != "per user" and len(curve.users()) > 0
+        if curve is None or curve.facts["kind"] == "per user":
+            return False
+        # Under the name of an attack there may be something else, such as a certificate.
+        known = stem.startswith(CERTIFICATE) or set(SHOWN) <= set(curve.facts["metrics"])
+        return known and len(curve.users()) > 0
     except InputError:
         return False
 

@@ -1,0 +1,296 @@
+"""Every reader of files from outside, with sound files to spoil."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.io
+import scipy.sparse as sp
+from PIL import Image
+from robustcf.vision.unpickling import read_pickle
+from safetensors.numpy import save as save_tensors
+
+from robustcf.data import cache, load, readers
+from robustcf.data.catalog import parse_manifest
+from robustcf.data.tables import read_ratings
+from robustcf.estimators import read_matrix, two_to_inf
+from robustcf.fetching.archives import read_member, read_members
+from robustcf.runs.config import RunConfig
+from robustcf.training.presets import read_preset
+from robustcf.training.search import Trial, read_trials
+from robustcf.vision import load_images
+from robustcf.vision.archives import read_cifar_binary, read_cifar_pickle, read_tiny_imagenet
+from robustcf.vision.catalog import parse_image_manifest
+from robustcf.vision.config import VisionRunConfig
+from tests.hostile import mutations as spoil
+from tests.hostile.mutations import saved, tar_of, zip_of
+
+Spoiler = Callable[[Random, bytes], bytes]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Something that reads a file.
+
+    Args:
+        suffix: how the file's name ends.
+        files: sound files.
+        read: called with the path of a spoilt one.
+        spoilers: ways to spoil it that know its format.
+    """
+
+    suffix: str
+    files: Sequence[bytes]
+    read: Callable[[Path], Any]
+    spoilers: Sequence[Spoiler] = ()
+
+    def spoilt(self, rng: Random) -> bytes:
+        content = rng.choice(self.files)
+        if self.spoilers and rng.random() < 0.7:
+            return rng.choice(self.spoilers)(rng, content)
+        return (spoil.spoil_whole if rng.random() < 0.05 else spoil.spoil_bytes)(rng, content)
+
+
+def _json(rng: Random, content: bytes) -> bytes:
+    return spoil.spoil_json(rng, content)[1]
+
+
+def _tensors(rng: Random, content: bytes) -> bytes:
+    return spoil.spoil_tensors(rng, content)[1]
+
+
+def _of_bytes(read: Callable[[bytes, str], Any]) -> Callable[[Path], Any]:
+    return lambda path: read(path.read_bytes(), path.name)
+
+
+def _with_ratings(path: Path) -> None:
+    load(path, rating_col="rating", time_col="timestamp", min_rating=2, cache=False)
+
+
+def _by_number(path: Path) -> None:
+    columns = dict(user_col="0", item_col="1", rating_col="2", time_col="3")
+    load(path, split="leave-one-out", cache=False, **columns)
+
+
+def _norm(path: Path) -> None:
+    two_to_inf(read_matrix(path), 20, generator=0)
+
+
+def _of_a_folder(path: Path) -> None:
+    """A spoilt image among sound ones."""
+    folder = path.with_suffix("")
+    for name in ("a", "b"):
+        (folder / name).mkdir(parents=True)
+        for number in range(3):
+            (folder / name / f"{number}.png").write_bytes(_image("PNG"))
+    os.rename(path, folder / "a" / "x.png")
+    load_images(folder)
+
+
+def _image(kind: str, size: int = 8) -> bytes:
+    pixels = np.random.default_rng(0).integers(0, 256, (size, size, 3), dtype=np.uint8)
+    return saved(lambda file: Image.fromarray(pixels).save(file, kind))
+
+
+def _cached(path: Path) -> None:
+    """A spoilt copy of a parsed table changes nothing: the table is read again."""
+    folder = path.with_suffix("")
+    folder.mkdir()
+    table = folder / "a.csv"
+    table.write_bytes(_CSV)
+    before = os.environ.get("ROBUSTCF_CACHE")
+    os.environ["ROBUSTCF_CACHE"] = str(folder)
+    try:
+        sound = load(table)
+        (entry,) = (folder / "parsed").iterdir()
+        entry.write_bytes(path.read_bytes())
+        forged = path.read_bytes()[:1] == b"\0"
+        if forged:  # with the right checksum
+            rest = path.read_bytes()[32:]
+            digest = hashlib.sha256(entry.name.encode() + rest).digest()
+            entry.write_bytes(digest + rest)
+        found = load(table)
+        if not forged and found.fingerprint != sound.fingerprint:
+            raise AssertionError("other data came out of the cache")
+    finally:
+        if before is None:
+            del os.environ["ROBUSTCF_CACHE"]
+        else:
+            os.environ["ROBUSTCF_CACHE"] = before
+
+
+def _frame() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "user": rng.integers(0, 20, 60),
+            "item": rng.integers(0, 15, 60),
+            "rating": rng.integers(1, 6, 60),
+            "timestamp": rng.integers(0, 10**9, 60),
+        }
+    )
+
+
+_CSV = _frame().to_csv(index=False).encode()
+
+
+def _entry() -> bytes:
+    """A parsed table as the cache has it, of another name: its checksum does not fit."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        before = os.environ.get("ROBUSTCF_CACHE")
+        os.environ["ROBUSTCF_CACHE"] = folder
+        try:
+            split = load("demo", cache=False)
+            cache.write("x.parsed", {"train": split.train, "test": split.test}, ())
+        finally:
+            if before is None:
+                del os.environ["ROBUSTCF_CACHE"]
+            else:
+                os.environ["ROBUSTCF_CACHE"] = before
+        return bytes(32) + (Path(folder) / "parsed" / "x.parsed").read_bytes()[32:]
+
+
+def readers_by_name() -> dict[str, Reader]:
+    """All of them; made once, it takes a moment."""
+    frame = _frame()
+    texts = frame.assign(
+        user=[f"u{label}" for label in frame.user],
+        item=[f"i {label}" for label in frame.item],
+        timestamp=pd.to_datetime(frame.timestamp, unit="s"),
+    )
+    csv = [_CSV, texts.to_csv(index=False).encode()]
+    names = {"user": "user_id:token", "item": "item_id:token", "rating": "rating:float"}
+    atomic = frame.rename(columns=names).to_csv(index=False, sep="\t").encode()
+    colons = "\n".join("::".join(map(str, row)) for row in frame.to_numpy().tolist()).encode()
+    adjacency = "".join(
+        f"{user} {' '.join(map(str, sorted(set(group))))}\n"
+        for user, group in frame.groupby("user").item
+    ).encode()
+    parquet = [
+        saved(lambda file: frame.to_parquet(file)),
+        saved(lambda file: texts.to_parquet(file, compression="gzip")),
+    ]
+    matrix = np.random.default_rng(0).normal(size=(6, 5))
+    sparse = sp.csr_matrix(matrix * (matrix > 0))
+    formats = (sparse, sparse.tocoo(), sparse.todia(), sparse.tobsr(), sparse.tocsc())
+    arrays = [
+        saved(lambda file: np.savez_compressed(file, U=matrix, V=matrix)),
+        saved(lambda file: np.savez(file, a=matrix)),
+        *(saved(lambda file, m=one: sp.save_npz(file, m)) for one in formats),  # type: ignore[misc]
+    ]
+    square = sp.coo_matrix(matrix[:5] + matrix[:5].T)
+    market = [
+        saved(lambda file: scipy.io.mmwrite(file, sparse.tocoo())),
+        saved(lambda file: scipy.io.mmwrite(file, matrix)),
+        saved(lambda file: scipy.io.mmwrite(file, square, symmetry="symmetric")),
+    ]
+    members = {"a/u.data": adjacency, "b": _CSV}
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 3072), dtype=np.uint8)
+    binary = b"".join(b"\1" + row.tobytes() for row in pixels)
+    cifar = {
+        "c/batches.meta.txt": b"a\nb\n", "c/data_batch_1.bin": binary, "c/test_batch.bin": binary,
+    }  # fmt: skip
+    batch = pickle.dumps({"data": pixels, "labels": [1] * 6}, protocol=2)
+    names_of_classes = pickle.dumps({"label_names": ["a", "b"]}, protocol=2)
+    pickled = {"c/batches.meta": names_of_classes, "c/data_batch_1": batch, "c/test_batch": batch}
+    root = "tiny-imagenet-200"
+    tiny = {
+        f"{root}/wnids.txt": b"n01\nn02",
+        f"{root}/train/n01/images/a.JPEG": _image("PNG", 64),
+        f"{root}/val/images/v.JPEG": _image("PNG", 64),
+        f"{root}/val/val_annotations.txt": b"v.JPEG\tn02\t0\t0\n",
+    }
+    images = saved(
+        lambda file: np.savez_compressed(
+            file,
+            x_train=np.zeros((6, 4, 4, 3), np.uint8),
+            y_train=np.arange(6) % 2,
+            x_test=np.zeros((2, 4, 4, 3), np.uint8),
+            y_test=np.arange(2),
+            label_names=np.array(["a", "b"]),
+        )
+    )
+    manifest, image_manifest = (
+        [entry.read_bytes() for entry in folder.iterdir() if entry.name.endswith(".json")]
+        for folder in (
+            resources.files("robustcf.data") / "manifests",
+            resources.files("robustcf.vision") / "manifests",
+        )
+    )
+    preset = {"config": {"model": "ultragcn", "dim": 2, "epochs": 1, "reg": "none"}, "found": {}}
+    trial = Trial({"model": "ultragcn", "dim": 2}, 0.1, 0.01, 1.0, "portfolio")
+    trials = {"config": None, "found": {"trials": [trial.as_dict()]}}
+    config = RunConfig("a.csv", {"seed": 0}).to_json().encode()
+    vision = VisionRunConfig("a.npz", {}).to_json().encode()
+    plain = lambda path: load(path, cache=False)  # noqa: E731
+    everything = lambda path: read_members(path, lambda name: True)  # noqa: E731
+    gz = spoil.spoil_gzip
+    return {
+        "csv": Reader(".csv", csv, plain),
+        "csv with ratings": Reader(".csv", csv, _with_ratings),
+        "csv without header": Reader(".csv", [_CSV.split(b"\n", 1)[1]], _by_number),
+        "csv.gz": Reader(".csv.gz", [gzip.compress(c) for c in csv], plain, [gz]),
+        "tsv": Reader(".tsv", [_CSV.replace(b",", b"\t")], plain),
+        "inter": Reader(".inter", [atomic], plain),
+        "dat": Reader(".dat", [colons + b"\n"], plain),
+        "adjacency": Reader(".txt", [adjacency], plain),
+        "adjacency.gz": Reader(".txt.gz", [gzip.compress(adjacency)], plain, [gz]),
+        "parquet": Reader(".parquet", parquet, plain, [spoil.spoil_parquet]),
+        "parquet with ratings": Reader(".parquet", parquet, _with_ratings, [spoil.spoil_parquet]),
+        "parquet.gz": Reader(".parquet.gz", [gzip.compress(parquet[0])], plain, [gz]),
+        "json lists": Reader(".json", [b"[[1, 2], [3]]"], _of_bytes(readers.read_json_lists)),
+        "counted lists": Reader(".x", [b"2 7 3\n1 5"], _of_bytes(readers.read_counted_lists)),
+        "id list": Reader(".x", [b"org_id remap_id\n9 1\n7 0\n"], _of_bytes(readers.read_id_list)),
+        "ratings": Reader(".x", [b"196\t242\t3\t881250949\n1\t2\t4\t5\n"], _of_bytes(read_ratings)),
+        "zip": Reader(".zip", [zip_of(members)], lambda path: read_member(path, "a/u.data"),
+                      [spoil.spoil_zip]),
+        "tar": Reader(".tar", [tar_of(members, "w:")], everything, [spoil.spoil_tar]),
+        "tar.gz": Reader(".tar.gz", [tar_of(members)], everything, [spoil.spoil_tar]),
+        "npy": Reader(".npy", [saved(lambda file: np.save(file, matrix))], _norm,
+                      [spoil.spoil_npy]),
+        "npz": Reader(".npz", arrays, _norm, [spoil.spoil_npz, spoil.spoil_zip]),
+        "matrix market": Reader(".mtx", market, _norm),
+        "safetensors": Reader(
+            ".safetensors",
+            [save_tensors({"U": matrix, "V": matrix}), save_tensors({"a": matrix})],
+            _norm,
+            [_tensors],
+        ),
+        "images": Reader(".png", [_image("PNG"), _image("JPEG"), _image("GIF")], _of_a_folder),
+        "images in npz": Reader(".npz", [images], load_images, [spoil.spoil_npz, spoil.spoil_zip]),
+        "cifar": Reader(".tar.gz", [tar_of(cifar, "w:"), tar_of(cifar)], read_cifar_binary,
+                        [spoil.spoil_tar]),
+        "pickled cifar": Reader(".tar.gz", [tar_of(pickled, "w:")], read_cifar_pickle,
+                                [spoil.spoil_tar]),
+        "tiny imagenet": Reader(".zip", [zip_of(tiny)], read_tiny_imagenet, [spoil.spoil_zip]),
+        "pickle": Reader(
+            ".x",
+            [batch, names_of_classes,
+             pickle.dumps({"a": [1, 2.5, "x", b"y", None, (1, 2)]}, protocol=4)],
+            _of_bytes(read_pickle),
+        ),
+        "manifest": Reader(".json", manifest, _of_bytes(parse_manifest), [_json]),
+        "image manifest": Reader(".json", image_manifest, _of_bytes(parse_image_manifest), [_json]),
+        "preset": Reader(".json", [json.dumps(preset).encode()], read_preset, [_json]),
+        "search": Reader(".json", [json.dumps(trials).encode()], read_trials, [_json]),
+        "configuration": Reader(".json", [config],
+                                lambda path: RunConfig.from_json(path.read_bytes()), [_json]),
+        "vision configuration": Reader(
+            ".json", [vision], lambda path: VisionRunConfig.from_json(path.read_bytes()), [_json]
+        ),
+        "cache": Reader(".parsed", [_entry()], _cached),
+    }  # fmt: skip
