@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from robustcf.audit.outcome import Found, Skip
-from robustcf.audit.subject import FEW, MOST_SCORES, Subject
+from robustcf.audit.subject import FEW, FEW_SCORES, LEAST, MOST_SCORES, Subject
 from robustcf.certificates.bounds import top_radii
 from robustcf.robustness import Threat, measure
 from robustcf.robustness.measure import Result
@@ -23,8 +23,9 @@ def near_ties(subject: Subject) -> Found:
     """Who has a first item that a perturbation of the size of a rounding error replaces."""
     target = subject.target
     users = np.arange(target.factors.n_users)
-    if len(users) > FEW:
-        users = np.sort(stream(subject.seed, "audit ties").choice(users, FEW, replace=False))
+    few = min(FEW, max(LEAST, FEW_SCORES // target.factors.n_items))
+    if len(users) > few:
+        users = np.sort(stream(subject.seed, "audit ties").choice(users, few, replace=False))
     budgets = Threat().row_budgets(target)
     radii = {
         k: top_radii(target.factors, budgets, users, subject.seen, k, fixed=target.fixed)

@@ -17,8 +17,9 @@ from robustcf.support.randomness import stream
 # Beyond this many scores, checks look at a sample of the users; attacks are left out.
 MOST_SCORES = 2_000_000_000
 SAMPLE = 20_000
-# Certified radii want a product in float64: this many users tell a share to a percent.
-FEW = 5_000
+# Certified radii want a product in float64 and more: fewer users, by this many scores. A thousand
+# of them tell a share to three points.
+FEW, LEAST, FEW_SCORES = 5_000, 500, 100_000_000
 CUTOFF = 10
 
 Ids = npt.NDArray[np.int64]

@@ -19,7 +19,6 @@ import pandas as pd
 import scipy.io
 import scipy.sparse as sp
 from PIL import Image
-from robustcf.vision.unpickling import read_pickle
 from safetensors.numpy import save as save_tensors
 
 from robustcf.data import cache, load, readers
@@ -28,6 +27,7 @@ from robustcf.data.tables import read_ratings
 from robustcf.estimators import read_matrix, two_to_inf
 from robustcf.fetching.archives import read_member, read_members
 from robustcf.runs.config import RunConfig
+from robustcf.support.unpickling import read_pickle
 from robustcf.training.presets import read_preset
 from robustcf.training.search import Trial, read_trials
 from robustcf.vision import load_images
