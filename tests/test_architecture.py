@@ -125,6 +125,7 @@ def test_every_room_is_on_the_map():
     assert rooms - {"__init__"} == set(MAY_IMPORT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [

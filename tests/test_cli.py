@@ -300,6 +300,7 @@ def test_whatever_a_library_prints_stays_off_stdout(capsys, monkeypatch):
     assert "by the way" in err
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error_message():
     # A pipe whose reading end is closed before anything is written.
     read, write = os.pipe()

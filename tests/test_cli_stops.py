@@ -347,6 +347,7 @@ def test_places_that_cannot_be_made(own: str, tmp_path: Path, capsys: Any) -> No
 # --- leftovers and bytes --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_next_command_that_writes_to_a_run_clears_what_a_kill_left(
     own: str, tmp_path: Path, capsys: Any
 ) -> None:
@@ -371,6 +372,7 @@ def test_the_next_command_that_writes_to_a_run_clears_what_a_kill_left(
     assert not any(path.exists() for path in left)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", ["0", "1", "2"])
 def test_equal_runs_have_equal_bytes(own: str, tmp_path: Path, capsys: Any, seed: str) -> None:
     found = []

@@ -106,6 +106,7 @@ def test_default_place_is_new_every_time(
     ]
 
 
+@pytest.mark.slow
 def test_preset_is_kept_until_something_changes(tmp_path: Path) -> None:
     out = tmp_path / "run"
     command(train, "--dataset", "demo", "--out", str(out), "--threads", "1", "--seed", "3")

@@ -223,6 +223,7 @@ def test_refuses_an_estimator_without_a_row() -> None:
         TwoToInf(clueless)(torch.ones(2, 1), torch.ones(2, 1))
 
 
+@pytest.mark.slow
 def test_importing_loads_torch_numpy_and_estimators_only() -> None:
     code = (
         "import sys; from robustcf.regularizers import TwoToInf; TwoToInf('twinest');"

@@ -247,6 +247,7 @@ def test_attacks_on_the_run_leave_them_alone(tmp_path, attack, monkeypatch):
             assert torch.equal(part[:, [2, 4]], own)
 
 
+@pytest.mark.slow
 def test_a_new_user_gets_the_constant_of_a_bias(tmp_path):
     """Items are ranked with their biases: those that nobody likes stay behind."""
     opened = imported_run(tmp_path / "run", scale=1000.0)

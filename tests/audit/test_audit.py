@@ -89,6 +89,7 @@ def test_rows_that_were_never_trained_are_counted_once():
     assert copies(torch.tensor([[0.0], [1.0], [0.0]])).tolist() == [True, False, True]
 
 
+@pytest.mark.slow
 def test_quality_is_that_of_the_evaluation():
     split = load("demo")
     trained = train(split, TrainConfig.of(dim=8, epochs=1))

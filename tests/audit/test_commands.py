@@ -181,6 +181,7 @@ def test_factors_that_know_nothing_want_force(capsys, folder, tmp_path):
     assert "! Taken by force" in out
 
 
+@pytest.mark.slow
 def test_hardened_factors_come_back_in_their_format(capsys, folder, tmp_path):
     out = tmp_path / "safer.npz"
     code, text, err = command(

@@ -199,6 +199,7 @@ def test_no_constructed_worst_case_falls_below_the_certificate(
             not_below(evaluate(attacked, split, KS), certificate, 0, [row], more=x)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(worlds(), st.floats(0.01, 1.0))
 def test_when_items_alone_move_the_certificate_is_attained_by_every_user(world, epsilon):
@@ -216,6 +217,7 @@ def test_when_items_alone_move_the_certificate_is_attained_by_every_user(world, 
             assert values[row] <= upper + 1e-12, name
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(worlds(), st.floats(0.01, 1.0), st.sampled_from(SIDES), st.booleans())
 def test_an_attack_on_each_user_alone_stays_above_the_certificate(world, epsilon, side, relative):

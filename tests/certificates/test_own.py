@@ -51,6 +51,7 @@ def smallest_gap(u, d, user_room, items_room, points=1000):
 # --- one pair ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(pairs(), ROOMS)
 def test_the_radius_is_where_brute_force_first_closes_the_gap(pair, rooms):
@@ -63,6 +64,7 @@ def test_the_radius_is_where_brute_force_first_closes_the_gap(pair, rooms):
     assert smallest_gap(u, d, a * above, (b + c) * above) <= missed
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(pairs(), ROOMS)
 def test_the_radius_is_attained_by_moving_three_rows(pair, rooms):
@@ -76,6 +78,7 @@ def test_the_radius_is_attained_by_moving_three_rows(pair, rooms):
     assert left <= 1e-9 * np.linalg.norm(u) * np.linalg.norm(i - j)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(pairs(), ROOMS, st.integers(0, 2**32 - 1))
 def test_nothing_within_the_radius_closes_the_gap(pair, rooms, seed):
@@ -123,6 +126,7 @@ def exact_radius(u, i, j, a, s) -> Decimal:
         return gap / (a * a * d2 + 2 * a * s * turned + s * s * n2).sqrt()
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     st.integers(1, 6).flatmap(

@@ -53,6 +53,7 @@ def smallest_gap(u, d, user_room, item_room, points=1000):
     return (X @ d - 2 * item_room * np.linalg.norm(X, axis=1)).min()
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(pairs(), UNITS)
 def test_the_radius_is_where_brute_force_first_closes_the_gap(pair, units):
@@ -66,6 +67,7 @@ def test_the_radius_is_where_brute_force_first_closes_the_gap(pair, units):
     assert smallest_gap(u, d, a * above, b * above) <= missed
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(pairs(), UNITS)
 def test_the_radius_is_attained_by_an_attack_within_the_budget(pair, units):
@@ -78,6 +80,7 @@ def test_the_radius_is_attained_by_an_attack_within_the_budget(pair, units):
     assert x @ ((i - step) - (j + step)) <= 1e-9 * np.linalg.norm(u) * np.linalg.norm(i - j)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(pairs(), UNITS, st.integers(0, 2**32 - 1))
 def test_nothing_within_the_radius_closes_the_gap(pair, units, seed):
@@ -108,6 +111,7 @@ def test_the_plain_radius_solves_its_equation_and_is_never_above_the_tight_one(p
     assert plain <= radius(tight_radius, u, i, j, a, b)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(pairs(dims=(1, 1)), UNITS)
 def test_in_one_dimension_the_radius_is_a_lower_bound(pair, units):
@@ -158,6 +162,7 @@ def exact_radius(u, i, j, a, b) -> Decimal:
         return gap / (a * a * d2 + 4 * a * b * turned + 4 * b * b * n2).sqrt()
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(
     st.integers(1, 6).flatmap(

@@ -130,6 +130,7 @@ def test_the_next_mirror_is_tried_and_the_error_names_them_all(tmp_path):
     assert (tmp_path / "file.bin").read_bytes() == BODY
 
 
+@pytest.mark.slow
 def test_offline_and_hanging_servers_end_in_a_reason(tmp_path):
     with serve(Plan(BODY)) as plan:
         dead = plan.url
@@ -351,6 +352,7 @@ def test_a_file_that_is_too_large_is_not_read_to_know_that_it_is_wrong(tmp_path,
         obtain(manifest, manifest.parts["test"], tmp_path, download=False)
 
 
+@pytest.mark.slow
 def test_two_processes_fetch_once(tmp_path):
     context = multiprocessing.get_context("spawn")
     with serve(Plan(BODY, delay=0.3)) as plan:

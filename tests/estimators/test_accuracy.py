@@ -36,6 +36,7 @@ def _errors(method, A, budget: int, count: int, **options: object) -> np.ndarray
     return errors
 
 
+@pytest.mark.slow
 def test_jacobian_like_matrix() -> None:
     errors = _errors(sketch_and_verify, decaying(3072, 100, 16), 50, 40)
     assert (errors == 0).mean() >= 0.95

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = ("pandas", "matplotlib", "scipy", "pyarrow", "requests", "safetensors")
 
 
@@ -15,6 +17,7 @@ def _modules(statement: str) -> set[str]:
     return set(json.loads(out.stdout))
 
 
+@pytest.mark.slow
 def test_estimators_are_light() -> None:
     loaded = _modules("import robustcf.estimators")
     assert not loaded & set(HEAVY)
@@ -23,6 +26,7 @@ def test_estimators_are_light() -> None:
     assert all(name == "robustcf" or name.startswith(allowed) for name in ours)
 
 
+@pytest.mark.slow
 def test_estimating_loads_no_scipy() -> None:
     statement = (
         "import torch; from robustcf.estimators import certify, two_to_inf; A = torch.eye(40); "

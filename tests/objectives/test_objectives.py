@@ -109,6 +109,7 @@ def test_the_full_gradient_is_autograds_of_the_definition(kind: Any, seed: int) 
     assert torch.equal(again.users, found.users)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_blocks_of_users_add_up_to_the_full_gradient(kind: Any, seed: int) -> None:

@@ -33,6 +33,7 @@ def trained(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["bce", "bpr", "softmax"])
 def test_the_command_attacks_a_run(trained, capsys, objective):
     capsys.readouterr()
@@ -67,6 +68,7 @@ def test_the_command_attacks_a_run(trained, capsys, objective):
     assert again.control.as_lists() == data["random"]
 
 
+@pytest.mark.slow
 def test_the_command_knows_pgd_noise_sides_and_sizes(trained, capsys):
     arguments = [
         "attack",
@@ -248,6 +250,7 @@ def attacked(trained, capsys, *arguments: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_auto_lists_its_members(trained, capsys):
     words = ["--attack", "auto", "--epsilons", "0", "0.1", "--k", "5", "--steps", "3"]
     data = attacked(trained, capsys, *words)
@@ -271,6 +274,7 @@ def test_auto_lists_its_members(trained, capsys):
     assert "fgm-softmax" in out
 
 
+@pytest.mark.slow
 def test_the_default_is_auto_by_somebody_who_knows_the_labels(trained, capsys):
     """Two numbers that are never mixed, what labels are worth, and all of it in files."""
     data = attacked(trained, capsys, "--epsilons", "0", "0.1")

@@ -86,6 +86,7 @@ def test_nonsense_is_refused(k):
             ask()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_blocks_change_nothing(seed, monkeypatch):
     target, ks = random_target(seed), (2, N_ITEMS - 1, N_ITEMS)

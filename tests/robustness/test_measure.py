@@ -421,6 +421,7 @@ def what_decides(spec: AttackSpec, threat: Threat, part: str, sizes, ks) -> tupl
 SETTINGS = st.tuples(SPECS, THREATS, PARTS, SIZE_LISTS, CUTOFFS)
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(SETTINGS, SETTINGS)
 def test_two_settings_never_share_a_name(one, two):
@@ -432,6 +433,7 @@ def test_two_settings_never_share_a_name(one, two):
                                    "0123456789._-+"), name  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(SETTINGS, st.data())
 def test_one_change_is_another_name(one, data):

@@ -216,6 +216,7 @@ def test_an_objective_of_ones_own_is_attacked_and_trained(here, answer):
     assert AttackSpec.parse("fgm-my_module:Twice").name == "fgm-my_module:Twice"
 
 
+@pytest.mark.slow
 def test_a_model_and_a_regularizer_of_ones_own_go_all_the_way(here, answer, capsys):
     """Trained, evaluated, attacked, certified, recommended from and compared."""
     own = ("--model", "my_module:Wide", "--reg", "my_module:RowSum")

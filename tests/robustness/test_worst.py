@@ -223,6 +223,7 @@ def test_members_have_names():
     assert result.per_user is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_without_labels_the_attack_at_the_cutoff_guesses_them(seed, monkeypatch):
     """Their k shown items: who they are by numpy, and that their ranking is what is attacked."""

@@ -44,6 +44,7 @@ def test_a_certificate_is_drawn_dotted(tmp_path):
     assert "stroke-dasharray" not in plot_curves({"a": attacked}, tmp_path / "b.svg").read_text()
 
 
+@pytest.mark.slow
 def test_pictures_of_panels(tmp_path):
     rng = np.random.default_rng(0)
     lines = [

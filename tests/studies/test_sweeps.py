@@ -471,6 +471,7 @@ def test_a_plan_that_cannot_be_read_is_refused(plan, tmp_path, text):
         sweep(plan, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 def test_interrupted_in_training_it_stops_and_goes_on(whole, plan, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
@@ -617,6 +618,7 @@ def test_an_effect_that_holds_is_not_talked_down(tmp_path):
     assert said[0].startswith("Area under ndcg@10 against `fgm-bce`, mean over seeds: two_to_inf")
 
 
+@pytest.mark.slow
 def test_the_command_sweeps_and_reports(table, tmp_path, capsys):
     words = ["sweep", "--dataset", table, "--regs", "none", "--seeds", "1", "--absolute"]
     words += ["--attacks", "fgm-softmax", "--set", "dim=4", "--set", "epochs=1", "--threads", "1"]

@@ -27,6 +27,7 @@ def test_operations_of_a_convolution_and_a_linear_layer():
     assert costs["jvp"] * 1e9 in (2 * forward, 3 * forward)
 
 
+@pytest.mark.slow
 def test_the_default_penalty_every_50_steps_costs_less_than_5_percent():
     """Counted for the paper's network on the meta device, where nothing is computed."""
     recipe = VisionConfig(reg="two_to_inf", reg_weight=1.0)

@@ -47,6 +47,7 @@ def test_the_defaults_are_the_papers_recipe():
     assert VisionConfig(milestones=[1, 2], epochs=4).lr_at(3) == pytest.approx(0.001)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reg", ["none", "two_to_inf"])
 def test_the_loop_does_what_a_plain_one_does(reg):
     """torch's own SGD and scheduler, written out, reach the same weights."""
