@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from robustcf.audit import quality, serving, shape, stability
@@ -179,6 +179,8 @@ def _ways(
         results["certificate"] = stability.certified(subject)
         return stability.certificate(results["certificate"])
 
+    fresh = cache(partial(quality.against_fresh, subject))
+
     def moved() -> Found:
         if against is None:
             raise Skip("there is no other version to compare with: give one with --against")
@@ -186,8 +188,8 @@ def _ways(
 
     return {
         "popularity": partial(quality.against_popularity, subject),
-        "fresh": partial(quality.against_fresh, subject),
-        "leak": partial(quality.leak, subject),
+        "fresh": fresh,
+        "leak": lambda: quality.leak(subject, fresh()),
         "near_ties": partial(stability.near_ties, subject),
         "noise": partial(stability.noise, subject),
         "attack": under_attack,

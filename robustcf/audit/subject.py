@@ -10,6 +10,7 @@ import numpy.typing as npt
 from robustcf.data.interactions import Interactions
 from robustcf.data.split import Split
 from robustcf.factors import Factors
+from robustcf.metrics.evaluate import MetricReport
 from robustcf.metrics.topk import TopItems, top_items
 from robustcf.robustness.target import Target
 from robustcf.support.randomness import stream
@@ -74,6 +75,11 @@ class Subject:
             label=whole.label,
             bce=whole.bce,
         )
+
+    @cached_property
+    def clean(self) -> MetricReport:
+        """The evaluation of the factors as they are."""
+        return self.target.evaluate((CUTOFF,))
 
     @cached_property
     def seen(self) -> Interactions:
