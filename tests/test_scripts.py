@@ -161,6 +161,7 @@ def test_searches_write_presets_where_they_are_read(imported, tmp_path):
         out=tmp_path / "robust_search_demo.json",
         dataset="demo",
         epsilons=list(robust["EPSILONS"]),
+        users=None,
     )
     robust["write_preset"](load("demo"), best, options)
     name = preset("demo", kind="robust").name
