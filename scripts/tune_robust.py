@@ -64,6 +64,7 @@ TRAINED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "smooth start, no training": ("ultragcn", "weight_decay", START),
     "smooth start of 256, no training": ("ultragcn", "weight_decay", START | {"dim": 256}),
     "smooth start of 512, no training": ("ultragcn", "weight_decay", START | {"dim": 512}),
+    "smooth start of 640, no training": ("ultragcn", "weight_decay", START | {"dim": 640}),
     "smooth start, one epoch": ("ultragcn", "two_to_inf", {"init": "smooth", "epochs": 1}),
     "softmax MF": ("softmax-mf", "none", {}),
     "softmax MF, margin 0.1": ("softmax-mf", "none", {"positive_temperature": None} | margin(0.1)),
