@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from robustcf.adapters.base import Imported
-from robustcf.adapters.matching import match
+from robustcf.adapters.matching import fit_on_of, match
 from robustcf.adapters.smelling import smell
 from robustcf.data.interactions import Interactions
 from robustcf.data.split import Split
@@ -30,12 +30,14 @@ def import_run(
     test: Any = None,
     force: bool = False,
     label: str | None = None,
+    progress: bool = False,
     **matching: Any,
 ) -> RunDir:
     """A run directory of factors from elsewhere: for ``robustcf attack``, ``certify`` and others.
 
     Rows are put in the order of their labels, as everywhere else in robustcf, so that imports of
-    one data set from several libraries can be compared.
+    one data set from several libraries can be compared; with a whole split as interactions, in the
+    order of that split, so that they compare with runs that were trained on it.
 
     Args:
         imported: the factors.
@@ -44,6 +46,7 @@ def import_run(
         test: held-out pairs to judge by; without, they are judged by what they were fit on.
         force: whether to import factors that fail the smell test too.
         label: what to call it in tables and pictures; None for its source.
+        progress: whether the evaluation shows a bar.
         **matching: other options of :func:`robustcf.adapters.match`.
 
     Raises:
@@ -72,9 +75,13 @@ def import_run(
     said = [*imported.notes, *notes, str(found)]
     if not found.good:
         said.append(f"imported by force although {found.reason}")
-    if test is None:
+    if not len(split.test):
         said.append("no test pairs: judged by the pairs it was fit on")
     factors, split = in_label_order(imported.factors, split)
+    if isinstance(interactions, Split) and _same_rows(interactions, split):
+        # As whoever else has this split: their runs compare.
+        factors = in_order_of(interactions, factors)
+        split = dataclasses.replace(interactions, name=split.name)
     facts = {
         "format": imported.format,
         "source": imported.source,
@@ -87,7 +94,9 @@ def import_run(
         split,
         label=called,
         fixed=imported.fixed,
+        fit_on=fit_on_of(split, matching.get("with_valid")),
         facts=facts,
+        progress=progress,
     )
 
 
@@ -149,6 +158,20 @@ def in_order_of(split: Split, factors: Factors) -> Factors:
         place[np.argsort(labels, kind="stable")] = np.arange(len(labels))
         parts.append(part[torch.from_numpy(place)])
     return Factors(*parts)
+
+
+def _same_rows(given: Split, ordered: Split) -> bool:
+    """Whether users and items of a split are those of another, whose rows are in label order."""
+    for kind in ("user", "item"):
+        own, theirs = (getattr(split, f"{kind}_labels") for split in (given, ordered))
+        count = getattr(given, f"n_{kind}s")
+        if count != getattr(ordered, f"n_{kind}s"):
+            return False
+        if theirs is not None:
+            mine = np.arange(count) if own is None else np.sort(own)
+            if not np.array_equal(mine, theirs):
+                return False
+    return True
 
 
 def _digest(factors: Factors) -> str:

@@ -12,6 +12,7 @@ from robustcf.cli.common import ListCommand, Report, out_option, reports, say, t
 from robustcf.cli.sources import (
     Opened,
     Runs,
+    interactions_option,
     is_run,
     open_source,
     read_source,
@@ -34,7 +35,7 @@ _WARNING = (
 
 @click.command(cls=ListCommand)
 @click.argument("source", nargs=-1, required=True, metavar="SOURCE [ITEMS]")
-@click.option("--interactions", metavar="FILE", help="The pairs that the embeddings were fit on.")
+@interactions_option()
 @click.option(
     "--valid", metavar="FILE", help="Held-out pairs to choose by, not those you report on."
 )
@@ -108,7 +109,7 @@ def _judged(
 ) -> Opened:
     """The source, judged by pairs to choose by: of a run, those it was not fit on, but test."""
     if not is_run(source):
-        return open_source(source, interactions, valid, how, opened)
+        return open_source(source, interactions, valid, how, opened, to_choose=True)
     if interactions is not None or valid is not None:
         raise InputError(f"{source[0]} is a run: leave --interactions and --valid out")
     run = opened(source[0]).trained()

@@ -166,7 +166,7 @@ def test_bad_words_are_refused(capsys, folder, words, reason, code):
 def test_embeddings_without_pairs_are_no_subject(capsys, folder):
     code, _, err = command(capsys, "audit", folder / "mine.npz")
     assert code == 1
-    assert "--interactions FILE" in err
+    assert "--interactions PAIRS" in err
 
 
 def test_factors_that_know_nothing_want_force(capsys, folder, tmp_path):
