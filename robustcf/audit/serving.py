@@ -26,10 +26,11 @@ def in_bits(kind: str) -> Callable[[Subject], Found]:
 
     def check(subject: Subject) -> Found:
         try:
-            rounded = quantize(subject.target.factors, kind)
+            rounded = quantize(subject.target.factors, kind, subject.target.fixed)
         except InputError as error:
             raise Skip(str(error)) from error
-        return _changed(subject, rounded)
+        kept = " Biases are kept in full precision." if subject.target.fixed else ""
+        return _changed(subject, rounded, kept)
 
     return check
 
@@ -92,12 +93,12 @@ def _index(kind: str, items: Any) -> Any:
     return index
 
 
-def _changed(subject: Subject, factors: Factors) -> Found:
+def _changed(subject: Subject, factors: Factors, more: str = "") -> Found:
     kept = overlap(subject.top, subject.ranked(factors))
     same = float((kept == 1.0).mean())
     mean = float(kept.mean())
     return Found(
         mean,
-        f"{mean:.1%} of the exact top {CUTOFF} stay; {same:.0%} of the users keep all of it.",
+        f"{mean:.1%} of the exact top {CUTOFF} stay; {same:.0%} of the users keep all of it.{more}",
         {"users with the same set": same, "worst twentieth": float(np.quantile(kept, 0.05))},
     )
