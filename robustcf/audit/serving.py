@@ -49,7 +49,7 @@ def by_index(kind: str) -> Callable[[Subject], Found]:
         if importlib.util.find_spec("faiss") is None:
             raise Skip("faiss is not installed: pip install 'robustcf[serving]'")
         users, items = (part.float().cpu().numpy() for part in subject.target.factors)
-        queries = np.arange(min(len(users), _QUERIES))
+        queries = subject.few(_QUERIES, "audit queries")
         index = _index(kind, items)
         asked = min(len(items), _ASKED + CUTOFF)
         _, found = index.search(np.ascontiguousarray(users[queries]), asked)
@@ -58,7 +58,7 @@ def by_index(kind: str) -> Callable[[Subject], Found]:
         recall = float(kept.mean())
         return Found(
             recall,
-            f"It finds {recall:.1%} of the exact top {CUTOFF}.",
+            f"It finds {recall:.1%} of the exact top {CUTOFF}{subject.out_of(queries)}.",
             {"users": len(queries), "worst twentieth": float(np.quantile(kept, 0.05))},
         )
 
@@ -69,8 +69,8 @@ def unseen(found: Any, subject: Subject, users: Any) -> TopItems:
     """The first items of each list that the user does not have yet."""
     lists = np.full((len(found), CUTOFF), -1, dtype=np.int64)
     for row, user in enumerate(users):
-        have = subject.seen.items_of(int(user))
-        kept = [item for item in found[row] if item >= 0 and item not in set(have.tolist())]
+        have = set(subject.seen.items_of(int(user)).tolist())
+        kept = [item for item in found[row].tolist() if item >= 0 and item not in have]
         lists[row, : min(CUTOFF, len(kept))] = kept[:CUTOFF]
     return lists
 

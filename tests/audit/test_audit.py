@@ -10,6 +10,7 @@ import torch
 
 from robustcf.attacks import quantize
 from robustcf.audit import CHECKS, audit
+from robustcf.audit import serving, stability
 from robustcf.audit import subject as subject_module
 from robustcf.audit.churn import rank_biased_overlap, turned_rows
 from robustcf.audit.shape import copies
@@ -331,3 +332,15 @@ def test_biases_are_served_in_full_precision(seed):
     free = audit(Target(*wide.factors, plain.split), only=("int4",))["int4"]
     assert free.number != pytest.approx(np.mean(shares))
     assert "Biases" not in free.sentence
+
+
+def test_findings_say_how_many_users_were_looked_at(monkeypatch):
+    target = small_target()
+    monkeypatch.setattr(stability, "FEW", 7)
+    monkeypatch.setattr(serving, "_QUERIES", 9)
+    found = audit(target, only=("near_ties", "hnsw"), attack=False)
+    assert "(7 of 40 users looked at)" in found["near_ties"].sentence
+    if found["hnsw"].verdict != "skipped":  # faiss is an extra
+        assert "(9 of 40 users looked at)" in found["hnsw"].sentence
+    monkeypatch.undo()
+    assert "looked at" not in audit(target, only=("near_ties",))["near_ties"].sentence
