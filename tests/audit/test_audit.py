@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from robustcf.attacks import quantize
-from robustcf.audit import CHECKS, audit
-from robustcf.audit import serving, stability
+from robustcf.audit import CHECKS, audit, serving, stability
 from robustcf.audit import subject as subject_module
 from robustcf.audit.churn import rank_biased_overlap, turned_rows
 from robustcf.audit.shape import copies
