@@ -206,7 +206,8 @@ def open_source(
         fit_on=fit_on,
         label=Path(source[0]).name,
     )
-    said = "; ".join((repr(imported), *imported.notes, *notes))
+    names = " and ".join(Path(word).name for word in source)
+    said = "; ".join((f"{names}, read as {imported.format}", *imported.notes, *notes))
     return Opened(target, imported, caveats, said)
 
 
