@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import save_npz
 
 from robustcf.adapters import read
 from robustcf.cli.main import run
@@ -14,6 +17,7 @@ from robustcf.robustness import Target
 from robustcf.runs import RunDir
 from robustcf.runs.config import RunConfig
 from robustcf.training import TrainConfig, train
+from tests.adapters.helpers import library
 from tests.audit.helpers import small_split
 
 
@@ -273,3 +277,31 @@ def test_a_run_is_hardened_into_tensors(capsys, our_run, tmp_path):
     code, _, err = command(capsys, "harden", our_run, "--out", tmp_path / "s.npz")
     assert code == 1
     assert ".safetensors" in err
+
+
+@pytest.mark.slow
+def test_the_five_minutes_of_the_guide(capsys, tmp_path, monkeypatch):
+    """The commands of the page, on files that were made as the page says."""
+    library("implicit")
+    from implicit.als import AlternatingLeastSquares
+
+    split = load("demo")
+    model = AlternatingLeastSquares(factors=16, iterations=5, random_state=0, num_threads=1)
+    model.fit(split.train_full.csr().copy(), show_progress=False)
+    monkeypatch.chdir(tmp_path)
+    model.save("als.npz")
+    save_npz("train.npz", split.train_full.csr())
+    save_npz("test.npz", split.test.csr())
+    guide = Path(__file__).parents[2] / "docs" / "guides" / "audit.md"
+    part = guide.read_text().split("## Audit your implicit model in five minutes")[1]
+    commands = part.split("```bash\n")[1].split("```")[0].splitlines()
+    assert len(commands) == 3
+    for line in commands:
+        program, *words = shlex.split(line)
+        assert program == "robustcf"
+        code, out, err = command(capsys, *words)
+        assert code == 0, err
+        assert out
+    assert 'id="verdict"' in Path("after.html").read_text()
+    again = type(model).load("safer.npz")
+    assert again.user_factors.shape == model.user_factors.shape
