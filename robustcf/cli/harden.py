@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from robustcf.robustness import Hardened, Target
 
 _WARNING = (
-    "for exact search in full precision: cosine search gets far worse, 4 bits and IVF often do; "
-    "audit again with what you serve from"
+    "for exact search in full precision: cosine search gets far worse, 4 bits and IVF may get "
+    "worse too; audit again with what you serve from"
 )
 
 
