@@ -80,7 +80,7 @@ def import_run(
     factors, split = in_label_order(imported.factors, split)
     if isinstance(interactions, Split) and _same_rows(interactions, split):
         # As whoever else has this split: their runs compare.
-        factors = in_order_of(interactions, factors)
+        factors = in_rows_of(interactions, factors, split)
         split = dataclasses.replace(interactions, name=split.name)
     facts = {
         "format": imported.format,
@@ -139,24 +139,38 @@ def in_label_order(factors: Factors, split: Split) -> tuple[Factors, Split]:
     return ordered, dataclasses.replace(split, train=train, valid=valid, test=test)
 
 
-def in_order_of(split: Split, factors: Factors) -> Factors:
-    """Factors whose rows are in label order, with the rows of a split instead.
+def in_rows_of(split: Split, factors: Factors, own: Split) -> Factors:
+    """Factors of another version with their rows in the order of a split, by labels.
+
+    Args:
+        split: the order that is wanted.
+        factors: rows as in ``own``.
+        own: says what these rows are called. Where either has no labels, rows stay as they are.
+
+    Raises:
+        InputError: as many users or items, but others.
 
     Example:
         >>> pairs = Interactions.from_pairs([0], [1], 1, 2, item_labels=np.array(["b", "a"]))[0]
-        >>> none = pairs.take(np.array([False]))
-        >>> ordered = Factors.of([[1.0]], [[20.0], [10.0]])
-        >>> in_order_of(Split("x", pairs, none, none), ordered).items.tolist()
-        [[10.0], [20.0]]
+        >>> other = Interactions.from_pairs([0], [1], 1, 2, item_labels=np.array(["a", "b"]))[0]
+        >>> one, two = (Split("x", p, *[p.take(np.array([False]))] * 2) for p in (pairs, other))
+        >>> in_rows_of(one, Factors.of([[1.0]], [[10.0], [20.0]]), two).items.tolist()
+        [[20.0], [10.0]]
     """
     parts = []
-    for labels, part in zip((split.user_labels, split.item_labels), factors, strict=True):
-        if labels is None or len(labels) != len(part):  # what does not fit is said by who compares
-            parts.append(part)
+    for kind, part in zip(("user", "item"), factors, strict=True):
+        wanted, labels = (getattr(each, f"{kind}_labels") for each in (split, own))
+        if wanted is None or labels is None or len(wanted) != len(labels):
+            parts.append(part)  # other counts are said by who compares
             continue
-        place = np.empty(len(labels), dtype=np.int64)
-        place[np.argsort(labels, kind="stable")] = np.arange(len(labels))
-        parts.append(part[torch.from_numpy(place)])
+        place = {label: row for row, label in enumerate(labels.astype(str).tolist())}
+        rows = [place.get(label, -1) for label in wanted.astype(str).tolist()]
+        if -1 in rows:
+            raise InputError(
+                f"the other version has no {kind} {str(wanted[rows.index(-1)])!r}: versions of the "
+                f"same {kind}s can be compared"
+            )
+        parts.append(part[torch.tensor(rows)])
     return Factors(*parts)
 
 

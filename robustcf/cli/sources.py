@@ -216,17 +216,20 @@ def other_version(
 ) -> Factors:
     """The factors of another version, rows in the order of the one that is open."""
     from robustcf.adapters import match
-    from robustcf.adapters.writing import in_label_order, in_order_of
+    from robustcf.adapters.writing import in_rows_of
 
+    labelled = target.split.user_labels is not None or target.split.item_labels is not None
     if is_run((source,)):
-        return opened(source).trained().factors()
+        run = opened(source)
+        trained = run.trained()
+        factors = trained.factors()
+        return in_rows_of(target.split, factors, run.split(trained)) if labelled else factors
     imported = read_source((source,), how)
     if interactions is None:
         return imported.factors
     pairs = pairs_from(interactions, opened)
     split, _ = match(imported, pairs, **{name: how[name] for name in MATCHING})
-    theirs, _ = in_label_order(imported.factors, split)
-    return in_order_of(target.split, theirs)
+    return in_rows_of(target.split, imported.factors, split)
 
 
 def is_run(source: tuple[str, ...]) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from scipy.sparse import save_npz
 
 from robustcf.adapters import read
+from robustcf.cli import harden
 from robustcf.cli.main import run
 from robustcf.data import load
 from robustcf.robustness import Target
@@ -18,7 +19,7 @@ from robustcf.runs import RunDir
 from robustcf.runs.config import RunConfig
 from robustcf.training import TrainConfig, train
 from tests.adapters.helpers import library
-from tests.audit.helpers import small_split
+from tests.audit.helpers import small_split, small_target
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +107,40 @@ def test_versions_are_matched_by_their_labels(capsys, folder, tmp_path):
     words = ("audit", tmp_path / "run", "--against", tmp_path / "run", *only)
     _, out, _ = command(capsys, *words)
     assert json.loads(out)["checks"][0]["number"] == 1.0
+
+
+def test_a_run_as_the_other_version_is_matched_by_labels(capsys, folder, tmp_path):
+    with np.load(folder / "mine.npz") as stored:
+        users, items = stored["U"], stored["V"]
+    order = np.random.default_rng(2).permutation(len(items))
+    np.savez(tmp_path / "moved.npz", U=users, V=items[order])
+    ids = tmp_path / "items.txt"
+    ids.write_text("\n".join(str(n) for n in order))
+    moved = (tmp_path / "moved.npz", "--interactions", folder / "train.csv", "--item-ids", ids)
+    code, _, err = command(capsys, "import", *moved, "--out", tmp_path / "run")
+    assert code == 0, err
+    only = ("--only", "churn", "--json")
+    code, out, err = command(capsys, "audit", *moved, "--against", tmp_path / "run", *only)
+    assert code == 0, err
+    assert json.loads(out)["checks"][0]["number"] == 1.0
+    # As many items, but not the same ones: never row against row.
+    np.savez(tmp_path / "more.npz", U=users, V=np.vstack([items[order], items[:1]]))
+    runs = []
+    for extra in ("new", "newer"):
+        ids.write_text("\n".join([*(str(n) for n in order), extra]))
+        more = (tmp_path / "more.npz", *moved[1:])
+        runs.append(tmp_path / extra)
+        code, _, err = command(capsys, "import", *more, "--out", runs[-1])
+        assert code == 0, err
+    code, _, err = command(capsys, "audit", runs[0], "--against", runs[1], *only)
+    assert code == 1
+    assert "the other version has no item 'new'" in err
+
+
+def test_hardened_factors_of_a_run_keep_their_fixed_columns(tmp_path):
+    target = small_target(fixed=(1, 3))
+    harden._write(None, target, tmp_path / "s.safetensors")
+    assert read(tmp_path / "s.safetensors").fixed == (1, 3)
 
 
 def test_text_has_verdicts_and_advice(capsys, folder):
