@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustcf.cli.common import PLACE_OPTIONS, OpenedRun, unfinished_option
-from robustcf.errors import InputError
+from robustcf.errors import DownloadError, InputError
 
 if TYPE_CHECKING:
     from robustcf.adapters import Imported
@@ -97,7 +97,11 @@ def pairs_from(interactions: str, opened: Runs) -> Any:
     if catalog.find(interactions) is None:
         return interactions
     places = {name: run.places[name] for name in ("data_dir", "download")}
-    return load(interactions, **places)
+    try:
+        return load(interactions, **places)
+    except DownloadError as error:
+        hint = "" if places["download"] else " (give --data-dir DIR, or --download)"
+        raise DownloadError(f"{error}{hint}") from error
 
 
 def run_options(function: Callable[..., Any]) -> Callable[..., Any]:

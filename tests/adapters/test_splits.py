@@ -171,13 +171,17 @@ def test_audit_and_harden_take_names(capsys, tmp_path, demo, monkeypatch):
     assert judged == [("train", "train and valid"), ("valid", "train")]
 
 
-def test_options_of_names(capsys, tmp_path, demo):
+def test_options_of_names(capsys, tmp_path, demo, monkeypatch):
+    monkeypatch.setattr("robustcf.fetching.places.data_dirs", lambda *_: [tmp_path])
     _, path, _ = demo
     csv = write_pairs(tmp_path / "train.csv", world()[2].train)
     assert run(["audit", str(path), "--interactions", "demo", "--test", str(csv)]) == 1
     assert "demo has test pairs of its own" in capsys.readouterr().err
     assert run(["import", str(path), "--interactions", "ml-2m", "--out", str(tmp_path / "r")]) == 1
     assert "ml-2m: no such file of interactions" in capsys.readouterr().err
+    assert run(["import", str(path), "--interactions", "yelp2018", "--data-dir", str(tmp_path),
+                "--out", str(tmp_path / "r")]) == 1  # fmt: skip
+    assert "(give --data-dir DIR, or --download)" in capsys.readouterr().err
 
 
 def test_a_bar_over_the_users(capsys, tmp_path):
