@@ -6,6 +6,7 @@ name. Where they do not, the ids are row numbers, unless the caller says how row
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,6 +51,7 @@ def match(
     time_col: str | None = None,
     min_rating: float | None = None,
     name: str | None = None,
+    with_valid: bool | None = None,
 ) -> Matched:
     """Interactions as pairs of rows of imported factors.
 
@@ -58,7 +60,9 @@ def match(
     Args:
         imported: the factors.
         interactions: the pairs that they were fit on: a file that :func:`robustcf.data.load` takes,
-            a scipy ``.npz``, a users x items matrix, or an :class:`robustcf.data.Interactions`.
+            a scipy ``.npz``, a users x items matrix, an :class:`robustcf.data.Interactions`; or a
+            whole :class:`robustcf.data.Split`, which has test pairs of its own, see
+            :func:`fit_on_of`.
         test: held-out pairs in the same form, or None.
         rows: for factors without labels: ``number``, ids are row numbers from 0; ``sorted``, row n
             is the n-th of the distinct ids in order (pandas categories, numpy's unique);
@@ -70,6 +74,8 @@ def match(
         time_col: the column with the time.
         min_rating: keep only pairs rated at least this.
         name: what to call the data; None for the name of the file.
+        with_valid: for a split: whether its validation pairs were fit on too, see
+            :func:`fit_on_of`.
 
     Raises:
         DataError: ids that the factors do not have, or counts that do not fit.
@@ -85,7 +91,18 @@ def match(
     """
     check_choice("rows", rows, ROWS)
     columns = Columns(user_col, item_col, rating_col, time_col)
-    given = [interactions] if test is None else [interactions, test]
+    whole = interactions if isinstance(interactions, Split) else None
+    if whole is None:
+        given = [interactions] if test is None else [interactions, test]
+    elif test is None:
+        given = _parts_of(whole, imported)
+    else:
+        raise InputError(
+            f"{whole.name} has test pairs of its own: leave test (--test) out, or give the pairs "
+            "that the factors were fit on as a file too"
+        )
+    if with_valid is not None and whole is None:
+        raise InputError("with_valid (--with-valid) is for a data set that has validation pairs")
     found, notes, tables = _pairs(given, columns, min_rating)
     sides: dict[str, _Side] = {}
     for kind, count in (("user", imported.factors.n_users), ("item", imported.factors.n_items)):
@@ -100,12 +117,61 @@ def match(
     notes += [f"{kind}s: {side.note}" for kind, side in sides.items()]
     if dropped:
         notes.append(f"{dropped:,} pairs of users or items that the factors do not have: left out")
+    if whole is not None:
+        train, valid, held = parts
+        named = dataclasses.replace(
+            whole, name=name or whole.name, train=train, valid=valid, test=held
+        )
+        return Matched(named, (*notes, _about_parts(named, with_valid)))
     title = name or (Path(interactions).name if _is_path(interactions) else "own data")
     none = parts[0].take(np.zeros(len(parts[0]), dtype=bool))
     held = parts[1] if test is not None else none
     if test is not None and len(held) == 0:
         raise DataError("test has no pairs to judge by: give some, or leave it out")
     return Matched(Split(title, parts[0], none, held, valid_source="none"), tuple(notes))
+
+
+def fit_on_of(split: Split, with_valid: bool | None = None) -> str:
+    """The parts of a split that factors from elsewhere are taken to be fit on.
+
+    Validation pairs that were drawn here are in everybody else's training file: then it is
+    ``train and valid``. Where they were published apart, it is ``train``.
+
+    Args:
+        split: the data.
+        with_valid: what the caller knows; None for the rule above.
+
+    Example:
+        >>> from robustcf.data import load
+        >>> fit_on_of(load("demo")), fit_on_of(load("demo"), with_valid=False)
+        ('train and valid', 'train')
+    """
+    drawn = split.valid_source != "published" if with_valid is None else with_valid
+    return "train and valid" if drawn and len(split.valid) else "train"
+
+
+def _about_parts(split: Split, with_valid: bool | None) -> str:
+    both = fit_on_of(split, with_valid) != "train"
+    pairs = len(split.train) + (len(split.valid) if both else 0)
+    words = "its training and validation pairs" if both else "its training pairs"
+    if not both and len(split.valid):
+        words += ", not the validation pairs"
+    judged = f", judged by its {len(split.test):,} test pairs" if len(split.test) else ""
+    return f"{split.name}: taken as fit on {words} ({pairs:,}){judged}"
+
+
+def _parts_of(split: Split, imported: Imported) -> list[Interactions]:
+    """The parts of a split; with labels where the factors have some to be matched by."""
+    labels = {}
+    for kind, count in (("user", split.n_users), ("item", split.n_items)):
+        own = getattr(split, f"{kind}_labels")
+        if own is None and getattr(imported, f"{kind}_labels") is not None:
+            own = np.arange(count)  # the ids of a set without labels are its numbers
+        labels[f"{kind}_labels"] = own
+    return [
+        Interactions(part.users, part.items, split.n_users, split.n_items, **labels)
+        for part in (split.train, split.valid, split.test)
+    ]
 
 
 class _Side(NamedTuple):
@@ -142,7 +208,7 @@ def _matrix(value: Any) -> Interactions:
     if isinstance(value, Interactions):
         return value
     if isinstance(value, Split):
-        raise InputError("give the parts of a split one by one: split.train, then test=split.test")
+        raise InputError("a split is given whole, as interactions, or part by part: split.test")
     if not _is_path(value):
         return Interactions.from_csr(value)
     path = Path(value).expanduser()

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from robustcf.adapters.base import Imported
-from robustcf.adapters.matching import match
+from robustcf.adapters.matching import fit_on_of, match
 from robustcf.adapters.smelling import smell
 from robustcf.data.interactions import Interactions
 from robustcf.data.split import Split
@@ -30,12 +30,14 @@ def import_run(
     test: Any = None,
     force: bool = False,
     label: str | None = None,
+    progress: bool = False,
     **matching: Any,
 ) -> RunDir:
     """A run directory of factors from elsewhere: for ``robustcf attack``, ``certify`` and others.
 
     Rows are put in the order of their labels, as everywhere else in robustcf, so that imports of
-    one data set from several libraries can be compared.
+    one data set from several libraries can be compared; with a whole split as interactions, in the
+    order of that split, so that they compare with runs that were trained on it.
 
     Args:
         imported: the factors.
@@ -44,6 +46,7 @@ def import_run(
         test: held-out pairs to judge by; without, they are judged by what they were fit on.
         force: whether to import factors that fail the smell test too.
         label: what to call it in tables and pictures; None for its source.
+        progress: whether the evaluation shows a bar.
         **matching: other options of :func:`robustcf.adapters.match`.
 
     Raises:
@@ -72,9 +75,13 @@ def import_run(
     said = [*imported.notes, *notes, str(found)]
     if not found.good:
         said.append(f"imported by force although {found.reason}")
-    if test is None:
+    if not len(split.test):
         said.append("no test pairs: judged by the pairs it was fit on")
     factors, split = in_label_order(imported.factors, split)
+    if isinstance(interactions, Split) and _same_rows(interactions, split):
+        # As whoever else has this split: their runs compare.
+        factors = in_rows_of(interactions, factors, split)
+        split = dataclasses.replace(interactions, name=split.name)
     facts = {
         "format": imported.format,
         "source": imported.source,
@@ -87,7 +94,9 @@ def import_run(
         split,
         label=called,
         fixed=imported.fixed,
+        fit_on=fit_on_of(split, matching.get("with_valid")),
         facts=facts,
+        progress=progress,
     )
 
 
@@ -130,25 +139,53 @@ def in_label_order(factors: Factors, split: Split) -> tuple[Factors, Split]:
     return ordered, dataclasses.replace(split, train=train, valid=valid, test=test)
 
 
-def in_order_of(split: Split, factors: Factors) -> Factors:
-    """Factors whose rows are in label order, with the rows of a split instead.
+def in_rows_of(split: Split, factors: Factors, own: Split) -> Factors:
+    """Factors of another version with their rows in the order of a split, by labels.
+
+    Args:
+        split: the order that is wanted.
+        factors: rows as in ``own``.
+        own: says what these rows are called. Where either has no labels, rows stay as they are.
+
+    Raises:
+        InputError: as many users or items, but others.
 
     Example:
         >>> pairs = Interactions.from_pairs([0], [1], 1, 2, item_labels=np.array(["b", "a"]))[0]
-        >>> none = pairs.take(np.array([False]))
-        >>> ordered = Factors.of([[1.0]], [[20.0], [10.0]])
-        >>> in_order_of(Split("x", pairs, none, none), ordered).items.tolist()
-        [[10.0], [20.0]]
+        >>> other = Interactions.from_pairs([0], [1], 1, 2, item_labels=np.array(["a", "b"]))[0]
+        >>> one, two = (Split("x", p, *[p.take(np.array([False]))] * 2) for p in (pairs, other))
+        >>> in_rows_of(one, Factors.of([[1.0]], [[10.0], [20.0]]), two).items.tolist()
+        [[20.0], [10.0]]
     """
     parts = []
-    for labels, part in zip((split.user_labels, split.item_labels), factors, strict=True):
-        if labels is None or len(labels) != len(part):  # what does not fit is said by who compares
-            parts.append(part)
+    for kind, part in zip(("user", "item"), factors, strict=True):
+        wanted, labels = (getattr(each, f"{kind}_labels") for each in (split, own))
+        if wanted is None or labels is None or len(wanted) != len(labels):
+            parts.append(part)  # other counts are said by who compares
             continue
-        place = np.empty(len(labels), dtype=np.int64)
-        place[np.argsort(labels, kind="stable")] = np.arange(len(labels))
-        parts.append(part[torch.from_numpy(place)])
+        place = {label: row for row, label in enumerate(labels.astype(str).tolist())}
+        rows = [place.get(label, -1) for label in wanted.astype(str).tolist()]
+        if -1 in rows:
+            raise InputError(
+                f"the other version has no {kind} {str(wanted[rows.index(-1)])!r}: versions of the "
+                f"same {kind}s can be compared"
+            )
+        parts.append(part[torch.tensor(rows)])
     return Factors(*parts)
+
+
+def _same_rows(given: Split, ordered: Split) -> bool:
+    """Whether users and items of a split are those of another, whose rows are in label order."""
+    for kind in ("user", "item"):
+        own, theirs = (getattr(split, f"{kind}_labels") for split in (given, ordered))
+        count = getattr(given, f"n_{kind}s")
+        if count != getattr(ordered, f"n_{kind}s"):
+            return False
+        if theirs is not None:
+            mine = np.arange(count) if own is None else np.sort(own)
+            if not np.array_equal(mine, theirs):
+                return False
+    return True
 
 
 def _digest(factors: Factors) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -15,7 +17,7 @@ KINDS: tuple[str, ...] = ("float32", "bfloat16", "float16", "int8")
 _LEVELS = {"int8": 127, "int4": 7}
 
 
-def quantize(factors: Factors, kind: str) -> Factors:
+def quantize(factors: Factors, kind: str, fixed: Sequence[int] = ()) -> Factors:
     """Round embeddings to fewer bits and read them back in their own dtype.
 
     Args:
@@ -24,10 +26,12 @@ def quantize(factors: Factors, kind: str) -> Factors:
             ``int8``: each row is 127 levels either side of zero, the largest entry of the row
             being the last one: ``round(x / s) * s`` with ``s = max |x| / 127``. Zero rows stay.
             ``int4``: the same with 7 levels.
+        fixed: columns that stay as they are and do not count in a row's scale: biases, which are
+            one number a row and are served in full precision next to the vectors.
 
     Returns:
         Factors that hold exactly what the smaller type can hold (for int8, up to the rounding of
-        the product with the row's scale).
+        the product with the row's scale), but for the fixed columns.
 
     Raises:
         InputError: an unknown kind, or entries beyond what the type can hold.
@@ -41,7 +45,11 @@ def quantize(factors: Factors, kind: str) -> Factors:
     """
     check_choice("kind", kind, dict.fromkeys((*KINDS, *_LEVELS)))
     factors.check_finite()
-    rounded = Factors(*(_rounded(part, kind) for part in factors))
+    free = [column for column in range(factors.dim) if column not in fixed]
+    parts = [part.clone() for part in factors]
+    for part in parts:
+        part[:, free] = _rounded(part[:, free], kind)
+    rounded = Factors(*parts)
     for name, part in (("users", rounded.users), ("items", rounded.items)):
         if not bool(torch.isfinite(part).all()):
             raise InputError(

@@ -18,10 +18,10 @@ from robustcf.support.files import write_bytes
 
 METRIC = "ndcg@10"
 VERDICTS = {
-    "pass": "No check found anything.",
-    "warn": "Some checks want a look.",
-    "fail": "Some checks failed.",
-    "skipped": "No check could be run.",
+    "pass": "no check found anything",
+    "warn": "some checks want a look",
+    "fail": "some checks failed",
+    "skipped": "no check could be run",
 }
 
 

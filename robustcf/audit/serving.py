@@ -26,10 +26,11 @@ def in_bits(kind: str) -> Callable[[Subject], Found]:
 
     def check(subject: Subject) -> Found:
         try:
-            rounded = quantize(subject.target.factors, kind)
+            rounded = quantize(subject.target.factors, kind, subject.target.fixed)
         except InputError as error:
             raise Skip(str(error)) from error
-        return _changed(subject, rounded)
+        kept = " Biases are kept in full precision." if subject.target.fixed else ""
+        return _changed(subject, rounded, kept)
 
     return check
 
@@ -48,7 +49,7 @@ def by_index(kind: str) -> Callable[[Subject], Found]:
         if importlib.util.find_spec("faiss") is None:
             raise Skip("faiss is not installed: pip install 'robustcf[serving]'")
         users, items = (part.float().cpu().numpy() for part in subject.target.factors)
-        queries = np.arange(min(len(users), _QUERIES))
+        queries = subject.few(_QUERIES, "audit queries")
         index = _index(kind, items)
         asked = min(len(items), _ASKED + CUTOFF)
         _, found = index.search(np.ascontiguousarray(users[queries]), asked)
@@ -57,7 +58,7 @@ def by_index(kind: str) -> Callable[[Subject], Found]:
         recall = float(kept.mean())
         return Found(
             recall,
-            f"It finds {recall:.1%} of the exact top {CUTOFF}.",
+            f"It finds {recall:.1%} of the exact top {CUTOFF}{subject.out_of(queries)}.",
             {"users": len(queries), "worst twentieth": float(np.quantile(kept, 0.05))},
         )
 
@@ -68,8 +69,8 @@ def unseen(found: Any, subject: Subject, users: Any) -> TopItems:
     """The first items of each list that the user does not have yet."""
     lists = np.full((len(found), CUTOFF), -1, dtype=np.int64)
     for row, user in enumerate(users):
-        have = subject.seen.items_of(int(user))
-        kept = [item for item in found[row] if item >= 0 and item not in set(have.tolist())]
+        have = set(subject.seen.items_of(int(user)).tolist())
+        kept = [item for item in found[row].tolist() if item >= 0 and item not in have]
         lists[row, : min(CUTOFF, len(kept))] = kept[:CUTOFF]
     return lists
 
@@ -92,12 +93,12 @@ def _index(kind: str, items: Any) -> Any:
     return index
 
 
-def _changed(subject: Subject, factors: Factors) -> Found:
+def _changed(subject: Subject, factors: Factors, more: str = "") -> Found:
     kept = overlap(subject.top, subject.ranked(factors))
     same = float((kept == 1.0).mean())
     mean = float(kept.mean())
     return Found(
         mean,
-        f"{mean:.1%} of the exact top {CUTOFF} stay; {same:.0%} of the users keep all of it.",
+        f"{mean:.1%} of the exact top {CUTOFF} stay; {same:.0%} of the users keep all of it.{more}",
         {"users with the same set": same, "worst twentieth": float(np.quantile(kept, 0.05))},
     )

@@ -9,7 +9,6 @@ from robustcf.audit.subject import FEW, FEW_SCORES, LEAST, MOST_SCORES, Subject
 from robustcf.certificates.bounds import top_radii
 from robustcf.robustness import Threat, measure
 from robustcf.robustness.measure import Result
-from robustcf.support.randomness import stream
 
 METRIC = "ndcg@10"
 ROUNDING = 1e-4
@@ -22,10 +21,8 @@ PROMISED = 0.01
 def near_ties(subject: Subject) -> Found:
     """Who has a first item that a perturbation of the size of a rounding error replaces."""
     target = subject.target
-    users = np.arange(target.factors.n_users)
     few = min(FEW, max(LEAST, FEW_SCORES // target.factors.n_items))
-    if len(users) > few:
-        users = np.sort(stream(subject.seed, "audit ties").choice(users, few, replace=False))
+    users = subject.few(few, "audit ties")
     budgets = Threat().row_budgets(target)
     radii = {
         k: top_radii(target.factors, budgets, users, subject.seen, k, fixed=target.fixed)
@@ -44,7 +41,7 @@ def near_ties(subject: Subject) -> Found:
     return Found(
         share,
         f"The first item of {share:.1%} of the users hangs by a hundredth of a percent; half of "
-        f"all top 10 hold up to {middle:.2g} median row lengths.",
+        f"all top 10 hold up to {middle:.2g} median row lengths{subject.out_of(users)}.",
         {"users": len(users), **details},
     )
 

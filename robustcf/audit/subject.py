@@ -96,6 +96,28 @@ class Subject:
         """Top lists by other factors for the same users."""
         return top_items(factors, np.arange(factors.n_users), CUTOFF, self.seen)
 
+    def few(self, most: int, purpose: str) -> Ids:
+        """Rows of at most so many of the users that are looked at, drawn by the seed."""
+        rows = np.arange(len(self.users))
+        if len(rows) > most:
+            rows = np.sort(stream(self.seed, purpose).choice(rows, most, replace=False))
+        return rows.astype(np.int64)
+
+    def out_of(self, rows: Ids) -> str:
+        """How many users a check looked at, where these are not all that others look at.
+
+        Example:
+            >>> import torch
+            >>> from robustcf.data import checkerboard
+            >>> parity = torch.eye(2)[torch.arange(30) % 2]
+            >>> subject = Subject(Target(parity[:20], parity, checkerboard()))
+            >>> subject.out_of(subject.few(5, "x")), subject.out_of(subject.few(99, "x"))
+            (' (5 of 20 users looked at)', '')
+        """
+        if len(rows) == len(self.users):
+            return ""
+        return f" ({len(rows):,} of {self.whole.factors.n_users:,} users looked at)"
+
     @property
     def words(self) -> str:
         """Who was looked at, in words."""

@@ -13,6 +13,7 @@ import click
 from robustcf.cli.common import SEED, ListCommand, Report, out_option, reports, table
 from robustcf.cli.sources import (
     Runs,
+    interactions_option,
     is_run,
     open_source,
     other_version,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=ListCommand)
 @click.argument("source", nargs=-1, required=True, metavar="SOURCE [ITEMS]")
-@click.option("--interactions", metavar="FILE", help="The pairs that the embeddings were fit on.")
+@interactions_option()
 @click.option("--test", metavar="FILE", help="Held-out pairs to judge by.")
 @click.option("--against", metavar="OTHER", help="Another version, to compare lists with.")
 @out_option("Write the page here, one HTML file.", "FILE")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from robustcf.cli.common import ListCommand, Report, out_option, reports, say, t
 from robustcf.cli.sources import (
     Opened,
     Runs,
+    interactions_option,
     is_run,
     open_source,
     read_source,
@@ -22,19 +24,18 @@ from robustcf.errors import InputError
 
 if TYPE_CHECKING:
     from robustcf.adapters import Imported
-    from robustcf.factors import Factors
     from robustcf.metrics.evaluate import Part
     from robustcf.robustness import Hardened, Target
 
 _WARNING = (
-    "for exact search in full precision: cosine search gets far worse, 4 bits and IVF often do; "
-    "audit again with what you serve from"
+    "for exact search in full precision: cosine search gets far worse, 4 bits and IVF may get "
+    "worse too; audit again with what you serve from"
 )
 
 
 @click.command(cls=ListCommand)
 @click.argument("source", nargs=-1, required=True, metavar="SOURCE [ITEMS]")
-@click.option("--interactions", metavar="FILE", help="The pairs that the embeddings were fit on.")
+@interactions_option()
 @click.option(
     "--valid", metavar="FILE", help="Held-out pairs to choose by, not those you report on."
 )
@@ -68,7 +69,7 @@ def harden(
     from robustcf.robustness import harden_by_trial
 
     best, tried, chosen = harden_by_trial(subject.target, step=_say)
-    _write(subject.imported, best.factors, target)
+    _write(subject.imported, best, target)
     serving = _serving(subject.target, best)
     kept = _kept(subject.target, best)
     data = {
@@ -93,7 +94,7 @@ def _gauge_alone(imported: Imported, target: Path) -> Report:
     # The gauge asks for no pairs, but a target is made with some.
     one = csr_matrix(([1.0], ([0], [0])), shape=(factors.n_users, factors.n_items))
     users, items = factors
-    safer = balanced(Target(users, items, one, fixed=imported.fixed)).factors
+    safer = balanced(Target(users, items, one, fixed=imported.fixed))
     _write(imported, safer, target)
     text = f"the balanced gauge: same rankings, nothing measured\n{_WARNING}\nwritten: {target}"
     return Report({"out": str(target), "chosen": None, "warning": _WARNING}, text)
@@ -108,7 +109,7 @@ def _judged(
 ) -> Opened:
     """The source, judged by pairs to choose by: of a run, those it was not fit on, but test."""
     if not is_run(source):
-        return open_source(source, interactions, valid, how, opened)
+        return open_source(source, interactions, valid, how, opened, to_choose=True)
     if interactions is not None or valid is not None:
         raise InputError(f"{source[0]} is a run: leave --interactions and --valid out")
     run = opened(source[0]).trained()
@@ -117,16 +118,17 @@ def _judged(
     return Opened(run.target(split, part), None, (), f"run {run.path}, {split.name}")
 
 
-def _write(imported: Imported | None, factors: Factors, target: Path) -> None:
+def _write(imported: Imported | None, best: Target, target: Path) -> None:
     if imported is not None:
-        imported.write_back(factors, target)
+        imported.write_back(best.factors, target)
         return
     from robustcf.support.files import write_tensors
 
     if target.suffix != ".safetensors":
         raise InputError(f"hardened factors of a run are a .safetensors file, got {target.name}")
-    users, items = (part.cpu().contiguous() for part in factors)
-    write_tensors(target, {"users": users, "items": items}, {"format": "robustcf factors 1"})
+    users, items = (part.cpu().contiguous() for part in best.factors)
+    facts = {"format": "robustcf factors 1", "fixed": json.dumps(list(best.fixed))}
+    write_tensors(target, {"users": users, "items": items}, facts)
 
 
 def _serving(before: Target, after: Target) -> dict[str, dict[str, float]]:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
 
 from robustcf.cli.common import ListCommand, Report, out_option, reports
-from robustcf.cli.sources import MATCHING, read_source, source_options
+from robustcf.cli.sources import (
+    MATCHING,
+    Runs,
+    interactions_option,
+    pairs_from,
+    read_source,
+    run_options,
+    source_options,
+)
 
 
 @click.command("import", cls=ListCommand)
 @click.argument("source", nargs=-1, required=True, metavar="SOURCE [ITEMS]")
-@click.option(
-    "--interactions",
-    required=True,
-    metavar="FILE",
-    help="The pairs that the factors were fit on: a table, adjacency text, or a scipy .npz.",
-)
+@interactions_option(required=True)
 @click.option("--test", metavar="FILE", help="Held-out pairs to judge by.")
 @out_option("The run directory to make.", "RUN", required=True)
 @click.option("--name", help="What to call the data (default: the name of the file).")
 @click.option("--label", help="What to call it in tables and pictures (default: its source).")
+@run_options
 @source_options
 @reports
 def import_(
@@ -32,6 +37,7 @@ def import_(
     name: str | None,
     label: str | None,
     how: dict[str, Any],
+    opened: Runs,
 ) -> Report:
     """Make a run of factors that another library trained.
 
@@ -48,12 +54,13 @@ def import_(
     imported = read_source(source, how)
     run = import_run(
         imported,
-        interactions,
+        pairs_from(interactions, opened),
         out,
         test=test,
         force=how["force"],
         name=name,
         label=label,
+        progress=sys.stderr.isatty(),
         **{option: how[option] for option in MATCHING},
     )
     result = run.metrics()

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustcf.cli.common import PLACE_OPTIONS, OpenedRun, unfinished_option
-from robustcf.errors import InputError
+from robustcf.errors import DownloadError, InputError
 
 if TYPE_CHECKING:
     from robustcf.adapters import Imported
     from robustcf.factors import Factors
+    from robustcf.metrics.evaluate import Part
     from robustcf.robustness import Target
 
 Runs = Callable[[str], OpenedRun]
@@ -24,7 +25,10 @@ READING = (
     *("user_key", "item_key", "user_bias_key", "item_bias_key", "id_key", "vector_key"),
     *("user_ids", "item_ids", "dataset_file"),
 )
-MATCHING = ("rows", "drop_unknown", "user_col", "item_col", "rating_col", "time_col", "min_rating")
+MATCHING = (
+    *("rows", "drop_unknown", "user_col", "item_col", "rating_col", "time_col", "min_rating"),
+    "with_valid",
+)
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--user-key", metavar="NAME", help="The users' matrix in a file of named arrays."),
     click.option("--item-key", metavar="NAME", help="The items' matrix."),
@@ -62,8 +66,42 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--rating-col", metavar="COL", help="Interactions: rating column."),
     click.option("--time-col", metavar="COL", help="Interactions: time column."),
     click.option("--min-rating", type=float, help="Keep pairs rated at least this."),
+    click.option(
+        "--with-valid/--without-valid",
+        default=None,
+        help="A data set or run as PAIRS: whether its validation pairs were fit on too (default: "
+        "unless they were published apart).",
+    ),
     click.option("--force", is_flag=True, help="Take factors that know nothing of the pairs too."),
 )
+
+
+def interactions_option(*, required: bool = False) -> Callable[[Any], Any]:
+    """``--interactions``: what :func:`pairs_from` takes."""
+    return click.option(
+        "--interactions",
+        metavar="PAIRS",
+        required=required,
+        help="The pairs that the factors were fit on: a table, adjacency text, a scipy .npz, the "
+        "name of a data set, or a run directory, for its pairs.",
+    )
+
+
+def pairs_from(interactions: str, opened: Runs) -> Any:
+    """What ``--interactions`` names: the split of a data set or of a run, else a path as it is."""
+    from robustcf.data import catalog, load
+
+    run = opened(interactions)
+    if is_run((interactions,)):
+        return run.split(run.trained())
+    if catalog.find(interactions) is None:
+        return interactions
+    places = {name: run.places[name] for name in ("data_dir", "download")}
+    try:
+        return load(interactions, **places)
+    except DownloadError as error:
+        hint = "" if places["download"] else " (give --data-dir DIR, or --download)"
+        raise DownloadError(f"{error}{hint}") from error
 
 
 def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,9 +165,21 @@ def open_source(
     held_out: str | None,
     how: dict[str, Any],
     opened: Runs,
+    *,
+    to_choose: bool = False,
 ) -> Opened:
-    """A run, or factors from elsewhere matched with their interactions."""
+    """A run, or factors from elsewhere matched with their interactions.
+
+    Args:
+        source: the words of the command line.
+        interactions: the pairs they were fit on.
+        held_out: pairs to judge by.
+        how: options of reading and matching.
+        opened: opens a run.
+        to_choose: judge by pairs to choose by, not by the test pairs of a data set.
+    """
     from robustcf.adapters import match, smell
+    from robustcf.adapters.matching import fit_on_of
     from robustcf.robustness import Target
 
     if is_run(source):
@@ -137,19 +187,31 @@ def open_source(
     if interactions is None:
         raise InputError(
             f"{' '.join(source)} holds embeddings and no pairs: give those they were fit on with "
-            "--interactions FILE"
+            "--interactions PAIRS"
         )
     imported = read_source(source, how)
-    split, notes = match(
-        imported, interactions, held_out, **{name: how[name] for name in MATCHING}
-    )  # fmt: skip
+    pairs = pairs_from(interactions, opened)
+    split, notes = match(imported, pairs, held_out, **{name: how[name] for name in MATCHING})
     found = smell(imported, split.train)
     if not how["force"]:
         found.require()
     caveats = () if found.good else (f"Taken by force although {found.reason}.",)
     users, items = imported.factors
-    target = Target(users, items, split, fixed=imported.fixed, label=Path(source[0]).name)
-    said = "; ".join((repr(imported), *imported.notes, *notes))
+    fit_on = fit_on_of(split, how["with_valid"])
+    part: Part | None = None
+    if to_choose and held_out is None:  # never by the pairs that will be reported on
+        part = "valid" if fit_on == "train" and len(split.valid) else "train"
+    target = Target(
+        users,
+        items,
+        split,
+        part=part,
+        fixed=imported.fixed,
+        fit_on=fit_on,
+        label=Path(source[0]).name,
+    )
+    names = " and ".join(Path(word).name for word in source)
+    said = "; ".join((f"{names}, read as {imported.format}", *imported.notes, *notes))
     return Opened(target, imported, caveats, said)
 
 
@@ -158,16 +220,20 @@ def other_version(
 ) -> Factors:
     """The factors of another version, rows in the order of the one that is open."""
     from robustcf.adapters import match
-    from robustcf.adapters.writing import in_label_order, in_order_of
+    from robustcf.adapters.writing import in_rows_of
 
+    labelled = target.split.user_labels is not None or target.split.item_labels is not None
     if is_run((source,)):
-        return opened(source).trained().factors()
+        run = opened(source)
+        trained = run.trained()
+        factors = trained.factors()
+        return in_rows_of(target.split, factors, run.split(trained)) if labelled else factors
     imported = read_source((source,), how)
     if interactions is None:
         return imported.factors
-    split, _ = match(imported, interactions, **{name: how[name] for name in MATCHING})
-    theirs, _ = in_label_order(imported.factors, split)
-    return in_order_of(target.split, theirs)
+    pairs = pairs_from(interactions, opened)
+    split, _ = match(imported, pairs, **{name: how[name] for name in MATCHING})
+    return in_rows_of(target.split, imported.factors, split)
 
 
 def is_run(source: tuple[str, ...]) -> bool:

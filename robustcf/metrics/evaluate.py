@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from tqdm import tqdm
 
 from robustcf.data.interactions import Interactions
 from robustcf.data.split import Split
@@ -28,6 +29,10 @@ PER_USER = {
     "hit_rate": ranking.hit_rate,
     "map": ranking.average_precision,
 }
+# Places of the rankings that are kept at a time, all users together.
+_LONGEST_RANKINGS = 2**20
+# Of a bar: how many steps at least, and how many users one has at least.
+_STEPS, _SHORTEST_STEP = 40, 512
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,7 @@ def evaluate(
     part: Part = "test",
     mask: Sequence[str] | None = None,
     block_users: int | None = None,
+    progress: bool = False,
 ) -> MetricReport:
     """Rank the whole catalogue for every user and compare with the held-out pairs.
 
@@ -157,6 +163,7 @@ def evaluate(
         mask: parts whose pairs are not candidates; None for the split's own protocol. Masking
             more than that makes numbers that published ones do not compare with.
         block_users: users scored at a time; None keeps a block near 16 MB.
+        progress: whether to show a bar on stderr.
 
     Returns:
         Means, per-user values and the protocol.
@@ -185,11 +192,19 @@ def evaluate(
     seen = masked_pairs(split, part, masked)
     shown = {k: np.zeros(split.n_items, dtype=bool) for k in cutoffs}
     parts: list[dict[str, npt.NDArray[np.float64]]] = []
-    for block in user_blocks(users, min(cutoffs[-1], split.n_items)):
-        top = top_items(factors, block, cutoffs[-1], seen, block_users=block_users)
-        parts.append(per_user_metrics(hits_of(top, relevant, block), relevant, block, cutoffs))
-        for k, found in shown.items():
-            found |= ranking.shown_items(top, split.n_items, k)
+    places = min(cutoffs[-1], split.n_items)
+    blocks = user_blocks(users, places)
+    if progress:  # at least forty steps, of a few hundred users each
+        step = max(_SHORTEST_STEP, -(-len(users) // _STEPS))
+        blocks = user_blocks(users, places, min(_LONGEST_RANKINGS, step * places))
+    bar: tqdm[Any]
+    with tqdm(total=len(users), desc="evaluate", unit="user", disable=not progress) as bar:
+        for block in blocks:
+            top = top_items(factors, block, cutoffs[-1], seen, block_users=block_users)
+            parts.append(per_user_metrics(hits_of(top, relevant, block), relevant, block, cutoffs))
+            for k, found in shown.items():
+                found |= ranking.shown_items(top, split.n_items, k)
+            bar.update(len(block))
     per_user = {name: np.concatenate([values[name] for values in parts]) for name in parts[0]}
     values = {name: float(value.mean()) for name, value in per_user.items()}
     values |= {f"coverage@{k}": float(found.sum() / len(found)) for k, found in shown.items()}
@@ -206,7 +221,7 @@ def evaluate(
 
 
 def user_blocks(
-    users: npt.NDArray[np.int64], places: int, limit: int = 2**20
+    users: npt.NDArray[np.int64], places: int, limit: int = _LONGEST_RANKINGS
 ) -> list[npt.NDArray[np.int64]]:
     """Users in blocks whose rankings, of so many places each, are at most ``limit`` long in all.
 

@@ -4,8 +4,8 @@ Items are ranked by their scores in float64, ties to the lower id. Most of it is
 float64: scores are computed in bulk, in the factors' own precision, and a ranking whose gaps all
 exceed the error bound of that is the right one already. Where a gap is smaller, the candidates
 are scored again in float64, in a fixed order of additions; where even the last candidate is in
-doubt, the whole catalogue is. So the result is one function of the factors: no block size,
-number of threads or machine shows in it.
+doubt, so is every item that could take its place. So the result is one function of the factors: no
+block size, number of threads or machine shows in it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ BLOCK_BYTES = 16 * 2**20
 _AGAIN_BYTES = 16 * 2**20
 # Candidates beyond k; more make the float64 ranking of whole rows rarer.
 _SPARE = 8
+# Beyond this many items in question, a plain float64 product rules most of them out first.
+_MANY = 4096
 
 TopItems = npt.NDArray[np.int64]
 
@@ -138,7 +140,7 @@ class _Ranker:
         near = torch.nonzero(~self._told_apart(rough, items_t, slack))[:, 0]
         if len(near):
             top[near.cpu().numpy()] = self._rank_again(
-                users, Ub, near, rough[near], items_t[near], slack[near, 0].double(), seen
+                scores, Ub, near, rough[near], items_t[near], slack[near, 0].double()
             )
         top[np.arange(self.k) >= left[:, None]] = -1
         return np.asarray(top, dtype=np.int64)
@@ -157,15 +159,14 @@ class _Ranker:
 
     def _rank_again(
         self,
-        users: npt.NDArray[np.int64],
+        scores: Tensor,
         Ub: Tensor,
         near: Tensor,
         rough: Tensor,
         items: Tensor,
         slack: Tensor,
-        seen: Interactions | None,
     ) -> TopItems:
-        """Candidates by their float64 scores; where even these leave doubt, all items."""
+        """Candidates by their float64 scores; where even these leave doubt, all in question."""
         # Few rows at a time: all candidates' embeddings in float64 are many times the scores.
         rows = max(1, _AGAIN_BYTES // (8 * items.shape[1] * max(1, Ub.shape[1])))
         exact = torch.cat(
@@ -183,7 +184,11 @@ class _Ranker:
             unsure = ~(kept > bound) & (rough[:, -1] > -torch.inf)
             for place in torch.nonzero(unsure)[:, 0].tolist():
                 row = int(near[place])
-                top[place] = self._rank_whole(int(users[row]), Ub[row], seen)
+                reach = scores[row].double() + slack[place] * self.norms
+                # Not "reach >= kept": what overflowed is no number, and open too.
+                may_be = ~(reach < kept[place]) & (scores[row] != -torch.inf)
+                open_items = torch.nonzero(may_be)[:, 0]
+                top[place] = self._rank_open(open_items, Ub[row]).cpu().numpy()
         return np.asarray(top, dtype=np.int64)
 
     def _bulk_scores(self, Ub: Tensor) -> Tensor:
@@ -213,12 +218,17 @@ class _Ranker:
         # Padding is never a candidate while items are left; where none is, any id will do.
         return rough, members.gather(1, place).clamp_(max=self.n_items - 1)
 
-    def _rank_whole(self, user: int, u: Tensor, seen: Interactions | None) -> TopItems:
-        scores = dot64(u[None, :], self.V[: self.n_items])
-        if seen is not None:
-            scores[torch.tensor(seen.items_of(user), dtype=torch.int64)] = -torch.inf
-        order = torch.sort(scores, descending=True, stable=True).indices
-        return np.asarray(order[: self.k].cpu().numpy(), dtype=np.int64)
+    def _rank_open(self, items: Tensor, u: Tensor) -> Tensor:
+        """The first k of items in ascending order of which any may be among them."""
+        if not bool(u.any()):
+            return items[: self.k]  # a row of zeros scores nothing: ids decide
+        if len(items) > _MANY:
+            wide = self.V[items].double() @ u.double()
+            # A library's sum and that of dot64 lie one error each from the truth.
+            error = (len(u) + 2) * 2.0**-53 * torch.linalg.vector_norm(u.double()) * self.largest
+            items = items[wide >= wide.topk(self.k).values[-1] - 4 * error]
+        exact = dot64(u[None, :], self.V[items])
+        return items[torch.sort(exact, descending=True, stable=True).indices[: self.k]]
 
 
 def rows_of(

@@ -43,6 +43,8 @@ def quantization_table(
 ) -> tuple[Quantized, ...]:
     """Quantize a target's factors in every kind and evaluate each.
 
+    Columns held fixed (biases) are kept as they are, and count in no scale and no length.
+
     Args:
         target: what is quantized.
         ks: cutoffs of the metrics.
@@ -59,11 +61,14 @@ def quantization_table(
         [('float32', 0.0), ('bfloat16', 0.0)]
     """
     check_target(target)
-    budget, factors = RowBudget(), target.factors
-    units = {"users": budget.unit(factors.users), "items": budget.unit(factors.items)}
+    budget, factors, free = RowBudget(), target.factors, target.free
+    units = {
+        "users": budget.unit(factors.users[:, free]),
+        "items": budget.unit(factors.items[:, free]),
+    }
     table = []
     for kind in kinds:
-        rounded = quantize(factors, kind)
+        rounded = quantize(factors, kind, target.fixed)
         moved = {
             "users": budget.measure(rounded.users.double() - factors.users.double()),
             "items": budget.measure(rounded.items.double() - factors.items.double()),

@@ -148,9 +148,13 @@ class Target:
         return [column for column in range(self.factors.dim) if column not in self.fixed]
 
     def evaluate(
-        self, ks: Sequence[int] = (10, 20), factors: Factors | None = None
+        self,
+        ks: Sequence[int] = (10, 20),
+        factors: Factors | None = None,
+        *,
+        progress: bool = False,
     ) -> MetricReport:
-        """Metrics of the factors, or of others in their place.
+        """Metrics of the factors, or of others in their place; with a bar on stderr, if asked for.
 
         Example:
             >>> import numpy as np
@@ -158,7 +162,7 @@ class Target:
             1.0
         """
         chosen = self.factors if factors is None else factors
-        return evaluate(chosen, self.split, ks, part=self.part, mask=self.mask)
+        return evaluate(chosen, self.split, ks, part=self.part, mask=self.mask, progress=progress)
 
     def with_factors(self, factors: Factors) -> Target:
         """The same target with other factors."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from robustcf.data.interactions import Interactions
-from robustcf.data.split import Split
+from robustcf.data.split import EvaluationProtocol, Split
 from robustcf.errors import DataError
 from robustcf.factors import Factors
 from robustcf.robustness.target import Target
@@ -41,7 +41,9 @@ def write_imported(
     *,
     label: str,
     fixed: Sequence[int] = (),
+    fit_on: str = "train",
     facts: Mapping[str, Any] | None = None,
+    progress: bool = False,
 ) -> RunDir:
     """Make a run directory of factors from elsewhere; it is there whole or not at all.
 
@@ -51,7 +53,9 @@ def write_imported(
         split: the pairs they were fit on, and those they are judged by.
         label: what to call it in tables and pictures.
         fixed: columns that no attack, budget or certificate may move: biases.
+        fit_on: the parts of the split that they were fit on, ``train`` or ``train and valid``.
         facts: what else is worth keeping: where the factors come from, notes; ready for JSON.
+        progress: whether the evaluation shows a bar.
 
     Raises:
         InputError: the factors do not fit the split, or there is something at the path.
@@ -67,8 +71,8 @@ def write_imported(
         (True, 'parity', 30)
     """
     # What does not fit is said before anything is written.
-    target = Target(factors.users, factors.items, split, fixed=fixed)
-    report = target.evaluate()
+    target = Target(factors.users, factors.items, split, fixed=fixed, fit_on=fit_on)
+    report = target.evaluate(progress=progress)
     known = dict(facts or {})
     told = {key: value for key, value in known.items() if key != "notes"}
     settings = {"label": label, "dim": factors.dim, "fixed": list(target.fixed), **told}
@@ -79,7 +83,7 @@ def write_imported(
         "format": FORMAT,
         "dataset": split.name,
         "fingerprint": split.fingerprint,
-        "learnt_from": "train",
+        "learnt_from": fit_on,
         "fixed": json.dumps(list(target.fixed)),
     }
     tensors = {
@@ -96,7 +100,7 @@ def write_imported(
         "epochs": 0,
         "train_seconds": 0.0,
         "two_to_inf": two_to_inf(factors),
-        "learnt_from": "train",
+        "learnt_from": fit_on,
         "interrupted": False,
         "preset": None,
         "imported": known,
@@ -130,6 +134,7 @@ def pairs_bytes(split: Split) -> bytes:
         "n_users": split.n_users,
         "n_items": split.n_items,
         "valid_source": split.valid_source,
+        "protocol": dataclasses.asdict(split.protocol) if split.protocol else None,
         "notes": list(split.notes),
         "sources": dict(split.sources),
     }
@@ -175,6 +180,8 @@ def read_pairs(path: Path) -> Split:
             valid_source=meta["valid_source"],
             notes=tuple(meta["notes"]),
             sources=meta["sources"],
+            # Absent from runs of the first version.
+            protocol=EvaluationProtocol(**meta["protocol"]) if meta.get("protocol") else None,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: no readable pairs of an imported run ({error})") from error

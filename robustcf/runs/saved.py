@@ -284,7 +284,9 @@ def common_curves(runs: Sequence[SavedRun], attack: str | None = None) -> list[S
         if run.fingerprint != runs[0].fingerprint:
             raise InputError(
                 f"{runs[0].path} and {run.path} were made from different data (fingerprints "
-                f"{runs[0].fingerprint[:12]}, {run.fingerprint[:12]}): they cannot be compared"
+                f"{runs[0].fingerprint[:12]}, {run.fingerprint[:12]}): train or import one again "
+                "with the pairs of the other (robustcf import SOURCE --interactions RUN takes "
+                "those of a run)"
             )
     name = _strongest(runs) if attack is None else _named(runs, attack)
     curves = [run.curves[name] for run in runs]

@@ -160,6 +160,8 @@ _HARMLESS = frozenset(
     {"argparse", "collections", "copyreg", "datetime", "enum", "functools", "logging", "pathlib"}
     | {"re", "typing", "types", "uuid", "zoneinfo", "weakref"}
 )
+# Of the builtins, classes that only hold values: tables of pandas are made with them.
+_HOLDERS = frozenset({"object", "slice", "bytearray", "range", "complex"})
 
 
 class Stub:
@@ -288,7 +290,8 @@ class _StubbingReader(pickle._Unpickler):
         # Older protocols spell modules as Python 2 did.
         top = IMPORT_MAPPING.get(module, module).partition(".")[0]
         own = top in sys.stdlib_module_names or top in ("nt", "posix")
-        if own and top not in _HARMLESS and (top, name) != ("builtins", "object"):
+        holder = top == "builtins" and name in _HOLDERS
+        if own and top not in _HARMLESS and not holder:
             raise DataError(
                 f"asks for {module}.{name}: refused, a file of factors has no use for it and "
                 "nothing of it has been run; do not trust where it comes from"

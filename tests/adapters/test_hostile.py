@@ -62,6 +62,17 @@ def test_functions_of_other_libraries_become_stubs_and_are_not_called(tmp_path):
     assert isinstance(found["b"](1, 2), Stub)
 
 
+def test_builtins_that_hold_values_are_stubs_and_never_made():
+    """Tables of pandas are pickled with slices; a bytearray of a terabyte is not allocated."""
+    content = pickle.dumps({"a": slice(1, 2), "b": Calls(bytearray, 10**12), "c": range(3)})
+    found = read_with_stubs(content, "x")
+    assert [type(value).__mro__[1] for value in found.values()] == [Stub, Stub, Stub]
+    assert found["b"].arguments == (10**12,)
+    for name in ("eval", "getattr", "type", "map", "open", "memoryview"):
+        with pytest.raises(DataError, match=f"asks for builtins.{name}: refused"):
+            read_with_stubs(f"cbuiltins\n{name}\n.".encode(), "x")
+
+
 class Thing:
     def __init__(self) -> None:
         self.name, self.numbers = "a", np.arange(3)

@@ -1,9 +1,9 @@
-"""LensKit, rectools, LightFM, RecBole and torch, by stand-ins.
+"""LensKit, rectools, LightFM, RecBole and torch, by stand-ins: errors and odd cases.
 
-These libraries are not installed for the tests. The stand-ins below have the attributes and methods
-that the adapters read, named and shaped as in the sources of lenskit (August 2026), rectools 0.17,
-lightfm 1.17 and recbole 1.2; they were written for these tests, with random numbers in them, and
-each scores as its library does, by a formula of its own. RecBole's files are made with
+Models that these libraries trained are in test_frozen.py. The stand-ins below have the attributes
+and methods that the adapters read, named and shaped as in the sources of lenskit 2025.8, rectools
+0.19, lightfm 1.17 and recbole 1.2; they were written for these tests, with random numbers in them,
+and each scores as its library does, by a formula of its own. RecBole's files are made with
 ``torch.save`` and ``pickle`` while modules of its names exist, which are gone when they are read.
 """
 

@@ -176,8 +176,8 @@ def test_pairs_that_are_none(tmp_path):
         match(mine, split.train.csr(), train)
     with pytest.raises(InputError, match="columns and min_rating are for tables"):
         match(mine, split.train, min_rating=3)
-    with pytest.raises(InputError, match=r"give the parts of a split one by one"):
-        match(mine, split)
+    with pytest.raises(InputError, match=r"a split is given whole, as interactions"):
+        match(mine, split.train, split)
     with pytest.raises(DataError, match="pairs are in both train and test"):
         match(mine, train, train)
     with pytest.raises(DataError, match="test has no pairs"):

@@ -12,7 +12,8 @@ from robustcf.errors import DataError
 from robustcf.factors import Factors
 from tests.adapters.helpers import world
 
-SEEDS = (0, 1, 2, 3, 4)
+# Two seeds while one works, the others before one hands in.
+SEEDS = (0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4)))
 
 
 def judged(U, V, split, fixed=()):

@@ -24,7 +24,8 @@ from robustcf.errors import InputError
 from robustcf.factors import Factors
 from tests.robustness.helpers import random_world
 
-SEEDS = [0, 1, 2]
+# Two seeds while one works, the third before one hands in.
+SEEDS = [0, 1, pytest.param(2, marks=pytest.mark.slow)]
 ALL_BUDGETS = [RowBudget, OwnRowBudget, FrobeniusBudget, SpectralBudget]
 
 

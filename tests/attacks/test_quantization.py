@@ -109,3 +109,33 @@ def test_bad_input():
         quantize(spoilt, "int8")
     with pytest.raises(InputError, match="belong to different data"):
         quantization_table(Target(factors.items, factors.items, BOARD))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("kind", [*KINDS, "int4"])
+def test_fixed_columns_are_kept_and_count_in_no_scale(kind, seed):
+    """A bias a thousand times the embedding would leave int8 one level for the rest."""
+    factors = factors_of(seed)
+    bias = 1000 * torch.randn(30, 1, generator=torch.Generator().manual_seed(seed))
+    wide = Factors(
+        torch.cat([torch.ones(20, 1), factors.users], dim=1),
+        torch.cat([bias, factors.items], dim=1),
+    )
+    got, alone = quantize(wide, kind, fixed=(0,)), quantize(factors, kind)
+    assert torch.equal(got.users[:, 1:], alone.users)
+    assert torch.equal(got.items[:, 1:], alone.items)
+    assert torch.equal(got.items[:, :1], bias)
+    assert torch.equal(wide.items[:, :1], bias)
+
+
+def test_the_table_keeps_fixed_columns():
+    factors = factors_of(0)
+    bias = 1000 * torch.randn(30, 1, generator=torch.Generator().manual_seed(1))
+    users = torch.cat([torch.ones(20, 1), factors.users], dim=1)
+    items = torch.cat([bias, factors.items], dim=1)
+    held = quantization_table(Target(users, items, BOARD, fixed=(0,)))
+    plain = quantization_table(Target(factors.users, factors.items, BOARD))
+    for one, other in zip(held, plain, strict=True):
+        assert (one.absolute, one.relative) == (other.absolute, other.relative)
+    clean = evaluate(Factors(users, items), BOARD)
+    assert held[0].metrics.values == clean.values

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from robustcf.audit import CHECKS, audit
+from robustcf.attacks import quantize
+from robustcf.audit import CHECKS, audit, serving, stability
 from robustcf.audit import subject as subject_module
 from robustcf.audit.churn import rank_biased_overlap, turned_rows
 from robustcf.audit.shape import copies
@@ -308,3 +309,37 @@ def test_the_sample_keeps_a_split_together():
     part = subject_module.users_of(split, np.array([2, 5]))
     assert isinstance(part, Split)
     assert part.test.items_of(1).tolist() == split.test.items_of(5).tolist()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_biases_are_served_in_full_precision(seed):
+    plain = small_target(seed)
+    rng = np.random.default_rng([seed, 2])
+    bias = 20 * rng.normal(size=(30, 1)).astype(np.float32)  # in its scale, the rest would vanish
+
+    def with_bias(factors):
+        users, items = (part.numpy() for part in factors)
+        return np.hstack([users, np.ones((40, 1), np.float32)]), np.hstack([items, bias])
+
+    wide = Target(*with_bias(plain.factors), plain.split, fixed=(5,))
+    found = audit(wide, only=("int4",))["int4"]
+    exact = naive_top(*with_bias(plain.factors), plain.split.train)
+    rounded = naive_top(*with_bias(quantize(plain.factors, "int4")), plain.split.train)
+    shares = [len(set(a) & set(b)) / 10 for a, b in zip(exact, rounded, strict=True)]
+    assert found.number == pytest.approx(np.mean(shares))
+    assert found.sentence.endswith("Biases are kept in full precision.")
+    free = audit(Target(*wide.factors, plain.split), only=("int4",))["int4"]
+    assert free.number != pytest.approx(np.mean(shares))
+    assert "Biases" not in free.sentence
+
+
+def test_findings_say_how_many_users_were_looked_at(monkeypatch):
+    target = small_target()
+    monkeypatch.setattr(stability, "FEW", 7)
+    monkeypatch.setattr(serving, "_QUERIES", 9)
+    found = audit(target, only=("near_ties", "hnsw"), attack=False)
+    assert "(7 of 40 users looked at)" in found["near_ties"].sentence
+    if found["hnsw"].verdict != "skipped":  # faiss is an extra
+        assert "(9 of 40 users looked at)" in found["hnsw"].sentence
+    monkeypatch.undo()
+    assert "looked at" not in audit(target, only=("near_ties",))["near_ties"].sentence

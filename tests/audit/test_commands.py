@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import save_npz
 
 from robustcf.adapters import read
+from robustcf.cli import harden
 from robustcf.cli.main import run
 from robustcf.data import load
 from robustcf.robustness import Target
 from robustcf.runs import RunDir
 from robustcf.runs.config import RunConfig
 from robustcf.training import TrainConfig, train
-from tests.audit.helpers import small_split
+from tests.adapters.helpers import library
+from tests.audit.helpers import small_split, small_target
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +109,40 @@ def test_versions_are_matched_by_their_labels(capsys, folder, tmp_path):
     assert json.loads(out)["checks"][0]["number"] == 1.0
 
 
+def test_a_run_as_the_other_version_is_matched_by_labels(capsys, folder, tmp_path):
+    with np.load(folder / "mine.npz") as stored:
+        users, items = stored["U"], stored["V"]
+    order = np.random.default_rng(2).permutation(len(items))
+    np.savez(tmp_path / "moved.npz", U=users, V=items[order])
+    ids = tmp_path / "items.txt"
+    ids.write_text("\n".join(str(n) for n in order))
+    moved = (tmp_path / "moved.npz", "--interactions", folder / "train.csv", "--item-ids", ids)
+    code, _, err = command(capsys, "import", *moved, "--out", tmp_path / "run")
+    assert code == 0, err
+    only = ("--only", "churn", "--json")
+    code, out, err = command(capsys, "audit", *moved, "--against", tmp_path / "run", *only)
+    assert code == 0, err
+    assert json.loads(out)["checks"][0]["number"] == 1.0
+    # As many items, but not the same ones: never row against row.
+    np.savez(tmp_path / "more.npz", U=users, V=np.vstack([items[order], items[:1]]))
+    runs = []
+    for extra in ("new", "newer"):
+        ids.write_text("\n".join([*(str(n) for n in order), extra]))
+        more = (tmp_path / "more.npz", *moved[1:])
+        runs.append(tmp_path / extra)
+        code, _, err = command(capsys, "import", *more, "--out", runs[-1])
+        assert code == 0, err
+    code, _, err = command(capsys, "audit", runs[0], "--against", runs[1], *only)
+    assert code == 1
+    assert "the other version has no item 'new'" in err
+
+
+def test_hardened_factors_of_a_run_keep_their_fixed_columns(tmp_path):
+    target = small_target(fixed=(1, 3))
+    harden._write(None, target, tmp_path / "s.safetensors")
+    assert read(tmp_path / "s.safetensors").fixed == (1, 3)
+
+
 def test_text_has_verdicts_and_advice(capsys, folder):
     code, out, _ = audited(capsys, folder, "--only", "norms", "coverage", "popularity")
     assert code == 0
@@ -166,7 +205,7 @@ def test_bad_words_are_refused(capsys, folder, words, reason, code):
 def test_embeddings_without_pairs_are_no_subject(capsys, folder):
     code, _, err = command(capsys, "audit", folder / "mine.npz")
     assert code == 1
-    assert "--interactions FILE" in err
+    assert "--interactions PAIRS" in err
 
 
 def test_factors_that_know_nothing_want_force(capsys, folder, tmp_path):
@@ -273,3 +312,31 @@ def test_a_run_is_hardened_into_tensors(capsys, our_run, tmp_path):
     code, _, err = command(capsys, "harden", our_run, "--out", tmp_path / "s.npz")
     assert code == 1
     assert ".safetensors" in err
+
+
+@pytest.mark.slow
+def test_the_five_minutes_of_the_guide(capsys, tmp_path, monkeypatch):
+    """The commands of the page, on files that were made as the page says."""
+    library("implicit")
+    from implicit.als import AlternatingLeastSquares
+
+    split = load("demo")
+    model = AlternatingLeastSquares(factors=16, iterations=5, random_state=0, num_threads=1)
+    model.fit(split.train_full.csr().copy(), show_progress=False)
+    monkeypatch.chdir(tmp_path)
+    model.save("als.npz")
+    save_npz("train.npz", split.train_full.csr())
+    save_npz("test.npz", split.test.csr())
+    guide = Path(__file__).parents[2] / "docs" / "guides" / "audit.md"
+    part = guide.read_text().split("## Audit your implicit model in five minutes")[1]
+    commands = part.split("```bash\n")[1].split("```")[0].splitlines()
+    assert len(commands) == 3
+    for line in commands:
+        program, *words = shlex.split(line)
+        assert program == "robustcf"
+        code, out, err = command(capsys, *words)
+        assert code == 0, err
+        assert out
+    assert 'id="verdict"' in Path("after.html").read_text()
+    again = type(model).load("safer.npz")
+    assert again.user_factors.shape == model.user_factors.shape

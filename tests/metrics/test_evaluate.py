@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from robustcf.data import EvaluationProtocol, Interactions, Split, load
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
-from robustcf.metrics import evaluate, top_items
+from robustcf.metrics import evaluate, top_items, topk
 from tests.metrics.test_ranking import trec
 
 
@@ -80,6 +80,52 @@ def test_groups_of_a_large_catalogue(seed: int) -> None:
     got = top_items(factors, range(8), 10, seen)
     assert np.array_equal(got, slow_top(factors, list(range(8)), 10, seen))
     assert (got[-1] == -1).all()
+
+
+def _by_whole_sort(factors: Factors, user: int, k: int, seen: set[int]) -> list[int]:
+    scores = topk.dot64(factors.users[user][None, :], factors.items).tolist()
+    unseen = [item for item in range(len(scores)) if item not in seen]
+    return sorted(unseen, key=lambda item: (-scores[item], item))[:k]
+
+
+@pytest.mark.parametrize("many", [topk._MANY, 20])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_catalogues_that_leave_doubt_everywhere(
+    seed: int, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Users of zeros, items in many copies, scores that differ in their last digits alone."""
+    monkeypatch.setattr(topk, "_MANY", many)
+    rng = np.random.default_rng(seed)
+    copies = rng.normal(size=(7, 6))[rng.integers(7, size=300)]
+    flat = 1 + rng.normal(size=(300, 6)) * 1e-7
+    for items in (copies, flat, rng.normal(size=(300, 6))):
+        users = rng.normal(size=(9, 6))
+        users[::3] = 0
+        factors = Factors.of(users.astype(np.float32), items.astype(np.float32))
+        pairs = Interactions.from_pairs(
+            rng.integers(9, size=80), rng.integers(300, size=80), 9, 300
+        )[0]
+        top = top_items(factors, np.arange(9), 10, pairs)
+        for user in range(9):
+            own = set(pairs.items_of(user).tolist())
+            assert top[user].tolist() == _by_whole_sort(factors, user, 10, own)
+
+
+def test_users_of_zeros_and_copies_cost_no_ranking_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    scored = []
+    plain = topk.dot64
+
+    def counted(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        scored.append(right.shape[:-1].numel())
+        return plain(left, right)
+
+    monkeypatch.setattr(topk, "dot64", counted)
+    rng = np.random.default_rng(0)
+    items = rng.normal(size=(3000, 4))
+    items[rng.permutation(3000)[:100]] = 5.0  # a hundred copies of the best one
+    factors = Factors.of(np.vstack([np.zeros((50, 4)), np.ones((1, 4))]), items)
+    top_items(factors, np.arange(51), 10)
+    assert sum(scored) < 51 * 18 + 3000 / 2
 
 
 def test_near_ties_are_ranked_exactly() -> None:
