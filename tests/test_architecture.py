@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": GROUND | {"data", "factors"},
     "attacks": GROUND | {"data", "factors", "objectives", "metrics"},
     "certificates": GROUND | {"data", "factors", "metrics"},
+    "voting": GROUND | {"data", "metrics", "certificates"},
     "training": GROUND
     | {
         "data",
@@ -43,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "robustness": GROUND
     | {"data", "factors", "objectives", "models", "metrics", "attacks", "certificates", "training"},
     "runs": GROUND
-    | {"data", "factors", "objectives", "models", "metrics", "training", "robustness"},
+    | {"data", "factors", "objectives", "models", "metrics", "voting", "training", "robustness"},
     # Other libraries' factors; none of those libraries is imported, see tests/adapters.
     "adapters": GROUND | {"data", "factors", "runs"},
     "studies": GROUND | {"data", "training", "robustness", "runs"},
