@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"data", "factors", "objectives", "models", "metrics", "voting", "training", "robustness"},
     # Other libraries' factors; none of those libraries is imported, see tests/adapters.
     "adapters": GROUND | {"data", "factors", "runs"},
-    "studies": GROUND | {"data", "training", "robustness", "runs"},
+    "studies": GROUND | {"data", "voting", "training", "robustness", "runs"},
     "audit": GROUND
     | {
         *("data", "factors", "models", "metrics", "attacks", "certificates"),
@@ -58,8 +58,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The top: parse, call one function, format.
     "cli": GROUND
     | {
-        *("fetching", "data", "estimators", "metrics", "training", "robustness", "runs"),
-        *("adapters", "studies", "audit", "vision"),
+        *("fetching", "data", "estimators", "metrics", "certificates", "voting", "training"),
+        *("robustness", "runs", "adapters", "studies", "audit", "vision"),
     },
     "__main__": {"cli"},
 }

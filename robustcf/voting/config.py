@@ -6,10 +6,26 @@ from dataclasses import dataclass
 
 from robustcf.certificates.votes import MOST_FAKES
 from robustcf.errors import InputError
-from robustcf.support.checks import check_choice, check_integer, check_number
+from robustcf.support.checks import (
+    MOST_COUNT,
+    MOST_INTEGER,
+    check_choice,
+    check_integer,
+    check_number,
+)
+from robustcf.support.schema import shown
 
 BASES = ("ridge", "knn")
 REFITS = ("auto", "yes", "no")
+# Where numbers are exact and nothing overflows; far beyond what makes sense.
+_COUNTS = {
+    "groups": (1, MOST_COUNT),
+    "fakes": (1, MOST_FAKES),
+    "power": (1, 64),
+    "votes": (1, MOST_COUNT),
+    "seed": (0, MOST_INTEGER),
+}
+_RANGES = {"cap": (1e-3, 1.0), "excess": (0.0, 1e3), "prior": (1.0, 1e9), "ridge": (0.01, 1e6)}
 
 
 @dataclass(frozen=True)
@@ -62,22 +78,17 @@ class VoteConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.groups is not None:
-            check_integer("groups", self.groups)
-        if self.cap is not None:
-            check_number("cap", self.cap, positive=True)
-        if self.fakes is not None:
-            check_integer("fakes", self.fakes, most=MOST_FAKES)
-        check_integer("power", self.power, most=64)
-        check_integer("votes", self.votes)
-        check_integer("seed", self.seed, least=0)
-        check_number("excess", self.excess)
-        check_number("ridge", self.ridge, positive=True)
-        check_number("prior", self.prior, positive=True)
+        for name, (least, most) in _COUNTS.items():
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), least, most)
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not low <= check_number(name, value) <= high:
+                raise InputError(f"{name} must be a number from {low:g} to {high:g}, got {value}")
         check_choice("base", self.base, BASES)
         check_choice("refit", self.refit, REFITS)
         if not isinstance(self.key, str):
-            raise InputError(f"key must be a text, got {self.key!r}")
+            raise InputError(f"key must be a text, got {shown(self.key)}")
         if self.damping is not None and check_number("damping", self.damping) >= 1:
             raise InputError(
                 f"damping must be less than 1, got {self.damping}: from 1 on a fake could lower "

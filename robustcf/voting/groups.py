@@ -28,6 +28,8 @@ Ids = npt.NDArray[np.int64]
 
 # One unit of a model's whole numbers.
 _UNIT = 1 << 24
+# Members of a group whose overlaps fit into half a gigabyte.
+_MOST_MEMBERS = 8000
 # Scores of one step: users x items of a group.
 _BLOCK = 1 << 22
 
@@ -72,20 +74,33 @@ class Groups:
 
     def __init__(self, pairs: Interactions, config: VoteConfig) -> None:
         """Hash the accounts and fit every group to its own members."""
-        if config.groups is None or config.groups > pairs.n_users:
-            raise InputError(
-                f"groups must be at most the number of users, {pairs.n_users:,}, got "
-                f"{config.groups}: take fewer, or leave it out, then every account is a voter"
-            )
+        self.check(pairs.n_users, config.groups or 0)
         self.config, self.n_items = config, pairs.n_items
         labels = pairs.user_labels
         own = np.arange(pairs.n_users) if labels is None else labels
         #: Which group each account is in.
-        self.members = group_of(own, config.groups, config.key)
+        self.members = group_of(own, config.groups or 1, config.key)
+        largest = int(np.bincount(self.members).max())
+        if config.base == "ridge" and largest > _MOST_MEMBERS:
+            raise InputError(
+                f"with {config.groups:,} groups the largest has {largest:,} members, and its ridge "
+                f"would need a matrix of that size squared, expected at most {_MOST_MEMBERS:,}: "
+                "take more groups"
+            )
         held = pairs.csr().astype(np.float64)
         self._groups = [
-            _fitted(held[np.flatnonzero(self.members == g)], config) for g in range(config.groups)
+            _fitted(held[np.flatnonzero(self.members == g)], config)
+            for g in range(config.groups or 0)
         ]
+
+    @staticmethod
+    def check(n_users: int, groups: int) -> None:
+        """Raise unless there are from one to as many groups as users."""
+        if not 1 <= groups <= n_users:
+            raise InputError(
+                f"groups must be from 1 to the number of users, {n_users:,}, got {groups}: take "
+                "fewer, or leave it out, then every account is a voter"
+            )
 
     def ballots(self, histories: csr_matrix, masked: npt.NDArray[np.bool_]) -> Ids:
         """What each group votes for: histories x groups x N' item ids, -1 where it has no more.

@@ -146,6 +146,12 @@ class PartitionVote:
         found = [int(item) for item in served.top(check_cutoff("k", k))[0] if item >= 0]
         return found, served.scores[0, found].tolist()
 
+    def recommend_to(self, user: int, k: int, seen: Interactions | None) -> Ranked:
+        """The k best items and their scores for a user of the pairs, without those in ``seen``."""
+        _, served = next(self._blocks(np.array([user]), seen))
+        found = [int(item) for item in served.top(check_cutoff("k", k))[0] if item >= 0]
+        return found, served.scores[0, found].tolist()
+
     def evaluate(
         self,
         split: Split,
