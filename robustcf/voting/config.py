@@ -71,7 +71,7 @@ class VoteConfig:
     prior: float = 50.0
     base: str = "ridge"
     votes: int = 20
-    ridge: float = 1.0
+    ridge: float = 0.3
     key: str = "robustcf"
     fakes: int | None = None
     refit: str = "auto"
