@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf.data.split import Split
-from robustcf.errors import InputError
 from robustcf.metrics.evaluate import judged_users
 from robustcf.support.randomness import stream
 from robustcf.voting.accounts import Accounts
@@ -21,7 +20,7 @@ from robustcf.voting.serving import Served, blocks_of, certified_metrics, masked
 
 CAPS = (0.05, 0.075, 0.1, 0.125, 0.15, 0.18, 0.22, 0.26, 0.3, 0.4)
 DAMPINGS = (0.0, 0.3, 0.5)
-#: What is used where there are no validation pairs.
+#: What is used where there are no validation pairs, or none is met.
 FALLBACK = {"cap": 0.15, "damping": 0.3}
 # One fake in so many accounts, unless told otherwise.
 _ONE_IN = 200
@@ -68,24 +67,26 @@ def choose(split: Split, config: VoteConfig | None = None) -> ChosenVote:
     if config.groups is not None or (config.cap is not None and config.damping is not None):
         return ChosenVote(config, fakes, ())
     if len(split.valid) == 0:
-        filled = dataclasses.replace(
-            config,
-            cap=FALLBACK["cap"] if config.cap is None else config.cap,
-            damping=FALLBACK["damping"] if config.damping is None else config.damping,
-        )
-        return ChosenVote(filled, fakes, ())
+        return ChosenVote(_filled(config), fakes, ())
     users = np.flatnonzero(split.valid.user_degrees)
     if len(users) > _USERS:
         rng = stream(config.seed, "vote users")
         users = np.sort(rng.choice(users, _USERS, replace=False))
     trials = _trials(split, config, users, fakes)
     best = max(trials, key=lambda trial: trial["clean"] + trial["certified"] / 2)
-    if best["clean"] == 0:
-        raise InputError(
-            f"no validation pair of {split.name} is met by any vote: set cap and damping"
-        )
+    if best["clean"] == 0:  # too few pairs to tell settings apart
+        return ChosenVote(_filled(config), fakes, tuple(trials))
     chosen = dataclasses.replace(config, cap=best["cap"], damping=best["damping"])
     return ChosenVote(chosen, fakes, tuple(trials))
+
+
+def _filled(config: VoteConfig) -> VoteConfig:
+    """With the fallback for what is not given."""
+    return dataclasses.replace(
+        config,
+        cap=FALLBACK["cap"] if config.cap is None else config.cap,
+        damping=FALLBACK["damping"] if config.damping is None else config.damping,
+    )
 
 
 def _trials(

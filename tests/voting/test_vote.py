@@ -189,6 +189,7 @@ def test_lists_run_out_with_the_items():
     assert PartitionVote(pairs, ACCOUNTS).rank(np.array([0]), 5, pairs).tolist() == [[2, -1, -1]]
 
 
+@pytest.mark.slow
 def test_settings_are_chosen_on_valid_alone_and_repeat():
     split = load("demo")
     chosen = choose(split, VoteConfig(cap=0.2))
@@ -260,10 +261,10 @@ def test_what_does_not_fit_is_an_error(monkeypatch):
         PartitionVote(split.train, VoteConfig(groups=1))
 
 
-def test_a_choice_without_a_single_hit_is_an_error():
+def test_a_choice_without_a_single_hit_falls_back():
     train = np.array([[1, 0, 0, 0] + [0] * 40] * 3)
     valid = np.zeros_like(train)
     valid[:, 43] = 1
-    split = Split.from_csr(train, valid=valid)
-    with pytest.raises(InputError, match="set cap and damping"):
-        choose(split)
+    chosen = choose(Split.from_csr(train, valid=valid))
+    assert len(chosen.trials) == 30
+    assert (chosen.config.cap, chosen.config.damping) == (0.15, 0.3)
