@@ -84,8 +84,7 @@ def certify(
     RUN/fakes.
     """
     if fakes:
-        if epsilons:
-            raise click.UsageError("--fakes and --epsilons exclude each other: give one")
+        _refuse_options_of_embeddings()
         return certify_fakes(opened, fakes, ks or (10, 20))
     from robustcf.robustness import Threat, certified_radii, measure
     from robustcf.robustness.table import CERTIFIED_SIZES
@@ -144,6 +143,19 @@ def certify(
     if replaced:
         lines.append(f"replaced an earlier result of the same settings: {saved}")
     return Report(data, "\n".join([*lines, f"picture: {picture}"]))
+
+
+def _refuse_options_of_embeddings() -> None:
+    """Raise for what was given besides --fakes and means embeddings: it would be ignored."""
+    context = click.get_current_context()
+    names = ("epsilons", "relative", "absolute", "side", "bound", "personal", "seed")
+    typed = click.core.ParameterSource.COMMANDLINE
+    given = [f"--{name}" for name in names if context.get_parameter_source(name) is typed]
+    if given:
+        raise click.UsageError(
+            f"--fakes and {' and '.join(given)} exclude each other: one is about accounts, the "
+            "other about embeddings"
+        )
 
 
 def _text(

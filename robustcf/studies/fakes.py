@@ -18,7 +18,7 @@ _PORE_DATA = (943, 1682, 100_000)
 
 
 def published(split: Split, k: int) -> Mapping[str, Mapping[int, float]]:
-    """Published curves for these very data and protocol: name -> fakes -> certified precision@k.
+    """What others have certified on these data with this protocol: name -> fakes -> precision@k.
 
     Example:
         >>> from robustcf.data import load
@@ -27,7 +27,7 @@ def published(split: Split, k: int) -> Mapping[str, Mapping[int, float]]:
     """
     same = (split.n_users, split.n_items, split.n_interactions) == _PORE_DATA and k == 10
     quarter = abs(len(split.test) / split.n_interactions - 0.25) < 0.01
-    return {"PORE": _PORE} if same and quarter else {}
+    return {"PORE, from its released counts": _PORE} if same and quarter else {}
 
 
 def plot_fakes(
@@ -53,7 +53,7 @@ def plot_fakes(
         for label, found in certified.items()
     ]
     lines += [
-        Line(f"{label}, published", tuple(values), np.array([list(values.values())]), "certificate")
+        Line(label, tuple(values), np.array([list(values.values())]), "certificate")
         for label, values in (published or {}).items()
     ]
     protocol = next(iter(certified.values())).protocol
