@@ -5,7 +5,8 @@
 
 Settings are chosen on valid; the figures are on test. ``ml-100k-quarter`` holds a quarter of each
 user's items out, with three seeds, as PORE does. ``ml-1m-groups`` is the vote of hashed groups.
-Seconds are of the processor, for choosing and certifying all users.
+Seconds are of the processor, for choosing and certifying all users. A picture of the first seed of
+MovieLens 100K goes next to the JSON.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Any
 
 from robustcf.data import Split, load
 from robustcf.data.splits import split_pairs
+from robustcf.studies.fakes import plot_fakes, published
 from robustcf.support.files import write_json
 from robustcf.training.train import fit_mask, fit_pairs
-from robustcf.voting import PartitionVote, VoteConfig, choose
+from robustcf.voting import CertifiedVotes, PartitionVote, VoteConfig, choose
 
 SMALL, LARGE = (0, 1, 2, 5, 10, 20), (0, 1, 6, 30, 60, 120)
 SETS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], VoteConfig]] = {
@@ -37,15 +39,17 @@ def quarter(split: Split, seed: int) -> Split:
     return split_pairs(split.name, pairs, seed, test_ratio=0.25)
 
 
-def measured(split: Split, fakes: tuple[int, ...], config: VoteConfig) -> dict[str, Any]:
-    """Choose, fit and certify; everything that the tables tell."""
+def measured(
+    split: Split, fakes: tuple[int, ...], config: VoteConfig
+) -> tuple[dict[str, Any], CertifiedVotes]:
+    """Choose, fit and certify; everything that the tables tell, and the certificate."""
     start = time.process_time()
     chosen = choose(split, config)
     choosing = time.process_time() - start
     fit_on = "train and valid" if split.valid_source == "carved" else "train"
     vote = PartitionVote(fit_pairs(split, fit_on), chosen.config)
     found = vote.certify(split, fakes, (10, 20), mask=fit_mask(split, fit_on, "test"))
-    return {
+    facts = {
         "cap": chosen.config.cap,
         "damping": chosen.config.damping,
         "groups": chosen.config.groups,
@@ -53,6 +57,7 @@ def measured(split: Split, fakes: tuple[int, ...], config: VoteConfig) -> dict[s
         "seconds": {"choose": choosing, "all": time.process_time() - start},
         **found.as_dict(),
     }
+    return facts, found
 
 
 def main() -> None:
@@ -62,14 +67,20 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     given = parser.parse_args()
     results: dict[str, list[dict[str, Any]]] = {}
+    drawn: dict[str, CertifiedVotes] = {}
     for name in given.sets:
         dataset, seeds, fakes, config = SETS[name]
         whole = load(dataset, data_dir=given.data_dir)
         for seed in seeds:
             split = quarter(whole, seed) if "quarter" in name else whole
-            result = {"seed": seed, **measured(split, fakes, config)}
-            results.setdefault(name, []).append(result)
+            result, certified = measured(split, fakes, config)
+            results.setdefault(name, []).append({"seed": seed, **result})
             write_json(given.out, results)
+            if "quarter" in name and seed == 0:
+                drawn[f"{config.groups} groups vote" if config.groups else "accounts vote"] = (
+                    certified
+                )
+                plot_fakes(drawn, given.out.with_suffix(".png"), published=published(split, 10))
             shown = " ".join(f"{value:.4f}" for value in result["precision@10"])
             print(f"{name} seed {seed}: precision@10 {shown} at {list(fakes)} fakes", flush=True)
 

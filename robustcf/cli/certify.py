@@ -79,9 +79,8 @@ def certify(
     same sizes are shown next to them. Writes JSON, radii of all users and a
     picture into RUN/robustness.
 
-    With --fakes, RUN is that of a vote: no fake accounts, so many of them, take it below the
-    certified lower bounds, whatever they hold. Writes JSON, values of all users and a picture into
-    RUN/fakes.
+    With --fakes, RUN is that of a vote: so many fake accounts, whatever they hold, do not take it
+    below the certified lower bounds. Writes JSON, values of all users and a picture into RUN/fakes.
     """
     if fakes:
         _refuse_options_of_embeddings()
