@@ -10,9 +10,9 @@ import pytest
 from robustcf.cli.main import run
 from robustcf.data import Split
 from robustcf.errors import InputError
-from robustcf.runs import RunDir
+from robustcf.runs import RunDir, VoteRun
 from robustcf.runs.opening import open_recommender
-from robustcf.runs.vote import VoteRun, VoteRunConfig
+from robustcf.runs.vote import VoteRunConfig
 from robustcf.studies.fakes import published
 from robustcf.voting import PartitionVote, VoteConfig
 from tests.robustness.helpers import PNG

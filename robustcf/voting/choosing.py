@@ -15,13 +15,11 @@ from robustcf.data.split import Split
 from robustcf.metrics.evaluate import judged_users
 from robustcf.support.randomness import stream
 from robustcf.voting.accounts import Accounts
-from robustcf.voting.config import VoteConfig
+from robustcf.voting.config import FALLBACK_CAP, FALLBACK_DAMPING, VoteConfig
 from robustcf.voting.serving import Served, blocks_of, certified_metrics, masked_rows
 
 CAPS = (0.05, 0.075, 0.1, 0.125, 0.15, 0.18, 0.22, 0.26, 0.3, 0.4)
 DAMPINGS = (0.0, 0.3, 0.5)
-#: What is used where there are no validation pairs, or none is met.
-FALLBACK = {"cap": 0.15, "damping": 0.3}
 # One fake in so many accounts, unless told otherwise.
 _ONE_IN = 200
 # Users that are looked at: enough to tell settings apart that differ by more than chance.
@@ -84,8 +82,8 @@ def _filled(config: VoteConfig) -> VoteConfig:
     """With the fallback for what is not given."""
     return dataclasses.replace(
         config,
-        cap=FALLBACK["cap"] if config.cap is None else config.cap,
-        damping=FALLBACK["damping"] if config.damping is None else config.damping,
+        cap=FALLBACK_CAP if config.cap is None else config.cap,
+        damping=FALLBACK_DAMPING if config.damping is None else config.damping,
     )
 
 

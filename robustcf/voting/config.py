@@ -17,6 +17,8 @@ from robustcf.support.schema import shown
 
 BASES = ("ridge", "knn")
 REFITS = ("auto", "yes", "no")
+#: What is used where there is nothing to choose by.
+FALLBACK_CAP, FALLBACK_DAMPING = 0.15, 0.3
 # Where numbers are exact and nothing overflows; far beyond what makes sense.
 _COUNTS = {
     "groups": (1, MOST_COUNT),

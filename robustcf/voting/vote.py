@@ -17,7 +17,7 @@ from robustcf.metrics.evaluate import MetricReport, Part, Protocol, evaluate_ran
 from robustcf.metrics.recommend import Ranked
 from robustcf.support.checks import check_cutoff, check_cutoffs
 from robustcf.voting.accounts import Accounts
-from robustcf.voting.config import VoteConfig
+from robustcf.voting.config import FALLBACK_CAP, FALLBACK_DAMPING, VoteConfig
 from robustcf.voting.groups import Groups
 from robustcf.voting.serving import Served, blocks_of, certified_metrics, masked_rows
 
@@ -69,7 +69,8 @@ class PartitionVote:
     Args:
         pairs: what the accounts hold.
         config: its settings; cap and damping must be set, see
-            :func:`robustcf.voting.choose`. None for the defaults with a cap of 0.2.
+            :func:`robustcf.voting.choose`. None for the defaults, with a cap of 0.15
+            and a damping of 0.3.
 
     Raises:
         InputError: a setting has not been chosen, or does not suit the pairs.
@@ -91,7 +92,8 @@ class PartitionVote:
         """Fit: for groups, their small models; for accounts, nothing."""
         if len(pairs) == 0:
             raise InputError("there are no pairs: nobody would vote")
-        config = VoteConfig(cap=0.2, damping=0.5) if config is None else config
+        if config is None:
+            config = VoteConfig(cap=FALLBACK_CAP, damping=FALLBACK_DAMPING)
         if config.groups is None and (config.cap is None or config.damping is None):
             raise InputError(
                 "cap and damping must be numbers, or be chosen on validation data first: "
