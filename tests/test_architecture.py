@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": GROUND | {"data", "factors"},
     "attacks": GROUND | {"data", "factors", "objectives", "metrics"},
     "certificates": GROUND | {"data", "factors", "metrics"},
+    "voting": GROUND | {"data", "metrics", "certificates"},
     "training": GROUND
     | {
         "data",
@@ -43,10 +44,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "robustness": GROUND
     | {"data", "factors", "objectives", "models", "metrics", "attacks", "certificates", "training"},
     "runs": GROUND
-    | {"data", "factors", "objectives", "models", "metrics", "training", "robustness"},
+    | {"data", "factors", "objectives", "models", "metrics", "voting", "training", "robustness"},
     # Other libraries' factors; none of those libraries is imported, see tests/adapters.
     "adapters": GROUND | {"data", "factors", "runs"},
-    "studies": GROUND | {"data", "training", "robustness", "runs"},
+    "studies": GROUND | {"data", "voting", "training", "robustness", "runs"},
     "audit": GROUND
     | {
         *("data", "factors", "models", "metrics", "attacks", "certificates"),
@@ -57,8 +58,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The top: parse, call one function, format.
     "cli": GROUND
     | {
-        *("fetching", "data", "estimators", "metrics", "training", "robustness", "runs"),
-        *("adapters", "studies", "audit", "vision"),
+        *("fetching", "data", "estimators", "metrics", "certificates", "voting", "training"),
+        *("robustness", "runs", "adapters", "studies", "audit", "vision"),
     },
     "__main__": {"cli"},
 }

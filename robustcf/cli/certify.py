@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from robustcf.cli.certify_fakes import certify_fakes
 from robustcf.cli.common import (
     SEED,
     ListCommand,
@@ -34,6 +35,13 @@ if TYPE_CHECKING:
     metavar="E...",
     help="Sizes, ascending (default 0 0.002 0.005 0.01 0.02 0.05 0.1).",
 )
+@click.option(
+    "--fakes",
+    type=click.IntRange(0),
+    multiple=True,
+    metavar="N...",
+    help="Of a vote ('train --model vote'): certify against so many fake accounts, ascending.",
+)
 @row_unit_options
 @side_option
 @cutoffs_option
@@ -56,6 +64,7 @@ if TYPE_CHECKING:
 def certify(
     opened: OpenedRun,
     epsilons: tuple[float, ...],
+    fakes: tuple[int, ...],
     unit: str,
     side: str,
     ks: tuple[int, ...],
@@ -69,7 +78,13 @@ def certify(
     the labels (fgm on softmax; 'robustcf attack' has the strongest) and the random control of the
     same sizes are shown next to them. Writes JSON, radii of all users and a
     picture into RUN/robustness.
+
+    With --fakes, RUN is that of a vote: so many fake accounts, whatever they hold, do not take it
+    below the certified lower bounds. Writes JSON, values of all users and a picture into RUN/fakes.
     """
+    if fakes:
+        _refuse_options_of_embeddings()
+        return certify_fakes(opened, fakes, ks or (10, 20))
     from robustcf.robustness import Threat, certified_radii, measure
     from robustcf.robustness.table import CERTIFIED_SIZES
     from robustcf.studies.plots import plot_curves
@@ -127,6 +142,19 @@ def certify(
     if replaced:
         lines.append(f"replaced an earlier result of the same settings: {saved}")
     return Report(data, "\n".join([*lines, f"picture: {picture}"]))
+
+
+def _refuse_options_of_embeddings() -> None:
+    """Raise for what was given besides --fakes and means embeddings: it would be ignored."""
+    context = click.get_current_context()
+    names = ("epsilons", "relative", "absolute", "side", "bound", "personal", "seed")
+    typed = click.core.ParameterSource.COMMANDLINE
+    given = [f"--{name}" for name in names if context.get_parameter_source(name) is typed]
+    if given:
+        raise click.UsageError(
+            f"--fakes and {' and '.join(given)} exclude each other: one is about accounts, the "
+            "other about embeddings"
+        )
 
 
 def _text(

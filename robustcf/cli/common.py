@@ -26,6 +26,7 @@ from robustcf.support.tables import Table, meant
 if TYPE_CHECKING:
     from robustcf.data import Split
     from robustcf.runs import RunDir
+    from robustcf.runs.vote import VoteRun
 
 # Unicode's categories of control, format, surrogate and other characters that nobody sees.
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -369,7 +370,18 @@ class OpenedRun:
         run.factors()
         return run
 
-    def split(self, run: RunDir) -> Split:
+    def recommender(self, *, allow_code: bool = False) -> RunDir | VoteRun:
+        """The run of a recommender of either kind; an error unless it is finished."""
+        from robustcf.runs.opening import holds_vote
+        from robustcf.runs.vote import VoteRun
+
+        if not holds_vote(self.path):
+            return self.trained(allow_code=allow_code)
+        run = VoteRun(self.path, allow_unfinished=self.allow_unfinished)
+        run.check_finished()
+        return run
+
+    def split(self, run: RunDir | VoteRun) -> Split:
         """Its data."""
         return run.split(**self.places)
 

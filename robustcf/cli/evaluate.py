@@ -36,11 +36,11 @@ def evaluate(
     part: Literal["test", "valid"],
     mask: tuple[str, ...],
 ) -> Report:
-    """Evaluate the factors of RUN: full ranking, the protocol of its data set."""
+    """Evaluate RUN: full ranking, the protocol of its data set."""
     from robustcf.support.checks import check_cutoffs
 
     cutoffs = check_cutoffs(ks or (10, 20))
-    trained = opened.trained()
+    trained = opened.recommender()
     split = opened.split(trained)
     report = trained.evaluate(split, cutoffs, part=part, mask=mask or None)
     say_capped(cutoffs, split.n_items)

@@ -47,21 +47,19 @@ def recommend(
     """Recommend items to users of RUN, or to a new user who has some items.
 
     Items that a user has in train or valid are left out. A new user is folded in: the best
-    embedding for their items, those of the items held fixed.
+    embedding for their items, those of the items held fixed; a vote serves them by their items.
     """
     if bool(users) == bool(items):
         raise click.UsageError("give either --user or --items")
     from robustcf.support.checks import check_cutoff
 
     check_cutoff("k", k)
-    trained = opened.trained(allow_code=allow_code)
+    trained = opened.recommender(allow_code=allow_code)
     split = opened.split(trained)
     say_capped((k,), split.n_items)
-    from robustcf.metrics.recommend import recommend_to
-
     if users:
         ids = [_id("user", label, split.user_labels, split.n_users) for label in users]
-        found = recommend_to(trained.factors(), split.train_full, ids, k)
+        found = trained.recommend(split, ids, k)
     else:
         ids = [_id("item", label, split.item_labels, split.n_items) for label in items]
         found = [trained.fold_in(split, ids, k)]

@@ -23,6 +23,7 @@ from robustcf.cli.common import (
     say,
     say_replaced,
 )
+from robustcf.cli.train_vote import metric_lines, report_vote, train_vote
 from robustcf.support.naming import counted
 from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
 
@@ -37,8 +38,9 @@ BASELINE = "\n      (a baseline without training: nothing that was trained did b
 @click.option("--dataset", metavar="NAME|FILE", help="A known set, or a file of your own.")
 @click.option(
     "--model",
-    type=NameOf(MODELS),
-    help="What to train (default: the best known for the data; with --reg, ultragcn).",
+    type=NameOf(MODELS, "vote"),
+    help="What to train (default: the best known for the data; with --reg, ultragcn); vote: a "
+    "recommender without embeddings that is certified against fake accounts.",
 )
 @click.option(
     "--objective",
@@ -157,6 +159,13 @@ def train(
     name = manifest.name if manifest is not None else Path(dataset).name
     changes = {key: value for key, value in given.items() if value is not None}
     changes |= parse_settings(settings)
+    if model == "vote":
+        named = {"--reg": reg, "--preset": kind, "--minutes": minutes}
+        refused = [option for option, value in named.items() if value is not None]
+        if refused:
+            raise click.UsageError(f"a vote has no {' and '.join(refused)}: leave it out")
+        dataset, options = load_arguments(dataset, data, split_seed)
+        return train_vote(dataset, name, options, {"seed": seed, **changes}, threads, device, out)
     chosen = choose(name, model, reg, kind, changed=changes)
     if kind == "robust" and "valid" not in chosen.found:
         say(f"the robust preset is not tuned for {name}: {chosen.name} is used")
@@ -186,15 +195,19 @@ def train(
 
 def _resume(folder: str, dataset: str | None, data: Mapping[str, Any], allow_code: bool) -> Report:
     """Go on with a run; its settings are its own, only where its data are may be said."""
-    from robustcf.runs import RunDir
+    from robustcf.runs.opening import open_recommender
+    from robustcf.runs.vote import VoteRun
     from robustcf.support.runtime import set_threads
 
-    run = RunDir(folder, allow_code=allow_code)
+    run = open_recommender(folder, allow_code=allow_code)
     if run.settle():
-        return _report(run)
+        return report_vote(run) if isinstance(run, VoteRun) else _report(run)
     set_threads(run.config.threads)
     places = {key: data[key] for key in ("data_dir", "valid_file", "test_file")}
     split = run.split(dataset=dataset, download=bool(data["download"]), **places)
+    if isinstance(run, VoteRun):
+        run.execute(split)
+        return report_vote(run)
     return _execute(run, split)
 
 
@@ -210,19 +223,7 @@ def _report(run: Any) -> Report:
 
 
 def _text(result: dict[str, Any], run: Any) -> str:
-    lines = []
-    for part in ("test", "valid"):
-        values = result[part]
-        if values is None:
-            continue
-        protocol = values["protocol"]
-        masked = " and ".join(protocol["masked"])
-        shown = ("ndcg@10", "recall@20", "ndcg@20", "mrr@10", "coverage@10")
-        lines.append(f"{part:6}" + "  ".join(f"{name} {values[name]:.4f}" for name in shown))
-        lines.append(
-            f"      ({protocol['dataset']}: full ranking, {masked} masked, "
-            f"{protocol['n_users']:,} users)"
-        )
+    lines = metric_lines(result)
     lines.append(
         f"{counted(result['epochs'], 'epoch')} in {result['train_seconds']:.1f} s, fit on "
         f"{result['learnt_from']}; norm of the scores (two-to-infinity) {result['two_to_inf']:.2f}"

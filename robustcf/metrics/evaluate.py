@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -181,15 +181,46 @@ def evaluate(
         demo, test: all 1,500 items ranked, pairs of train and valid masked, mean over the
         2,000 users with a test item, ties to the lower item id
     """
-    cutoffs = check_cutoffs(ks)
-    check_choice("part", part, PARTS)
     check_same_data(factors, split)
-    masked = split.masked(part) if mask is None else tuple(mask)
-    relevant: Interactions = getattr(split, part)
-    users = np.flatnonzero(relevant.user_degrees).astype(np.int64)
-    if len(users) == 0:
-        raise InputError(f"{split.name} has no {part} pairs: there is nothing to evaluate on")
-    seen = masked_pairs(split, part, masked)
+
+    def rank(users: npt.NDArray[np.int64], k: int, seen: Interactions | None) -> TopItems:
+        return top_items(factors, users, k, seen, block_users=block_users)
+
+    return evaluate_rankings(rank, split, ks, part=part, mask=mask, progress=progress)
+
+
+def evaluate_rankings(
+    rank: Callable[[npt.NDArray[np.int64], int, Interactions | None], TopItems],
+    split: Split,
+    ks: Sequence[int] = (10, 20),
+    *,
+    part: Part = "test",
+    mask: Sequence[str] | None = None,
+    progress: bool = False,
+) -> MetricReport:
+    """As :func:`evaluate`, for whatever ranks items.
+
+    Args:
+        rank: users, the number of places and the pairs that may not be shown in; the items of each
+            user out, best first, -1 where they run out.
+        split: the data.
+        ks: cutoffs.
+        part: the pairs that count.
+        mask: parts whose pairs are not candidates; None for the split's own protocol.
+        progress: whether to show a bar.
+
+    Raises:
+        InputError: there is no user to evaluate.
+
+    Example:
+        >>> from robustcf.data import load
+        >>> first = lambda users, k, seen: np.tile(np.arange(k), (len(users), 1))
+        >>> evaluate_rankings(first, load("demo"), (10,)).protocol.n_users
+        2000
+    """
+    cutoffs = check_cutoffs(ks)
+    judged = judged_users(split, part, mask)
+    users, relevant = judged.users, judged.relevant
     shown = {k: np.zeros(split.n_items, dtype=bool) for k in cutoffs}
     parts: list[dict[str, npt.NDArray[np.float64]]] = []
     places = min(cutoffs[-1], split.n_items)
@@ -200,7 +231,7 @@ def evaluate(
     bar: tqdm[Any]
     with tqdm(total=len(users), desc="evaluate", unit="user", disable=not progress) as bar:
         for block in blocks:
-            top = top_items(factors, block, cutoffs[-1], seen, block_users=block_users)
+            top = rank(block, cutoffs[-1], judged.seen)
             parts.append(per_user_metrics(hits_of(top, relevant, block), relevant, block, cutoffs))
             for k, found in shown.items():
                 found |= ranking.shown_items(top, split.n_items, k)
@@ -208,16 +239,61 @@ def evaluate(
     per_user = {name: np.concatenate([values[name] for values in parts]) for name in parts[0]}
     values = {name: float(value.mean()) for name, value in per_user.items()}
     values |= {f"coverage@{k}": float(found.sum() / len(found)) for k, found in shown.items()}
-    protocol = Protocol(
-        split.name,
-        part,
-        masked,
-        len(users),
-        split.n_users - len(users),
-        split.n_items,
-        tuple(k for k in cutoffs if k > split.n_items),
-    )
-    return MetricReport(values, per_user, users, protocol)
+    return MetricReport(values, per_user, users, judged.protocol(cutoffs))
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """Whose rankings count, by which pairs, and what may not be shown to them.
+
+    Args:
+        split: the data.
+        part: the pairs that count.
+        masked: the parts whose pairs may not be shown.
+        users: those with a pair that counts, ascending.
+        relevant: the pairs that count.
+        seen: the pairs that may not be shown, or None.
+    """
+
+    split: Split
+    part: str
+    masked: tuple[str, ...]
+    users: npt.NDArray[np.int64]
+    relevant: Interactions
+    seen: Interactions | None
+
+    def protocol(self, cutoffs: Sequence[int]) -> Protocol:
+        """What stands behind numbers at these cutoffs."""
+        split = self.split
+        return Protocol(
+            split.name,
+            self.part,
+            self.masked,
+            len(self.users),
+            split.n_users - len(self.users),
+            split.n_items,
+            tuple(k for k in cutoffs if k > split.n_items),
+        )
+
+
+def judged_users(split: Split, part: str, mask: Sequence[str] | None = None) -> Judged:
+    """Who is evaluated on a part of a split, and what is masked; None for the split's protocol.
+
+    Raises:
+        InputError: there is no such part, no user to evaluate, or the mask is wrong.
+
+    Example:
+        >>> from robustcf.data import load
+        >>> len(judged_users(load("demo"), "test").users)
+        2000
+    """
+    check_choice("part", part, PARTS)
+    masked = split.masked(part) if mask is None else tuple(mask)
+    relevant: Interactions = getattr(split, part)
+    users = np.flatnonzero(relevant.user_degrees).astype(np.int64)
+    if len(users) == 0:
+        raise InputError(f"{split.name} has no {part} pairs: there is nothing to evaluate on")
+    return Judged(split, part, masked, users, relevant, masked_pairs(split, part, masked))
 
 
 def user_blocks(

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from robustcf.runs.run import RunDir
+    from robustcf.runs.vote import VoteRun
 
-__all__ = ["RunDir"]
+__all__ = ["RunDir", "VoteRun"]
 
 
 def __getattr__(name: str) -> Any:
@@ -16,4 +17,8 @@ def __getattr__(name: str) -> Any:
         from robustcf.runs.run import RunDir
 
         return RunDir
+    if name == "VoteRun":
+        from robustcf.runs.vote import VoteRun
+
+        return VoteRun
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from robustcf.runs.base import RunConfigBase
+from robustcf.runs.records import refuse_vote
 from robustcf.support.schema import (
     ABSENT,
     FLAG,
@@ -67,7 +68,8 @@ class RunConfig(RunConfigBase[TrainConfig]):
 
     @classmethod
     def read_train(cls, values: Mapping[str, Any]) -> TrainConfig:
-        """Nested, or flat as version 0.1 wrote it."""
+        """Nested, or flat as version 0.1 wrote it; a vote's are refused."""
+        refuse_vote(values)
         return TrainConfig.from_dict(values)
 
     @staticmethod

@@ -23,7 +23,8 @@ from robustcf.factors import Factors
 from robustcf.robustness.target import Target
 from robustcf.runs.base import CONFIG, DATA, ENVIRONMENT, HISTORY, METRICS
 from robustcf.runs.config import RunConfig
-from robustcf.runs.run import FACTORS, FORMAT, PAIRS, PER_USER, RunDir, parquet_bytes
+from robustcf.runs.recommender import PER_USER, parquet_bytes
+from robustcf.runs.run import FACTORS, FORMAT, PAIRS, RunDir
 from robustcf.support import files
 from robustcf.support.files import json_bytes
 from robustcf.support.runtime import environment

@@ -33,6 +33,8 @@ from robustcf.support.schema import (
 
 CONFIG, ENVIRONMENT, DATA = "config.json", "environment.json", "data.json"
 METRICS, HISTORY = "metrics.json", "history.csv"
+#: The part of a configuration that only the run of a vote has.
+VOTE = "vote"
 FIT_ON = ("train", "train and valid")
 MOST_THREADS = 1024
 
@@ -67,7 +69,20 @@ _PART_KIND = record(
 )
 #: What every result says, whatever was trained.
 RESULT_KIND = record({"interrupted": FLAG, "epochs": whole(), "reg": TEXT, "model": TEXT})
-#: The result of a recommender.
+#: The result of a recommender by vote.
+VOTE_METRICS_KIND = record(
+    {
+        "model": choice("vote"),
+        "reg": TEXT,
+        "test": nullable(_PART_KIND),
+        "valid": nullable(_PART_KIND),
+        "epochs": whole(),
+        "train_seconds": NOT_NEGATIVE,
+        "learnt_from": choice(*FIT_ON),
+        "interrupted": FLAG,
+    }
+)
+#: The result of a recommender with embeddings.
 METRICS_KIND = record(
     {
         "model": TEXT,
@@ -86,6 +101,21 @@ METRICS_KIND = record(
         )
     },
 )
+
+
+def is_vote(train: object) -> bool:
+    """Whether these training settings, as a configuration has them, are those of a vote."""
+    return isinstance(train, Mapping) and VOTE in train
+
+
+def refuse_vote(train: object) -> None:
+    """Raise for the settings of a vote where embeddings are needed."""
+    if is_vote(train):
+        raise InputError(
+            "this is a run of a vote, which has no embeddings to attack, certify against "
+            "perturbations, harden, audit or compare: use 'robustcf certify RUN --fakes 0 1 2 5 "
+            "10' for what fake accounts cannot take, 'robustcf evaluate' and 'robustcf recommend'"
+        )
 
 
 def read_record(path: Path, kind: Kind) -> dict[str, Any]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from robustcf.data import Split, load
-from robustcf.data.catalog import find
+from robustcf.data import Split
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.factors import Factors, read_fixed
@@ -21,8 +19,9 @@ from robustcf.models import fold_in
 from robustcf.objectives import BCEConfig
 from robustcf.robustness.measure import Result
 from robustcf.robustness.target import Target
-from robustcf.runs.base import CONFIG, DATA, HISTORY, RunBase, own_folder
+from robustcf.runs.base import CONFIG, DATA, HISTORY, own_folder
 from robustcf.runs.config import RunConfig
+from robustcf.runs.recommender import PER_USER, RecommenderRun, parquet_bytes
 from robustcf.runs.records import METRICS_KIND, facts_of_data
 from robustcf.runs.saved import FOLDER
 from robustcf.support import files
@@ -41,7 +40,7 @@ from robustcf.training.train import (
     train,
 )
 
-FACTORS, PER_USER, SEARCH = "factors.safetensors", "per_user.parquet", "search.json"
+FACTORS, SEARCH = "factors.safetensors", "search.json"
 #: The pairs of a run whose factors were imported, see :mod:`robustcf.runs.imported`.
 PAIRS = "pairs.npz"
 FORMAT = "robustcf run 1"
@@ -50,7 +49,7 @@ FORMAT = "robustcf run 1"
 _RIDGE = 1e-2
 
 
-class RunDir(RunBase[RunConfig, Split]):
+class RunDir(RecommenderRun[RunConfig]):
     """A run directory of a recommender.
 
     Args:
@@ -64,6 +63,7 @@ class RunDir(RunBase[RunConfig, Split]):
 
     Example:
         >>> import tempfile
+        >>> from robustcf.data import load
         >>> from robustcf.training import TrainConfig
         >>> config = RunConfig("demo", train=TrainConfig.of(dim=4, epochs=1))
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -75,7 +75,6 @@ class RunDir(RunBase[RunConfig, Split]):
     config_type = RunConfig
     result_kind = METRICS_KIND
     _searched: dict[str, Any] | None = None
-    command = "robustcf train"
 
     def __init__(
         self,
@@ -105,30 +104,10 @@ class RunDir(RunBase[RunConfig, Split]):
             )
 
     @classmethod
-    def data_facts(cls, split: Split) -> dict[str, Any]:
-        """Name, fingerprint, sources and sizes."""
-        return {
-            "name": split.name,
-            "fingerprint": split.fingerprint,
-            "sources": dict(split.sources),
-            "valid_source": split.valid_source,
-            "n_users": split.n_users,
-            "n_items": split.n_items,
-            "pairs": {
-                "train": len(split.train), "valid": len(split.valid), "test": len(split.test),
-            },
-            "notes": list(split.notes),
-        }  # fmt: skip
-
-    @classmethod
     def check_trainable(cls, config: RunConfig, split: Split) -> None:
         """Raise for what would only be found wrong in training: names, ranges, devices, sizes."""
         device = device_of(config.device)
         check_trainable(split, config.train, device=device)
-
-    def is_named(self) -> bool:
-        """Whether the run is on one of the known sets."""
-        return find(self.config.dataset) is not None
 
     def split(self, data_dir: str | None = None, **places: Any) -> Split:
         """The data of the run; an imported run has its pairs with it and takes no places.
@@ -142,10 +121,6 @@ class RunDir(RunBase[RunConfig, Split]):
         split = read_pairs(self.path / PAIRS)
         self.check(split)
         return split
-
-    def load(self, dataset: str, data: Mapping[str, Any]) -> Split:
-        """Load data with these arguments of :func:`robustcf.data.load`; the cache is only read."""
-        return load(dataset, **{"cache": "read", **data})
 
     @property
     def imported(self) -> bool:
@@ -355,6 +330,10 @@ class RunDir(RunBase[RunConfig, Split]):
             clear_leftovers(place)
         return folder
 
+    def recommend(self, split: Split, users: Sequence[int], k: int = 10) -> list[Ranked]:
+        """For each user the k best items that they have neither in train nor in valid."""
+        return recommend_to(self.factors(), split.train_full, users, k)
+
     def fold_in(self, split: Split, items: Sequence[int], k: int = 10) -> Ranked:
         """The k best items, with scores, for a new user who has these items.
 
@@ -379,16 +358,3 @@ class RunDir(RunBase[RunConfig, Split]):
         new = Factors(row[None, :], factors.items)
         have = Interactions.from_pairs([0] * len(items), list(items), 1, factors.n_items)[0]
         return recommend_to(new, have, [0], k)[0]
-
-
-def parquet_bytes(report: MetricReport, split: Split) -> bytes:
-    """The values of single users as a Parquet file."""
-    import pandas as pd
-
-    columns: dict[str, Any] = {"user": report.users}
-    if split.user_labels is not None:
-        columns["label"] = split.user_labels[report.users]
-    columns |= dict(report.per_user)
-    buffer = io.BytesIO()
-    pd.DataFrame(columns).to_parquet(buffer, index=False)
-    return buffer.getvalue()

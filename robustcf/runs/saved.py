@@ -19,6 +19,7 @@ from robustcf.runs.records import (
     facts_of_data,
     own_folder,
     read_record,
+    refuse_vote,
     result_of,
 )
 from robustcf.support.curves import is_curve, read_facts, read_users
@@ -139,6 +140,10 @@ def open_run(path: str | Path, *, allow_unfinished: bool = False) -> SavedRun:
     check_run(folder, "robustcf train")
     config = read_record(folder / CONFIG, CONFIG_KIND)
     check_kind(folder / CONFIG, config, record({"train": OBJECT}))
+    try:
+        refuse_vote(config["train"])
+    except InputError as error:
+        raise InputError(f"{folder}: {error}") from error
     settings = flat_settings(config["train"])
     check_kind(folder / CONFIG, settings, record({"model": TEXT, "reg": TEXT}), "train")
     fingerprint = facts_of_data(folder)["fingerprint"]

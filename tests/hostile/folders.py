@@ -93,6 +93,23 @@ FOLDERS = {
             ("evaluate", "RUN", "--allow-unfinished"),
         ],
     ),
+    "run of a vote, read": Folder(
+        "vote",
+        [
+            ("evaluate", "RUN"),
+            ("compare", "RUN", "OTHER"),
+            ("recommend", "RUN", "--user", "u1"),
+            ("recommend", "RUN", "--items", "i1", "i2"),
+        ],
+        reads=True,
+    ),
+    "run of a vote": Folder(
+        "vote",
+        [
+            ("certify", "RUN", "--fakes", "0", "1", "3"),
+            ("train", "--resume", "RUN"),
+        ],
+    ),
     "vision run": Folder(
         "vision",
         [
@@ -151,6 +168,9 @@ class Workshop:
         if "finished" in needed:
             self._train("finished")
             self._train("other", "--reg", "none")
+        if "vote" in needed:
+            words = ("train", "--dataset", "TABLE", "--out", "RUN", "--model", "vote")
+            self._must(*words, "--threads", "1", "--set", "groups=8", run=self.home / "vote")
         if "unfinished" in needed:
             self._unfinished()
         if needed & {"vision", "unfinished vision"}:

@@ -217,6 +217,10 @@ SMALL = (
     *("--threads", "1", "--set", "block_users=20"),
 )
 TRAIN = ("train", "--out", "WORK/out", *SMALL)
+VOTE = (
+    *("train", "--out", "WORK/out", "--dataset", "WORK/mine.csv", "--model", "vote"),
+    *("--threads", "1", "--set", "cap=0.2"),
+)
 COMMANDS = {
     "train": Command(TRAIN, resume=("train", "--resume", "WORK/out"), setup=_table),
     "train over a failed run": Command(
@@ -241,6 +245,10 @@ COMMANDS = {
     ),
     "certify": Command(
         ("certify", "WORK/out", "--epsilons", "0", "0.01"), before=(TRAIN,), setup=_table
+    ),
+    "train a vote": Command(VOTE, resume=("train", "--resume", "WORK/out"), setup=_table),
+    "certify against fakes": Command(
+        ("certify", "WORK/out", "--fakes", "0", "1"), before=(VOTE,), setup=_table
     ),
     "vision train": Command(
         (

@@ -1,0 +1,56 @@
+"""``robustcf certify RUN --fakes``: what fake accounts cannot take from a vote."""
+
+from __future__ import annotations
+
+from robustcf.cli.common import OpenedRun, Report, say_capped, table
+
+
+def certify_fakes(opened: OpenedRun, fakes: tuple[int, ...], ks: tuple[int, ...]) -> Report:
+    """Certify a vote against some numbers of fake accounts, save and draw it."""
+    from robustcf.certificates.votes import check_fakes
+    from robustcf.errors import InputError
+    from robustcf.runs.vote import VoteRun
+    from robustcf.studies.fakes import plot_fakes, published
+    from robustcf.support.checks import check_cutoffs
+
+    numbers, cutoffs = check_fakes(fakes), check_cutoffs(ks)
+    run = opened.recommender()
+    if not isinstance(run, VoteRun):
+        raise InputError(
+            f"{run.path} is a run with embeddings, of which nothing is certain once accounts are "
+            "added: train a vote, 'robustcf train --model vote', and certify that with --fakes"
+        )
+    split = opened.split(run)
+    say_capped(cutoffs, split.n_items)
+    certified = run.certify(split, numbers, cutoffs)
+    saved, replaced = run.save(certified)
+    first, last = cutoffs[0], cutoffs[-1]
+    picture = plot_fakes(
+        {"vote": certified},
+        saved.with_suffix(".png"),
+        metric=f"precision@{first}",
+        published=published(split, first),
+    )
+    data = {
+        "run": str(run.path),
+        **certified.as_dict(),
+        "file": str(saved),
+        "replaced": replaced,
+        "picture": str(picture),
+    }
+    shown = (f"precision@{first}", f"ndcg@{first}", f"hit_rate@{first}", f"recall@{last}")
+    rows = [
+        (f"{number:,}", *(f"{certified[metric][n]:.4f}" for metric in shown))
+        for n, number in enumerate(certified.fakes)
+    ]
+    voters = run.settings.groups
+    what = (
+        "fake accounts that are added, whatever they hold"
+        if voters is None
+        else f"accounts that are added, altered or removed, in {voters:,} groups"
+    )
+    lines = [table(("fakes", *(f"certified {metric}" for metric in shown)), rows, left=())]
+    lines += [f"lower bounds for so many {what}", str(certified.protocol)]
+    if replaced:
+        lines.append(f"replaced an earlier result of the same settings: {saved}")
+    return Report(data, "\n".join([*lines, f"picture: {picture}"]))

@@ -1,0 +1,217 @@
+"""PartitionVote: a recommender by vote, with a certificate against fake accounts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from robustcf.certificates.votes import check_fakes
+from robustcf.data.interactions import Interactions
+from robustcf.data.split import Split
+from robustcf.errors import InputError
+from robustcf.metrics.evaluate import MetricReport, Part, Protocol, evaluate_rankings, judged_users
+from robustcf.metrics.recommend import Ranked
+from robustcf.support.checks import check_cutoff, check_cutoffs
+from robustcf.voting.accounts import Accounts
+from robustcf.voting.config import FALLBACK_CAP, FALLBACK_DAMPING, VoteConfig
+from robustcf.voting.groups import Groups
+from robustcf.voting.serving import Served, blocks_of, certified_metrics, masked_rows
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+Ids = npt.NDArray[np.int64]
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class CertifiedVotes:
+    """What stays of every metric with some numbers of fake accounts, whatever they hold.
+
+    Args:
+        fakes: numbers of fake accounts.
+        values: ``"precision@10"`` and the like -> one mean over users for each number.
+        per_user: the same names -> fakes x users.
+        users: ids of the users.
+        protocol: what was ranked and masked.
+    """
+
+    fakes: tuple[int, ...]
+    values: Mapping[str, list[float]]
+    per_user: Mapping[str, npt.NDArray[np.float64]]
+    users: Ids
+    protocol: Protocol
+
+    def __getitem__(self, metric: str) -> list[float]:
+        if metric not in self.values:
+            raise InputError(f"no metric {metric!r} here; there are {', '.join(self.values)}")
+        return self.values[metric]
+
+    def as_dict(self) -> dict[str, Any]:
+        """``fakes``, one list for each metric, and the protocol; ready for JSON."""
+        return {
+            "fakes": list(self.fakes), **self.values, "protocol": self.protocol.as_dict(),
+        }  # fmt: skip
+
+
+class PartitionVote:
+    """A recommender that counts votes, so that a few fake accounts move little.
+
+    Every account votes for the items that it holds, with a weight between 0 and 1 by how alike it
+    is to the served user; or, with ``groups``, each group of accounts votes for N' items. The items
+    with most votes are shown. The user's own history is trusted, and so are the catalogue and the
+    settings.
+
+    Args:
+        pairs: what the accounts hold.
+        config: its settings; cap and damping must be set, see
+            :func:`robustcf.voting.choose`. None for the defaults, with a cap of 0.15
+            and a damping of 0.3.
+
+    Raises:
+        InputError: a setting has not been chosen, or does not suit the pairs.
+
+    Cost: for accounts, nothing before somebody is served; serving costs the pairs of all accounts
+    that share an item with the user.
+
+    Example:
+        >>> from robustcf.data import load
+        >>> split = load("demo")
+        >>> vote = PartitionVote(split.train, VoteConfig(cap=0.2, damping=0.5))
+        >>> certified = vote.certify(split, [0, 1], [10], part="valid")
+        >>> clean, attacked = certified["precision@10"]
+        >>> clean > attacked > 0
+        True
+    """
+
+    def __init__(self, pairs: Interactions, config: VoteConfig | None = None) -> None:
+        """Fit: for groups, their small models; for accounts, nothing."""
+        if len(pairs) == 0:
+            raise InputError("there are no pairs: nobody would vote")
+        if config is None:
+            config = VoteConfig(cap=FALLBACK_CAP, damping=FALLBACK_DAMPING)
+        if config.groups is None and (config.cap is None or config.damping is None):
+            raise InputError(
+                "cap and damping must be numbers, or be chosen on validation data first: "
+                "robustcf.voting.choose(split, config) gives settings that have them"
+            )
+        self.pairs, self.config = pairs, config
+        self.voters = Accounts(pairs, config) if config.groups is None else Groups(pairs, config)
+
+    def served(self, histories: csr_matrix, masked: npt.NDArray[np.bool_]) -> Served:
+        """What is voted for users with these histories; masked items may not be shown."""
+        voters = self.voters
+        if isinstance(voters, Accounts):
+            votes = voters.votes(histories)
+            return Served(voters.scores(votes), masked, voters, votes)
+        ballots = voters.ballots(histories, masked)
+        counted = np.zeros((len(ballots), self.pairs.n_items + 1))
+        rows = np.repeat(np.arange(len(ballots)), ballots.shape[1] * ballots.shape[2])
+        np.add.at(counted, (rows, ballots.ravel()), 1.0)  # -1, the padding, is the last column
+        return Served(counted[:, :-1], masked, voters, ballots)
+
+    def _blocks(self, users: Ids, seen: Interactions | None) -> Iterator[tuple[Ids, Served]]:
+        votes = (self.config.groups or 0) * self.config.votes
+        for block in blocks_of(users, self.pairs, votes):
+            masked = masked_rows(seen, block, self.pairs.n_items)
+            yield block, self.served(self.pairs.csr()[block], masked)
+
+    def rank(self, users: Ids, k: int, seen: Interactions | None) -> Ids:
+        """The k best items of each user, best first; those in ``seen`` are left out.
+
+        Example:
+            >>> pairs = Interactions.from_pairs([0, 0, 1, 1, 1], [0, 1, 0, 1, 2], 2, 4)[0]
+            >>> PartitionVote(pairs).rank(np.array([0]), 2, pairs).tolist()
+            [[2, 3]]
+        """
+        k = check_cutoff("k", k)
+        found = [served.top(k) for _, served in self._blocks(np.asarray(users), seen)]
+        return np.concatenate(found) if found else np.empty((0, k), dtype=np.int64)
+
+    def recommend(self, items: Sequence[int], k: int = 10) -> Ranked:
+        """The k best items and their scores, for somebody who has these items; none: popularity.
+
+        Example:
+            >>> pairs = Interactions.from_pairs([0, 0, 1, 1], [0, 1, 0, 2], 2, 3)[0]
+            >>> PartitionVote(pairs).recommend([1], k=1)[0]
+            [0]
+        """
+        ids = sorted(set(items))
+        if ids and (ids[0] < 0 or ids[-1] >= self.pairs.n_items):
+            raise InputError(f"item ids must be in [0, {self.pairs.n_items}), got {ids}")
+        one = Interactions.from_pairs([0] * len(ids), ids, 1, self.pairs.n_items)[0].csr()
+        served = self.served(one, one.toarray() > 0)
+        found = [int(item) for item in served.top(check_cutoff("k", k))[0] if item >= 0]
+        return found, served.scores[0, found].tolist()
+
+    def recommend_to(self, user: int, k: int, seen: Interactions | None) -> Ranked:
+        """The k best items and their scores for a user of the pairs, without those in ``seen``."""
+        _, served = next(self._blocks(np.array([user]), seen))
+        found = [int(item) for item in served.top(check_cutoff("k", k))[0] if item >= 0]
+        return found, served.scores[0, found].tolist()
+
+    def evaluate(
+        self,
+        split: Split,
+        ks: Sequence[int] = (10, 20),
+        *,
+        part: Part = "test",
+        mask: Sequence[str] | None = None,
+    ) -> MetricReport:
+        """Metrics of the rankings, see :func:`robustcf.metrics.evaluate.evaluate_rankings`."""
+        self._check(split)
+        return evaluate_rankings(self.rank, split, ks, part=part, mask=mask)
+
+    def certify(
+        self,
+        split: Split,
+        fakes: Sequence[int],
+        ks: Sequence[int] = (10, 20),
+        *,
+        part: Part = "test",
+        mask: Sequence[str] | None = None,
+        users: Ids | None = None,
+    ) -> CertifiedVotes:
+        """Lower bounds of all metrics with fake accounts, whoever makes them and with what.
+
+        Where every account votes, up to ``fakes`` accounts are added, with any items of the
+        catalogue. Where groups vote, as many accounts are added, altered or removed, but not the
+        served user's own. The proof is in :mod:`robustcf.certificates.votes`.
+
+        Args:
+            split: the data; the vote must have been fit on its pairs.
+            fakes: numbers of fake accounts, ascending; 0 gives the clean values.
+            ks: cutoffs.
+            part: the pairs that count.
+            mask: parts whose pairs are not candidates; None for the split's own protocol.
+            users: some of the users; None for all with a pair that counts.
+
+        Cost: one serving of all users; of accounts, also hits x items x log(fakes) comparisons.
+        """
+        self._check(split)
+        numbers, cutoffs = check_fakes(fakes), check_cutoffs(ks)
+        judged = judged_users(split, part, mask)
+        chosen = judged.users if users is None else np.asarray(users)
+        parts = [
+            certified_metrics(served, judged, block, numbers, cutoffs)
+            for block, served in self._blocks(chosen, judged.seen)
+        ]
+        per_user = {
+            name: np.stack(
+                [np.concatenate([each[n][name] for each in parts]) for n in range(len(numbers))]
+            )
+            for name in parts[0][0]
+        }
+        values = {name: [float(row.mean()) for row in rows] for name, rows in per_user.items()}
+        return CertifiedVotes(numbers, values, per_user, chosen, judged.protocol(cutoffs))
+
+    def _check(self, split: Split) -> None:
+        if (split.n_users, split.n_items) != (self.pairs.n_users, self.pairs.n_items):
+            raise InputError(
+                f"the vote is of {self.pairs.n_users} users x {self.pairs.n_items} items, "
+                f"{split.name} has {split.n_users} x {split.n_items}: they are different data"
+            )

@@ -1,0 +1,270 @@
+"""The vote as a recommender: against transcriptions of its definition, and its errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+
+import numpy as np
+import pytest
+
+from robustcf.data import Split, load
+from robustcf.data.interactions import Interactions
+from robustcf.errors import InputError
+from robustcf.voting import PartitionVote, VoteConfig, choose
+from robustcf.voting.accounts import FULL_VOTE
+from robustcf.voting.groups import Groups, group_of
+from tests.voting.helpers import ACCOUNTS, DAMPED, world
+
+SEEDS = [0, 1, 2]
+
+
+def naive_scores(train: np.ndarray, history: np.ndarray, config: VoteConfig) -> list[float]:
+    """Votes of accounts, as the documents define them, in plain Python."""
+    scores = []
+    for item in range(train.shape[1]):
+        total = 0
+        for voter in train:
+            if not voter[item]:
+                continue
+            a, b, common = int(history.sum()), int(voter.sum()), int((history * voter).sum())
+            if a == 0:
+                total += FULL_VOTE
+                continue
+            size = math.sqrt(a * b)
+            alike = common / size - config.excess * size / train.shape[1]
+            share = min(1.0, max(0.0, alike / config.cap))
+            total += round(FULL_VOTE * math.prod([share] * config.power))
+        scores.append(total * (config.prior + int(train[:, item].sum())) ** -config.damping)
+    return scores
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("config", [ACCOUNTS, DAMPED, VoteConfig(cap=0.3, damping=0.5)])
+def test_accounts_vote_as_defined(config, seed):
+    split = world(seed, n_users=20, n_items=9)
+    train = split.train.csr().toarray()
+    vote = PartitionVote(split.train, config)
+    for user in range(20):
+        ranked, scores = vote.recommend_to(user, 9, split.train)
+        naive = naive_scores(train, train[user], config)
+        order = [i for i in sorted(range(9), key=lambda i: (-naive[i], i)) if not train[user, i]]
+        assert scores == pytest.approx([naive[i] for i in ranked], rel=1e-12, abs=1e-9)
+        assert ranked == order
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("base", ["ridge", "knn"])
+def test_groups_vote_as_defined(base, seed):
+    config = VoteConfig(groups=4, votes=3, base=base, ridge=0.7, key="some key")
+    split = world(seed, n_users=20, n_items=9)
+    train = split.train.csr().toarray().astype(np.float64)
+    own = Groups(split.train, config)
+    for user in (0, 7):
+        masked = train[user] > 0
+        ballots = own.ballots(split.train.csr()[[user]], masked[None])[0]
+        for group in range(4):
+            X = train[own.members == group]
+            if base == "ridge":
+                ridge = 0.7 * max(1.0, X.sum(1).mean()) if len(X) else 1.0
+                inverse = np.linalg.inv(X @ X.T + ridge * np.eye(len(X)))
+                scores = train[user] @ X.T @ inverse @ X
+            else:
+                alike = (X @ train[user]) / np.sqrt(X.sum(1) * train[user].sum())
+                scores = alike @ X
+            scores[masked] = 0
+            voted = [i for i in ballots[group] if i >= 0]
+            assert (np.diff(scores[voted]) <= 1e-5).all()
+            assert (scores[voted] > 0).all()
+            left = np.setdiff1d(np.arange(9), voted)
+            if len(voted) == 3:
+                assert scores[left].max() <= scores[voted].min() + 1e-5
+            else:
+                assert (scores[left] <= 1e-5).all()
+
+
+def test_a_group_is_a_keyed_hash_of_the_label_alone():
+    labels = np.array(["7", "x", "é"])
+    secret = hashlib.blake2b(b"k", digest_size=32).digest()
+    expected = [
+        int.from_bytes(hashlib.blake2b(s.encode(), key=secret, digest_size=8).digest(), "big") % 5
+        for s in labels
+    ]
+    assert group_of(labels, 5, "k").tolist() == expected
+    assert group_of(labels[1:], 5, "k").tolist() == expected[1:]
+    many = np.arange(2000)
+    assert not np.array_equal(group_of(many, 5, "k"), group_of(many, 5, "l"))
+    assert np.bincount(group_of(many, 5, "k")).min() > 300
+
+
+@pytest.mark.parametrize("config", [DAMPED, VoteConfig(groups=6, votes=3)], ids=["one", "groups"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_blocks_do_not_change_a_bit(config, seed, monkeypatch):
+    split = world(seed, n_users=30, n_items=12)
+    vote = PartitionVote(split.train, config)
+
+    def everything():
+        report = vote.evaluate(split, (3, 5))
+        certified = vote.certify(split, [0, 1, 3], (3, 5))
+        return report.per_user, certified.per_user
+
+    whole = everything()
+    for size in (1, 40, 100):
+        monkeypatch.setattr("robustcf.voting.serving._BLOCK", size)
+        monkeypatch.setattr("robustcf.voting.groups._BLOCK", size)
+        for one, other in zip(whole, everything(), strict=True):
+            assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.1])
+def test_sparse_and_dense_counting_agree(share, monkeypatch):
+    split = world(5, n_users=30, n_items=12)
+    whole = PartitionVote(split.train, DAMPED).evaluate(split).per_user
+    monkeypatch.setattr("robustcf.voting.accounts._DENSE", share)
+    other = PartitionVote(split.train, DAMPED).evaluate(split).per_user
+    assert all(np.array_equal(whole[name], other[name]) for name in whole)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_certified_precision_by_the_rule_in_words(seed):
+    """r relevant items are certain if the (k - r + 1)-th best outsider cannot reach the r-th."""
+    split = world(seed, n_users=40, n_items=10)
+    vote = PartitionVote(split.train, ACCOUNTS)
+    certified = vote.certify(split, [1, 2, 3], (4,))
+    train, test = split.train.csr().toarray(), split.test.csr().toarray()
+    for at, fakes in enumerate((1, 2, 3)):
+        for place, user in enumerate(certified.users):
+            votes = naive_scores(train, train[user], ACCOUNTS)
+            places = {i: (votes[i], -i) for i in range(10) if not train[user, i]}
+            relevant = sorted((places[i] for i in places if test[user, i]), reverse=True)
+            raised = sorted(
+                ((v + fakes * FULL_VOTE, i) for i, (v, _) in places.items() if not test[user, i]),
+                key=lambda pair: (-pair[0], pair[1]),
+            )
+            kept = 0
+            for r in range(1, min(4, len(relevant)) + 1):
+                last = raised[4 - r] if len(raised) > 4 - r else None
+                mine = relevant[r - 1]
+                if last is None or (last[0], -last[1]) < mine:
+                    kept = r
+            assert certified.per_user["precision@4"][at][place] == kept / 4
+            hit = certified.per_user["hit_rate@4"][at][place]
+            assert hit == (kept > 0)
+
+
+def test_no_fakes_is_the_evaluation_and_more_fakes_never_help():
+    split = world(8, n_users=90, n_items=30)
+    for config in (VoteConfig(cap=0.2, damping=0.3), VoteConfig(groups=30, votes=8)):
+        vote = PartitionVote(split.train, config)
+        users = np.flatnonzero(split.test.user_degrees)[::2]
+        certified = vote.certify(split, [0, 1, 4, 40], (5, 10), users=users)
+        clean = vote.evaluate(split, (5, 10))
+        kept = np.isin(clean.users, users)
+        for name, rows in certified.per_user.items():
+            assert np.array_equal(rows[0], clean.per_user[name][kept])
+            assert (np.diff(rows, axis=0) <= 0).all()
+            assert certified[name] == [float(row.mean()) for row in rows]
+
+
+def test_somebody_without_a_history_sees_what_is_popular():
+    pairs = Interactions.from_pairs([0, 1, 2, 2], [3, 3, 1, 3], 4, 5)[0]
+    found, scores = PartitionVote(pairs, ACCOUNTS).recommend([], k=2)
+    assert found == [3, 1]
+    assert scores == [3.0 * FULL_VOTE, FULL_VOTE]
+    assert PartitionVote(pairs, ACCOUNTS).rank(np.array([3]), 2, pairs).tolist() == [[3, 1]]
+
+
+def test_a_new_user_is_served_like_one_with_the_same_history():
+    split = world(3, n_users=30, n_items=12)
+    for config in (DAMPED, VoteConfig(groups=6, votes=4)):
+        vote = PartitionVote(split.train, config)
+        for user in (0, 4, 9):
+            own = vote.recommend_to(user, 5, split.train)
+            assert vote.recommend(split.train.items_of(user).tolist(), 5) == own
+
+
+def test_lists_run_out_with_the_items():
+    pairs = Interactions.from_pairs([0, 0, 1], [0, 1, 2], 2, 3)[0]
+    assert PartitionVote(pairs, ACCOUNTS).rank(np.array([0]), 5, pairs).tolist() == [[2, -1, -1]]
+
+
+@pytest.mark.slow
+def test_settings_are_chosen_on_valid_alone_and_repeat():
+    split = load("demo")
+    chosen = choose(split, VoteConfig(cap=0.2))
+    assert chosen.fakes == 10
+    assert [trial["damping"] for trial in chosen.trials] == [0.0, 0.3, 0.5]
+    best = max(chosen.trials, key=lambda trial: trial["clean"] + trial["certified"] / 2)
+    assert (chosen.config.cap, chosen.config.damping) == (0.2, best["damping"])
+    assert choose(split, VoteConfig(cap=0.2)).trials == chosen.trials
+    other = dataclasses.replace(split, test=split.test.take(np.arange(10)))
+    assert choose(other, VoteConfig(cap=0.2)).trials == chosen.trials
+    # A trial is what the vote of these settings has on these users.
+    rng_users = choose.__globals__["stream"](0, "vote users").choice(2000, 500, replace=False)
+    vote = PartitionVote(split.train, VoteConfig(cap=0.2, damping=0.3))
+    found = vote.certify(split, [0, 10], [10], part="valid", users=np.sort(rng_users))
+    trial = chosen.trials[1]
+    assert found["precision@10"] == pytest.approx([trial["clean"], trial["certified"]])
+
+
+def test_without_valid_or_with_groups_nothing_is_chosen():
+    split = world(0)
+    filled = choose(split).config
+    assert (filled.cap, filled.damping) == (0.15, 0.3)
+    assert choose(split, VoteConfig(damping=0.1)).config.damping == 0.1
+    assert choose(split, VoteConfig(groups=2)).config == VoteConfig(groups=2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"groups": 0}, "groups must be an integer"),
+        ({"cap": 0.0}, "cap must be a number from 0.001 to 1"),
+        ({"cap": 2.0}, "cap must be a number"),
+        ({"cap": math.nan}, "cap must be a finite number"),
+        ({"power": 65}, "power"),
+        ({"damping": 1.0}, "the proof would not hold"),
+        ({"prior": 0.5}, "prior must be a number from 1"),
+        ({"ridge": 0.0}, "ridge must be a number"),
+        ({"base": "mine"}, "base"),
+        ({"refit": "maybe"}, "refit"),
+        ({"key": 3}, "key must be a text"),
+        ({"fakes": 0}, "fakes"),
+        ({"votes": 0}, "votes"),
+    ],
+)
+def test_settings_are_checked(settings, words):
+    with pytest.raises(InputError, match=words):
+        VoteConfig(**settings)
+
+
+def test_what_does_not_fit_is_an_error(monkeypatch):
+    split = world(0)
+    with pytest.raises(InputError, match="from 1 to the number of users, 12, got 13"):
+        PartitionVote(split.train, VoteConfig(groups=13))
+    with pytest.raises(InputError, match="be chosen on validation data first"):
+        PartitionVote(split.train, VoteConfig())
+    with pytest.raises(InputError, match="nobody would vote"):
+        PartitionVote(split.train.take(np.zeros(len(split.train), dtype=bool)))
+    vote = PartitionVote(split.train, ACCOUNTS)
+    with pytest.raises(InputError, match="they are different data"):
+        vote.evaluate(world(0, n_items=7))
+    with pytest.raises(InputError, match="item ids"):
+        vote.recommend([6])
+    with pytest.raises(InputError, match="there are ndcg@10"):
+        vote.certify(split, [0])["auc"]
+    with pytest.raises(InputError, match="ascending"):
+        vote.certify(split, [2, 1])
+    monkeypatch.setattr("robustcf.voting.groups._MOST_MEMBERS", 3)
+    with pytest.raises(InputError, match="take more groups"):
+        PartitionVote(split.train, VoteConfig(groups=1))
+
+
+def test_a_choice_without_a_single_hit_falls_back():
+    train = np.array([[1, 0, 0, 0] + [0] * 40] * 3)
+    valid = np.zeros_like(train)
+    valid[:, 43] = 1
+    chosen = choose(Split.from_csr(train, valid=valid))
+    assert len(chosen.trials) == 30
+    assert (chosen.config.cap, chosen.config.damping) == (0.15, 0.3)
