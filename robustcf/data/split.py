@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from robustcf.data.interactions import Interactions, Labels, same_ids
+from robustcf.data.interactions import Interactions, Labels, same_ids, user_ranges
 from robustcf.errors import DataError
 
 ValidSource = Literal["published", "carved", "none"]
@@ -195,8 +195,9 @@ class Split:
         digest = hashlib.sha256(f"{self.n_users},{self.n_items}".encode())
         for part in (self.train, self.valid, self.test):
             digest.update(f";{len(part)};".encode())
-            digest.update(part.users.astype("<i4", copy=False).tobytes())
-            digest.update(part.items.astype("<i4", copy=False).tobytes())
+            for column in (part.users, part.items):
+                # Hashed where it is: bytes of it would be a copy.
+                digest.update(np.ascontiguousarray(column, dtype="<i4").data)
         return digest.hexdigest()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -213,20 +214,39 @@ class Split:
 def _disjoint(name: str, left: str, a: Interactions, right: str, b: Interactions) -> None:
     if len(a) == 0 or len(b) == 0:
         return
-    n_items = max(a.n_items, 1)
-    keys_a = a.users.astype(np.int64) * n_items + a.items
-    keys_b = b.users.astype(np.int64) * n_items + b.items
-    # Both are sorted, so looking the smaller up in the larger beats a set intersection.
-    small, large = (keys_a, keys_b) if len(keys_a) < len(keys_b) else (keys_b, keys_a)
-    places = np.minimum(np.searchsorted(large, small), len(large) - 1)
-    shared = small[large[places] == small]
-    if len(shared):
-        user, item = divmod(int(shared[0]), n_items)
+    count, first = shared_pairs(a, b)
+    if first is not None:
+        user, item = first
         raise DataError(
-            f"{name}: {len(shared)} pairs are in both {left} and {right}, the first is user "
+            f"{name}: {count} pairs are in both {left} and {right}, the first is user "
             f"{_label_of(a.user_labels, user)}, item {_label_of(a.item_labels, item)}; "
             "remove them from one of the two"
         )
+
+
+def shared_pairs(a: Interactions, b: Interactions) -> tuple[int, tuple[int, int] | None]:
+    """How many pairs two sets of the same ids have in common, and the first of them.
+
+    Cost: one look at both; memory of a block of users.
+    """
+    n_items, count = max(a.n_items, 1), 0
+    first: tuple[int, int] | None = None
+    for start, stop in user_ranges(a.indptr):
+        keys = []
+        for pairs in (a, b):
+            rows, items = pairs.rows(np.arange(start, stop))
+            keys.append(rows * n_items + items)
+        # Both are sorted, so looking the smaller up in the larger beats a set intersection.
+        small, large = sorted(keys, key=len)
+        if len(small) == 0:
+            continue
+        places = np.minimum(np.searchsorted(large, small), len(large) - 1)
+        shared = small[large[places] == small]
+        count += len(shared)
+        if first is None and len(shared):
+            row, item = divmod(int(shared[0]), n_items)
+            first = start + row, item
+    return count, first
 
 
 def _label_of(labels: Labels | None, index: int) -> str:

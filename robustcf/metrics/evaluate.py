@@ -246,8 +246,12 @@ def hits_of(
     if len(relevant) == 0:
         return np.zeros(top.shape, dtype=bool)
     stride = relevant.n_items + 1  # a place below every item, for the padding
-    keys = relevant.users.astype(np.int64) * stride + relevant.items + 1
-    wanted = users[:, None] * stride + top + 1
+    # Of these users alone: all pairs of a large set are more than there is memory for.
+    rows, items = relevant.rows(users)
+    if len(rows) == 0:
+        return np.zeros(top.shape, dtype=bool)
+    keys = rows * stride + items + 1
+    wanted = np.arange(len(users))[:, None] * stride + top + 1
     places = np.minimum(np.searchsorted(keys, wanted.ravel()), len(keys) - 1)
     found: npt.NDArray[np.bool_] = (keys[places] == wanted.ravel()).reshape(top.shape)
     return found
