@@ -209,6 +209,11 @@ def _report(run: Any) -> Report:
     return Report(result, _text(result, run))
 
 
+def _sampled(protocol: dict[str, Any]) -> str:
+    known = protocol.get("sampled_from")
+    return f", a sample of {known:,}" if known else ""
+
+
 def _text(result: dict[str, Any], run: Any) -> str:
     lines = []
     for part in ("test", "valid"):
@@ -221,7 +226,7 @@ def _text(result: dict[str, Any], run: Any) -> str:
         lines.append(f"{part:6}" + "  ".join(f"{name} {values[name]:.4f}" for name in shown))
         lines.append(
             f"      ({protocol['dataset']}: full ranking, {masked} masked, "
-            f"{protocol['n_users']:,} users)"
+            f"{protocol['n_users']:,} users{_sampled(protocol)})"
         )
     lines.append(
         f"{counted(result['epochs'], 'epoch')} in {result['train_seconds']:.1f} s, fit on "

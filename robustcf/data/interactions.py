@@ -514,7 +514,16 @@ def _column(
 
 
 def _labels(kind: str, values: Labels | None, count: int) -> Labels | None:
-    if values is None or _checked_labels.get(id(values)) is values:
+    return None if values is None else checked_labels(kind, values, count)
+
+
+def checked_labels(kind: str, values: Labels, count: int) -> Labels:
+    """Labels as a frozen array of integers or text, no two alike.
+
+    Raises:
+        DataError: they are of another kind or number, or one is there twice.
+    """
+    if _checked_labels.get(id(values)) is values:
         return values
     array = np.array(values)
     if array.dtype.kind == "O" and all(isinstance(label, str) for label in array.flat):

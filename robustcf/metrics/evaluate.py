@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf.data.interactions import Interactions
-from robustcf.data.split import Split
+from robustcf.data.split import EvaluationProtocol, Split
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics import ranking
@@ -42,6 +42,8 @@ class Protocol:
         n_users_left_out: users without one.
         n_items: size of the catalogue; every item that is not masked is ranked.
         capped: cutoffs beyond the catalogue; they count all its items.
+        sampled_from: the users with a relevant pair, where those evaluated are a sample of them.
+        sample_seed: of that sample.
     """
 
     dataset: str
@@ -51,15 +53,26 @@ class Protocol:
     n_users_left_out: int
     n_items: int
     capped: tuple[int, ...] = ()
+    sampled_from: int | None = None
+    sample_seed: int = 0
 
     def __str__(self) -> str:
         masked = " and ".join(self.masked) or "nothing"
         left_out = f" ({self.n_users_left_out:,} without are left out)"
         return (
             f"{self.dataset}, {self.part}: all {self.n_items:,} items ranked, pairs of {masked} "
-            f"masked, mean over the {self.n_users:,} users with a {self.part} item"
+            f"masked, mean over {self._users_words} with a {self.part} item"
             f"{left_out if self.n_users_left_out else ''}, ties to the lower item id"
             f"{self._capped_words}"
+        )
+
+    @property
+    def _users_words(self) -> str:
+        if self.sampled_from is None:
+            return f"the {self.n_users:,} users"
+        return (
+            f"a sample of {self.n_users:,} (seed {self.sample_seed}) of the "
+            f"{self.sampled_from:,} users"
         )
 
     @property
@@ -81,7 +94,14 @@ class Protocol:
             "n_users_left_out": self.n_users_left_out,
             "n_items": self.n_items,
             **({"capped": list(self.capped)} if self.capped else {}),
+            **self._sample,
         }
+
+    @property
+    def _sample(self) -> dict[str, int]:
+        if self.sampled_from is None:
+            return {}
+        return {"sampled_from": self.sampled_from, "sample_seed": self.sample_seed}
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +163,8 @@ def evaluate(
 ) -> MetricReport:
     """Rank the whole catalogue for every user and compare with the held-out pairs.
 
-    Population: users with at least one pair in ``part``; the others are left out and counted.
+    Population: users with at least one pair in ``part``; the others are left out and counted. Where
+    the split's protocol names a number of users, a seeded sample of so many of them.
     Denominators are those of :mod:`robustcf.metrics.ranking`. Ties go to the lower item id.
     The result is the same, to the bit, for every block size and number of threads.
 
@@ -179,9 +200,11 @@ def evaluate(
     check_same_data(factors, split)
     masked = split.masked(part) if mask is None else tuple(mask)
     relevant: Interactions = getattr(split, part)
-    users = np.flatnonzero(relevant.user_degrees).astype(np.int64)
-    if len(users) == 0:
+    judged = np.flatnonzero(relevant.user_degrees).astype(np.int64)
+    if len(judged) == 0:
         raise InputError(f"{split.name} has no {part} pairs: there is nothing to evaluate on")
+    how = split.protocol or EvaluationProtocol()
+    users = how.sample(judged, split.n_users)
     seen = masked_pairs(split, part, masked)
     shown = {k: np.zeros(split.n_items, dtype=bool) for k in cutoffs}
     parts: list[dict[str, npt.NDArray[np.float64]]] = []
@@ -198,9 +221,11 @@ def evaluate(
         part,
         masked,
         len(users),
-        split.n_users - len(users),
+        split.n_users - len(judged),
         split.n_items,
         tuple(k for k in cutoffs if k > split.n_items),
+        sampled_from=len(judged) if len(users) < len(judged) else None,
+        sample_seed=how.seed if len(users) < len(judged) else 0,
     )
     return MetricReport(values, per_user, users, protocol)
 
