@@ -115,7 +115,7 @@ def prepare(source: str, out: str, **options: Any) -> Report:
     in quotes, or a remote path such as s3://... . The folder that is made is used like a file:
     train --dataset DIR. Needs the extra 'large'.
     """
-    from robustcf.data.prepare import prepare as make
+    from robustcf.data.preparing import prepare as make
 
     made = make(source, out, **options)
     facts = made.manifest

@@ -102,7 +102,7 @@ def find_collection(source: str) -> Collection:
     )
     known = [(file, size) for file, size in pairs if kind_of(Path(file)) in KINDS]
     if not known:
-        others = f"; it holds {listed([f for f, _ in pairs])}" if pairs else ""
+        others = f"; it holds {listed([_below(f, base) for f, _ in pairs])}" if pairs else ""
         raise DataError(
             f"{source}: expected files that end in {', '.join(KINDS)} (text also with .gz), found "
             f"none{others}"
