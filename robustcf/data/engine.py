@@ -74,7 +74,7 @@ class Engine:
         """Open the files, look at every column, number the labels."""
         if memory < LEAST_MEMORY:
             raise InputError(
-                f"memory must be at least {LEAST_MEMORY / 1e9:.1f} GB, got {memory / 1e9:.1f}"
+                f"memory must be at least {LEAST_MEMORY / 2**30:.1f} GB, got {memory / 2**30:.1f}"
             )
         try:
             import duckdb

@@ -167,7 +167,7 @@ def _check_disk(folder: Path, engine: Engine, shards: int) -> None:
 
 def _to_disk(folder: Path) -> None:
     """See that the files are on the disk before their folder gets its name."""
-    for path in folder.iterdir():
+    for path in sorted(folder.iterdir()):
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)

@@ -428,7 +428,7 @@ def test_ids_of_other_types_are_refused(column, message, tmp_path):
         (dict(valid_ratio=1.0), "between 0 and 1, got 1.0"),
         (dict(split="by magic"), "split must be one of"),
         (dict(eval_users=0), "eval_users must be"),
-        (dict(memory=1), "memory must be at least 1.6 GB"),
+        (dict(memory=1), "memory must be at least 1.5 GB"),
         (dict(user_col="who"), "has no column 'who'"),
         (dict(threads=0), "threads must be"),
     ],
