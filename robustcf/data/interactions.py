@@ -285,16 +285,9 @@ class Interactions:
             >>> pairs.csr_of(np.array([1])).toarray()
             array([[1., 1., 0.]], dtype=float32)
         """
-        from scipy.sparse import csr_matrix
-
         _, items = self.rows(users)
         ends = np.concatenate(([0], np.cumsum(self.user_degrees[users])))
-        matrix: csr_matrix = csr_matrix(
-            (np.ones(len(items), dtype=np.float32), items, ends), shape=(len(users), self.n_items)
-        )
-        matrix.has_sorted_indices = True
-        matrix.has_canonical_format = True
-        return matrix
+        return csr_over(np.ones(len(items), dtype=np.float32), items, ends, self.n_items)
 
     def between(self, start: int, stop: int) -> Interactions:
         """The pairs of users ``start`` to ``stop - 1``, numbered from 0; items keep their numbers.
@@ -331,15 +324,9 @@ class Interactions:
 
     @cached_property
     def _csr(self) -> csr_matrix:
-        from scipy.sparse import csr_matrix
-
-        matrix = csr_matrix(
-            (np.ones(len(self), dtype=np.float32), self.items, self.indptr),
-            shape=(self.n_users, self.n_items),
-        )
+        ones = np.ones(len(self), dtype=np.float32)
+        matrix = csr_over(ones, self.items, self.indptr, self.n_items)
         matrix.data.flags.writeable = False
-        matrix.has_sorted_indices = True
-        matrix.has_canonical_format = True
         return matrix
 
     def take(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Interactions:
@@ -400,6 +387,29 @@ def user_ranges(
         stop = min(max(stop, start + 1), n_users)
         yield start, stop
         start = stop
+
+
+def csr_over(
+    values: npt.NDArray[np.float32], items: Ids, indptr: npt.NDArray[np.int64], n_items: int
+) -> csr_matrix:
+    """A matrix over the very arrays of sorted pairs: scipy copies a part of a larger array.
+
+    Example:
+        >>> items = np.arange(10, dtype=np.int32)[2:4]
+        >>> matrix = csr_over(np.ones(2, dtype=np.float32), items, np.array([0, 1, 2]), 5)
+        >>> matrix.indices is items, matrix.toarray().tolist()
+        (True, [[0.0, 0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0, 0.0]])
+    """
+    from scipy.sparse import csr_matrix
+
+    matrix: csr_matrix = csr_matrix((len(indptr) - 1, n_items), dtype=np.float32)
+    # Both of one type, as scipy's products need them.
+    index = np.int32 if max(len(items), n_items) <= _MAX_ID else np.int64
+    matrix.data, matrix.indices = values, items.astype(index, copy=False)
+    matrix.indptr = indptr.astype(index, copy=False)
+    matrix.has_sorted_indices = True
+    matrix.has_canonical_format = True
+    return matrix
 
 
 def one_of_each(
