@@ -402,7 +402,8 @@ def csr_over(
     """
     from scipy.sparse import csr_matrix
 
-    matrix: csr_matrix = csr_matrix((len(indptr) - 1, n_items), dtype=np.float32)
+    shape: Any = (len(indptr) - 1, n_items)
+    matrix: csr_matrix = csr_matrix(shape, dtype=np.float32)
     # Both of one type, as scipy's products need them.
     index = np.int32 if max(len(items), n_items) <= _MAX_ID else np.int64
     matrix.data, matrix.indices = values, items.astype(index, copy=False)
