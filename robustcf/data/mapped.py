@@ -137,6 +137,10 @@ class MappedInteractions(Interactions):
     def _column(self, name: str) -> npt.NDArray[Any] | None:
         return self._columns.column(name, int(self._places[0]), int(self._places[-1]))
 
+    def has(self, name: str) -> bool:
+        """Whether there is a column of this name."""
+        return self._columns.column(name, int(self._places[0]), int(self._places[0])) is not None
+
     @cached_property
     def indptr(self) -> npt.NDArray[np.int64]:
         """See :attr:`Interactions.indptr`."""
@@ -246,42 +250,27 @@ class MergedInteractions(MappedInteractions):
     def __init__(self, left: MappedInteractions, right: MappedInteractions) -> None:
         """Keep both."""
         object.__setattr__(self, "_both", (left, right))
+        object.__setattr__(self, "_merged", {})
         super().__init__(self, left.indptr + right.indptr, left.n_items)
         object.__setattr__(self, "_labels", left._labels)
 
     _both: tuple[MappedInteractions, MappedInteractions]
+    _merged: dict[str, npt.NDArray[Any] | None]
 
-    @cached_property
-    def _merged(self) -> dict[str, npt.NDArray[Any] | None]:
-        """All columns."""
-        names = [
-            name
-            for name, attribute in (("time", "timestamps"), ("weight", "weights"))
-            if all(getattr(part, attribute) is not None for part in self._both)
-        ]
-        found: dict[str, npt.NDArray[Any] | None] = {"time": None, "weight": None}
-        for name in ("user", "item", *names):
-            found[name] = joined(
-                (block[name] for block in self._blocks((name,))), COLUMNS[name], len(self)
-            )
-        return found
-
-    def _blocks(self, names: tuple[str, ...]) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """The columns of a block of users after another."""
+    def _blocks(self, name: str) -> Iterator[npt.NDArray[Any]]:
+        """A column, one block of users after another."""
         for start, stop in user_ranges(self.indptr):
             rows, items, order = self._rows(np.arange(start, stop))
-            block: dict[str, npt.NDArray[Any]] = {}
-            if "user" in names:
-                block["user"] = (rows + start).astype(np.int32)
-            if "item" in names:
-                block["item"] = items
-            for name in set(names) & {"time", "weight"}:
+            if name == "user":
+                yield (rows + start).astype(np.int32)
+            elif name == "item":
+                yield items
+            else:
                 parts = [
                     part._columns.column(name, int(part._places[start]), int(part._places[stop]))
                     for part in self._both
                 ]
-                block[name] = np.concatenate([part for part in parts if part is not None])[order]
-            yield block
+                yield np.concatenate([part for part in parts if part is not None])[order]
 
     def _rows(
         self, users: npt.NDArray[np.integer[Any]]
@@ -307,7 +296,11 @@ class MergedInteractions(MappedInteractions):
         return self.rows(np.array([user]))[1]
 
     def column(self, name: str, start: int, stop: int) -> npt.NDArray[Any] | None:
-        """A column of the whole."""
+        """A column of the whole; merged when it is first asked for, each by itself."""
+        if name not in self._merged:
+            there = name in ("user", "item") or all(part.has(name) for part in self._both)
+            blocks = self._blocks(name)
+            self._merged[name] = joined(blocks, COLUMNS[name], len(self)) if there else None
         found = self._merged[name]
         return None if found is None else found[start:stop]
 
@@ -336,31 +329,28 @@ def joined(
         [0, 1, 0, 1, 2]
     """
     wanted = np.dtype(dtype)
+    parts = (np.ascontiguousarray(block, dtype=wanted) for block in blocks)
+    if count * wanted.itemsize <= _SMALL_BYTES:
+        array = np.concatenate([np.empty(0, dtype=wanted), *parts])
+    else:
+        array = _in_a_file(parts, wanted)
+    if len(array) != count:
+        raise DataError(f"expected {count:,} pairs, got {len(array):,}: a file is damaged")
+    array.flags.writeable = False
+    return array
+
+
+def _in_a_file(parts: Iterator[npt.NDArray[Any]], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     try:
         with tempfile.TemporaryFile() as file:
-            parts: list[npt.NDArray[Any]] = []
-            small, done = count * wanted.itemsize <= _SMALL_BYTES, 0
-            for block in blocks:
-                done += len(block)
-                part = np.ascontiguousarray(block, dtype=wanted)
-                if small:
-                    parts.append(part)
-                else:
-                    # Written, not mapped for writing: a full disk is then an error and no signal.
-                    file.write(part.data)
-            if done != count:
-                raise DataError(f"expected {count:,} pairs, got {done:,}: a file is damaged")
-            if small:
-                array = np.concatenate([np.empty(0, dtype=wanted), *parts])
-            else:
-                file.flush()
-                array = np.asarray(np.memmap(file, dtype=wanted, mode="r", shape=(count,)))
+            for part in parts:
+                # Written, not mapped for writing: a full disk is then an error and no signal.
+                file.write(part.data)
+            file.flush()
+            return np.asarray(np.memmap(file, dtype=dtype, mode="r"))
     except OSError as error:
-        size = count * wanted.itemsize / 1e9
         raise WriteError(
-            f"{tempfile.gettempdir()} cannot take {size:,.1f} GB of pairs "
+            f"{tempfile.gettempdir()} cannot take the pairs that are put together there "
             f"({os.strerror(error.errno) if error.errno else error}): set TMPDIR to a folder on a "
             "disk with room"
         ) from error
-    array.flags.writeable = False
-    return array

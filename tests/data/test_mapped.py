@@ -112,7 +112,9 @@ def test_two_sets_are_one_to_whoever_looks(seed, most, monkeypatch):
     for found, expected in zip(both.rows(users), oracle.rows(users), strict=True):
         np.testing.assert_array_equal(found, expected)
     assert both.items_of(2).tolist() == np.flatnonzero(dense[2]).tolist()
-    assert "_merged" not in vars(both), "the whole was put together for a few users"
+    assert not both._merged, "the whole was put together for a few users"
+    both.item_degrees  # noqa: B018
+    assert set(both._merged) == {"item"}, "a column was put together that nobody asked for"
     assert both == oracle
     assert both.between(4, 9) == oracle.between(4, 9)
     assert both.csr_of(users).toarray().tolist() == dense[users].astype(float).tolist()
