@@ -147,31 +147,42 @@ def duckdb(given: argparse.Namespace) -> None:
         ),
     )
 
-    def core() -> None:
-        before = -1
-        users, items = f"select k // {n} as id from pairs", f"select k % {n} as id from pairs"
-        while True:
+    def core() -> str:
+        table = "pairs"
+        before = int(run(f"select count(*) from {table}")[0][0])
+        for number in range(1000):
             enough = f"group by 1 having count(*) >= {_CORE}"
-            run(f"create or replace table good_users as {users} {enough}")
-            run(f"create or replace table good_items as {items} {enough}")
-            kept = (
-                f"pairs where k // {n} in (select id from good_users) "
-                f"and k % {n} in (select id from good_items)"
+            run(f"create or replace table good_users as select k // {n} as u from {table} {enough}")
+            of_users = f"k // {n} in (select u from good_users)"
+            run(
+                f"create or replace table good_items as select k % {n} as i from {table} "
+                f"where {of_users} {enough}"
             )
+            kept = f"{table} where {of_users} and k % {n} in (select i from good_items)"
             left = int(run(f"select count(*) from {kept}")[0][0])
-            if left in (before, int(run("select count(*) from pairs")[0][0])):
-                return
-            run(f"create or replace table pairs as select * from {kept}")
-            before = left
+            if left == before:
+                break
+            other = f"core{number % 2}"
+            run(f"create or replace table {other} as select * from {kept}")
+            table, before = other, left
+        return table
 
-    timed("10-core", core)
-    target = given.out / "sorted.parquet"
+    table = timed("10-core", core)
+    parts, target = given.out / "parts.parquet", given.out / "sorted.parquet"
     timed(
-        "split and sort",
+        "split",
         lambda: run(
-            f"copy (select k, t, row_number() over (partition by k // {n} order by hash(k)) "
-            f"<= round(0.1 * count(*) over (partition by k // {n})) as held from pairs order by k) "
-            f"to '{target}'"
+            f"copy (select (k // {n})::int as u, (k % {n})::int as i, t, "
+            f"row_number() over (partition by k // {n} order by hash(k)) as rank, "
+            f"count(*) over (partition by k // {n}) as n from {table}) to '{parts}'"
+        ),
+    )
+    timed(
+        "sort",
+        lambda: run(
+            "copy (select u, i, t, case when rank <= round(n * 0.1) then 2 "
+            "when rank <= round(n * 0.19) then 1 else 0 end as part "
+            f"from '{parts}' order by u, i) to '{target}'"
         ),
     )
 
