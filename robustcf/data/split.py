@@ -66,7 +66,7 @@ class EvaluationProtocol:
         Example:
             >>> protocol = EvaluationProtocol(users=2)
             >>> [protocol.sample(np.arange(n), 10).tolist() for n in (10, 1)]
-            [[4, 6], [0]]
+            [[3, 4], [0]]
         """
         if self.users is None or len(users) <= self.users:
             return users
