@@ -80,7 +80,7 @@ def info(name: str, seed: int, data: dict[str, Any]) -> Report:
     prepared = manifest_of(Path(name).expanduser()) if find(name) is None else None
     split = load(name, seed=seed, **{**data, "download": data["download"] is not False})
     if prepared is not None:
-        check_prepared(prepared)
+        split = check_prepared(prepared)  # all of it, where load looks at what is asked for
     facts = _facts(split, find(name))
     return Report(facts, _describe(split, facts))
 

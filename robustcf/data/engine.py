@@ -237,15 +237,16 @@ class Engine:
         expression = self._rating() if role == "rating" else self._time()
         if expression is not None:
             return expression
-        column = self.roles.names[role]
+        # Columns of text have no names here but their places.
+        parquet = self.collection.kind == ".parquet"
+        column = repr(self.roles.names[role]) if parquet else f"of the {role}"
         wanted = (
             "numbers of a magnitude below 3.4e38"
             if role == "rating"
             else "numbers, or ISO dates such as 2024-05-01 12:30"
         )
-        named = column if not (column or "").startswith("c") else f"of the {role}"
         problem = (
-            f"{self.collection.source}: the column {named} must hold {wanted} in every row, and "
+            f"{self.collection.source}: the column {column} must hold {wanted} in every row, and "
             "does not"
         )
         if getattr(self.asked, role) is not None:

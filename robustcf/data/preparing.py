@@ -126,7 +126,7 @@ def prepare(
             scratch.mkdir()
             engine = Engine(collection, roles, columns, scratch, memory=memory, threads=threads)
             with closing(engine):
-                _check_disk(fresh, engine, shards)
+                _check_disk(fresh, engine)
                 rows = _Found(scratch, collection, engine, min_rating)
                 kept = _Kept(rows, k_core)
                 labels = _write_labels(fresh, engine, kept)
@@ -152,7 +152,7 @@ def _free_place(out: Path) -> Path:
     return place
 
 
-def _check_disk(folder: Path, engine: Engine, shards: int) -> None:
+def _check_disk(folder: Path, engine: Engine) -> None:
     """Raise before the long work where the disk is surely too small for it."""
     width = 8 + 8 * bool(engine.values["time"]) + 4 * bool(engine.values["rating"])
     needed = engine.rows * (2 * width + _SORT_BYTES)
