@@ -130,3 +130,16 @@ def test_empty_factors_are_factors() -> None:
     factors = Factors(np.zeros((0, 3)), np.zeros((4, 3)))
     assert (factors.n_users, factors.n_items, factors.dim) == (0, 4, 3)
     factors.check_finite()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_finite_is_found_and_sums_that_overflow_are_none(dtype, bad):
+    largest = torch.finfo(dtype).max
+    users = torch.full((4, 3), largest, dtype=dtype)
+    Factors(users, -users).check_finite()
+    spoilt = users.clone()
+    spoilt[2, 1] = bad
+    for pair in (Factors(spoilt, users), Factors(users, spoilt)):
+        with pytest.raises(InputError, match=f"got {bad} in row 2"):
+            pair.check_finite()

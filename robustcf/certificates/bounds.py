@@ -37,7 +37,7 @@ from robustcf.certificates.search import Ids, Items, smallest_radii
 from robustcf.data.interactions import Interactions
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import per_user_metrics, user_blocks
-from robustcf.metrics.topk import rows_of, top_items
+from robustcf.metrics.topk import top_items
 from robustcf.support.checks import check_choice
 
 BOUNDS: Mapping[str, Radius] = {"tight": tight_radius, "plain": plain_radius}
@@ -93,7 +93,7 @@ def certified_metrics(
     # Of every relevant item all radii are kept that count: in blocks, for long lists.
     most = int(relevant.user_degrees[users].max(initial=1))
     for block in user_blocks(users, most * length):
-        rows, items = rows_of(relevant, block)
+        rows, items = relevant.rows(block)
         own = Items(rows, items.astype(np.int64))
         radii = smallest_radii(
             factors, budgets, radius, block, own, seen, length, sizes[-1], fixed

@@ -18,7 +18,7 @@ from torch import Tensor
 from robustcf.certificates.radius import Budgets, Radius
 from robustcf.data.interactions import Interactions
 from robustcf.factors import Factors
-from robustcf.metrics.topk import BLOCK_BYTES, rows_of
+from robustcf.metrics.topk import BLOCK_BYTES
 
 # Where rounding may have changed a squared distance by a millionth, it is computed again.
 _CLOSE = 1e6
@@ -129,7 +129,7 @@ class _Search:
             # Twice the rounding of a gap, for the clean and for the attacked ranking.
             own = own - 4 * self.rounding * whole[rows]
         if seen is not None:
-            seen_rows, seen_items = rows_of(seen, users)
+            seen_rows, seen_items = seen.rows(users)
             scores[torch.from_numpy(seen_rows), torch.from_numpy(seen_items).long()] = -torch.inf
         scores[rows, items] = -torch.inf
 

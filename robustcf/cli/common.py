@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import sys
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -234,6 +235,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[i
 
 
 _SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
+eval_users_option = click.option(
+    "--eval-users",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Evaluate on a seeded sample of N users (default: all, or as a prepared set says).",
+)
 _DATA_OPTIONS: tuple[Callable[[Command], Command], ...] = (
     click.option("--data-dir", metavar="DIR", help="Look here first, and download to here."),
     click.option(
@@ -261,10 +268,11 @@ _DATA_OPTIONS: tuple[Callable[[Command], Command], ...] = (
     click.option("--valid-ratio", type=_SHARE, help="Own data: share for valid (default 0.1)."),
     click.option("--valid-file", metavar="FILE", help="Own data: a file for valid."),
     click.option("--test-file", metavar="FILE", help="Own data: a file for test."),
+    eval_users_option,
 )
 _DATA_NAMES = (
     *("data_dir", "download", "user_col", "item_col", "rating_col", "time_col", "min_rating"),
-    *("k_core", "split", "test_ratio", "valid_ratio", "valid_file", "test_file"),
+    *("k_core", "split", "test_ratio", "valid_ratio", "valid_file", "test_file", "eval_users"),
 )
 
 
@@ -282,6 +290,31 @@ def data_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_DATA_OPTIONS):
         command = option(command)
     return command
+
+
+def own_table_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add those options of ``robustcf.data.load`` that say how a table is read and split."""
+    places = ("data_dir", "download", "valid_file", "test_file")
+    for name, option in reversed(list(zip(_DATA_NAMES, _DATA_OPTIONS, strict=True))):
+        if name not in places:
+            function = option(function)
+    return function
+
+
+class Bytes(click.ParamType):  # type: ignore[type-arg]
+    """An amount of memory: ``4GB``, ``1500MB`` or a number of bytes."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """As a number of bytes; GB are those of 2**30."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([KMGT]?)i?B?", str(value), re.IGNORECASE)
+        if match is None:
+            self.fail(f"{value!r} is no amount of memory such as 4GB or 1500MB", param, ctx)
+        power = " KMGT".index(match.group(2).upper() or " ")
+        return int(float(match.group(1)) * 1024**power)
 
 
 budget_option = click.option(
@@ -452,11 +485,14 @@ def load_arguments(
 ) -> tuple[str, dict[str, Any]]:
     """The arguments of ``robustcf.data.load`` from what was typed: paths that stay valid."""
     from robustcf.data.catalog import find
+    from robustcf.data.layout import manifest_of
 
     options = {"download": True} | {k: value for k, value in data.items() if value is not None}
     options["seed"] = split_seed
     if find(dataset) is None and os.path.exists(os.path.expanduser(dataset)):
         dataset = os.path.abspath(os.path.expanduser(dataset))
+        # The manifest has the checksums of a prepared set, and a run that of the manifest.
+        dataset = os.fspath(manifest_of(Path(dataset)) or dataset)
     for key in ("data_dir", "valid_file", "test_file"):
         if key in options:
             options[key] = os.path.abspath(os.path.expanduser(options[key]))

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import SEED, Report, data_options, reports, table
+from robustcf.cli.common import (
+    SEED,
+    Bytes,
+    Report,
+    data_options,
+    out_option,
+    own_table_options,
+    reports,
+    table,
+)
 from robustcf.errors import DataError, DownloadError
+from robustcf.support.naming import counted
 
 if TYPE_CHECKING:
     from robustcf.data import Split
@@ -63,10 +74,70 @@ def info(name: str, seed: int, data: dict[str, Any]) -> Report:
     """Load NAME (a known set, or a file) and say what it holds."""
     from robustcf.data import load
     from robustcf.data.catalog import find
+    from robustcf.data.layout import manifest_of
+    from robustcf.data.prepared import check_prepared
 
+    prepared = manifest_of(Path(name).expanduser()) if find(name) is None else None
     split = load(name, seed=seed, **{**data, "download": data["download"] is not False})
+    if prepared is not None:
+        split = check_prepared(prepared)  # all of it, where load looks at what is asked for
     facts = _facts(split, find(name))
     return Report(facts, _describe(split, facts))
+
+
+@datasets.command()
+@click.argument("source")
+@out_option("The folder to make.", required=True)
+@click.option(
+    "--shards",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Files of each part, by ranges of users: one for each process that trains.",
+)
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the split.")
+@click.option(
+    "--memory",
+    type=Bytes(),
+    default="4GB",
+    show_default=True,
+    help="Memory to keep to: what does not fit is sorted on disk, next to --out.",
+)
+@click.option(
+    "--threads", type=click.IntRange(min=1), default=1, show_default=True, help="CPU threads."
+)
+@own_table_options
+@reports
+def prepare(source: str, out: str, **options: Any) -> Report:
+    """Make a data set that is mapped, not read, from SOURCE, which may be larger than memory.
+
+    SOURCE is a Parquet, CSV or TSV file, a folder of them (partitioned as Hive does or not), a glob
+    in quotes, or a remote path such as s3://... . The folder that is made is used like a file:
+    train --dataset DIR. Needs the extra 'large'.
+    """
+    from robustcf.data.preparing import prepare as make
+
+    made = make(source, out, **options)
+    facts = made.manifest
+    counts = {part: facts["parts"][part]["pairs"] for part in ("train", "valid", "test")}
+    told = {
+        "path": str(made.path),
+        "n_users": facts["n_users"],
+        "n_items": facts["n_items"],
+        **counts,
+        "shards": len(facts["shards"]) - 1,
+        "bytes": sum(file["bytes"] for file in facts["files"].values()),
+        "fingerprint": facts["fingerprint"],
+        "notes": facts["notes"],
+    }
+    words = ", ".join(f"{part} {count:,}" for part, count in counts.items())
+    lines = [
+        f"{made.path}: {facts['n_users']:,} users x {facts['n_items']:,} items, {words}; "
+        f"{counted(told['shards'], 'shard')}, {told['bytes'] / 1e9:.2f} GB"
+    ]
+    lines += [f"  note  {note}" for note in facts["notes"]]
+    lines.append(f"train on it with: robustcf train --dataset {made.path}")
+    return Report(told, "\n".join(lines))
 
 
 @datasets.command()

@@ -6,7 +6,15 @@ from typing import Literal
 
 import click
 
-from robustcf.cli.common import ListCommand, OpenedRun, Report, opens_run, reports, say_capped
+from robustcf.cli.common import (
+    ListCommand,
+    OpenedRun,
+    Report,
+    eval_users_option,
+    opens_run,
+    reports,
+    say_capped,
+)
 
 
 @click.command(cls=ListCommand)
@@ -28,6 +36,7 @@ from robustcf.cli.common import ListCommand, OpenedRun, Report, opens_run, repor
     multiple=True,
     help="Leave the items of these parts out of the ranking (overrides the protocol).",
 )
+@eval_users_option
 @opens_run()
 @reports
 def evaluate(
@@ -35,13 +44,14 @@ def evaluate(
     ks: tuple[int, ...],
     part: Literal["test", "valid"],
     mask: tuple[str, ...],
+    eval_users: int | None,
 ) -> Report:
     """Evaluate RUN: full ranking, the protocol of its data set."""
     from robustcf.support.checks import check_cutoffs
 
     cutoffs = check_cutoffs(ks or (10, 20))
     trained = opened.recommender()
-    split = opened.split(trained)
+    split = opened.split(trained).with_eval_users(eval_users)
     report = trained.evaluate(split, cutoffs, part=part, mask=mask or None)
     say_capped(cutoffs, split.n_items)
     return Report({"run": opened.path, report.protocol.part: report.as_dict()}, str(report))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +20,10 @@ from robustcf.cli.common import (
 
 if TYPE_CHECKING:
     from robustcf.data.interactions import Labels
+
+
+# Numbers as they are written: 007 is no label 7.
+_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
 
 
 @click.command(cls=ListCommand)
@@ -87,9 +92,13 @@ def _id(kind: str, label: str, labels: Labels | None, count: int) -> int:
         if label.isdecimal() and int(label) < count:
             return int(label)
         raise InputError(f"no {kind} {label!r} in this run: its {kind}s are 0 to {count - 1}")
+    wanted: int | str | None = label
+    if labels.dtype.kind != "U":
+        wanted = int(label) if _INTEGER.fullmatch(label) else None
+    found = [] if wanted is None else (labels == wanted).nonzero()[0]
+    if len(found):
+        return int(found[0])
     names: list[str] = labels.astype(str).tolist()
-    if label in names:
-        return names.index(label)
     close = difflib.get_close_matches(label, names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     raise InputError(f"no {kind} {label!r} in this run{hint}")

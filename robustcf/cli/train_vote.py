@@ -65,10 +65,12 @@ def metric_lines(result: Mapping[str, Any]) -> list[str]:
             continue
         protocol = values["protocol"]
         masked = " and ".join(protocol["masked"])
+        known = protocol.get("sampled_from")
+        sample = f", a sample of {known:,}" if known else ""
         shown = ("ndcg@10", "recall@20", "ndcg@20", "mrr@10", "coverage@10")
         lines.append(f"{part:6}" + "  ".join(f"{name} {values[name]:.4f}" for name in shown))
         lines.append(
             f"      ({protocol['dataset']}: full ranking, {masked} masked, "
-            f"{protocol['n_users']:,} users)"
+            f"{protocol['n_users']:,} users{sample})"
         )
     return lines

@@ -8,6 +8,7 @@ Example:
 
 from robustcf.data.interactions import Interactions
 from robustcf.data.loading import load
+from robustcf.data.preparing import prepare
 from robustcf.data.split import EvaluationProtocol, Split
 from robustcf.data.splits import k_core, split_pairs
 from robustcf.data.synthetic import checkerboard, demo
@@ -20,5 +21,6 @@ __all__ = [
     "demo",
     "k_core",
     "load",
+    "prepare",
     "split_pairs",
 ]

@@ -115,7 +115,12 @@ def unknown_name(name: str) -> str:
     known = sorted({n for m in manifests().values() for n in (m.name, *m.aliases)})
     close = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
-    what = "that is a folder: give a file, or" if Path(name).is_dir() else "give a file, or"
+    what = "give a file, or"
+    if Path(name).is_dir():
+        what = (
+            "that is a folder: give a file, or make one set of its files with 'robustcf datasets "
+            "prepare', or give"
+        )
     return f"no data set or file is called {name!r}{hint}; {what} one of {', '.join(known)}"
 
 

@@ -176,7 +176,7 @@ def _text(path: Path, kind: str, columns: Columns) -> RawTable:
 
     check_content(path, longest_line=limits().line_bytes)
     line = _first_line(path)
-    separator = _separator(line, kind)
+    separator = separator_of(line, kind)
     _check_column_count(path, line, separator)
     options: dict[str, Any] = {
         "sep": separator,
@@ -227,7 +227,7 @@ def _check_column_count(path: Path, line: bytes, separator: str) -> None:
         )
 
 
-def _separator(line: bytes, kind: str) -> str:
+def separator_of(line: bytes, kind: str) -> str:
     """The usual separator of the format, or the one that the first line plainly uses instead."""
     usual = SEPARATORS[kind] or ","
     if usual.encode() in line or len(usual) > 1:

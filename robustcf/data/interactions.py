@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,9 @@ Labels = npt.NDArray[Any]
 
 # Ids are stored as int32: half the memory of int64, and no catalogue comes near 2**31 users.
 _MAX_ID = np.iinfo(np.int32).max
+
+# Pairs that are counted or checked at once: temporary arrays stay small beside the pairs.
+BLOCK_PAIRS = 1 << 22
 
 # Label arrays that have been checked and frozen: parts of a split share them, and checking means
 # sorting. Held weakly, so an entry lives exactly as long as its array.
@@ -232,12 +236,12 @@ class Interactions:
     @cached_property
     def user_degrees(self) -> npt.NDArray[np.int64]:
         """Number of items of each user, length ``n_users``."""
-        return _read_only(np.bincount(self.users, minlength=self.n_users))
+        return _read_only(_counts(self.users, self.n_users))
 
     @cached_property
     def item_degrees(self) -> npt.NDArray[np.int64]:
         """Number of users of each item, length ``n_items``."""
-        return _read_only(np.bincount(self.items, minlength=self.n_items))
+        return _read_only(_counts(self.items, self.n_items))
 
     @cached_property
     def indptr(self) -> npt.NDArray[np.int64]:
@@ -255,6 +259,62 @@ class Interactions:
             raise DataError(f"user must be in [0, {self.n_users}), got {user}")
         return self.items[self.indptr[user] : self.indptr[user + 1]]
 
+    def rows(self, users: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np.int64], Ids]:
+        """The pairs of some users as (position in ``users``, item), user by user, items ascending.
+
+        Cost: the pairs of these users alone.
+
+        Example:
+            >>> pairs = Interactions.from_pairs([0, 1, 1], [2, 0, 1], 2, 3)[0]
+            >>> [part.tolist() for part in pairs.rows(np.array([1, 0]))]
+            [[0, 0, 1], [0, 1, 2]]
+        """
+        begin, counts = self.indptr[users], self.user_degrees[users]
+        rows = np.repeat(np.arange(len(users)), counts)
+        ends = np.cumsum(counts)
+        within = np.arange(len(rows)) - np.repeat(ends - counts, counts)
+        return rows, self.items[np.repeat(begin, counts) + within]
+
+    def csr_of(self, users: npt.NDArray[np.integer[Any]]) -> csr_matrix:
+        """Some rows of :meth:`csr`, without making all of it.
+
+        Cost: the pairs of these users alone.
+
+        Example:
+            >>> pairs = Interactions.from_pairs([0, 1, 1], [2, 0, 1], 2, 3)[0]
+            >>> pairs.csr_of(np.array([1])).toarray()
+            array([[1., 1., 0.]], dtype=float32)
+        """
+        _, items = self.rows(users)
+        ends = np.concatenate(([0], np.cumsum(self.user_degrees[users])))
+        return csr_over(np.ones(len(items), dtype=np.float32), items, ends, self.n_items)
+
+    def between(self, start: int, stop: int) -> Interactions:
+        """The pairs of users ``start`` to ``stop - 1``, numbered from 0; items keep their numbers.
+
+        Nothing is copied: the columns are views of these. The users' column is made when somebody
+        asks for it.
+
+        Raises:
+            DataError: there are no such users.
+
+        Cost: nothing but the users' degrees.
+
+        Example:
+            >>> pairs = Interactions.from_pairs([0, 1, 2], [2, 0, 1], 3, 3)[0]
+            >>> part = pairs.between(1, 3)
+            >>> part, part.users.tolist(), part.items.tolist()
+            (Interactions(2 pairs, 2 users x 3 items), [0, 1], [0, 1])
+        """
+        from robustcf.data.mapped import MappedInteractions
+
+        check_range(self, start, stop)
+        return MappedInteractions.of(self).between(start, stop)
+
+    def label_source(self, kind: str) -> object:
+        """What stands behind ``user_labels`` or ``item_labels``, whether it was read or not."""
+        return getattr(self, kind)
+
     def csr(self) -> csr_matrix:
         """The 0/1 matrix (float32, users x items), built once and then shared: do not write to it.
 
@@ -264,15 +324,9 @@ class Interactions:
 
     @cached_property
     def _csr(self) -> csr_matrix:
-        from scipy.sparse import csr_matrix
-
-        matrix = csr_matrix(
-            (np.ones(len(self), dtype=np.float32), self.items, self.indptr),
-            shape=(self.n_users, self.n_items),
-        )
+        ones = np.ones(len(self), dtype=np.float32)
+        matrix = csr_over(ones, self.items, self.indptr, self.n_items)
         matrix.data.flags.writeable = False
-        matrix.has_sorted_indices = True
-        matrix.has_canonical_format = True
         return matrix
 
     def take(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Interactions:
@@ -309,6 +363,54 @@ class Interactions:
             timestamps=joined("timestamps"),
             weights=joined("weights"),
         )
+
+
+def check_range(pairs: Interactions, start: int, stop: int) -> None:
+    """Raise unless ``start`` to ``stop`` is a range of the users."""
+    if not 0 <= start <= stop <= pairs.n_users:
+        raise DataError(f"a range of users must lie in 0 to {pairs.n_users}, got {start} to {stop}")
+
+
+def user_ranges(
+    indptr: npt.NDArray[np.int64], most: int = BLOCK_PAIRS
+) -> Iterator[tuple[int, int]]:
+    """Ranges of users with at most so many pairs together, or one user with more.
+
+    Example:
+        >>> list(user_ranges(np.array([0, 2, 3, 9, 9]), most=4))
+        [(0, 2), (2, 3), (3, 4)]
+    """
+    start, n_users = 0, len(indptr) - 1
+    while start < n_users:
+        # The last user whose pairs still end within reach.
+        stop = int(np.searchsorted(indptr, indptr[start] + most, side="right")) - 1
+        stop = min(max(stop, start + 1), n_users)
+        yield start, stop
+        start = stop
+
+
+def csr_over(
+    values: npt.NDArray[np.float32], items: Ids, indptr: npt.NDArray[np.int64], n_items: int
+) -> csr_matrix:
+    """A matrix over the very arrays of sorted pairs: scipy copies a part of a larger array.
+
+    Example:
+        >>> items = np.arange(10, dtype=np.int32)[2:4]
+        >>> matrix = csr_over(np.ones(2, dtype=np.float32), items, np.array([0, 1, 2]), 5)
+        >>> matrix.indices is items, matrix.toarray().tolist()
+        (True, [[0.0, 0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0, 0.0]])
+    """
+    from scipy.sparse import csr_matrix
+
+    shape: Any = (len(indptr) - 1, n_items)
+    matrix: csr_matrix = csr_matrix(shape, dtype=np.float32)
+    # Both of one type, as scipy's products need them.
+    index = np.int32 if max(len(items), n_items) <= _MAX_ID else np.int64
+    matrix.data, matrix.indices = values, items.astype(index, copy=False)
+    matrix.indptr = indptr.astype(index, copy=False)
+    matrix.has_sorted_indices = True
+    matrix.has_canonical_format = True
+    return matrix
 
 
 def one_of_each(
@@ -351,6 +453,17 @@ def _sparse(matrix: Any) -> Any:
         matrix = matrix.astype(wide)
     # By way of CSR, where entries of one cell are added up.
     return coo_matrix(coo_matrix(matrix).tocsr())
+
+
+def _counts(ids: Ids, count: int) -> npt.NDArray[np.int64]:
+    """How often each id occurs; a block at a time, since numpy counts a copy of eight bytes an id.
+
+    One block where there is no more, so that nothing is added up for nothing.
+    """
+    found = np.bincount(ids[:BLOCK_PAIRS], minlength=count)
+    for start in range(BLOCK_PAIRS, len(ids), BLOCK_PAIRS):
+        found += np.bincount(ids[start : start + BLOCK_PAIRS], minlength=count)
+    return found
 
 
 def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -412,7 +525,16 @@ def _column(
 
 
 def _labels(kind: str, values: Labels | None, count: int) -> Labels | None:
-    if values is None or _checked_labels.get(id(values)) is values:
+    return None if values is None else checked_labels(kind, values, count)
+
+
+def checked_labels(kind: str, values: Labels, count: int) -> Labels:
+    """Labels as a frozen array of integers or text, no two alike.
+
+    Raises:
+        DataError: they are of another kind or number, or one is there twice.
+    """
+    if _checked_labels.get(id(values)) is values:
         return values
     array = np.array(values)
     if array.dtype.kind == "O" and all(isinstance(label, str) for label in array.flat):
@@ -447,6 +569,7 @@ def same_ids(what: str, left: Interactions, right: Interactions) -> None:
             f"{right.n_users} x {right.n_items}"
         )
     for kind in ("user_labels", "item_labels"):
-        mine, theirs = getattr(left, kind), getattr(right, kind)
-        if mine is not theirs and not _same(mine, theirs):
+        if left.label_source(kind) is right.label_source(kind):
+            continue  # one source, which nobody needs to read for this
+        if not _same(getattr(left, kind), getattr(right, kind)):
             raise DataError(f"{what} must have the same {kind.replace('_', ' ')}")

@@ -17,6 +17,8 @@ from robustcf.data.catalog import Manifest
 from robustcf.data.columns import Columns, kind_of
 from robustcf.data.frames import SEPARATORS
 from robustcf.data.interactions import Interactions
+from robustcf.data.layout import manifest_of
+from robustcf.data.prepared import open_prepared
 from robustcf.data.readers import RawPairs
 from robustcf.data.split import EvaluationProtocol, Split
 from robustcf.data.splits import Strategy
@@ -61,6 +63,7 @@ def load(
     valid_ratio: float | None = None,
     valid_file: str | os.PathLike[str] | None = None,
     test_file: str | os.PathLike[str] | None = None,
+    eval_users: int | None = None,
     cache: bool | Literal["read"] = True,
     policy: Policy | None = None,
 ) -> Split:
@@ -69,7 +72,8 @@ def load(
     Names: ``demo``, ``ml-1m``, ``yelp2018``, ``citeulike`` (= ``citeulike-t``),
     ``citeulike-a``, ``gowalla``, ``ml-100k``. A path may end in ``.csv``, ``.tsv``,
     ``.parquet``, ``.inter`` or ``.dat`` (a table with a user and an item column) or ``.txt``
-    (``user item item ...`` a line), each with ``.gz`` or without.
+    (``user item item ...`` a line), each with ``.gz`` or without. It may also be a folder that
+    :func:`robustcf.data.prepare` made, or its manifest: that is mapped, not read.
 
     Args:
         name_or_path: what to load.
@@ -88,6 +92,8 @@ def load(
         valid_ratio: share of what is left for valid, default 0.1.
         valid_file: a file of its own for valid, instead of drawing it.
         test_file: a file of its own for test.
+        eval_users: evaluate on a seeded sample of so many users; None for all, or as a prepared
+            set says.
         cache: keep the parsed set, so that the next load is quick; ``read``: use what is kept,
             and keep nothing.
         policy: patience of downloads.
@@ -123,8 +129,12 @@ def load(
     manifest = catalog.find(name)
     if manifest is not None:
         _refuse_options(manifest, own)
-        return _load_named(manifest, data_dir, download, seed, min_rating, cache, policy)
+        named = _load_named(manifest, data_dir, download, seed, min_rating, cache, policy)
+        return named.with_eval_users(eval_users)
     path = Path(name).expanduser()
+    if (prepared := manifest_of(path)) is not None:
+        _refuse_prepared(path, own)
+        return open_prepared(prepared).with_eval_users(eval_users)
     if not path.is_file():
         raise DataError(catalog.unknown_name(name))
     columns = Columns(
@@ -135,9 +145,19 @@ def load(
         files["valid"] = Path(valid_file).expanduser()
     if test_file is not None:
         files["test"] = Path(test_file).expanduser()
-    return _load_own(
+    loaded = _load_own(
         files, columns, min_rating, k_core, seed, split, test_ratio, valid_ratio, cache
     )
+    return loaded.with_eval_users(eval_users)
+
+
+def _refuse_prepared(path: Path, own: Mapping[str, Any]) -> None:
+    given = [name for name, value in own.items() if value is not None]
+    if given:
+        raise DataError(
+            f"{path} is a prepared set, filtered and split already; {', '.join(given)} cannot be "
+            "used with it: give them to 'robustcf datasets prepare'"
+        )
 
 
 # --- named sets -----------------------------------------------------------------------------

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 
-from robustcf.data.interactions import Interactions, Labels, same_ids
+from robustcf.data.interactions import Interactions, Labels, same_ids, user_ranges
 from robustcf.errors import DataError
+from robustcf.support.checks import check_integer
+from robustcf.support.randomness import stream
 
 ValidSource = Literal["published", "carved", "none"]
 
@@ -30,13 +33,20 @@ class EvaluationProtocol:
         test: masked when evaluating on test.
         valid: masked when evaluating on valid.
         train: masked when evaluating on the training pairs themselves.
+        users: evaluate on a sample of so many users, the same one whatever is evaluated; None for
+            all.
+        seed: of the sample.
     """
 
     test: tuple[str, ...] = ("train", "valid")
     valid: tuple[str, ...] = ("train",)
     train: tuple[str, ...] = ()
+    users: int | None = None
+    seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.users is not None:
+            check_integer("eval_users", self.users)
         for part in ("train", "valid", "test"):
             masked = tuple(getattr(self, part))
             object.__setattr__(self, part, masked)
@@ -46,6 +56,23 @@ class EvaluationProtocol:
                     f"masked on {part} may be {' and '.join(sorted(known))}, each once, got "
                     f"{list(masked)}"
                 )
+
+    def sample(self, users: npt.NDArray[np.int64], n_users: int) -> npt.NDArray[np.int64]:
+        """Those of some users to evaluate on, ascending: all, or a seeded sample.
+
+        Every user of the set draws a number; those with the smallest ones are taken. So the samples
+        of two parts overlap as far as their users do.
+
+        Example:
+            >>> protocol = EvaluationProtocol(users=2)
+            >>> [protocol.sample(np.arange(n), 10).tolist() for n in (10, 1)]
+            [[3, 4], [0]]
+        """
+        if self.users is None or len(users) <= self.users:
+            return users
+        drawn = stream(self.seed, "evaluation", "users").random(n_users)[users]
+        chosen = np.argsort(drawn, kind="stable")[: self.users]
+        return np.sort(users[chosen])
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +128,11 @@ class Split:
             raise DataError(f"{self.name}: train has no interactions; at least one is needed")
         for name, part in list(parts.items())[1:]:
             same_ids(f"{self.name}: train and {name}", self.train, part)
+        self._check_disjoint()
+
+    def _check_disjoint(self) -> None:
         for left, right in (("train", "valid"), ("train", "test"), ("valid", "test")):
-            _disjoint(self.name, left, parts[left], right, parts[right])
+            _disjoint(self.name, left, getattr(self, left), right, getattr(self, right))
 
     @classmethod
     def from_csr(
@@ -142,6 +172,30 @@ class Split:
         )
         source: ValidSource = "none" if valid is None else "published"
         return cls(name, pairs, held, judged, valid_source=source)
+
+    def with_protocol(self, protocol: EvaluationProtocol) -> Self:
+        """The same split, evaluated otherwise; its pairs are not looked at again.
+
+        Example:
+            >>> from robustcf.data import load
+            >>> load("demo").with_protocol(EvaluationProtocol(test=("train",))).masked("test")
+            ('train',)
+        """
+        split = object.__new__(type(self))
+        split.__dict__.update(self.__dict__, protocol=protocol)
+        return split
+
+    def with_eval_users(self, users: int | None) -> Self:
+        """The same split, evaluated on a seeded sample of so many users; None: as it is.
+
+        Example:
+            >>> from robustcf.data import load
+            >>> load("demo").with_eval_users(100).protocol.users
+            100
+        """
+        if users is None or self.protocol is None:
+            return self
+        return self.with_protocol(replace(self.protocol, users=users))
 
     def masked(self, part: str) -> tuple[str, ...]:
         """The parts whose pairs are no candidates when ``part`` is evaluated.
@@ -195,8 +249,9 @@ class Split:
         digest = hashlib.sha256(f"{self.n_users},{self.n_items}".encode())
         for part in (self.train, self.valid, self.test):
             digest.update(f";{len(part)};".encode())
-            digest.update(part.users.astype("<i4", copy=False).tobytes())
-            digest.update(part.items.astype("<i4", copy=False).tobytes())
+            for column in (part.users, part.items):
+                # Hashed where it is: bytes of it would be a copy.
+                digest.update(np.ascontiguousarray(column, dtype="<i4").data)
         return digest.hexdigest()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -213,20 +268,37 @@ class Split:
 def _disjoint(name: str, left: str, a: Interactions, right: str, b: Interactions) -> None:
     if len(a) == 0 or len(b) == 0:
         return
-    n_items = max(a.n_items, 1)
-    keys_a = a.users.astype(np.int64) * n_items + a.items
-    keys_b = b.users.astype(np.int64) * n_items + b.items
-    # Both are sorted, so looking the smaller up in the larger beats a set intersection.
-    small, large = (keys_a, keys_b) if len(keys_a) < len(keys_b) else (keys_b, keys_a)
-    places = np.minimum(np.searchsorted(large, small), len(large) - 1)
-    shared = small[large[places] == small]
-    if len(shared):
-        user, item = divmod(int(shared[0]), n_items)
+    count, first = shared_pairs(a, b)
+    if first is not None:
+        user, item = first
         raise DataError(
-            f"{name}: {len(shared)} pairs are in both {left} and {right}, the first is user "
+            f"{name}: {count} pairs are in both {left} and {right}, the first is user "
             f"{_label_of(a.user_labels, user)}, item {_label_of(a.item_labels, item)}; "
             "remove them from one of the two"
         )
+
+
+def shared_pairs(a: Interactions, b: Interactions) -> tuple[int, tuple[int, int] | None]:
+    """How many pairs two sets of the same ids have in common, and the first of them.
+
+    Cost: one look at both; memory of a block of users.
+    """
+    n_items, count = max(a.n_items, 1), 0
+    first: tuple[int, int] | None = None
+    for start, stop in user_ranges(a.indptr + b.indptr):
+        parts = [pairs.between(start, stop) for pairs in (a, b)]
+        keys = [part.users.astype(np.int64) * n_items + part.items for part in parts]
+        # Both are sorted, so looking the smaller up in the larger beats a set intersection.
+        small, large = sorted(keys, key=len)
+        if len(small) == 0:
+            continue
+        places = np.minimum(np.searchsorted(large, small), len(large) - 1)
+        shared = small[large[places] == small]
+        count += len(shared)
+        if first is None and len(shared):
+            row, item = divmod(int(shared[0]), n_items)
+            first = start + row, item
+    return count, first
 
 
 def _label_of(labels: Labels | None, index: int) -> str:

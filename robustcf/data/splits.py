@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from robustcf.data.interactions import Interactions, Labels
+from robustcf.data.interactions import Ids, Interactions, Labels
 from robustcf.data.split import Split
 from robustcf.errors import DataError
 from robustcf.support.randomness import stream
@@ -16,6 +16,9 @@ Strategy = Literal["random", "leave-one-out"]
 STRATEGIES: tuple[Strategy, ...] = ("random", "leave-one-out")
 
 Mask = npt.NDArray[np.bool_]
+
+NO_TIMES = "leave-one-out without timestamps: the pairs held out are drawn at random"
+EMPTY_PART = "is empty: no user has enough pairs to give one away"
 
 
 def hold_out(pairs: Interactions, ratio: float, rng: np.random.Generator) -> Mask:
@@ -36,15 +39,25 @@ def hold_out(pairs: Interactions, ratio: float, rng: np.random.Generator) -> Mas
         >>> int(mask[:10].sum()), bool(mask[10])
         (2, False)
     """
+    return hold_out_of(pairs.users, ratio, rng)
+
+
+def hold_out_of(users: Ids, ratio: float, rng: np.random.Generator) -> Mask:
+    """:func:`hold_out` of the users of sorted pairs, all of each user's.
+
+    Called for one block of users after another, with one generator, it chooses the same pairs as
+    called once for all: each pair has its number of the stream, and is held against those of its
+    own user alone.
+    """
     if not 0.0 < ratio < 1.0:
         raise DataError(f"the held-out ratio must be between 0 and 1, got {ratio}")
-    degrees = pairs.user_degrees
-    wanted = np.maximum(np.floor(ratio * degrees + 0.5).astype(np.int64), 1)
-    wanted = np.minimum(wanted, np.maximum(degrees - 1, 0))
+    starts, counts = _runs(users)
+    wanted = np.maximum(np.floor(ratio * counts + 0.5).astype(np.int64), 1)
+    wanted = np.minimum(wanted, counts - 1)
     # Pairs are sorted by user already, so shuffling within each user is one sort by a random
-    # key in [user, user + 1); a stable sort keeps even equal keys repeatable.
-    order = np.argsort(pairs.users + rng.random(len(pairs)), kind="stable")
-    return _first_of_each_user(pairs, order, wanted)
+    # key in [user, user + 1]; a stable sort keeps even equal keys repeatable, and in their user.
+    order = np.argsort(users + rng.random(len(users)), kind="stable")
+    return _first_of_each_user(order, starts, counts, wanted)
 
 
 def hold_out_last(pairs: Interactions, rng: np.random.Generator) -> Mask:
@@ -52,21 +65,36 @@ def hold_out_last(pairs: Interactions, rng: np.random.Generator) -> Mask:
 
     A user with a single pair keeps it.
     """
-    tie_break = rng.random(len(pairs))
-    if pairs.timestamps is None:
-        order = np.lexsort((tie_break, pairs.users))
+    return hold_out_last_of(pairs.users, pairs.timestamps, rng)
+
+
+def hold_out_last_of(users: Ids, times: Ids | None, rng: np.random.Generator) -> Mask:
+    """:func:`hold_out_last` of sorted pairs; in blocks of users as :func:`hold_out_of`."""
+    tie_break = rng.random(len(users))
+    if times is None:
+        order = np.lexsort((tie_break, users))
     else:
         # ~t is -t - 1: descending in time without the overflow of -t.
-        order = np.lexsort((tie_break, ~pairs.timestamps, pairs.users))
-    return _first_of_each_user(pairs, order, np.minimum(pairs.user_degrees - 1, 1))
+        order = np.lexsort((tie_break, ~times, users))
+    starts, counts = _runs(users)
+    return _first_of_each_user(order, starts, counts, np.minimum(counts - 1, 1))
+
+
+def _runs(users: Ids) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Where each user's pairs begin in sorted pairs, and how many there are."""
+    starts = np.flatnonzero(np.diff(users, prepend=-1)).astype(np.int64)
+    return starts, np.diff(starts, append=len(users))
 
 
 def _first_of_each_user(
-    pairs: Interactions, order: npt.NDArray[np.intp], wanted: npt.NDArray[np.int64]
+    order: npt.NDArray[np.intp],
+    starts: npt.NDArray[np.int64],
+    counts: npt.NDArray[np.int64],
+    wanted: npt.NDArray[np.int64],
 ) -> Mask:
-    rank_within_user = np.arange(len(pairs)) - np.repeat(pairs.indptr[:-1], pairs.user_degrees)
-    mask = np.zeros(len(pairs), dtype=bool)
-    mask[order] = rank_within_user < np.repeat(wanted, pairs.user_degrees)
+    rank_within_user = np.arange(len(order)) - np.repeat(starts, counts)
+    mask = np.zeros(len(order), dtype=bool)
+    mask[order] = rank_within_user < np.repeat(wanted, counts)
     return mask
 
 
@@ -115,7 +143,7 @@ def split_pairs(
     )
     for part, mask in (("test", in_test), ("valid", in_valid)):
         if not mask.any():
-            notes = (*notes, f"{part} is empty: no user has enough pairs to give one away")
+            notes = (*notes, f"{part} {EMPTY_PART}")
     return Split(
         name,
         train=rest.take(~in_valid),
@@ -130,13 +158,22 @@ def split_pairs(
 def _about_times(pairs: Interactions) -> tuple[str, ...]:
     """What must be said where "the latest" is not what the data tell."""
     if pairs.timestamps is None:
-        return ("leave-one-out without timestamps: the pairs held out are drawn at random",)
-    latest = np.full(pairs.n_users, np.iinfo(np.int64).min)
-    np.maximum.at(latest, pairs.users, pairs.timestamps)
-    at_latest = np.bincount(
-        pairs.users[pairs.timestamps == latest[pairs.users]], minlength=pairs.n_users
-    )
-    if tied := int((at_latest > 1).sum()):
+        return (NO_TIMES,)
+    return about_ties(users_with_ties(pairs.users, pairs.timestamps))
+
+
+def users_with_ties(users: Ids, times: Ids) -> int:
+    """How many users have several latest pairs; the pairs sorted by user."""
+    starts, counts = _runs(users)
+    if len(starts) == 0:
+        return 0
+    latest = np.repeat(np.maximum.reduceat(times, starts), counts)
+    return int((np.add.reduceat((times == latest).astype(np.int64), starts) > 1).sum())
+
+
+def about_ties(tied: int) -> tuple[str, ...]:
+    """What must be said where so many users have several latest pairs."""
+    if tied:
         return (f"leave-one-out: {tied:,} users have several latest pairs; one is drawn at random",)
     return ()
 

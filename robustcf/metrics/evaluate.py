@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from robustcf.data.interactions import Interactions
-from robustcf.data.split import Split
+from robustcf.data.split import EvaluationProtocol, Split
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics import ranking
@@ -47,6 +47,8 @@ class Protocol:
         n_users_left_out: users without one.
         n_items: size of the catalogue; every item that is not masked is ranked.
         capped: cutoffs beyond the catalogue; they count all its items.
+        sampled_from: the users with a relevant pair, where those evaluated are a sample of them.
+        sample_seed: of that sample.
     """
 
     dataset: str
@@ -56,15 +58,26 @@ class Protocol:
     n_users_left_out: int
     n_items: int
     capped: tuple[int, ...] = ()
+    sampled_from: int | None = None
+    sample_seed: int = 0
 
     def __str__(self) -> str:
         masked = " and ".join(self.masked) or "nothing"
         left_out = f" ({self.n_users_left_out:,} without are left out)"
         return (
             f"{self.dataset}, {self.part}: all {self.n_items:,} items ranked, pairs of {masked} "
-            f"masked, mean over the {self.n_users:,} users with a {self.part} item"
+            f"masked, mean over {self._users_words} with a {self.part} item"
             f"{left_out if self.n_users_left_out else ''}, ties to the lower item id"
             f"{self._capped_words}"
+        )
+
+    @property
+    def _users_words(self) -> str:
+        if self.sampled_from is None:
+            return f"the {self.n_users:,} users"
+        return (
+            f"a sample of {self.n_users:,} (seed {self.sample_seed}) of the "
+            f"{self.sampled_from:,} users"
         )
 
     @property
@@ -86,7 +99,14 @@ class Protocol:
             "n_users_left_out": self.n_users_left_out,
             "n_items": self.n_items,
             **({"capped": list(self.capped)} if self.capped else {}),
+            **self._sample,
         }
+
+    @property
+    def _sample(self) -> dict[str, int]:
+        if self.sampled_from is None:
+            return {}
+        return {"sampled_from": self.sampled_from, "sample_seed": self.sample_seed}
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +169,8 @@ def evaluate(
 ) -> MetricReport:
     """Rank the whole catalogue for every user and compare with the held-out pairs.
 
-    Population: users with at least one pair in ``part``; the others are left out and counted.
+    Population: users with at least one pair in ``part``; the others are left out and counted. Where
+    the split's protocol names a number of users, a seeded sample of so many of them.
     Denominators are those of :mod:`robustcf.metrics.ranking`. Ties go to the lower item id.
     The result is the same, to the bit, for every block size and number of threads.
 
@@ -250,7 +271,8 @@ class Judged:
         split: the data.
         part: the pairs that count.
         masked: the parts whose pairs may not be shown.
-        users: those with a pair that counts, ascending.
+        users: those with a pair that counts, or a sample of them, ascending.
+        n_known: how many users have a pair that counts.
         relevant: the pairs that count.
         seen: the pairs that may not be shown, or None.
     """
@@ -259,20 +281,25 @@ class Judged:
     part: str
     masked: tuple[str, ...]
     users: npt.NDArray[np.int64]
+    n_known: int
     relevant: Interactions
     seen: Interactions | None
 
     def protocol(self, cutoffs: Sequence[int]) -> Protocol:
         """What stands behind numbers at these cutoffs."""
         split = self.split
+        how = split.protocol or EvaluationProtocol()
+        sampled = len(self.users) < self.n_known
         return Protocol(
             split.name,
             self.part,
             self.masked,
             len(self.users),
-            split.n_users - len(self.users),
+            split.n_users - self.n_known,
             split.n_items,
             tuple(k for k in cutoffs if k > split.n_items),
+            sampled_from=self.n_known if sampled else None,
+            sample_seed=how.seed if sampled else 0,
         )
 
 
@@ -290,10 +317,13 @@ def judged_users(split: Split, part: str, mask: Sequence[str] | None = None) -> 
     check_choice("part", part, PARTS)
     masked = split.masked(part) if mask is None else tuple(mask)
     relevant: Interactions = getattr(split, part)
-    users = np.flatnonzero(relevant.user_degrees).astype(np.int64)
-    if len(users) == 0:
+    judged = np.flatnonzero(relevant.user_degrees).astype(np.int64)
+    if len(judged) == 0:
         raise InputError(f"{split.name} has no {part} pairs: there is nothing to evaluate on")
-    return Judged(split, part, masked, users, relevant, masked_pairs(split, part, masked))
+    how = split.protocol or EvaluationProtocol()
+    users = how.sample(judged, split.n_users)
+    seen = masked_pairs(split, part, masked)
+    return Judged(split, part, masked, users, len(judged), relevant, seen)
 
 
 def user_blocks(
@@ -337,8 +367,12 @@ def hits_of(
     if len(relevant) == 0:
         return np.zeros(top.shape, dtype=bool)
     stride = relevant.n_items + 1  # a place below every item, for the padding
-    keys = relevant.users.astype(np.int64) * stride + relevant.items + 1
-    wanted = users[:, None] * stride + top + 1
+    # Of these users alone: all pairs of a large set are more than there is memory for.
+    rows, items = relevant.rows(users)
+    if len(rows) == 0:
+        return np.zeros(top.shape, dtype=bool)
+    keys = rows * stride + items + 1
+    wanted = np.arange(len(users))[:, None] * stride + top + 1
     places = np.minimum(np.searchsorted(keys, wanted.ravel()), len(keys) - 1)
     found: npt.NDArray[np.bool_] = (keys[places] == wanted.ravel()).reshape(top.shape)
     return found

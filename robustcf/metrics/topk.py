@@ -11,7 +11,6 @@ block size, number of threads or machine shows in it.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -129,7 +128,7 @@ class _Ranker:
         scores = self._bulk_scores(Ub)
         left = np.full(len(users), self.n_items)
         if seen is not None:
-            rows, items = rows_of(seen, users)
+            rows, items = seen.rows(users)
             flat = torch.from_numpy(rows * self.width + items).to(device)
             scores.view(-1)[flat] = -torch.inf
             left = left - seen.user_degrees[users]
@@ -229,23 +228,6 @@ class _Ranker:
             items = items[wide >= wide.topk(self.k).values[-1] - 4 * error]
         exact = dot64(u[None, :], self.V[items])
         return items[torch.sort(exact, descending=True, stable=True).indices[: self.k]]
-
-
-def rows_of(
-    pairs: Interactions, users: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """The pairs of some users as (position in ``users``, item), user by user.
-
-    Example:
-        >>> pairs = Interactions.from_pairs([0, 1, 1], [2, 0, 1], 2, 3)[0]
-        >>> [part.tolist() for part in rows_of(pairs, np.array([1, 0]))]
-        [[0, 0, 1], [0, 1, 2]]
-    """
-    begin, counts = pairs.indptr[users], pairs.user_degrees[users]
-    rows = np.repeat(np.arange(len(users)), counts)
-    ends = np.cumsum(counts)
-    within = np.arange(len(rows)) - np.repeat(ends - counts, counts)
-    return rows, pairs.items[np.repeat(begin, counts) + within]
 
 
 def dot64(left: Tensor, right: Tensor) -> Tensor:

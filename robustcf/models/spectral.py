@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 
-from robustcf.data.interactions import Interactions
+from robustcf.data.interactions import Interactions, csr_over, user_ranges
 from robustcf.errors import InputError
 from robustcf.models.svd import truncated_svd
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 # Of the smooth start; chosen on valid of MovieLens-1M, Yelp2018 and CiteULike-a, between what is
 # best for the one and for the others.
@@ -70,12 +75,7 @@ def spectral_factors(
     if rank == 0:
         return U, V
 
-    weights = 1.0 / np.sqrt(
-        train.user_degrees[train.users].astype(np.float64) * train.item_degrees[train.items]
-    )
-    forward = train.csr().copy()
-    forward.data = weights.astype(np.float32)
-    left, sizes, right = truncated_svd(forward, rank, rng)
+    left, sizes, right = truncated_svd(_normalized(train), rank, rng)
     # Relative to the largest: a power of it neither overflows nor vanishes.
     roots = (sizes / sizes[0]).sqrt()
     powers = roots ** (2 * _EMPHASIS - 1) if smooth else roots
@@ -85,6 +85,18 @@ def spectral_factors(
         v *= (train.item_degrees.astype(np.float32) ** _POPULARITY)[:, None]
     U[:, :rank], V[:, :rank] = u / _mean_norm(u), v / _mean_norm(v)
     return U, V
+
+
+def _normalized(train: Interactions) -> csr_matrix:
+    """D_u^{-1/2} R D_i^{-1/2} over the items of the pairs themselves: four bytes a pair more."""
+    weights = np.empty(len(train), dtype=np.float32)
+    for start, stop in user_ranges(train.indptr):
+        here = slice(int(train.indptr[start]), int(train.indptr[stop]))
+        degrees = np.repeat(train.user_degrees[start:stop], train.user_degrees[start:stop])
+        weights[here] = 1.0 / np.sqrt(
+            degrees.astype(np.float64) * train.item_degrees[train.items[here]]
+        )
+    return csr_over(weights, train.items, train.indptr, train.n_items)
 
 
 def _mean_norm(rows: Matrix) -> np.float32:

@@ -122,7 +122,7 @@ class BCE(Objective[BCEConfig]):
         """The weights of softplus(-s) of some users: positives and their neighbours, folded."""
         from scipy.sparse import csr_matrix
 
-        c, R = self.config, self.pairs.csr()[users]
+        c, R = self.config, self.pairs.csr_of(users)
         beta = np.repeat(self.user_beta[users], np.diff(R.indptr)) * self.item_beta[R.indices]
         own = csr_matrix((c.w1 + c.w2 * beta, R.indices, R.indptr), shape=R.shape)
         if c.item_weight == 0:

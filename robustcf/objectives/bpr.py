@@ -149,7 +149,7 @@ class BPR(ComparingObjective[BPRConfig]):
             raise InputError("BPR compares with drawn items, got a block without negatives")
         users = batch.users.cpu().numpy()
         self._check_complement(users)
-        R = self.pairs.csr()[users]
+        R = self.pairs.csr_of(users)
         rows = self.tensor(np.repeat(np.arange(len(users)), np.diff(R.indptr)), torch.int64)
         columns = self.tensor(R.indices, torch.int64)
         ones = SparseRows(rows, columns, U.new_ones(len(rows)))

@@ -143,7 +143,7 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
         warm = np.flatnonzero(self.pairs.user_degrees)
         chosen = np.linspace(0, len(warm) - 1, min(len(warm), SLOPE_USERS)).astype(np.int64)
         users = warm[chosen].astype(np.int64)
-        own = self.pairs.csr()[users]
+        own = self.pairs.csr_of(users)
         rows = np.repeat(np.arange(len(users)), np.diff(own.indptr))
         some = Interactions(rows, own.indices, len(users), self.pairs.n_items)
         return users, Softmax(some, self.config)
@@ -160,7 +160,7 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
         """The own items of a block of users, by rows and by columns."""
         if self._plain:
             return None, 0
-        own = OwnItems.of(self.pairs.csr()[users])
+        own = OwnItems.of(self.pairs.csr_of(users))
         return own, 2 * len(own.rows)
 
     def gradient(self, batch: Batch, U: Tensor, V: Tensor, *, value: bool = False) -> Gradient:
@@ -178,7 +178,7 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
         if batch.items is None:
             users = batch.users
             # A block of rows that nobody prepared: the whole objective, or one kept too long.
-            own = batch.prepared or OwnItems.of(self.pairs.csr()[users.cpu().numpy()])
+            own = batch.prepared or OwnItems.of(self.pairs.csr_of(users.cpu().numpy()))
             weights = self._weights(own.degrees.to(U.device)[own.rows.to(U.device)], U.dtype)
         else:
             if c.positive_temperature is not None:
@@ -258,7 +258,7 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
         """The users of a batch, and their positives with their weights."""
         if batch.items is None:
             users = batch.users
-            R = self.pairs.csr()[users.cpu().numpy()]
+            R = self.pairs.csr_of(users.cpu().numpy())
             rows = torch.from_numpy(np.repeat(np.arange(len(users)), np.diff(R.indptr)))
             columns = torch.from_numpy(R.indices.astype(np.int64))
         else:

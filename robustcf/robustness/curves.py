@@ -140,6 +140,8 @@ class RobustnessCurve:
                 n_users_left_out=protocol["n_users_left_out"],
                 n_items=protocol["n_items"],
                 capped=tuple(protocol.get("capped", ())),
+                sampled_from=protocol.get("sampled_from"),
+                sample_seed=protocol.get("sample_seed", 0),
             ),
             kind=kind_of(found),
         )

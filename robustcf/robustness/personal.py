@@ -20,7 +20,7 @@ from robustcf.attacks.budgets import RowBudget
 from robustcf.certificates.radius import Budgets
 from robustcf.data.interactions import Interactions
 from robustcf.metrics.evaluate import PER_USER
-from robustcf.metrics.topk import BLOCK_BYTES, rows_of
+from robustcf.metrics.topk import BLOCK_BYTES
 from robustcf.robustness.curves import ALONE, RobustnessCurve, curve_from_users
 from robustcf.robustness.target import Target
 from robustcf.robustness.threat import Threat
@@ -141,7 +141,7 @@ class _Search:
 
 
 def _cells(pairs: Interactions, users: npt.NDArray[np.int64], n_items: int) -> Tensor:
-    rows, items = rows_of(pairs, users)
+    rows, items = pairs.rows(users)
     cells = torch.zeros(len(users), n_items, dtype=torch.bool)
     cells[torch.from_numpy(rows), torch.from_numpy(items).long()] = True
     return cells

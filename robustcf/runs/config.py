@@ -33,6 +33,7 @@ DATA_OPTIONS = record(
         "seed": whole(),
         "min_rating": nullable(NUMBER),
         "k_core": nullable(whole(1)),
+        "eval_users": nullable(whole(1)),
         "split": nullable(choice("random", "leave-one-out")),
         **dict.fromkeys(("user_col", "item_col", "rating_col", "time_col"), _COLUMN),
         **dict.fromkeys(("test_ratio", "valid_ratio"), nullable(NUMBER)),

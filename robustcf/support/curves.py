@@ -46,7 +46,7 @@ PROTOCOL = record(
         "n_users_left_out": whole(),
         "n_items": whole(),
     },
-    {"capped": list_of(whole(1))},
+    {"capped": list_of(whole(1)), "sampled_from": whole(1), "sample_seed": whole()},
 )
 _CURVE = record(
     {

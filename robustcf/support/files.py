@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,11 +45,17 @@ def write_bytes(path: Path, content: bytes) -> None:
         ...     (Path(folder) / "a").read_bytes()
         b'whole'
     """
+    _write_parts(path, (content,))
+
+
+def _write_parts(path: Path, parts: Sequence[bytes | memoryview]) -> None:
+    """:func:`write_bytes` of parts one after another, which need not be copied together."""
     try:
         handle, temporary = temporary_file(path)
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(content)
+                for part in parts:
+                    file.write(part)
                 file.flush()
                 os.fsync(file.fileno())
                 os.chmod(temporary, 0o644)
@@ -187,25 +193,30 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, str]) -> None:
     """Write tensors and a few strings as one safetensors file; equal ones give equal bytes."""
-    write_bytes(path, tensor_bytes(tensors, facts))
+    from safetensors.torch import save
+
+    _write_parts(path, _in_order(save(tensors, metadata=facts)))
 
 
 def tensor_bytes(tensors: dict[str, Tensor], facts: dict[str, str]) -> bytes:
     """Tensors and a few strings as the bytes of a safetensors file."""
     from safetensors.torch import save
 
-    return _in_order(save(tensors, metadata=facts))
+    return b"".join(_in_order(save(tensors, metadata=facts)))
 
 
-def _in_order(content: bytes) -> bytes:
-    """A safetensors file with its facts sorted: safetensors writes them in a random order."""
+def _in_order(content: bytes) -> tuple[bytes, memoryview]:
+    """A safetensors file with its facts sorted: safetensors writes them in a random order.
+
+    In two parts: the tensors, which may be most of the memory there is, are not copied again.
+    """
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + size])
     facts = dict(sorted(header.pop("__metadata__", {}).items()))
     text = json.dumps({"__metadata__": facts, **header}, separators=(",", ":")).encode()
     # The tensors begin at a multiple of 8.
     text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + content[8 + size :]
+    return len(text).to_bytes(8, "little") + text, memoryview(content)[8 + size :]
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -198,8 +198,13 @@ def check_trainable(
     dim = getattr(config.model.settings, "dim", None)
     small = {} if dim is None else {"dim": min(dim, 64)}
     rank = None if config.rank is None else min(config.rank, 64)
-    toy = config.replace(**small, rank=rank, epochs=min(config.epochs, 1))
     whole = checkerboard()
+    drawn = getattr(config.objective.settings, "sampled_items", None)
+    if drawn is not None:
+        if drawn > split.n_items:
+            build_objective(config, split.train)  # which refuses it, of these items
+        small["sampled_items"] = min(drawn, whole.n_items)
+    toy = config.replace(**small, rank=rank, epochs=min(config.epochs, 1))
     nothing = whole.valid.take(np.zeros(len(whole.valid), dtype=bool))
     try:
         tried = train(replace(whole, valid=nothing), toy)

@@ -262,6 +262,13 @@ COMMANDS = {
     "datasets fetch": Command(
         ("datasets", "fetch", "toy", "--data-dir", "WORK/data"), around=_served
     ),
+    "datasets prepare": Command(
+        (
+            *("datasets", "prepare", "WORK/mine.csv", "--out", "WORK/out", "--shards", "2"),
+            *("--memory", "2GB"),
+        ),
+        setup=_table,
+    ),
     "datasets info": Command(("datasets", "info", "WORK/mine.csv"), setup=_table),
 }
 

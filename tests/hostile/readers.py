@@ -21,8 +21,9 @@ import scipy.sparse as sp
 from PIL import Image
 from safetensors.numpy import save as save_tensors
 
-from robustcf.data import cache, load, readers
+from robustcf.data import cache, load, prepare, readers
 from robustcf.data.catalog import parse_manifest
+from robustcf.data.prepared import check_prepared
 from robustcf.data.tables import read_ratings
 from robustcf.estimators import read_matrix, two_to_inf
 from robustcf.fetching.archives import read_member, read_members
@@ -34,6 +35,7 @@ from robustcf.vision import load_images
 from robustcf.vision.archives import read_cifar_binary, read_cifar_pickle, read_tiny_imagenet
 from robustcf.vision.catalog import parse_image_manifest
 from robustcf.vision.config import VisionRunConfig
+from tests.data.layout import replace_file, write_layout
 from tests.hostile import mutations as spoil
 from tests.hostile.mutations import saved, tar_of, zip_of
 
@@ -129,6 +131,40 @@ def _cached(path: Path) -> None:
             del os.environ["ROBUSTCF_CACHE"]
         else:
             os.environ["ROBUSTCF_CACHE"] = before
+
+
+def _prepared(name: str) -> Callable[[Path], Any]:
+    """A spoilt file of a prepared set among sound ones."""
+
+    def read(path: Path) -> None:
+        manifest = write_layout(path.with_suffix(""), (0, 2, 5))
+        if name == "manifest.json":
+            manifest.write_bytes(path.read_bytes())
+        else:
+            replace_file(manifest, name, path.read_bytes())
+        check_prepared(manifest)
+
+    return read
+
+
+def _layout(name: str) -> list[bytes]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_layout(Path(folder), (0, 2, 5))
+        return [(Path(folder) / name).read_bytes()]
+
+
+def _collection(path: Path) -> None:
+    """A spoilt file of a collection that is prepared; nothing is left where it was refused."""
+    out = path.with_suffix(".set")
+    try:
+        prepare(path, out, memory=2 << 30)
+    except Exception:
+        if out.exists():
+            raise AssertionError("a set was left half-made") from None
+        raise
+    check_prepared(out / "manifest.json")
 
 
 def _frame() -> pd.DataFrame:
@@ -293,4 +329,12 @@ def readers_by_name() -> dict[str, Reader]:
             ".json", [vision], lambda path: VisionRunConfig.from_json(path.read_bytes()), [_json]
         ),
         "cache": Reader(".parsed", [_entry()], _cached),
+        "prepared manifest": Reader(".json", _layout("manifest.json"),
+                                    _prepared("manifest.json"), [_json]),
+        "prepared shard": Reader(".arrow", _layout("train.1.arrow"), _prepared("train.1.arrow")),
+        "prepared offsets": Reader(".arrow", _layout("test-places.arrow"),
+                                   _prepared("test-places.arrow")),
+        "prepared labels": Reader(".arrow", _layout("who.arrow"), _prepared("who.arrow")),
+        "collection of text": Reader(".csv", csv, _collection),
+        "collection of Parquet": Reader(".parquet", parquet, _collection, [spoil.spoil_parquet]),
     }  # fmt: skip

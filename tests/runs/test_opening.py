@@ -332,3 +332,13 @@ def test_all_presets_can_be_trained_as_far_as_is_known() -> None:
     for name, preset in presets().items():
         if name.startswith(("default", "demo")):
             check_trainable(checkerboard(), preset.config)
+
+
+def test_as_many_items_may_be_drawn_as_the_data_have():
+    from robustcf.training.train import check_trainable
+
+    for drawn in (31, 1500):  # more than the toy set has, on which settings are tried
+        config = TrainConfig.of(model="softmax-mf", sampled_items=drawn, dim=2, epochs=1)
+        check_trainable(load("demo"), config)
+    with pytest.raises(InputError, match="at most the 1500 items there are, got 1501"):
+        check_trainable(load("demo"), TrainConfig.of(model="softmax-mf", sampled_items=1501))

@@ -1,0 +1,414 @@
+"""Prepared sets: written by anybody as the guide says, read, and refused where they are spoilt."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from robustcf.cli.main import run as command_line
+from robustcf.data import Interactions, Split, load, mapped
+from robustcf.data.prepared import check_prepared
+from robustcf.errors import DataError
+from tests.data.layout import N_ITEMS, N_USERS, PAIRS, arrow, replace_file, write_layout
+
+
+def by_hand() -> Split:
+    """The same set in memory."""
+    labels = dict(
+        user_labels=np.array([f"u{n}" for n in range(N_USERS)]),
+        item_labels=np.arange(N_ITEMS) * 10,
+    )
+
+    def part(pairs: list[tuple[int, int]]) -> Interactions:
+        users, items = (np.array([pair[n] for pair in pairs]) for n in (0, 1))
+        return Interactions(
+            users, items, N_USERS, N_ITEMS,
+            timestamps=users * 10 + items, weights=items / 2, **labels,
+        )  # fmt: skip
+
+    return Split("by hand", *(part(PAIRS[name]) for name in ("train", "valid", "test")))
+
+
+@pytest.mark.parametrize("edges", [(0, 5), (0, 2, 5), (0, 1, 1, 4, 5)])
+@pytest.mark.parametrize("batches", [1, 3])
+@pytest.mark.parametrize("small", [0, 1 << 20])
+def test_any_engine_can_write_the_layout(edges, batches, small, tmp_path, monkeypatch):
+    monkeypatch.setattr(mapped, "_SMALL_BYTES", small)
+    file = write_layout(tmp_path / "set", edges, batches)
+    expected = by_hand()
+    for found in (load(file.parent), load(file), check_prepared(file)):
+        for part in ("train", "valid", "test"):
+            assert getattr(found, part) == getattr(expected, part)
+        assert found.train_full == expected.train_full
+        assert found.fingerprint == expected.fingerprint
+        assert (found.name, found.valid_source) == ("by hand", "carved")
+        assert found.protocol == expected.protocol
+        assert found.sources == {"manifest.json": hashlib.sha256(file.read_bytes()).hexdigest()}
+
+
+def test_labels_are_optional(tmp_path):
+    file = write_layout(tmp_path)
+    changed(file, lambda facts: facts.pop("labels"))
+    found = load(tmp_path)
+    assert found.user_labels is None
+    assert found.item_labels is None
+
+
+def test_sets_without_valid_pairs_mask_train_alone(tmp_path):
+    file = write_layout(tmp_path)
+    columns = {"user": pa.array([], pa.int32()), "item": pa.array([], pa.int32())}
+    arrow(tmp_path / "empty", columns)
+    replace_file(file, "valid.0.arrow", (tmp_path / "empty").read_bytes())
+    arrow(tmp_path / "zeros", {"offset": np.zeros(6, dtype=np.int64)})
+    replace_file(file, "valid-places.arrow", (tmp_path / "zeros").read_bytes())
+
+    def no_valid(facts: dict[str, Any]) -> None:
+        facts["parts"]["valid"]["pairs"] = 0
+        facts["columns"] = ["user", "item"]
+
+    changed(file, no_valid)
+    found = check_prepared(file)
+    assert (len(found.valid), found.valid_source) == (0, "none")
+    assert found.masked("test") == ("train",)
+    assert found.train.timestamps is None
+    assert found.train.weights is None
+
+
+def test_options_of_a_table_are_refused(tmp_path):
+    write_layout(tmp_path)
+    with pytest.raises(DataError, match="k_core, test_ratio cannot be used.*datasets prepare"):
+        load(tmp_path, k_core=2, test_ratio=0.2)
+
+
+def test_a_folder_that_is_none_says_how_to_make_one(tmp_path):
+    with pytest.raises(DataError, match="robustcf datasets prepare"):
+        load(tmp_path)
+
+
+# --- spoilt manifests -----------------------------------------------------------------------
+
+
+def changed(file: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    facts = json.loads(file.read_text())
+    change(facts)
+    file.write_text(json.dumps(facts))
+
+
+def setting(*keys: Any, to: Any) -> Callable[[dict[str, Any]], None]:
+    def change(facts: dict[str, Any]) -> None:
+        for key in keys[:-1]:
+            facts = facts[key]
+        facts[keys[-1]] = to
+
+    return change
+
+
+MANIFESTS = {
+    "another format": (setting("format", to="spark"), "format must be .*got 'spark'"),
+    "a later version": (setting("version", to=2), "version must be 1, got 2.*update robustcf"),
+    "no version": (lambda facts: facts.pop("version"), "version must be 1, got None"),
+    "no users": (setting("n_users", to=0), "n_users must be an integer of at least 1"),
+    "too many users": (setting("n_users", to=2**40), "n_users must be an integer"),
+    "fewer users": (setting("n_users", to=4), "shards must be users from 0 to 4"),
+    "fewer items": (setting("n_items", to=3), "'item' must be at least 0 and below 3, got 3"),
+    "no columns": (setting("columns", to=[]), "columns must be a list of at least 2"),
+    "a column twice": (setting("columns", to=["user", "user"]), "each once"),
+    "an unknown column": (setting("columns", to=["user", "item", "x"]), "columns.2. must be one"),
+    "wrong edges": (setting("shards", to=[0, 3]), "shards must be users from 0 to 5"),
+    "edges that fall": (setting("shards", to=[0, 4, 2, 5]), "ascending"),
+    "more edges": (setting("shards", to=[0, 2, 5]), "parts.train.shards must be 2 names"),
+    "no train": (setting("parts", "train", "pairs", to=0), "train.pairs must be at least 1"),
+    "wrong count": (setting("parts", "train", "pairs", to=8), "ascend from 0 to the 8 pairs"),
+    "no test": (lambda facts: facts["parts"].pop("test"), "parts.test must be an object"),
+    "upwards": (setting("parts", "train", "shards", 0, to="../secret"), "plain name of a file"),
+    "absolute": (setting("labels", "users", to="/etc/passwd"), "plain name of a file"),
+    "hidden": (setting("labels", "users", to=".x"), "plain name of a file"),
+    "backwards": (setting("parts", "test", "offsets", to="..\\x"), "plain name of a file"),
+    "a name twice": (setting("labels", "users", to="train.0.arrow"), "names of files must be diff"),
+    "itself": (setting("labels", "users", to="manifest.json"), "names of files must be different"),
+    "not listed": (lambda facts: facts["files"].pop("who.arrow"), "how long 'who.arrow' is"),
+    "wrong length": (setting("files", "who.arrow", "bytes", to=7), "expected 7 bytes"),
+    "no length": (setting("files", "who.arrow", to={}), "bytes must be an integer"),
+    "wrong checksum": (
+        setting("files", "train.0.arrow", "sha256", to="0" * 64),
+        "train.0.arrow: its sha256 must be 0000.*altered or damaged",
+    ),
+    "no checksum": (setting("files", "who.arrow", "sha256", to="x"), "64 hexadecimal digits"),
+    "wrong fingerprint": (setting("fingerprint", to="a" * 64), "fingerprint must be"),
+    "bad notes": (setting("notes", to=[1]), "notes.0. must be text"),
+    "bad sample": (setting("eval_users", to=0), "eval_users must be an integer of at least 1"),
+    "an unlisted file is not there": (
+        setting("files", "gone.arrow", to={"bytes": 1}),
+        "gone.arrow is not there.*copy the folder anew",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_a_spoilt_manifest_is_refused(name, tmp_path):
+    change, message = MANIFESTS[name]
+    file = write_layout(tmp_path / "set")
+    changed(file, change)
+    (tmp_path / "secret").write_text("root:x:0:0")
+    with pytest.raises(DataError, match=message) as caught:
+        check_prepared(file)
+    assert "root:x" not in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'"x"', b"\xff", b"[" * 100_000])
+def test_a_manifest_that_is_no_json_object_is_refused(content, tmp_path):
+    (tmp_path / "manifest.json").write_bytes(content)
+    with pytest.raises(DataError, match="manifest.json"):
+        load(tmp_path)
+
+
+def test_a_missing_shard_is_said_at_once(tmp_path):
+    file = write_layout(tmp_path, (0, 2, 5))
+    (tmp_path / "train.1.arrow").unlink()
+    with pytest.raises(DataError, match="train.1.arrow is not there"):
+        load(file)
+
+
+def test_links_are_not_followed(tmp_path):
+    file = write_layout(tmp_path / "set")
+    os.rename(tmp_path / "set" / "who.arrow", tmp_path / "who.arrow")
+    (tmp_path / "set" / "who.arrow").symlink_to(tmp_path / "who.arrow")
+    with pytest.raises(DataError, match="is a link"):
+        load(file)
+
+
+# --- spoilt files ---------------------------------------------------------------------------
+
+GOOD = {
+    "user": np.array([0, 0, 1, 3, 3, 3, 4], dtype=np.int32),
+    "item": np.array([0, 2, 1, 0, 1, 3, 2], dtype=np.int32),
+    "time": np.zeros(7, dtype=np.int64),
+    "weight": np.zeros(7, dtype=np.float32),
+}
+
+
+def column(name: str, place: int, value: float) -> dict[str, Any]:
+    changed_column = GOOD[name].copy()
+    changed_column[place] = value
+    return {**GOOD, name: changed_column}
+
+
+SHARDS = {
+    "no column": ({k: v for k, v in GOOD.items() if k != "item"}, "'item' must be int32, got none"),
+    "another type": ({**GOOD, "item": GOOD["item"].astype(np.int64)}, "must be int32, got int64"),
+    "text": ({**GOOD, "user": list("abcdefg")}, "'user' must be int32, got string"),
+    "nulls": ({**GOOD, "item": pa.array([None, 2, 1, 0, 1, 3, 2], pa.int32())}, "no nulls"),
+    "too short": ({k: v[:6] for k, v in GOOD.items()}, "must have 7 rows.*got 6"),
+    "users that fall": (column("user", 2, 0), "'user' must ascend and have as many"),
+    "negative items": (column("item", 0, -1), "at least 0 and below 4, got -1"),
+    "items beyond": (column("item", 1, 4), "at least 0 and below 4, got 4"),
+    "items that fall": (column("item", 1, 0), "must ascend within each user"),
+    "no number": (column("weight", 3, np.nan), "'weight' must be finite"),
+    "a pair of test": (column("item", 1, 3), "1 pairs are in both train and test.*user 0, item 3"),
+}
+
+
+@pytest.mark.parametrize("name", SHARDS)
+def test_a_spoilt_shard_is_refused_when_it_is_used(name, tmp_path):
+    columns, message = SHARDS[name]
+    file = write_layout(tmp_path / "set")
+    arrow(tmp_path / "bad", columns)
+    replace_file(file, "train.0.arrow", (tmp_path / "bad").read_bytes())
+    split = load(file)
+    with pytest.raises(DataError, match=message):
+        split.train.items_of(0)
+
+
+@pytest.mark.parametrize("content", [b"", b"ARROW1", b"ARROW1\0\0" + b"x" * 100, b"no arrow" * 9])
+@pytest.mark.parametrize("name", ["train.0.arrow", "train-places.arrow", "who.arrow"])
+def test_a_file_that_is_no_arrow_is_refused(content, name, tmp_path):
+    file = write_layout(tmp_path)
+    replace_file(file, name, content)
+    with pytest.raises(DataError, match=f"{name}: (no readable|expected an) Arrow file"):
+        check_prepared(file)
+
+
+def test_a_file_that_is_cut_is_refused(tmp_path):
+    file = write_layout(tmp_path)
+    path = tmp_path / "train.0.arrow"
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(DataError, match="train.0.arrow: expected .* bytes"):
+        load(file)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["a", "b", "c", "d"], "length n_users = 5, got 4"),
+        (["a", "b", "c", "d", "a"], "must differ"),
+        (["a", "b", "c", "d", None], "must have no nulls"),
+        ([0.5, 1, 2, 3, 4], "must be int64 or text, got double"),
+    ],
+)
+def test_spoilt_labels_are_refused_when_they_are_asked_for(labels, message, tmp_path):
+    file = write_layout(tmp_path / "set")
+    arrow(tmp_path / "bad", {"label": labels})
+    replace_file(file, "who.arrow", (tmp_path / "bad").read_bytes())
+    split = load(file)
+    assert len(split.train.items) == 7
+    with pytest.raises(DataError, match=message):
+        split.user_labels  # noqa: B018
+
+
+def test_a_column_of_labels_that_is_not_there_is_refused(tmp_path):
+    file = write_layout(tmp_path / "set")
+    arrow(tmp_path / "bad", {"name": list("abcde")})
+    replace_file(file, "who.arrow", (tmp_path / "bad").read_bytes())
+    with pytest.raises(DataError, match="'label' must be int64 or text, got none"):
+        load(file).user_labels  # noqa: B018
+
+
+def test_one_long_label_does_not_widen_all(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROBUSTCF_LIMITS", "small_bytes=1000 expansion=2")
+    file = write_layout(tmp_path / "set")
+    arrow(tmp_path / "bad", {"label": ["a", "b", "c", "d", "x" * 2000]})
+    replace_file(file, "who.arrow", (tmp_path / "bad").read_bytes())
+    with pytest.raises(DataError, match="5 labels takes at least"):
+        load(file).user_labels  # noqa: B018
+
+
+def test_offsets_must_ascend(tmp_path):
+    file = write_layout(tmp_path / "set")
+    arrow(tmp_path / "bad", {"offset": np.array([0, 2, 1, 3, 6, 7])})
+    replace_file(file, "train-places.arrow", (tmp_path / "bad").read_bytes())
+    with pytest.raises(DataError, match="offsets must ascend"):
+        load(file)
+
+
+# --- commands -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch) -> Path:
+    from tests.data.test_prepare import rows
+
+    monkeypatch.chdir(tmp_path)
+    rows(0, 2000).to_csv("mine.csv", index=False)
+    return tmp_path / "mine.csv"
+
+
+def told(words: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert command_line([*words.split(), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.slow
+def test_a_prepared_set_is_trained_on_like_its_table(table, capsys):
+    pytest.importorskip("duckdb")
+    options = "--k-core 2 --min-rating 2"
+    made = told(f"datasets prepare mine.csv --out set --shards 2 --memory 2GB {options}", capsys)
+    info = told("datasets info set", capsys)
+    plain = told(f"datasets info mine.csv {options}", capsys)
+    assert made["fingerprint"] == info["fingerprint"] == plain["fingerprint"]
+    assert (made["train"], made["shards"], made["path"]) == (plain["train"], 2, "set")
+    how = "--model softmax-mf --dim 4 --epochs 2 --set sampled_items=20 --threads 1"
+    one = told(f"train --dataset set --out one {how}", capsys)
+    two = told(f"train --dataset mine.csv --out two {options} {how}", capsys)
+    assert one["learnt_from"] == "train and valid"  # refit on the merged parts
+    assert one["test"] == two["test"]
+    assert Path("one/factors.safetensors").stat().st_size
+    one_factors, two_factors = (
+        Path(run, "factors.safetensors").read_bytes()[-1000:] for run in ("one", "two")
+    )
+    assert one_factors == two_factors
+    for words in ("evaluate RUN", "recommend RUN --user ü7 U-5 -k 3", "recommend RUN --items 1 a"):
+        left, right = (told(words.replace("RUN", run), capsys) for run in ("one", "two"))
+        assert {**left, "run": ""} == {**right, "run": ""}
+
+
+def test_a_run_opens_its_prepared_set_by_its_manifest_alone(table, capsys):
+    pytest.importorskip("duckdb")
+    told("datasets prepare mine.csv --out set --memory 2GB", capsys)
+    told("train --dataset set --out run --model popularity --threads 1", capsys)
+    config = json.loads(Path("run/config.json").read_text())
+    assert config["dataset"].endswith("set/manifest.json")
+    assert told("evaluate run", capsys)["test"]
+    os.rename("set", "moved")
+    assert command_line(["evaluate", "run"]) == 1
+    assert "--dataset PATH" in capsys.readouterr().err
+    assert told("evaluate run --dataset moved", capsys)["test"]
+    manifest = Path("moved/manifest.json")
+    manifest.write_text(manifest.read_text().replace('"name": "mine.csv"', '"name": "yours"'))
+    os.rename("moved", "set")
+    assert command_line(["evaluate", "run"]) == 1
+    assert "another than the run read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["--memory lots", "--memory 1GB", "--shards 0", "--k-core 0"])
+def test_options_that_are_none_are_refused(words, table, capsys):
+    assert command_line(["datasets", "prepare", "mine.csv", "--out", "set", *words.split()]) > 0
+    assert not Path("set").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "size"),
+    [("4GB", 4 << 30), ("1500MB", 1500 << 20), ("2.5g", 5 << 29), ("123", 123), ("1 TiB", 1 << 40)],
+)
+def test_memory_is_said_as_people_say_it(words, size):
+    from robustcf.cli.common import Bytes
+
+    assert Bytes().convert(words, None, None) == size
+
+
+# --- a sample of the users ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_sample_of_users_is_seeded_and_said(seed):
+    import torch
+
+    from robustcf.data import EvaluationProtocol
+    from robustcf.factors import Factors
+    from robustcf.metrics import evaluate
+
+    split = load("demo")
+    rng = torch.Generator().manual_seed(seed)
+    factors = Factors(torch.randn(2000, 3, generator=rng), torch.randn(1500, 3, generator=rng))
+    whole = evaluate(factors, split)
+    drawn = split.with_protocol(EvaluationProtocol(users=300, seed=seed))
+    some = evaluate(factors, drawn)
+    assert len(some.users) == some.protocol.n_users == 300
+    assert np.all(np.diff(some.users) > 0)
+    for name, values in some.per_user.items():
+        assert (
+            values.tolist()
+            == whole.per_user[name][np.searchsorted(whole.users, some.users)].tolist()
+        )
+    told = some.protocol.as_dict()
+    assert (told["sampled_from"], told["sample_seed"]) == (2000, seed)
+    assert f"a sample of 300 (seed {seed}) of the 2,000 users" in str(some)
+    assert "sampled_from" not in whole.protocol.as_dict()
+    again = evaluate(factors, drawn, part="valid")
+    assert len(set(again.users) & set(some.users)) > 290, "two parts, the same users"
+    more = split.with_protocol(EvaluationProtocol(users=400, seed=seed))
+    assert set(some.users) < set(evaluate(factors, more).users)
+    everybody = evaluate(factors, split.with_eval_users(5000))
+    assert everybody.protocol == whole.protocol
+    assert len(evaluate(factors, load("demo", eval_users=77)).users) == 77
+
+
+def test_samples_of_several_seeds_differ():
+    from robustcf.data import EvaluationProtocol
+
+    users = np.arange(1000)
+    samples = {
+        tuple(EvaluationProtocol(users=20, seed=seed).sample(users, 1000)) for seed in range(5)
+    }
+    assert len(samples) == 5
+    counts = np.bincount([user // 100 for sample in samples for user in sample], minlength=10)
+    assert counts.max() < 25
