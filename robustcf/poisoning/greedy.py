@@ -60,8 +60,9 @@ class Greedy(Poisoning):
         chance = np.ones(pairs.n_items)
         profiles: list[ItemIds] = []
         taken: list[int] = []
+        seed = int(task.rng.integers(2**31))
         for batch in np.array_split(np.arange(task.fakes), min(self.retrainings, task.fakes)):
-            fitted = fit_surrogate(inject(pairs, profiles), task.rng)
+            fitted = fit_surrogate(inject(pairs, profiles), seed)
             factors = Factors(fitted.users[: pairs.n_users], fitted.items)
             for user in _nearest(task, pairs, factors, taken, len(batch)):
                 taken.append(int(user))

@@ -30,14 +30,14 @@ _WEIGHTS = ALSConfig()
 _ENTRIES = 2**22
 
 
-def fit_surrogate(pairs: Interactions, rng: np.random.Generator) -> Factors:
+def fit_surrogate(pairs: Interactions, seed: int) -> Factors:
     """ALS of rank 64, a few sweeps from the spectral start.
 
     Cost: some fifty products of pairs x 64.
     """
     dim = min(_RANK, max(1, min(pairs.n_users, pairs.n_items) - 1))
     config = replace(_WEIGHTS, dim=dim, sweeps=_SWEEPS)
-    return ALS(pairs, config, seed=int(rng.integers(2**31))).factors()
+    return ALS(pairs, config, seed=seed).factors()
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class HalfSteps:
     Example:
         >>> from robustcf.data import checkerboard
         >>> train = checkerboard().train
-        >>> factors = fit_surrogate(train, np.random.default_rng(0))
+        >>> factors = fit_surrogate(train, seed=0)
         >>> steps = HalfSteps(factors, train, np.array([0, 1]))
         >>> rows = steps.fake_rows(torch.ones(3, 5), torch.arange(5))
         >>> steps.item_rows(rows, torch.ones(3)).shape == (2, factors.dim)

@@ -85,14 +85,16 @@ class Surrogate(Poisoning):
     name = "surrogate"
     needs_pairs = True
 
-    def __init__(self, rounds: int = 4) -> None:
+    def __init__(self, rounds: int = 3) -> None:
         """Keep the options."""
         self.rounds = check_integer("rounds", rounds, 0)
 
     def propose(self, task: Task) -> list[ItemIds]:
         """The profiles of the best round."""
         pairs = task.known.pairs(self.name)
-        clean = fit_surrogate(pairs, task.rng)
+        # One start for all fits: what differs between rounds is due to the profiles alone.
+        seed = int(task.rng.integers(2**31))
+        clean = fit_surrogate(pairs, seed)
         push = _push(task, pairs, clean)
         kinds = min(task.fakes, _KINDS)
         counts = torch.from_numpy(np.bincount(np.arange(task.fakes) % kinds)).float()
@@ -104,9 +106,12 @@ class Surrogate(Poisoning):
             if number:
                 steps = HalfSteps(factors, pairs, push.items)
                 here = _push(task, pairs, factors, push.items)
-                tried = _followed(task, steps, here, weights, fillers, counts, stride)
+                tried = _followed(steps, here, weights, fillers, counts, stride)
+                if torch.equal(_entries(tried), _entries(weights)):
+                    stride *= 2  # so short that no item changed places
+                    continue
             profiles = _binarized(task, push, tried, fillers)
-            fitted = fit_surrogate(inject(pairs, profiles), task.rng)
+            fitted = fit_surrogate(inject(pairs, profiles), seed)
             found = Factors(fitted.users[: pairs.n_users], fitted.items)
             reached = _reached(task, pairs, found, push)
             if reached > best:
@@ -185,7 +190,6 @@ def _started(task: Task, pairs: Interactions, push: _Push, crowd: ItemIds) -> tu
 
 
 def _followed(
-    task: Task,
     steps: HalfSteps,
     push: _Push,
     weights: Tensor,
@@ -200,10 +204,10 @@ def _followed(
     """
     U, _ = steps.factors
     # As many items as before: a profile that grows is no longer that of somebody like its model.
-    room = weights.round().sum(dim=1)
+    room = weights.sum(dim=1).round()
     lists = U[push.users]
     # What is there already outweighs what is not, until the gradient says otherwise.
-    free = weights.round()
+    free = _entries(weights)
     softness = None
     for _ in range(_STEPS):
         free.requires_grad_()
@@ -243,19 +247,25 @@ def projected(weights: Tensor, most: Tensor) -> Tensor:
     return inside
 
 
+def _entries(weights: Tensor) -> Tensor:
+    """0/1: the largest entries of each row, as many as the row sums to."""
+    lengths = weights.sum(dim=1).round().long()
+    order = weights.argsort(dim=1, descending=True, stable=True)
+    ranks = order.argsort(dim=1)
+    return (ranks < lengths[:, None]).to(weights.dtype)
+
+
 def _binarized(task: Task, push: _Push, weights: Tensor, fillers: Tensor) -> list[ItemIds]:
     """Profiles of the largest entries, as many as the weights sum to; one for each fake user."""
-    lengths = weights.sum(dim=1).round().long().clamp_max(task.length - len(push.items))
+    chosen = _entries(weights).bool().numpy()
     ids = fillers.numpy()
     profiles = []
     for fake in range(task.fakes):
-        row = weights[fake % len(weights)]
-        if fake >= len(weights):
-            # A profile of a kind again: other choices among entries of about the same size.
-            noise = torch.from_numpy(task.rng.random(len(row))).to(row.dtype)
-            row = row * (0.75 + 0.25 * noise)
-        order = torch.topk(row, int(lengths[fake % len(weights)])).indices.numpy()
-        profiles.append(np.sort(np.concatenate((push.items, ids[order]))))
+        mine = ids[chosen[fake % len(chosen)]]
+        if fake >= len(chosen):
+            # A profile of a kind again: without a tenth of it, so that no two are the same.
+            mine = task.rng.permutation(mine)[: len(mine) - len(mine) // 10]
+        profiles.append(np.sort(np.concatenate((push.items, mine))))
     return profiles
 
 

@@ -68,7 +68,7 @@ class Outcome:
             "exposure": self.exposure.as_dict(),
             "quality": dict(self.quality),
             "epochs": self.epochs,
-            "defence": dict(self.defence),
+            "defence_report": dict(self.defence),
         }
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -126,3 +127,30 @@ def alone(folder: Path, what: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def compact_json(values: Mapping[str, Any]) -> bytes:
+    """Indented JSON with every list of numbers on one line.
+
+    Example:
+        >>> print(compact_json({"a": [1, 2.5]}).decode(), end="")
+        {
+         "a": [1, 2.5]
+        }
+    """
+    text = json.dumps(values, indent=1, allow_nan=False)
+    flat = re.sub(r"\[[-+\d.e,\s]*\]", lambda found: " ".join(found[0].split()), text)
+    return (flat.replace("[ ", "[").replace(" ]", "]") + "\n").encode()
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown.
+
+    Example:
+        >>> print(markdown(["a", "b"], [["1", "2"]]))
+        | a | b |
+        | --- | --- |
+        | 1 | 2 |
+    """
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

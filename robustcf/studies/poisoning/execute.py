@@ -183,15 +183,10 @@ def _complete(plan: PoisonPlan, folder: Path, part: Part, split: Split) -> Itera
                     "seed": part.seed,
                     "targets": targets.tolist(),
                     "spent": spent(profiles),
-                    **_outcome(found.as_dict()),
+                    **_plain(found.as_dict()),
                 },
             )
         yield f"{model}, {defence}"
-
-
-def _outcome(values: dict[str, Any]) -> dict[str, Any]:
-    """The outcome, a defence's words apart: those are its report."""
-    return {**values, "defence_report": _plain(values.pop("defence"))}
 
 
 def _plain(value: Any) -> Any:

@@ -139,9 +139,7 @@ class PoisonPlan:
 
     def threat(self, fakes: float) -> PoisonThreat:
         """What the attacker may do with so many fakes."""
-        return PoisonThreat(
-            fakes, self.length, self.targets, self.goal, self.knowledge, self.known
-        )
+        return PoisonThreat(fakes, self.length, self.targets, self.goal, self.knowledge, self.known)
 
     @property
     def tried(self) -> tuple[str, ...]:
