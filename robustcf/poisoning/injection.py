@@ -19,6 +19,8 @@ from robustcf.poisoning.threat import ItemIds
 from robustcf.support.files import csv_bytes, write_bytes
 
 _FAKE = "fake"
+#: What is written where an attack proposes no profile at all.
+NO_PROFILES = b"user,item\n"
 
 
 def inject(train: Interactions, profiles: Sequence[ItemIds]) -> Interactions:
@@ -124,7 +126,7 @@ def write_profiles(path: Path, profiles: Sequence[ItemIds], train: Interactions)
         for number, profile in enumerate(profiles)
         for item in profile
     ]
-    write_bytes(path, csv_bytes(rows) if rows else b"user,item\n")
+    write_bytes(path, csv_bytes(rows) if rows else NO_PROFILES)
 
 
 def read_profiles(path: str | Path, train: Interactions) -> tuple[ItemIds, ...]:
@@ -161,7 +163,9 @@ def read_profiles(path: str | Path, train: Interactions) -> tuple[ItemIds, ...]:
         )
     items = order[places][table.items.codes]
     profiles = []
-    for user in range(len(table.users.labels)):
+    # In the order of the file, which is not that of the labels: fake10 sorts before fake2.
+    firsts = np.unique(table.users.codes, return_index=True)[1]
+    for user in table.users.codes[np.sort(firsts)]:
         profile = np.sort(items[table.users.codes == user]).astype(np.int64)
         if np.any(profile[1:] == profile[:-1]):
             label = str(table.users.labels[user])[:60]

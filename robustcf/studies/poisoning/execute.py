@@ -19,7 +19,7 @@ from tqdm import tqdm
 from robustcf.data import Split, load
 from robustcf.errors import InputError
 from robustcf.poisoning.base import spent
-from robustcf.poisoning.injection import read_profiles, write_profiles
+from robustcf.poisoning.injection import NO_PROFILES, read_profiles, write_profiles
 from robustcf.poisoning.threat import ItemIds
 from robustcf.poisoning.victim import retrained
 from robustcf.studies.grids import (
@@ -209,4 +209,6 @@ def _profiles(plan: PoisonPlan, folder: Path, part: Part, split: Split) -> tuple
         attack = POISONINGS[part.attack]()
         found = attack.attack(split.train, plan.threat(part.fakes), part.seed)
         write_profiles(path, found.profiles, split.train)
+    if path.stat().st_size == len(NO_PROFILES):
+        return ()
     return read_profiles(path, split.train)
