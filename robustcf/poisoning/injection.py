@@ -19,8 +19,6 @@ from robustcf.poisoning.threat import ItemIds
 from robustcf.support.files import csv_bytes, write_bytes
 
 _FAKE = "fake"
-#: What is written where an attack proposes no profile at all.
-NO_PROFILES = b"user,item\n"
 
 
 def inject(train: Interactions, profiles: Sequence[ItemIds]) -> Interactions:
@@ -126,7 +124,7 @@ def write_profiles(path: Path, profiles: Sequence[ItemIds], train: Interactions)
         for number, profile in enumerate(profiles)
         for item in profile
     ]
-    write_bytes(path, csv_bytes(rows) if rows else NO_PROFILES)
+    write_bytes(path, csv_bytes(rows) if rows else b"user,item\n")
 
 
 def read_profiles(path: str | Path, train: Interactions) -> tuple[ItemIds, ...]:
