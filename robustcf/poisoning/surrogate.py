@@ -29,7 +29,7 @@ _KINDS = 128
 # Fillers that gradients go through, at most.
 _FILLERS = 2048
 # Crowds of neighbours that are tried as a start.
-_CROWDS = 512
+_CROWDS = 256
 # The largest share of a profile that goes into items to push, where these are not the targets.
 _PUSHED = 20
 # Gradient steps of a round, how far the first go, and the softness of the count of hits, in mean
@@ -57,7 +57,7 @@ class _Push:
 class Surrogate(Poisoning):
     """Profiles that follow the gradient of exposure through one ALS half-step of the items.
 
-    It fits ALS to the known pairs. It starts from copies of a crowd of neighbours: of 512 crowds,
+    It fits ALS to the known pairs. It starts from copies of a crowd of neighbours: of 256 crowds,
     the one whose members, if they had the targets, would show them to most users. In each round the
     profiles are relaxed to weights in [0, 1] and take some gradient steps, projected on the allowed
     length; the largest entries become the profile. Then the surrogate is fitted anew with the fakes
