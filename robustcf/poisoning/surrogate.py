@@ -30,7 +30,7 @@ _KINDS = 128
 _FILLERS = 2048
 # Crowds of neighbours that are tried as a start.
 _CROWDS = 256
-# The largest share of a profile that goes into items to push, where these are not the targets.
+# Items to push at most where these are not the targets; half of a profile at most.
 _PUSHED = 20
 # Gradient steps of a round, how far the first go, and the softness of the count of hits, in mean
 # gaps.
