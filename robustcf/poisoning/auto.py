@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from robustcf.data.split import Split
-from robustcf.errors import InputError
 from robustcf.poisoning.base import Injected
 from robustcf.poisoning.exposure import CUTOFFS
 from robustcf.poisoning.threat import NONE, PoisonThreat
@@ -82,8 +81,6 @@ def strongest(
         True
     """
     names = tuple(attacks) or members(threat.goal, threat.knowledge)
-    if not names:
-        raise InputError("auto needs at least one attack, got none")
     made: dict[str, Injected] = {}
     outcomes: dict[str, Outcome] = {}
     for name in names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from robustcf.poisoning import PoisonThreat, RandomItems, Targets, read_profiles
 from robustcf.studies.poisoning import PoisonPlan, execute, poison
 from robustcf.studies.poisoning.plan import Part
 from robustcf.studies.poisoning.report import findings
-from robustcf.studies.poisoning.summary import LOST, PoisonSummary
+from robustcf.studies.poisoning.summary import LOST, PoisonSummary, summarize
 from robustcf.support.registry import DEFENCES
 from robustcf.training import TrainConfig
 from tests.runs.conftest import small_table
@@ -198,6 +199,19 @@ def test_threats_that_do_not_fit_the_data_leave_nothing_behind(table, wrong, wor
     with pytest.raises(InputError, match=words):
         poison(plan, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_data_without_test_pairs_are_refused(plan, tmp_path, monkeypatch):
+    split = load(plan.dataset)
+    nothing = split.test.take(np.zeros(len(split.test), dtype=bool))
+    monkeypatch.setattr(execute, "load", lambda *_, **__: replace(split, test=nothing))
+    with pytest.raises(InputError, match="has no test pairs"):
+        poison(plan, tmp_path / "out")
+
+
+def test_a_summary_needs_all_cells(plan, tmp_path):
+    with pytest.raises(InputError, match=r"cells.als-none-clean-seed0.json is not there"):
+        summarize(plan, tmp_path, load(plan.dataset))
 
 
 def test_names_of_parts_make_file_names():
