@@ -45,9 +45,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"data", "factors", "objectives", "models", "metrics", "attacks", "certificates", "training"},
     "runs": GROUND
     | {"data", "factors", "objectives", "models", "metrics", "voting", "training", "robustness"},
+    "poisoning": GROUND | {"data", "factors", "models", "metrics", "training"},
     # Other libraries' factors; none of those libraries is imported, see tests/adapters.
     "adapters": GROUND | {"data", "factors", "runs"},
-    "studies": GROUND | {"data", "voting", "training", "robustness", "runs"},
+    "studies": GROUND
+    | {"data", "metrics", "voting", "training", "poisoning", "robustness", "runs"},
     "audit": GROUND
     | {
         *("data", "factors", "models", "metrics", "attacks", "certificates"),
@@ -59,7 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": GROUND
     | {
         *("fetching", "data", "estimators", "metrics", "certificates", "voting", "training"),
-        *("robustness", "runs", "adapters", "studies", "audit", "vision"),
+        *("poisoning", "robustness", "runs", "adapters", "studies", "audit", "vision"),
     },
     "__main__": {"cli"},
 }

@@ -25,6 +25,7 @@ from robustcf.cli.main import run as command_line
 from robustcf.data import load
 from robustcf.runs import RunDir
 from robustcf.runs.config import RunConfig
+from robustcf.studies.poisoning import summary as poison_summary
 from robustcf.studies.sweeps import summary as sweep_summary
 from robustcf.training import loop
 from robustcf.training.config import TrainConfig
@@ -60,6 +61,11 @@ SWEEP = (
     *("sweep", "--dataset", "TABLE", "--out", "RUN", "--regs", "none", "--seeds", "1"),
     *("--attacks", "fgm", "--epsilons", "0", "0.1", "--set", "dim=2", "--set", "epochs=1"),
     *("--set", "block_users=20", "--threads", "1"),
+)
+POISON = (
+    *("poison", "--dataset", "TABLE", "--out", "RUN", "--model", "als", "--set", "dim=2"),
+    *("--set", "sweeps=1", "--attack", "random", "--fakes", "2", "--targets", "2"),
+    *("--seeds", "1", "--threads", "1"),
 )
 PRESET = (
     *("train", "--dataset", "TABLE", "--out", "OUT", "--preset", "RUN/preset.json"),
@@ -120,6 +126,7 @@ FOLDERS = {
     ),
     "unfinished vision run": Folder("unfinished vision", [("vision", "train", "--resume", "RUN")]),
     "sweep": Folder("sweep", [SWEEP]),
+    "poisoning": Folder("poisoning", [POISON]),
     "preset of a run": Folder("preset", [PRESET]),
 }
 
@@ -179,6 +186,10 @@ class Workshop:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(sweep_summary, "plot_panels", lambda *_, **__: None)
                 self._must(*SWEEP, run=self.home / "sweep")
+        if "poisoning" in needed:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(poison_summary, "plot_panels", lambda *_, **__: None)
+                self._must(*POISON, run=self.home / "poisoning")
         (self.home / "preset").mkdir()
         preset = {"config": {"model": "ultragcn", "dim": 2, "epochs": 1}, "found": {}}
         (self.home / "preset" / "preset.json").write_text(json.dumps(preset))
@@ -314,6 +325,7 @@ class Workshop:
         with pytest.MonkeyPatch.context() as patch:
             # Pictures take a second and read nothing.
             patch.setattr(sweep_summary, "plot_panels", lambda *_, **__: None)
+            patch.setattr(poison_summary, "plot_panels", lambda *_, **__: None)
             code, out, err = self.call(words, run)
         fault = self._fault(code, out, err)
         if folder.reads and _listing(run) != before:
