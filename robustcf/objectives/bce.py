@@ -20,6 +20,7 @@ from robustcf.objectives.graph import item_beta, item_graph, user_beta
 from robustcf.objectives.kernels import (
     NegativeWeights,
     SparseRows,
+    bce_row_losses,
     bce_rows,
     bce_sampled,
     weighted_bce,
@@ -217,6 +218,14 @@ class BCE(Objective[BCEConfig]):
         neighbour = self.tensor(near.indices, torch.int64)
         score = (embedding(pair, u) * embedding(neighbour, V)).sum(dim=1)
         return loss + weighted_bce(score, c.item_weight * self.tensor(near.data), 0.0)
+
+    def user_losses(self, batch: Batch, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`Objective.user_losses`; over all negatives, drawn items or not."""
+        users = batch.users if batch.items is None else torch.unique(batch.users)
+        ids = users.cpu().numpy()
+        prepared: Prepared = batch.prepared or self.prepare(ids)[0]
+        losses = bce_row_losses(U[users], V, *prepared)
+        return users, losses / self.tensor(self.pairs.user_degrees[ids])
 
     def user_loss(self, items: Ids, V: Tensor) -> Callable[[Tensor], Tensor]:
         """The objective of a new user with these items, over all negatives."""

@@ -194,6 +194,38 @@ class BPR(ComparingObjective[BPRConfig]):
             margin.add_gradient(drawn, drawn_gradient.sum(dim=1), users_gradient, items)
         return Gradient(users_gradient, batch.users, items, total if value else None)
 
+    def user_losses(self, batch: Batch, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`Objective.user_losses`; against what the batch has drawn, as its gradient."""
+        if batch.negatives is None:
+            raise InputError("BPR compares with drawn items, got a batch without negatives")
+        if batch.items is not None:
+            users, rows = torch.unique(batch.users, return_inverse=True)
+            u = U[batch.users]
+            others = torch.bmm(V[batch.negatives], u[:, :, None])[:, :, 0]
+            gaps = others - (u * V[batch.items]).sum(dim=1)[:, None]
+            losses, counts = softplus(gaps).mean(dim=1), torch.bincount(rows)
+        else:
+            users, ids = batch.users, batch.users.cpu().numpy()
+            self._check_complement(ids)
+            R, drawn = self.pairs.csr()[ids], batch.negatives
+            counts = self.tensor(np.diff(R.indptr), torch.int64)
+            rows = torch.repeat_interleave(counts)
+            ones = SparseRows(rows, self.tensor(R.indices, torch.int64), U.new_ones(len(rows)))
+            own = sparse_scores(U[users], V, ones)
+            others = U[users] @ V[drawn].T
+            mine = self.tensor(R[:, drawn.cpu().numpy()].toarray() > 0, torch.bool)
+            others.masked_fill_(mine, -torch.inf)
+            losses = torch.empty_like(own)
+            step = max(1, _COMPARISONS // len(drawn))
+            for start in range(0, len(rows), step):
+                part = slice(start, start + step)
+                losses[part] = softplus(others[rows[part]] - own[part, None]).sum(dim=1)
+            # As in the gradient: drawn items stand for those that the user does not have.
+            n = self.pairs.n_items
+            losses *= (n / ((n - counts) * float(len(drawn)))).to(losses.dtype)[rows]
+        sums = losses.new_zeros(len(users)).index_add_(0, rows, losses)
+        return users, sums / counts
+
     def user_loss(self, items: Ids, V: Tensor) -> Callable[[Tensor], Tensor]:
         """The objective of a new user with these items, over all other items."""
         if len(items) >= self.pairs.n_items:

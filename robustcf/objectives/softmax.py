@@ -21,7 +21,7 @@ from robustcf.objectives.base import (
     Ids,
     ObjectiveConfig,
 )
-from robustcf.objectives.kernels import SparseRows, softmax_rows, sparse_scores
+from robustcf.objectives.kernels import BLOCK_BYTES, SparseRows, softmax_rows, sparse_scores
 from robustcf.objectives.margin import CentredMargin
 from robustcf.objectives.partition import OwnItems, Scratch, log_partition_rows
 from robustcf.support.checks import check_choice, check_number, check_numbers
@@ -269,6 +269,26 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
         degrees = torch.from_numpy(self.pairs.user_degrees.astype(np.int64)).to(U.device)[users]
         return users, SparseRows(rows, columns, self._weights(degrees, U.dtype)[rows])
 
+    def user_losses(self, batch: Batch, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`Objective.user_losses`; over the whole catalogue, drawn items or not."""
+        c = self.config
+        users = batch.users if batch.items is None else torch.unique(batch.users)
+        own = OwnItems.of(self.pairs.csr()[users.cpu().numpy()])
+        block = U[users] / c.temperature
+        ones = block.new_ones(len(own.rows))
+        entries, degrees = own.entries(ones), own.degrees.to(ones)
+        scores = sparse_scores(block, V, entries)
+        if c.positive_temperature is not None:
+            p = c.positive_temperature / c.temperature
+            mine = p * (_log_sums(scores / p, entries.rows, degrees) - degrees.log())
+        else:
+            mine = torch.zeros_like(block[:, 0]).index_add_(0, entries.rows, scores) / degrees
+        # Few users at a time: their scores are never all there.
+        step = max(1, BLOCK_BYTES // max(1, len(V) * V.element_size()))
+        parts = (block[start : start + step] for start in range(0, len(block), step))
+        sums = [(part @ V.T).logsumexp(dim=1) for part in parts]
+        return users, torch.cat(sums) - mine
+
     def user_loss(self, items: Ids, V: Tensor) -> Callable[[Tensor], Tensor]:
         """The objective of a new user with these items."""
         c, mine = self.config, torch.from_numpy(items).to(V.device)
@@ -283,6 +303,13 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
             return value if count == 1 else count * value
 
         return loss
+
+
+def _log_sums(scores: Tensor, rows: Tensor, degrees: Tensor) -> Tensor:
+    """``log sum exp(scores)`` over the entries of each row."""
+    top = scores.new_full((len(degrees),), -torch.inf).scatter_reduce_(0, rows, scores, "amax")
+    sums = torch.zeros_like(top).index_add_(0, rows, (scores - top[rows]).exp())
+    return sums.log() + top
 
 
 def _soft_means(
