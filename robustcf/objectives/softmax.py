@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +22,7 @@ from robustcf.objectives.base import (
     ObjectiveConfig,
 )
 from robustcf.objectives.kernels import BLOCK_BYTES, SparseRows, softmax_rows, sparse_scores
+from robustcf.objectives.leverage import check_max_share, item_weights
 from robustcf.objectives.margin import CentredMargin
 from robustcf.objectives.partition import OwnItems, Scratch, log_partition_rows
 from robustcf.support.checks import check_choice, check_number, check_numbers
@@ -41,12 +42,15 @@ class SoftmaxConfig(ObjectiveConfig):
         weighting: ``users``: every user counts once; ``pairs``: as often as they have items.
         sampled_items: items drawn for a block to stand for the whole catalogue in the sum; None
             for all of them.
+        max_share: the most that one user may decide of what an item learns, see
+            :func:`robustcf.objectives.leverage.item_weights`; None for no cap.
     """
 
     temperature: float = 1.0
     positive_temperature: float | None = None
     weighting: str = "users"
     sampled_items: int | None = None
+    max_share: float | None = None
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -54,6 +58,12 @@ class SoftmaxConfig(ObjectiveConfig):
         if self.positive_temperature is not None:
             check_number("positive_temperature", self.positive_temperature, positive=True)
         check_choice("weighting", self.weighting, WEIGHTINGS)
+        check_max_share(self.max_share)
+        if self.max_share is not None and self.positive_temperature is not None:
+            raise InputError(
+                "max_share weighs single pairs, and the bilateral softmax has none: leave "
+                "positive_temperature out"
+            )
 
 
 class Softmax(ComparingObjective[SoftmaxConfig]):
@@ -67,6 +77,7 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
     the items of the sum; here it is exact, unless ``sampled_items`` are drawn: then the sum over
     them, times n_items / sampled_items, is an unbiased estimate of it. ``positive_temperature`` p
     replaces the mean of own scores by ``p log mean exp(s_ui / p)``: the bilateral softmax loss.
+    ``max_share`` gives the pairs weights, by which each pair's share of its user's term counts.
 
     It rises when own items fall behind the others, and is blind to a constant added to all of a
     user's scores, as a ranking is; the cross-entropy spends most of an attack on just that. A batch
@@ -100,6 +111,7 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
         """Check that there are as many items as are to be drawn."""
         super().__init__(pairs, config, **options)
         self._scratch = Scratch()
+        self._item_weights = item_weights(pairs.item_degrees, self.config.max_share)
         drawn = self.config.sampled_items
         if drawn is not None and drawn > pairs.n_items:
             raise InputError(
@@ -121,7 +133,11 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
             own = SparseRows(
                 torch.tensor(pairs.users, dtype=torch.int64, device=U.device),
                 torch.tensor(pairs.items, dtype=torch.int64, device=U.device),
-                self._weights(torch.tensor(pairs.user_degrees[pairs.users]).to(U.device), U.dtype),
+                self._weights(
+                    torch.tensor(pairs.user_degrees[pairs.users]).to(U.device),
+                    torch.tensor(pairs.items, dtype=torch.int64),
+                    U.dtype,
+                ),
             )
             users, total = softmax_rows(U, V, own, items, value=True)
             return Gradient(users, None, items, total)
@@ -146,7 +162,8 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
         own = self.pairs.csr()[users]
         rows = np.repeat(np.arange(len(users)), np.diff(own.indptr))
         some = Interactions(rows, own.indices, len(users), self.pairs.n_items)
-        return users, Softmax(some, self.config)
+        # The degrees of a sample say nothing of who decides what: no cap.
+        return users, Softmax(some, replace(self.config, max_share=None))
 
     def shared_negatives(self, rng: np.random.Generator) -> Tensor | None:
         """The items of the sum, each once, or None for all."""
@@ -179,7 +196,8 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
             users = batch.users
             # A block of rows that nobody prepared: the whole objective, or one kept too long.
             own = batch.prepared or OwnItems.of(self.pairs.csr()[users.cpu().numpy()])
-            weights = self._weights(own.degrees.to(U.device)[own.rows.to(U.device)], U.dtype)
+            degrees = own.degrees.to(U.device)[own.rows.to(U.device)]
+            weights = self._weights(degrees, own.columns, U.dtype)
         else:
             if c.positive_temperature is not None:
                 raise InputError(
@@ -248,11 +266,16 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
             part.div_(c.temperature)
         return Gradient(part, users, items, total)
 
-    def _weights(self, degrees: Tensor, dtype: torch.dtype) -> Tensor:
-        """The weight of each pair, from the number of its user's pairs."""
-        if self.config.weighting == "pairs":
-            return torch.ones(len(degrees), dtype=dtype, device=degrees.device)
-        return 1.0 / degrees.to(dtype)
+    def _weights(self, degrees: Tensor, items: Tensor, dtype: torch.dtype) -> Tensor:
+        """The weight of each pair, from the number of its user's pairs and from its item."""
+        weights = (
+            torch.ones(len(degrees), dtype=dtype, device=degrees.device)
+            if self.config.weighting == "pairs"
+            else 1.0 / degrees.to(dtype)
+        )
+        if self._item_weights is None:
+            return weights
+        return weights * torch.from_numpy(self._item_weights[items.cpu().numpy()]).to(weights)
 
     def _entries(self, batch: Batch, U: Tensor) -> tuple[Tensor, SparseRows]:
         """The users of a batch, and their positives with their weights."""
@@ -267,7 +290,7 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
             columns = batch.items[order]
         rows, columns = rows.to(U.device), columns.to(U.device)
         degrees = torch.from_numpy(self.pairs.user_degrees.astype(np.int64)).to(U.device)[users]
-        return users, SparseRows(rows, columns, self._weights(degrees, U.dtype)[rows])
+        return users, SparseRows(rows, columns, self._weights(degrees[rows], columns, U.dtype))
 
     def user_losses(self, batch: Batch, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
         """See :meth:`Objective.user_losses`; over the whole catalogue, drawn items or not."""

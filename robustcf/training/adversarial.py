@@ -305,6 +305,10 @@ def _relative(values: Tensor, mean: Tensor) -> Tensor:
 def _beside(
     objective: Objective[Any], kind: type[Objective[Any]], config: Any = None
 ) -> Objective[Any]:
+    # A cap on what one user decides holds for the attacked loss too.
+    cap = getattr(objective.config, "max_share", None)
+    if cap is not None:
+        config = replace(kind.Config() if config is None else config, max_share=cap)
     return kind(objective.pairs, config, device=objective.device, dtype=objective.dtype)
 
 
