@@ -59,11 +59,6 @@ class SoftmaxConfig(ObjectiveConfig):
             check_number("positive_temperature", self.positive_temperature, positive=True)
         check_choice("weighting", self.weighting, WEIGHTINGS)
         check_max_share(self.max_share)
-        if self.max_share is not None and self.positive_temperature is not None:
-            raise InputError(
-                "max_share weighs single pairs, and the bilateral softmax has none: leave "
-                "positive_temperature out"
-            )
 
 
 class Softmax(ComparingObjective[SoftmaxConfig]):
@@ -108,10 +103,15 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
     def __init__(
         self, pairs: Interactions, config: SoftmaxConfig | None = None, **options: Any
     ) -> None:
-        """Check that there are as many items as are to be drawn."""
+        """Check that there are as many items as are to be drawn, and that settings go together."""
         super().__init__(pairs, config, **options)
         self._scratch = Scratch()
         self._item_weights = item_weights(pairs.item_degrees, self.config.max_share)
+        if self.config.max_share is not None and self.config.positive_temperature is not None:
+            raise InputError(
+                "max_share weighs single pairs, and the bilateral softmax has none: leave "
+                "positive_temperature out"
+            )
         drawn = self.config.sampled_items
         if drawn is not None and drawn > pairs.n_items:
             raise InputError(

@@ -51,7 +51,7 @@ def test_a_share_is_more_than_0_and_at_most_1(kind: Any, cap: Any) -> None:
 
 def test_the_bilateral_softmax_has_no_cap() -> None:
     with pytest.raises(InputError, match="the bilateral softmax has none: leave positive_temp"):
-        Softmax.Config(max_share=0.1, positive_temperature=0.2)
+        Softmax(checkerboard().train, max_share=0.1, positive_temperature=0.2)
 
 
 def weighted_naive(name: str, pairs: Interactions, U: Tensor, V: Tensor) -> Tensor:

@@ -1,0 +1,115 @@
+"""Groups of users who share the same few items that others rarely have."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from robustcf.data.interactions import Interactions
+from robustcf.poisoning.defences.base import Detection, Detector, Flags
+from robustcf.poisoning.defences.neighbours import nearest, unit_profiles
+from robustcf.poisoning.defences.outliers import Numbers, robust_z
+from robustcf.support.checks import check_integer, check_number
+
+# Sizes of groups that are looked for: the similarity to a user's 10th, 20th, 50th nearest.
+_NEIGHBOURS = (10, 20, 50)
+# How much more rare items count in a similarity: log(users / degree) to this power.
+_RARITY = 3.0
+_MOST = 1.0 - 1e-6
+# Robust standard deviations above the median from which a user is looked at: many are.
+_SUSPECT = 4.0
+# Of an item's users, the share that must be suspects.
+_SHARE = 1 / 3
+
+
+class Groups(Detector):
+    """Users who own several of the same items, items that hardly anybody else has.
+
+    Whoever pushes several items gives every fake account all of them: the targets' users are then
+    nearly the same set, whatever else the profiles hold. In three steps:
+
+    1. *Suspects* are users with unusually similar others: the cosine with the 10th, 20th or 50th
+       nearest profile, rare items counting most, lies 4 robust standard deviations above the
+       median (by Fisher's transformation). About one genuine user in a hundred is a suspect.
+    2. *Pushed items* have at least ``least`` suspects, who are at least a third of their users, and
+       belong together with others: items are linked whose sets of suspects have a Jaccard index of
+       ``link`` or more, and a pushed item has a link.
+    3. *Flagged* are users, suspects or not, with at least two items of one set of linked items, and
+       at least half of that set; if they are at least ``least``.
+
+    What it cannot see: a single target, fewer than ``least`` accounts, accounts that share out the
+    targets among themselves.
+
+    Args:
+        least: the smallest group.
+        link: see above.
+
+    Cost: the cosines of all pairs of users, 64 MB at a time.
+
+    Example:
+        >>> from robustcf.data import load
+        >>> rng = np.random.default_rng(0)
+        >>> train = load("demo").train
+        >>> items = np.concatenate([np.append(rng.choice(300, 15, False), [300, 301, 302])] * 1
+        ...     + [np.append(rng.choice(300, 15, False), [300, 301, 302]) for _ in range(29)])
+        >>> pairs, _ = Interactions.from_pairs(
+        ...     np.concatenate((train.users, train.n_users + np.repeat(np.arange(30), 18))),
+        ...     np.concatenate((train.items, items)), train.n_users + 30, train.n_items)
+        >>> Groups().detect(pairs).items.tolist()
+        [300, 301, 302]
+    """
+
+    name: ClassVar[str] = "groups"
+
+    def __init__(self, least: int = 10, link: float = 0.7) -> None:
+        """Keep the settings."""
+        self.least = check_integer("least", least, 2)
+        self.link = check_number("link", link, positive=True)
+
+    def find(self, train: Interactions) -> Detection:
+        """See :class:`Groups`; the score is the largest robust z-score of the similarities."""
+        scores = _likeness(train)
+        flagged = np.zeros(train.n_users, dtype=bool)
+        pushed = []
+        for items in self._linked(train, scores > _SUSPECT):
+            own = np.asarray(train.csr()[:, items].sum(axis=1)).ravel()
+            members = own >= max(2.0, len(items) / 2)
+            if members.sum() >= self.least:
+                flagged |= members
+                pushed.append(items)
+        items = np.sort(np.concatenate(pushed)) if pushed else np.empty(0, np.int64)
+        return Detection(flagged, scores, items)
+
+    def _linked(self, train: Interactions, suspects: Flags) -> list[npt.NDArray[np.int64]]:
+        """Sets of two items or more that the same suspects have."""
+        from scipy.sparse.csgraph import connected_components
+
+        R = train.csr()[suspects]
+        counts = np.asarray(R.sum(axis=0)).ravel()
+        enough = (counts >= self.least) & (counts >= _SHARE * train.item_degrees)
+        items = np.flatnonzero(enough)
+        if len(items) < 2:
+            return []
+        some = R[:, items]
+        common = (some.T @ some).tocoo()
+        own = counts[items]
+        jaccard = common.data / (own[common.row] + own[common.col] - common.data)
+        there = (jaccard >= self.link) & (common.row != common.col)
+        common.data = np.where(there, 1.0, 0.0)
+        common.eliminate_zeros()
+        count, labels = connected_components(common, directed=False)
+        sets = [items[labels == number] for number in range(count)]
+        return [each for each in sets if len(each) >= 2]
+
+
+def _likeness(train: Interactions) -> Numbers:
+    """How unusually similar a user's 10th, 20th or 50th nearest profile is: the largest z-score."""
+    cosines, _ = nearest(unit_profiles(train, _RARITY), max(_NEIGHBOURS))
+    likeness = np.zeros(train.n_users)
+    for count in _NEIGHBOURS:
+        if count <= cosines.shape[1]:
+            near = np.minimum(cosines[:, count - 1].astype(np.float64), _MOST)
+            likeness = np.maximum(likeness, robust_z(np.arctanh(near)))
+    return likeness
