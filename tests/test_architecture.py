@@ -44,9 +44,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"data", "factors", "objectives", "models", "metrics", "attacks", "certificates", "training"},
     "runs": GROUND
     | {"data", "factors", "objectives", "models", "metrics", "training", "robustness"},
+    "poisoning": GROUND | {"data", "factors", "models", "metrics", "training"},
     # Other libraries' factors; none of those libraries is imported, see tests/adapters.
     "adapters": GROUND | {"data", "factors", "runs"},
-    "studies": GROUND | {"data", "training", "robustness", "runs"},
+    "studies": GROUND | {"data", "metrics", "poisoning", "training", "robustness", "runs"},
     "audit": GROUND
     | {
         *("data", "factors", "models", "metrics", "attacks", "certificates"),
@@ -57,8 +58,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The top: parse, call one function, format.
     "cli": GROUND
     | {
-        *("fetching", "data", "estimators", "metrics", "training", "robustness", "runs"),
-        *("adapters", "studies", "audit", "vision"),
+        *("fetching", "data", "estimators", "metrics", "training", "poisoning", "robustness"),
+        *("runs", "adapters", "studies", "audit", "vision"),
     },
     "__main__": {"cli"},
 }

@@ -28,6 +28,7 @@ from robustcf.cli.evaluate import evaluate
 from robustcf.cli.harden import harden
 from robustcf.cli.importing import import_
 from robustcf.cli.norm import norm
+from robustcf.cli.poison import poison
 from robustcf.cli.recommend import recommend
 from robustcf.cli.sweep import sweep
 from robustcf.cli.train import train
@@ -62,6 +63,7 @@ for command in (
     report,
     compare,
     sweep,
+    poison,
     norm,
     vision,
 ):

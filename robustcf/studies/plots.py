@@ -76,12 +76,14 @@ class Panel:
         axis: what epsilon means.
         metric: what is drawn.
         title: above the panel.
+        bottom: where the vertical axis begins; None for where the lines do.
     """
 
     lines: Sequence[Line]
     axis: str
     metric: str
     title: str = ""
+    bottom: float | None = 0.0
 
 
 def plot_curves(
@@ -215,7 +217,8 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, tuple[str, str]]) -> No
     wrap = (lambda text: fill(text, 44)) if narrow else str
     axes.set_xlabel(_plain(wrap(panel.axis)), fontsize="small")
     axes.set_ylabel(panel.metric)
-    axes.set_ylim(bottom=0)
+    if panel.bottom is not None:
+        axes.set_ylim(bottom=panel.bottom)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_title(_plain(wrap(panel.title)), fontsize="medium")

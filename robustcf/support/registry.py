@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from robustcf.attacks.base import Attack
     from robustcf.models.base import Model
     from robustcf.objectives.base import Objective
+    from robustcf.poisoning.base import Poisoning
     from robustcf.regularizers import Regularizer
     from robustcf.training.adversarial import Adversary
 
@@ -73,3 +74,17 @@ ATTACKS: Table[Attack] = Table(
     },
     "robustcf.attacks.base:Attack",
 )
+#: Ways to choose the profiles of fake users; :mod:`robustcf.poisoning.auto` takes the worst.
+POISONINGS: Table[Poisoning] = Table(
+    "poisoning",
+    {
+        "random": "robustcf.poisoning.random_items:RandomItems",
+        "bandwagon": "robustcf.poisoning.bandwagon:Bandwagon",
+        "copy": "robustcf.poisoning.copied:CopiedProfiles",
+        "surrogate": "robustcf.poisoning.surrogate:Surrogate",
+        "greedy": "robustcf.poisoning.greedy:Greedy",
+    },
+    "robustcf.poisoning.base:Poisoning",
+)
+#: What a victim does about fake users before or in training; ``none`` is the absence of one.
+DEFENCES: Table[Any] = Table("defence", {}, "robustcf.poisoning.defences.base:Defence")

@@ -6,32 +6,33 @@ runs resume from their checkpoints, curves are written whole, and the summary is
 
 from __future__ import annotations
 
-import json
-import multiprocessing
-import os
-import signal
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from robustcf.data import Split, load
-from robustcf.errors import InputError, Interrupted
+from robustcf.errors import InputError
 from robustcf.robustness import measure
 from robustcf.robustness.table import CERTIFICATE
 from robustcf.runs.config import RunConfig
 from robustcf.runs.run import RunDir
 from robustcf.runs.saved import SavedRun, open_run
+from robustcf.studies.grids import (
+    alone,
+    check_jobs,
+    goes_on,
+    in_parallel,
+    keep_plan,
+    make_folder,
+)
 from robustcf.studies.sweeps.plan import SweepPlan
 from robustcf.studies.sweeps.report import write_report
 from robustcf.studies.sweeps.summary import SHOWN, Summary, places, summarize
-from robustcf.support.files import read_json, unwritable, write_json
-from robustcf.support.schema import FLAG, check_kind, record, shown, whole
+from robustcf.support.files import read_json
+from robustcf.support.schema import FLAG, check_kind, record, whole
 
 PLAN = "sweep.json"
 _PLAN_KIND = record({"threads": whole(1)}, {"relative": FLAG})
@@ -67,14 +68,12 @@ def sweep(
     """
     folder = Path(out)
     home = folder / "runs" if runs is None else Path(runs)
-    _check_jobs(jobs)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(folder, error) from error
-    with _alone(folder), _goes_on(folder):
+    check_jobs(jobs)
+    make_folder(folder)
+    with alone(folder, "sweep"), goes_on(folder):
         split = load(plan.dataset, **plan.data)
-        _keep_plan(plan, split, folder)
+        asked = {**plan.identity(), "fingerprint": split.fingerprint}
+        keep_plan(folder / PLAN, _kept_plan(folder), asked, "sweep")
         units = len(plan.runs()) * (1 + len(plan.measured))
         bar: tqdm[Any]
         with tqdm(
@@ -155,77 +154,14 @@ def _is_whole(run: SavedRun, stem: str) -> bool:
 
 
 def _in_parallel(plan: SweepPlan, home: Path, jobs: int, bar: tqdm[Any]) -> None:
-    # Fresh processes: torch's threads do not survive a fork.
-    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
-    try:
-        tasks = {
-            pool.submit(_complete_run, plan, home, reg, seed): f"{reg}, seed {seed}"
-            for reg, seed in plan.runs()
-        }
-        for task in as_completed(tasks):
-            bar.update(task.result())
-            bar.set_postfix_str(tasks[task])
-    except KeyboardInterrupt:
-        # Ctrl-C in a terminal reaches them all; SIGTERM does not.
-        for worker in multiprocessing.active_children():
-            if worker.pid is not None:
-                with suppress(OSError):
-                    os.kill(worker.pid, signal.SIGINT)
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
+    def done(name: str, steps: int) -> None:
+        bar.update(steps)
+        bar.set_postfix_str(name)
+
+    work = {f"{reg}, seed {seed}": (plan, home, reg, seed) for reg, seed in plan.runs()}
+    in_parallel(_complete_run, work, jobs, done)
 
 
 def _complete_run(plan: SweepPlan, home: Path, reg: str, seed: int) -> int:
     split = load(plan.dataset, **plan.data)
     return len(list(_complete(plan, home, reg, seed, split)))
-
-
-def _check_jobs(jobs: int) -> None:
-    cores = os.cpu_count() or 1
-    if isinstance(jobs, bool) or not isinstance(jobs, int) or not 1 <= jobs <= cores:
-        raise InputError(f"jobs must be between 1 and the number of cores, {cores}, got {jobs!r}")
-
-
-def _keep_plan(plan: SweepPlan, split: Split, folder: Path) -> None:
-    asked = {**plan.identity(), "fingerprint": split.fingerprint}
-    kept = _kept_plan(folder)
-    if kept is None:
-        write_json(folder / PLAN, asked)
-        return
-    asked = json.loads(json.dumps(asked))
-    for key in dict.fromkeys((*kept, *asked)):
-        if kept.get(key) != asked.get(key):
-            raise InputError(
-                f"{folder} holds a sweep with {key[:60]} {_brief(kept.get(key))}, not "
-                f"{_brief(asked.get(key))}: choose another --out, or ask for what it was begun with"
-            )
-
-
-def _brief(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 200 else shown(value)
-
-
-@contextmanager
-def _goes_on(folder: Path) -> Iterator[None]:
-    """Say of an interrupted sweep that it can go on."""
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        raise Interrupted(
-            f"interrupted, {folder} keeps what is done: go on with the same command"
-        ) from error
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    lock = FileLock(folder / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise InputError(f"another sweep is at work in {folder}: wait for it to end") from error
-    try:
-        yield
-    finally:
-        lock.release()

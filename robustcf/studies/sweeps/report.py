@@ -10,6 +10,7 @@ import numpy as np
 from robustcf.robustness.table import AUTO, CERTIFICATE, RANDOM
 from robustcf.runs.saved import uneven_words
 from robustcf.studies.comparison import METHOD
+from robustcf.studies.grids import markdown
 from robustcf.studies.sweeps.plan import CONTROLS, control_of
 from robustcf.studies.sweeps.summary import METRIC, SHOWN, Summary, axis
 from robustcf.support.files import write_bytes
@@ -168,7 +169,7 @@ def _metric_table(summary: Summary, attack: str, metric: str) -> str:
             spread = f" ({column.min():.4f} to {column.max():.4f})" if len(column) > 1 else ""
             cells.append(f"{column.mean():.4f}{spread}")
         rows.append(cells)
-    return _markdown(header, rows)
+    return markdown(header, rows)
 
 
 def _difference_table(summary: Summary, attack: str) -> str:
@@ -182,7 +183,7 @@ def _difference_table(summary: Summary, attack: str) -> str:
             for n in range(len(places))
         ]
         rows.append([f"{contrast.first} - {contrast.second}", *cells])
-    return _markdown([f"`{attack}`", *places], rows)
+    return markdown([f"`{attack}`", *places], rows)
 
 
 def _how(summary: Summary) -> str:
@@ -217,14 +218,9 @@ def _settings_table(summary: Summary) -> str:
     rows: list[list[str]] = [
         [key, *(_plain(values.get(key, "-")) for values in every.values())] for key in differ
     ]
-    text = _markdown(["setting", *every], rows) if rows else ""
+    text = markdown(["setting", *every], rows) if rows else ""
     return f"{text}\n\nShared: {', '.join(f'{key} {_plain(first[key])}' for key in shared)}."
 
 
 def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float | np.floating) else str(value)
-
-
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +18,7 @@ from robustcf.robustness import AttackSpec
 from robustcf.robustness.table import CERTIFICATE, CUTOFFS
 from robustcf.runs.saved import SavedCurve, kind_words, open_run
 from robustcf.studies.comparison import Comparison, compare
+from robustcf.studies.grids import compact_json
 from robustcf.studies.plots import Kind, Line, Panel, plot_panels
 from robustcf.studies.statistics import area
 from robustcf.studies.sweeps.plan import SweepPlan, control_of
@@ -204,17 +203,3 @@ def summarize(plan: SweepPlan, out: Path, runs: Path, split: Split) -> Summary:
         for suffix in ("png", "svg"):
             plot_panels([panels[:2], panels[2:]], out / f"{attack}.{suffix}", title=title)
     return summary
-
-
-def compact_json(values: Mapping[str, Any]) -> bytes:
-    """Indented JSON with every list of numbers on one line.
-
-    Example:
-        >>> print(compact_json({"a": [1, 2.5]}).decode(), end="")
-        {
-         "a": [1, 2.5]
-        }
-    """
-    text = json.dumps(values, indent=1, allow_nan=False)
-    flat = re.sub(r"\[[-+\d.e,\s]*\]", lambda found: " ".join(found[0].split()), text)
-    return (flat.replace("[ ", "[").replace(" ]", "]") + "\n").encode()

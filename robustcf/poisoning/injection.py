@@ -1,0 +1,170 @@
+"""Fake users put into training data, and their profiles as a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from robustcf.data.columns import Columns
+from robustcf.data.interactions import Interactions, Labels
+from robustcf.data.split import Split
+from robustcf.data.tables import read_table
+from robustcf.errors import InputError
+from robustcf.poisoning.threat import ItemIds
+from robustcf.support.files import csv_bytes, write_bytes
+
+_FAKE = "fake"
+
+
+def inject(train: Interactions, profiles: Sequence[ItemIds]) -> Interactions:
+    """Training pairs with fake users behind the genuine ones: ids from ``n_users`` on.
+
+    A fake pair has the largest weight and the latest time that there are, where the data has such.
+    Labels of fake users are new.
+
+    Args:
+        train: the pairs of the genuine users.
+        profiles: the items of each fake user.
+
+    Raises:
+        InputError: a profile is no list of item ids of the catalogue, each once.
+
+    Cost: one copy of the pairs.
+
+    Example:
+        >>> from robustcf.data import checkerboard
+        >>> train = checkerboard().train
+        >>> both = inject(train, [np.array([0, 3])])
+        >>> both.n_users - train.n_users, both.items_of(train.n_users).tolist()
+        (1, [0, 3])
+    """
+    for profile in profiles:
+        ids = np.asarray(profile)
+        valid = ids.ndim == 1 and ids.dtype.kind in "iu"
+        if not valid or (len(ids) and not 0 <= ids.min() <= ids.max() < train.n_items):
+            raise InputError(f"a profile must be a list of item ids in [0, {train.n_items})")
+        if len(np.unique(ids)) != len(ids):
+            raise InputError("a profile must have each item once")
+    fakes = np.repeat(np.arange(len(profiles)), [len(profile) for profile in profiles])
+    items = np.concatenate([np.empty(0, np.int64), *profiles]).astype(np.int64)
+
+    def longer(values: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
+        if values is None or len(values) == 0:
+            return values
+        return np.concatenate((values, np.full(len(items), values.max(), values.dtype)))
+
+    return Interactions(
+        np.concatenate((train.users, train.n_users + fakes)),
+        np.concatenate((train.items, items)),
+        train.n_users + len(profiles),
+        train.n_items,
+        user_labels=_more_labels(train.user_labels, len(profiles)),
+        item_labels=train.item_labels,
+        timestamps=longer(train.timestamps),
+        weights=longer(train.weights),
+    )
+
+
+def inject_split(split: Split, profiles: Sequence[ItemIds]) -> Split:
+    """A split whose training pairs have fake users; valid and test stay the genuine users'.
+
+    Example:
+        >>> from robustcf.data import checkerboard
+        >>> split = checkerboard()
+        >>> poisoned = inject_split(split, [np.array([0, 3])])
+        >>> len(poisoned.train) - len(split.train), len(poisoned.test) - len(split.test)
+        (2, 0)
+    """
+    if not len(profiles):
+        return split
+    train = inject(split.train, profiles)
+    return replace(
+        split, train=train, valid=_wider(split.valid, train), test=_wider(split.test, train)
+    )
+
+
+def with_train(split: Split, train: Interactions) -> Split:
+    """The split with other training pairs of the same users or more, such as cleaned ones."""
+    if train.n_users == split.n_users and train.user_labels is split.user_labels:
+        return replace(split, train=train)
+    return replace(
+        split, train=train, valid=_wider(split.valid, train), test=_wider(split.test, train)
+    )
+
+
+def _wider(pairs: Interactions, train: Interactions) -> Interactions:
+    return replace(pairs, n_users=train.n_users, user_labels=train.user_labels)
+
+
+def _more_labels(labels: Labels | None, count: int) -> Labels | None:
+    if labels is None or count == 0:
+        return labels
+    if labels.dtype.kind in "iu":
+        first = int(labels.max()) + 1 if len(labels) else 0
+        return np.concatenate((labels, np.arange(first, first + count)))
+    prefix = _FAKE
+    while np.any(np.char.startswith(labels, prefix)):
+        prefix += "_"
+    return np.concatenate((labels, [f"{prefix}{number}" for number in range(count)]))
+
+
+def write_profiles(path: Path, profiles: Sequence[ItemIds], train: Interactions) -> None:
+    """Write profiles as CSV, one line for each pair: ``user,item``, items by their labels.
+
+    Cost: one line a pair.
+    """
+    labels = train.item_labels
+    rows = [
+        {"user": f"{_FAKE}{number}", "item": int(item) if labels is None else labels[item].item()}
+        for number, profile in enumerate(profiles)
+        for item in profile
+    ]
+    write_bytes(path, csv_bytes(rows) if rows else b"user,item\n")
+
+
+def read_profiles(path: str | Path, train: Interactions) -> tuple[ItemIds, ...]:
+    """Profiles from a table with the columns ``user`` and ``item``: see :func:`write_profiles`.
+
+    Args:
+        path: CSV, TSV or another table.
+        train: whose items they are; labels are looked up there, ids where it has none.
+
+    Raises:
+        DataError: it is no such table.
+        InputError: an item is unknown, or a fake user has one twice.
+
+    Example:
+        >>> import tempfile
+        >>> from robustcf.data import checkerboard
+        >>> train = checkerboard().train
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_profiles(Path(folder) / "a.csv", [np.array([1, 2])], train)
+        ...     [profile.tolist() for profile in read_profiles(Path(folder) / "a.csv", train)]
+        [[1, 2]]
+    """
+    table = read_table(Path(path), Columns(user="user", item="item"))
+    names = table.items.labels.astype(str)
+    known = np.arange(train.n_items) if train.item_labels is None else train.item_labels
+    order = np.argsort(known.astype(str), kind="stable")
+    ranked = known.astype(str)[order]
+    places = np.minimum(np.searchsorted(ranked, names), len(ranked) - 1)
+    strangers = names[ranked[places] != names]
+    if len(strangers):
+        raise InputError(
+            f"{path}: there is no item {strangers[0][:60]!r} in the data: profiles must be of this "
+            "data set's items"
+        )
+    items = order[places][table.items.codes]
+    profiles = []
+    for user in range(len(table.users.labels)):
+        profile = np.sort(items[table.users.codes == user]).astype(np.int64)
+        if np.any(profile[1:] == profile[:-1]):
+            label = str(table.users.labels[user])[:60]
+            raise InputError(f"{path}: the fake user {label!r} has an item twice: leave one out")
+        profiles.append(profile)
+    return tuple(profiles)

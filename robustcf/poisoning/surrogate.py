@@ -1,0 +1,291 @@
+"""Surrogate: fake profiles by the gradient through a closed-form model.
+
+The idea of Tang, Wen and Wang ("Revisiting adversarially learned injection attacks against
+recommender systems", RecSys 2020): train a model of one's own in the victim's place, and follow the
+gradient of the attack's goal through its training to the profiles. Here the training that gradients
+go through is one closed-form half-step of ALS, see :mod:`robustcf.poisoning.half_step`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robustcf.data.interactions import Interactions
+from robustcf.factors import Factors
+from robustcf.metrics.topk import top_items
+from robustcf.poisoning.audience import CUTOFF, audience, bars, has
+from robustcf.poisoning.base import Poisoning, Task
+from robustcf.poisoning.half_step import HalfSteps, fit_surrogate
+from robustcf.poisoning.injection import inject
+from robustcf.poisoning.threat import AVAILABILITY, DEMOTE, ItemIds
+from robustcf.support.checks import check_integer
+
+# Kinds of fake users with a profile of their own each: more fakes share them, up to some noise.
+_KINDS = 128
+# Fillers that gradients go through, at most.
+_FILLERS = 2048
+# Crowds of neighbours that are tried as a start.
+_CROWDS = 256
+# The largest share of a profile that goes into items to push, where these are not the targets.
+_PUSHED = 20
+# Gradient steps of a round, how far the first go, and the softness of the count of hits, in mean
+# gaps.
+_STEPS, _STRIDE, _SOFTNESS = 5, 0.2, 0.15
+
+
+@dataclass(frozen=True, eq=False)
+class _Push:
+    """Items to push above a score of each user.
+
+    Args:
+        items: ids; every profile has them.
+        users: ids of the users who are to see them.
+        bars: the score of each of these users that is to be passed.
+        lacking: users x items: whether the user lacks the item, so that it can be shown.
+    """
+
+    items: ItemIds
+    users: Tensor
+    bars: Tensor
+    lacking: Tensor
+
+
+class Surrogate(Poisoning):
+    """Profiles that follow the gradient of exposure through one ALS half-step of the items.
+
+    It fits ALS to the known pairs. It starts from copies of a crowd of neighbours: of 256 crowds,
+    the one whose members, if they had the targets, would show them to most users. In each round the
+    profiles are relaxed to weights in [0, 1] and take some gradient steps, projected on the allowed
+    length; the largest entries become the profile. Then the surrogate is fitted anew with the fakes
+    in. The round with the most exposure is kept and gone on from; after one without a gain, steps
+    are half as long.
+
+    ``demote`` pushes what competes with the targets: the items that come just behind the cutoff for
+    the users who are most likely to see a target. ``availability`` pushes the rarest items into
+    everybody's list.
+
+    Args:
+        rounds: of gradient steps; each costs one fit of the surrogate.
+
+    Cost: rounds + 1 fits of ALS, and for each step kinds x fillers x 64^2, with at most 128 kinds
+    of profiles and 2,048 fillers: memory does not grow with users x items.
+
+    Example:
+        >>> from robustcf.data import load
+        >>> from robustcf.poisoning import PoisonThreat
+        >>> found = Surrogate(rounds=1).attack(load("demo").train, PoisonThreat(fakes=5, length=20))
+        >>> found.realised["fakes"]
+        5
+    """
+
+    name = "surrogate"
+    needs_pairs = True
+
+    def __init__(self, rounds: int = 3) -> None:
+        """Keep the options."""
+        self.rounds = check_integer("rounds", rounds, 0)
+
+    def propose(self, task: Task) -> list[ItemIds]:
+        """The profiles of the best round."""
+        pairs = task.known.pairs(self.name)
+        # One start for all fits: what differs between rounds is due to the profiles alone.
+        seed = int(task.rng.integers(2**31))
+        clean = fit_surrogate(pairs, seed)
+        push = _push(task, pairs, clean)
+        kinds = min(task.fakes, _KINDS)
+        counts = torch.from_numpy(np.bincount(np.arange(task.fakes) % kinds)).float()
+        crowd = _best_crowd(task, HalfSteps(clean, pairs, push.items), push, counts)
+        weights, fillers = _started(task, pairs, push, crowd)
+        best, best_profiles, factors, stride = -np.inf, [], clean, _STRIDE
+        tried = weights
+        for number in range(self.rounds + 1):
+            if number:
+                steps = HalfSteps(factors, pairs, push.items)
+                here = _push(task, pairs, factors, push.items)
+                tried = _followed(steps, here, weights, fillers, counts, stride)
+                if torch.equal(_entries(tried), _entries(weights)):
+                    stride *= 2  # so short that no item changed places
+                    continue
+            profiles = _binarized(task, push, tried, fillers)
+            fitted = fit_surrogate(inject(pairs, profiles), seed)
+            found = Factors(fitted.users[: pairs.n_users], fitted.items)
+            reached = _reached(task, pairs, found, push)
+            if reached > best:
+                best, best_profiles, weights, factors = reached, profiles, tried, found
+            else:
+                # Too far for a model that is linear in small changes alone.
+                stride /= 2
+        return best_profiles
+
+
+def _push(task: Task, pairs: Interactions, factors: Factors, kept: ItemIds | None = None) -> _Push:
+    """What is to be pushed above what, by the scores of these factors."""
+    users = audience(pairs)
+    edge, top = bars(factors, pairs, users)
+    most = max(1, min(_PUSHED, task.length // 2))
+    items = task.targets if kept is None else kept
+    if task.goal == AVAILABILITY and kept is None:
+        there = np.flatnonzero(task.known.popularity)
+        items = there[np.argsort(task.known.popularity[there], kind="stable")[:most]]
+    if task.goal == DEMOTE:
+        U, V = factors
+        aims = U[torch.from_numpy(users)] @ V[torch.from_numpy(task.targets)].T
+        aims[torch.from_numpy(has(pairs, users, task.targets))] = -torch.inf
+        closest = aims.max(dim=1).values
+        near = torch.topk(closest - edge, max(1, len(users) // 10)).indices
+        if kept is None:
+            behind = top[near.numpy(), CUTOFF:]
+            behind = behind[(behind >= 0) & ~np.isin(behind, task.targets)]
+            seen = np.bincount(behind, minlength=pairs.n_items)
+            seen[task.targets] = -1
+            items = np.argsort(-seen, kind="stable")[:most]
+        users, edge = users[near.numpy()], closest[near]
+    items = np.sort(items).astype(np.int64)
+    lacking = ~torch.from_numpy(has(pairs, users, items))
+    return _Push(items, torch.from_numpy(users), edge, lacking)
+
+
+def _best_crowd(task: Task, steps: HalfSteps, push: _Push, counts: Tensor) -> ItemIds:
+    """Users of whom copies with the pushed items would push them furthest; neighbours in taste."""
+    U, _ = steps.factors
+    pairs = steps.pairs
+    able = np.flatnonzero(pairs.user_degrees)
+    rows = U[torch.from_numpy(able)]
+    units = rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-12)
+    size = min(len(counts), len(able))
+    centres = task.rng.permutation(len(able))[:_CROWDS]
+    best, chosen = -1.0, np.arange(size)
+    for centre in centres:
+        crowd = torch.topk(units @ units[centre], size).indices
+        # Where users are fewer than kinds of fakes, some are copied more often.
+        members = crowd[torch.arange(len(counts)) % size]
+        scores = U[push.users] @ steps.item_rows(rows[members], counts).T
+        won = (scores > push.bars[:, None]) & push.lacking
+        value = float(won.any(dim=1).float().mean() + won.float().mean())
+        if value > best:
+            best, chosen = value, members.numpy()
+    return able[chosen]
+
+
+def _started(task: Task, pairs: Interactions, push: _Push, crowd: ItemIds) -> tuple[Tensor, Tensor]:
+    """Weights of the profiles of a crowd, and the fillers that they are weights of."""
+    popularity = np.bincount(
+        np.concatenate([pairs.items_of(int(user)) for user in crowd]), minlength=pairs.n_items
+    ) + task.known.popularity / max(1.0, 1.0 + task.known.popularity.max())
+    popularity[np.union1d(push.items, task.targets)] = -1
+    fillers = np.argsort(-popularity, kind="stable")[:_FILLERS]
+    fillers = np.sort(fillers[popularity[fillers] >= 0])
+    place = np.full(pairs.n_items, -1)
+    place[fillers] = np.arange(len(fillers))
+    weights = torch.zeros(len(crowd), len(fillers))
+    room = task.length - len(push.items)
+    for row, user in enumerate(crowd):
+        items = place[task.rng.permutation(pairs.items_of(int(user)))]
+        weights[row, torch.from_numpy(items[items >= 0][:room])] = 1.0
+    return weights, torch.from_numpy(fillers)
+
+
+def _followed(
+    steps: HalfSteps,
+    push: _Push,
+    weights: Tensor,
+    fillers: Tensor,
+    counts: Tensor,
+    stride: float,
+) -> Tensor:
+    """Weights after some steps along the gradient of the soft count of hits.
+
+    Each step moves the entry with the largest gradient of a profile by ``stride``, the others in
+    proportion: few items change places, and the profile stays that of somebody like its model.
+    """
+    U, _ = steps.factors
+    # As many items as before: a profile that grows is no longer that of somebody like its model.
+    room = weights.sum(dim=1).round()
+    lists = U[push.users]
+    # What is there already outweighs what is not, until the gradient says otherwise.
+    free = _entries(weights)
+    softness = None
+    for _ in range(_STEPS):
+        free.requires_grad_()
+        rows = steps.item_rows(steps.fake_rows(free, fillers), counts)
+        gaps = (push.bars[:, None] - lists @ rows.T)[push.lacking]
+        gaps = gaps[torch.isfinite(gaps)]
+        if len(gaps) == 0:
+            return weights
+        if softness is None:
+            softness = _SOFTNESS * gaps.detach().abs().mean().clamp_min(1e-6)
+        gain = torch.sigmoid(-gaps / softness).sum()
+        (slope,) = torch.autograd.grad(gain, free)
+        slope = slope / slope.abs().amax(dim=1, keepdim=True).clamp_min(1e-30)
+        free = projected(free.detach() + stride * slope, room)
+    return free
+
+
+def projected(weights: Tensor, most: Tensor) -> Tensor:
+    """The nearest weights in [0, 1] whose rows sum to at most ``most`` each, by bisection.
+
+    Example:
+        >>> projected(torch.tensor([[0.75, 0.5, -1.0]]), torch.ones(1)).round(decimals=3).tolist()
+        [[0.625, 0.375, 0.0]]
+    """
+    inside = weights.clamp(0.0, 1.0)
+    over = inside.sum(dim=1) > most
+    if not bool(over.any()):
+        return inside
+    rows = weights[over]
+    limit, low = most[over][:, None], torch.zeros(len(rows), 1)
+    high = rows.amax(dim=1, keepdim=True)
+    for _ in range(30):
+        middle = (low + high) / 2
+        more = (rows - middle).clamp(0.0, 1.0).sum(dim=1, keepdim=True) > limit
+        low, high = torch.where(more, middle, low), torch.where(more, high, middle)
+    inside[over] = (rows - high).clamp(0.0, 1.0)
+    return inside
+
+
+def _entries(weights: Tensor) -> Tensor:
+    """0/1: the largest entries of each row, as many as the row sums to."""
+    lengths = weights.sum(dim=1).round().long()
+    order = weights.argsort(dim=1, descending=True, stable=True)
+    ranks = order.argsort(dim=1)
+    return (ranks < lengths[:, None]).to(weights.dtype)
+
+
+def _binarized(task: Task, push: _Push, weights: Tensor, fillers: Tensor) -> list[ItemIds]:
+    """Profiles of the largest entries, as many as the weights sum to; one for each fake user."""
+    chosen = _entries(weights).bool().numpy()
+    ids = fillers.numpy()
+    profiles = []
+    for fake in range(task.fakes):
+        mine = ids[chosen[fake % len(chosen)]]
+        if fake >= len(chosen):
+            # A profile of a kind again: without a tenth of it, so that no two are the same.
+            mine = task.rng.permutation(mine)[: len(mine) - len(mine) // 10]
+        profiles.append(np.sort(np.concatenate((push.items, mine))))
+    return profiles
+
+
+def _reached(task: Task, pairs: Interactions, factors: Factors, push: _Push) -> float:
+    """How far the goal is reached in a surrogate that was fitted with the fakes in.
+
+    The share of users who see a pushed item, or, to demote, who do not see a target; then, where
+    these are equal, the mean distance to that.
+    """
+    judged = task.targets if task.goal == DEMOTE else push.items
+    users = push.users.numpy()
+    cutoff = min(CUTOFF, pairs.n_items)
+    top = top_items(factors, users, cutoff, pairs)
+    shown = np.isin(top, judged)
+    U, V = factors
+    last = torch.from_numpy(np.maximum(top[:, -1], 0))
+    gaps = (
+        U[push.users] @ V[torch.from_numpy(judged)].T
+        - (U[push.users] * V[last]).sum(dim=1)[:, None]
+    )
+    near = float(torch.tanh(gaps).mean())
+    hits = shown.any(axis=1).mean() if task.goal != AVAILABILITY else shown.mean()
+    return (-1.0 if task.goal == DEMOTE else 1.0) * (float(hits) + 1e-3 * near)

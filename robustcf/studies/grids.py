@@ -1,0 +1,156 @@
+"""What all grids of trainings share: one at a time in a folder, a plan that stays, jobs.
+
+Killed at any time and started again, a grid goes on where it was: each part of its work is in a
+file of its own, whole or not there.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from filelock import FileLock, Timeout
+
+from robustcf.errors import InputError, Interrupted
+from robustcf.support.files import unwritable, write_json
+from robustcf.support.schema import shown
+
+Result = TypeVar("Result")
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder where there is none.
+
+    Raises:
+        WriteError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
+def check_jobs(jobs: int) -> None:
+    """Raise unless jobs are between 1 and the cores of this machine."""
+    cores = os.cpu_count() or 1
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or not 1 <= jobs <= cores:
+        raise InputError(f"jobs must be between 1 and the number of cores, {cores}, got {jobs!r}")
+
+
+def keep_plan(
+    path: Path, kept: Mapping[str, Any] | None, asked: Mapping[str, Any], what: str
+) -> None:
+    """Write a plan into its folder, or raise where another one is there.
+
+    Args:
+        path: of the file.
+        kept: what is there, or None.
+        asked: what is asked for now.
+        what: that is planned, in a word.
+    """
+    if kept is None:
+        write_json(path, asked)
+        return
+    asked = json.loads(json.dumps(asked))
+    for key in dict.fromkeys((*kept, *asked)):
+        if kept.get(key) != asked.get(key):
+            raise InputError(
+                f"{path.parent} holds a {what} with {key[:60]} {_brief(kept.get(key))}, not "
+                f"{_brief(asked.get(key))}: choose another --out, or ask for what it was begun with"
+            )
+
+
+def _brief(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 200 else shown(value)
+
+
+def in_parallel(
+    work: Callable[..., Result],
+    arguments: Mapping[str, tuple[Any, ...]],
+    jobs: int,
+    done: Callable[[str, Result], None],
+) -> None:
+    """Do work in fresh processes; Ctrl-C stops them all.
+
+    Args:
+        work: a function of a module, which processes can import.
+        arguments: name of a piece of work -> what the function gets.
+        jobs: processes at a time.
+        done: called with the name and the result of each piece that is done.
+    """
+    # Fresh processes: torch's threads do not survive a fork.
+    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        tasks = {pool.submit(work, *given): name for name, given in arguments.items()}
+        for task in as_completed(tasks):
+            done(tasks[task], task.result())
+    except KeyboardInterrupt:
+        # Ctrl-C in a terminal reaches them all; SIGTERM does not.
+        for worker in multiprocessing.active_children():
+            if worker.pid is not None:
+                with suppress(OSError):
+                    os.kill(worker.pid, signal.SIGINT)
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def goes_on(folder: Path) -> Iterator[None]:
+    """Say of an interrupted grid that it can go on."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            f"interrupted, {folder} keeps what is done: go on with the same command"
+        ) from error
+
+
+@contextmanager
+def alone(folder: Path, what: str) -> Iterator[None]:
+    """Raise where somebody else is at work in this folder."""
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise InputError(f"another {what} is at work in {folder}: wait for it to end") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def compact_json(values: Mapping[str, Any]) -> bytes:
+    """Indented JSON with every list of numbers on one line.
+
+    Example:
+        >>> print(compact_json({"a": [1, 2.5]}).decode(), end="")
+        {
+         "a": [1, 2.5]
+        }
+    """
+    text = json.dumps(values, indent=1, allow_nan=False)
+    flat = re.sub(r"\[[-+\d.e,\s]*\]", lambda found: " ".join(found[0].split()), text)
+    return (flat.replace("[ ", "[").replace(" ]", "]") + "\n").encode()
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown.
+
+    Example:
+        >>> print(markdown(["a", "b"], [["1", "2"]]))
+        | a | b |
+        | --- | --- |
+        | 1 | 2 |
+    """
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

@@ -1,0 +1,212 @@
+"""Do what a plan of poisoning says: make profiles, retrain the victims, sum up.
+
+Every cell (a victim under an attack) is a file of its own, and so are the profiles of an attack.
+Killed at any time and started again, a grid goes on with the cells that are not there, and ends
+with the same files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from robustcf.data import Split, load
+from robustcf.errors import InputError
+from robustcf.poisoning.base import spent
+from robustcf.poisoning.injection import read_profiles, write_profiles
+from robustcf.poisoning.threat import ItemIds
+from robustcf.poisoning.victim import retrained
+from robustcf.studies.grids import (
+    alone,
+    check_jobs,
+    goes_on,
+    in_parallel,
+    keep_plan,
+    make_folder,
+)
+from robustcf.studies.poisoning.plan import CLEAN, FILE, UNDEFENDED, Part, PoisonPlan
+from robustcf.studies.poisoning.report import write_report
+from robustcf.studies.poisoning.summary import CELLS, PoisonSummary, cell_path, read_cell, summarize
+from robustcf.support.files import read_json, write_json
+from robustcf.support.reading import read_plain
+from robustcf.support.registry import DEFENCES, POISONINGS
+from robustcf.support.runtime import set_threads
+from robustcf.support.schema import check_kind, record, whole
+
+PLAN = "poison.json"
+PROFILES = "profiles"
+_PLAN_KIND = record({"threads": whole(1)})
+_MOST_BYTES = 1 << 30
+
+
+def poison(
+    plan: PoisonPlan, out: str | Path, *, jobs: int = 1, progress: bool = False
+) -> PoisonSummary:
+    """Attack, retrain and sum up; or go on with a grid that was stopped.
+
+    Writes ``poison.json`` (the plan), ``profiles/`` (CSV, one for each attack, size and seed),
+    ``cells/`` (one JSON for each victim under each attack), ``results.json``, ``results.csv``, a
+    picture (PNG and SVG), ``report.md`` and ``report.txt``.
+
+    Args:
+        plan: what to do.
+        out: the folder.
+        jobs: pieces of work that go on at a time, each with ``plan.threads`` threads. Results do
+            not depend on it.
+        progress: whether to show a bar.
+
+    Raises:
+        InputError: the threat does not fit the data; the folder holds a grid of another plan or of
+            other data; another one is at work in it; or jobs are more than the cores.
+
+    Cost: one training for each victim, attack, size and seed that is not there.
+    """
+    folder = Path(out)
+    check_jobs(jobs)
+    split = load(plan.dataset, **plan.data)
+    _check(plan, split)
+    make_folder(folder)
+    with alone(folder, "poisoning"), goes_on(folder):
+        asked = {**plan.identity(), "fingerprint": split.fingerprint} | _digest(plan)
+        keep_plan(folder / PLAN, _kept_plan(folder), asked, "poisoning")
+        for name in (CELLS, PROFILES):
+            make_folder(folder / name)
+        units = len(plan.parts()) * len(plan.victims())
+        bar: tqdm[Any]
+        with tqdm(
+            total=units, desc="poison", unit="training", disable=not progress, file=sys.stderr
+        ) as bar:
+
+            def done(name: str, steps: int) -> None:
+                bar.update(steps)
+                bar.set_postfix_str(name)
+
+            if jobs == 1:
+                for part in plan.parts():
+                    for _ in _complete(plan, folder, part, split):
+                        done(part.name, 1)
+            else:
+                work = {part.name: (plan, folder, part) for part in plan.parts()}
+                in_parallel(_complete_part, work, jobs, done)
+        summary = summarize(plan, folder, split)
+        write_report(summary)
+        return summary
+
+
+def kept_threads(out: str | Path) -> int | None:
+    """The threads of the grid that is already in this folder, or None."""
+    kept = _kept_plan(Path(out))
+    return None if kept is None else int(kept["threads"])
+
+
+def _kept_plan(folder: Path) -> dict[str, Any] | None:
+    path = folder / PLAN
+    if not path.is_file():
+        return None
+    try:
+        kept = read_json(path)
+        check_kind(path, kept, _PLAN_KIND)
+    except InputError as error:
+        raise InputError(
+            f"{path} is no plan of a poisoning ({error}): choose another --out"
+        ) from error
+    return kept
+
+
+def _digest(plan: PoisonPlan) -> dict[str, str]:
+    """The content of the file of profiles: what is in it is part of the plan, not where it is."""
+    if plan.profiles is None:
+        return {}
+    content = read_plain(Path(plan.profiles), _MOST_BYTES, follow=True)
+    return {"profiles": hashlib.sha256(content).hexdigest()}
+
+
+def _check(plan: PoisonPlan, split: Split) -> None:
+    """Raise for what does not fit the data, before anything is made."""
+    if len(split.test) == 0:
+        raise InputError(
+            f"{split.name} has no test pairs: what quality is lost cannot be seen; give "
+            "--test-ratio or --test-file"
+        )
+    degrees = split.train.user_degrees
+    mean = float(degrees[degrees > 0].mean())
+    for seed in plan.seeds:
+        targets = plan.targets.choose(split.train, seed)
+    for fakes in plan.sizes if plan.profiles is None else ():
+        _, length = plan.threat(fakes).budget(split.n_users, split.n_items, mean)
+        if plan.goal == "promote" and len(targets) > length:
+            raise InputError(
+                f"{len(targets)} targets do not fit into a profile of {length}: ask for fewer "
+                "targets or longer profiles"
+            )
+    if plan.profiles is not None:
+        read_profiles(plan.profiles, split.train)
+
+
+def _complete_part(plan: PoisonPlan, folder: Path, part: Part) -> int:
+    split = load(plan.dataset, **plan.data)
+    return len(list(_complete(plan, folder, part, split)))
+
+
+def _complete(plan: PoisonPlan, folder: Path, part: Part, split: Split) -> Iterator[str]:
+    """Bring one piece of work to its end, victim by victim."""
+    set_threads(plan.threads)
+    profiles: tuple[ItemIds, ...] | None = None
+    for model, defence in plan.victims():
+        path = cell_path(folder, model, defence, part)
+        if read_cell(path) is None:
+            if profiles is None:
+                profiles = _profiles(plan, folder, part, split)
+            targets = plan.targets.choose(split.train, part.seed)
+            config, _ = plan.train_config(model, part.seed)
+            found = retrained(
+                split,
+                config,
+                profiles,
+                targets,
+                defence=None if defence == UNDEFENDED else DEFENCES[defence](),
+                ks=plan.ks,
+            )
+            write_json(
+                path,
+                {
+                    "model": model,
+                    "defence": defence,
+                    "attack": part.attack,
+                    "fakes": part.fakes,
+                    "seed": part.seed,
+                    "targets": targets.tolist(),
+                    "spent": spent(profiles),
+                    **_plain(found.as_dict()),
+                },
+            )
+        yield f"{model}, {defence}"
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy as Python's own, which JSON can hold."""
+    if isinstance(value, dict):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+
+
+def _profiles(plan: PoisonPlan, folder: Path, part: Part, split: Split) -> tuple[ItemIds, ...]:
+    """The profiles of an attack: those that are there already, or new ones, which are kept."""
+    if part.attack == CLEAN:
+        return ()
+    if part.attack == FILE:
+        return read_profiles(str(plan.profiles), split.train)
+    path = folder / PROFILES / f"{part.name}.csv"
+    if not path.is_file():
+        attack = POISONINGS[part.attack]()
+        found = attack.attack(split.train, plan.threat(part.fakes), part.seed)
+        write_profiles(path, found.profiles, split.train)
+    return read_profiles(path, split.train)
