@@ -124,9 +124,11 @@ def test_nested_json_is_what_it_says() -> None:
     assert values["model"] == {
         "name": "bpr-mf", "dim": 5, "init": "spectral", "init_std": 1e-3,
     }  # fmt: skip
-    assert values["objective"] == {"name": "bpr", "negatives": 1, "sampled_items": 64}
+    assert values["objective"] == {
+        "name": "bpr", "negatives": 1, "sampled_items": 64, "max_share": None,
+    }  # fmt: skip
     assert values["reg"] == {"name": "none", "weight": 6.5e-5}
-    assert values["adversary"] == {"name": "bpr", "eps": 0.1, "weight": 1.0}
+    assert values["adversary"] == {"name": "bpr", "eps": 0.1, "weight": 1.0, "size": "same"}
     assert values["batching"] == {"kind": "rows", "block_users": 256, "batch_size": 1024}
     assert set(values) - {"model", "objective", "reg", "adversary", "batching"} == OWN
     # What is left out takes its default.
