@@ -18,7 +18,7 @@ from robustcf import __version__
 from robustcf.cli.main import cli, run
 from robustcf.data.catalog import manifests
 from robustcf.robustness import NAMES
-from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
+from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, POISONINGS, REGULARIZERS
 from robustcf.vision.catalog import image_manifests
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -268,6 +268,7 @@ def test_the_map_has_every_room_and_file():
     [
         ("guides/training.md", [*MODELS, *OBJECTIVES, *REGULARIZERS, *ADVERSARIES]),
         ("guides/attacks.md", NAMES),
+        ("guides/poisoning.md", [*POISONINGS]),
     ],
 )
 def test_a_guide_names_every_entry_of_its_tables(page, names):

@@ -12,10 +12,20 @@ from robustcf.factors import Factors
 from robustcf.metrics.topk import TopItems, top_items
 from robustcf.poisoning.threat import ItemIds
 
-#: The cutoff at which a surrogate's lists are looked at: longer than those that people see, so that
-#: an item which nearly gets there counts.
-CUTOFF = 50
+# Longer than the lists that people see, so that an item which nearly gets there counts; and no more
+# than a quarter of the catalogue, where being in the list would say nothing.
+_CUTOFF, _QUARTER = 50, 4
 _MOST_USERS = 20_000
+
+
+def cutoff_of(n_items: int) -> int:
+    """The cutoff at which a surrogate's lists are looked at: 50, less for small catalogues.
+
+    Example:
+        >>> cutoff_of(3000), cutoff_of(40), cutoff_of(2)
+        (50, 10, 1)
+    """
+    return max(1, min(_CUTOFF, n_items // _QUARTER))
 
 
 def audience(pairs: Interactions) -> npt.NDArray[np.int64]:
@@ -35,12 +45,12 @@ def audience(pairs: Interactions) -> npt.NDArray[np.int64]:
 def bars(
     factors: Factors, pairs: Interactions, users: npt.NDArray[np.int64]
 ) -> tuple[Tensor, TopItems]:
-    """The score that an item must pass to be in each user's first 50, and the first 100 items.
+    """The score that an item must pass to enter each user's list, and lists of twice the length.
 
     It is infinite where a list ends before that: everything is shown there, nothing is to be won.
     """
     U, V = factors
-    cutoff = min(CUTOFF, pairs.n_items)
+    cutoff = cutoff_of(pairs.n_items)
     top = top_items(factors, users, 2 * cutoff, pairs)
     last = top[:, cutoff - 1]
     scores = (U[torch.from_numpy(users)] * V[torch.from_numpy(np.maximum(last, 0))]).sum(dim=1)

@@ -161,7 +161,9 @@ def read_profiles(path: str | Path, train: Interactions) -> tuple[ItemIds, ...]:
         )
     items = order[places][table.items.codes]
     profiles = []
-    for user in range(len(table.users.labels)):
+    # In the order of the file, which is not that of the labels: fake10 sorts before fake2.
+    firsts = np.unique(table.users.codes, return_index=True)[1]
+    for user in table.users.codes[np.sort(firsts)]:
         profile = np.sort(items[table.users.codes == user]).astype(np.int64)
         if np.any(profile[1:] == profile[:-1]):
             label = str(table.users.labels[user])[:60]

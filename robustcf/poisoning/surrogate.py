@@ -17,7 +17,7 @@ from torch import Tensor
 from robustcf.data.interactions import Interactions
 from robustcf.factors import Factors
 from robustcf.metrics.topk import top_items
-from robustcf.poisoning.audience import CUTOFF, audience, bars, has
+from robustcf.poisoning.audience import audience, bars, cutoff_of, has
 from robustcf.poisoning.base import Poisoning, Task
 from robustcf.poisoning.half_step import HalfSteps, fit_surrogate
 from robustcf.poisoning.injection import inject
@@ -138,7 +138,7 @@ def _push(task: Task, pairs: Interactions, factors: Factors, kept: ItemIds | Non
         closest = aims.max(dim=1).values
         near = torch.topk(closest - edge, max(1, len(users) // 10)).indices
         if kept is None:
-            behind = top[near.numpy(), CUTOFF:]
+            behind = top[near.numpy(), cutoff_of(pairs.n_items) :]
             behind = behind[(behind >= 0) & ~np.isin(behind, task.targets)]
             seen = np.bincount(behind, minlength=pairs.n_items)
             seen[task.targets] = -1
@@ -277,8 +277,7 @@ def _reached(task: Task, pairs: Interactions, factors: Factors, push: _Push) -> 
     """
     judged = task.targets if task.goal == DEMOTE else push.items
     users = push.users.numpy()
-    cutoff = min(CUTOFF, pairs.n_items)
-    top = top_items(factors, users, cutoff, pairs)
+    top = top_items(factors, users, cutoff_of(pairs.n_items), pairs)
     shown = np.isin(top, judged)
     U, V = factors
     last = torch.from_numpy(np.maximum(top[:, -1], 0))

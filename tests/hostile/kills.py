@@ -234,6 +234,14 @@ COMMANDS = {
         ),
         setup=_table,
     ),
+    "poison": Command(
+        (
+            *("poison", "--dataset", "WORK/mine.csv", "--out", "WORK/out", "--model", "als"),
+            *("--attack", "random", "--fakes", "2", "--targets", "2", "--seeds", "1"),
+            *("--threads", "1", "--set", "dim=2", "--set", "sweeps=1"),
+        ),
+        setup=_table,
+    ),
     "attack": Command(
         ("attack", "WORK/out", "--attack", "fgm", "--epsilons", "0", "0.1"),
         before=(TRAIN,),

@@ -21,11 +21,12 @@ import scipy.sparse as sp
 from PIL import Image
 from safetensors.numpy import save as save_tensors
 
-from robustcf.data import cache, load, readers
+from robustcf.data import cache, checkerboard, load, readers
 from robustcf.data.catalog import parse_manifest
 from robustcf.data.tables import read_ratings
 from robustcf.estimators import read_matrix, two_to_inf
 from robustcf.fetching.archives import read_member, read_members
+from robustcf.poisoning.injection import read_profiles
 from robustcf.runs.config import RunConfig
 from robustcf.support.unpickling import read_pickle
 from robustcf.training.presets import read_preset
@@ -82,6 +83,10 @@ def _with_ratings(path: Path) -> None:
 def _by_number(path: Path) -> None:
     columns = dict(user_col="0", item_col="1", rating_col="2", time_col="3")
     load(path, split="leave-one-out", cache=False, **columns)
+
+
+def _profiles(path: Path) -> None:
+    read_profiles(path, checkerboard().train)
 
 
 def _norm(path: Path) -> None:
@@ -242,6 +247,7 @@ def readers_by_name() -> dict[str, Reader]:
     return {
         "csv": Reader(".csv", csv, plain),
         "csv with ratings": Reader(".csv", csv, _with_ratings),
+        "profiles": Reader(".csv", [b"user,item\nf0,1\nf0,2\nf1,2\n"], _profiles),
         "csv without header": Reader(".csv", [_CSV.split(b"\n", 1)[1]], _by_number),
         "csv.gz": Reader(".csv.gz", [gzip.compress(c) for c in csv], plain, [gz]),
         "tsv": Reader(".tsv", [_CSV.replace(b",", b"\t")], plain),

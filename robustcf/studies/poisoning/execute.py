@@ -32,7 +32,14 @@ from robustcf.studies.grids import (
 )
 from robustcf.studies.poisoning.plan import CLEAN, FILE, UNDEFENDED, Part, PoisonPlan
 from robustcf.studies.poisoning.report import write_report
-from robustcf.studies.poisoning.summary import CELLS, PoisonSummary, cell_path, read_cell, summarize
+from robustcf.studies.poisoning.summary import (
+    CELLS,
+    PoisonSummary,
+    cell_name,
+    cell_path,
+    read_cell,
+    summarize,
+)
 from robustcf.support.files import read_json, write_json
 from robustcf.support.reading import read_plain
 from robustcf.support.registry import DEFENCES, POISONINGS
@@ -159,8 +166,7 @@ def _complete(plan: PoisonPlan, folder: Path, part: Part, split: Split) -> Itera
     set_threads(plan.threads)
     profiles: tuple[ItemIds, ...] | None = None
     for model, defence in plan.victims():
-        path = cell_path(folder, model, defence, part)
-        if read_cell(path) is None:
+        if read_cell(plan, folder, model, defence, part) is None:
             if profiles is None:
                 profiles = _profiles(plan, folder, part, split)
             targets = plan.targets.choose(split.train, part.seed)
@@ -173,19 +179,12 @@ def _complete(plan: PoisonPlan, folder: Path, part: Part, split: Split) -> Itera
                 defence=None if defence == UNDEFENDED else DEFENCES[defence](),
                 ks=plan.ks,
             )
-            write_json(
-                path,
-                {
-                    "model": model,
-                    "defence": defence,
-                    "attack": part.attack,
-                    "fakes": part.fakes,
-                    "seed": part.seed,
-                    "targets": targets.tolist(),
-                    "spent": spent(profiles),
-                    **_plain(found.as_dict()),
-                },
-            )
+            cell = cell_name(model, defence, part) | {
+                "targets": targets.tolist(),
+                "spent": spent(profiles),
+                **_plain(found.as_dict()),
+            }
+            write_json(cell_path(folder, model, defence, part), cell)
         yield f"{model}, {defence}"
 
 
@@ -199,14 +198,17 @@ def _plain(value: Any) -> Any:
 
 
 def _profiles(plan: PoisonPlan, folder: Path, part: Part, split: Split) -> tuple[ItemIds, ...]:
-    """The profiles of an attack: those that are there already, or new ones, which are kept."""
+    """The profiles of an attack, which are kept in a file to look at and to reuse.
+
+    They are made again where a cell is to be made: a file that somebody has changed since must not
+    pass for the attack's.
+    """
     if part.attack == CLEAN:
         return ()
     if part.attack == FILE:
         return read_profiles(str(plan.profiles), split.train)
     path = folder / PROFILES / f"{part.name}.csv"
-    if not path.is_file():
-        attack = POISONINGS[part.attack]()
-        found = attack.attack(split.train, plan.threat(part.fakes), part.seed)
-        write_profiles(path, found.profiles, split.train)
-    return read_profiles(path, split.train)
+    attack = POISONINGS[part.attack]()
+    found = attack.attack(split.train, plan.threat(part.fakes), part.seed)
+    write_profiles(path, found.profiles, split.train)
+    return found.profiles

@@ -105,6 +105,11 @@ class PoisonPlan:
     threads: int = 1
 
     def __post_init__(self) -> None:
+        if self.preset == "auto":
+            raise InputError(
+                "a victim is trained many times, and the preset auto would search each time: take "
+                "tuned, or a file that 'robustcf tune' wrote"
+            )
         if not self.models:
             object.__setattr__(self, "models", (self._default_model(),))
         for name in ("models", "attacks", "fakes", "defences", "seeds"):
@@ -170,11 +175,6 @@ class PoisonPlan:
     def train_config(self, model: str, seed: int) -> tuple[TrainConfig, str]:
         """How a victim trains, and the name of the preset it came from."""
         chosen = choose(self._name, model, None, self.preset or "tuned", changed=self.changes)
-        if chosen.searches:
-            raise InputError(
-                "a victim is trained many times, and the preset auto would search each time: take "
-                "tuned, or a file that 'robustcf tune' wrote"
-            )
         return adapted(chosen.config, self.changes).replace(seed=seed), chosen.name
 
     @property

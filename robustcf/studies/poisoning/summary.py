@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,15 @@ from robustcf.studies.plots import Line, Panel, plot_panels
 from robustcf.studies.poisoning.plan import CLEAN, FILE, UNDEFENDED, Part, PoisonPlan
 from robustcf.support.files import read_json, write_bytes
 from robustcf.support.runtime import environment
-from robustcf.support.schema import OBJECT, check_kind
+from robustcf.support.schema import (
+    NOT_NEGATIVE,
+    OBJECT,
+    Kind,
+    check_kind,
+    list_of,
+    record,
+    whole,
+)
 
 CELLS = "cells"
 LOST = "ndcg@10 lost"
@@ -38,17 +46,45 @@ def cell_path(folder: Path, model: str, defence: str, part: Part) -> Path:
     return folder / CELLS / f"{victim}-{part.name}.json"
 
 
-def read_cell(path: Path) -> Cell | None:
-    """A cell from its file; None where it is not there or not what it should be."""
+def cell_name(model: str, defence: str, part: Part) -> dict[str, Any]:
+    """What a cell says of itself: which victim, under what."""
+    return {
+        "model": model,
+        "defence": defence,
+        "attack": part.attack,
+        "fakes": part.fakes,
+        "seed": part.seed,
+    }
+
+
+def read_cell(plan: PoisonPlan, folder: Path, model: str, defence: str, part: Part) -> Cell | None:
+    """A cell from its file; None where it is not there, or is not what it should be.
+
+    What is spoilt is as good as absent: it is made again.
+    """
+    path = cell_path(folder, model, defence, part)
     if not path.is_file():
         return None
     try:
         cell = read_json(path)
-        for key in ("exposure", "quality", "spent"):
-            check_kind(path, cell.get(key), OBJECT, key)
-        return cell
+        check_kind(path, cell, _cell_kind(plan.ks))
     except InputError:
         return None
+    named = cell_name(model, defence, part)
+    return cell if {key: cell.get(key) for key in named} == named else None
+
+
+def _cell_kind(ks: Sequence[int]) -> Kind:
+    rates = {f"{kind}@{k}": NOT_NEGATIVE for kind in ("hit_rate", "ndcg", "share") for k in ks}
+    single = record({f"hit_rate@{k}": list_of(NOT_NEGATIVE, 1) for k in ks})
+    return record(
+        {
+            "spent": record({name: whole() for name in ("fakes", "length", "pairs")}),
+            "exposure": record({**rates, "by_target": single}),
+            "quality": record(dict.fromkeys(QUALITY, NOT_NEGATIVE)),
+            "defence_report": OBJECT,
+        }
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,9 +226,9 @@ def summarize(plan: PoisonPlan, folder: Path, split: Split) -> PoisonSummary:
     cells = {}
     for model, defence in plan.victims():
         for part in plan.parts():
-            path = cell_path(folder, model, defence, part)
-            cell = read_cell(path)
+            cell = read_cell(plan, folder, model, defence, part)
             if cell is None:
+                path = cell_path(folder, model, defence, part)
                 raise InputError(f"{path} is not there: go on with the same command")
             cells[model, defence, part.attack, part.fakes, part.seed] = cell
     summary = PoisonSummary(plan, folder, split.name, split.fingerprint, split.n_users, cells)

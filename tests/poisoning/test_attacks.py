@@ -1,0 +1,232 @@
+"""Attacks: within their budget whatever they propose, and doing what they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from robustcf.errors import InputError
+from robustcf.poisoning import (
+    Bandwagon,
+    CopiedProfiles,
+    Poisoning,
+    PoisonThreat,
+    ProfileError,
+    RandomItems,
+    Surrogate,
+    Targets,
+    inject,
+)
+from robustcf.poisoning.auto import members
+from robustcf.poisoning.half_step import HalfSteps, fit_surrogate
+from robustcf.poisoning.surrogate import projected
+from robustcf.support.registry import POISONINGS
+from tests.poisoning.conftest import small_split
+
+ATTACKS = tuple(POISONINGS)
+
+
+class Cheat(Poisoning):
+    """Proposes what it is told to."""
+
+    name = "cheat"
+
+    def __init__(self, profiles):
+        self.profiles = profiles
+
+    def propose(self, task):
+        return self.profiles
+
+
+@pytest.mark.parametrize(
+    ("profiles", "words"),
+    [
+        ([[0], [1], [2], [3]], "more than the 3 fake users"),
+        ([[0, 1, 2, 3, 4, 5]], "a profile of 6 items and may have 5"),
+        ([[0, 40]], r"items from 0 to 40, expected ids in \[0, 40\)"),
+        ([[-1, 0]], "items from -1 to 0"),
+        ([[1, 1]], "an item twice in one profile"),
+        ([[]], "lists of item ids, at least one each"),
+        ([[0.5]], "lists of item ids"),
+        ([[[1, 2]]], "lists of item ids"),
+    ],
+)
+def test_no_attack_gets_more_than_its_budget(split, profiles, words):
+    threat = PoisonThreat(fakes=3, length=5, targets=Targets(2))
+    with pytest.raises(ProfileError, match=words):
+        Cheat(profiles).attack(split.train, threat)
+
+
+def test_an_honest_proposal_is_reported(split):
+    threat = PoisonThreat(fakes=3, length=5, targets=Targets(2))
+    found = Cheat([[4, 2], [1]]).attack(split.train, threat)
+    assert [profile.tolist() for profile in found.profiles] == [[2, 4], [1]]
+    assert found.allowed == {"fakes": 3, "length": 5}
+    assert found.realised == {"fakes": 2, "length": 2, "pairs": 3}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("goal", ["promote", "demote", "availability"])
+@pytest.mark.parametrize("seed", range(2))
+def test_every_attack_spends_its_budget_on_its_goal(split, name, goal, seed):
+    threat = PoisonThreat(fakes=7, length=8, targets=Targets(2), goal=goal)
+    found = POISONINGS[name]().attack(split.train, threat, seed)
+    assert found.realised["fakes"] == 7
+    assert found.realised["length"] <= 8
+    for profile in found.profiles:
+        assert np.isin(found.targets, profile).all() == (goal == "promote")
+        assert goal != "demote" or not np.isin(found.targets, profile).any()
+    again = POISONINGS[name]().attack(split.train, threat, seed)
+    assert all(map(np.array_equal, found.profiles, again.profiles))
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_no_fakes_are_no_attack(split, name):
+    found = POISONINGS[name]().attack(split.train, PoisonThreat(fakes=0, targets=Targets(2)))
+    assert found.profiles == ()
+    assert found.realised == {"fakes": 0, "length": 0, "pairs": 0}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_as_many_fakes_as_users_and_profiles_of_one_item(split, name):
+    threat = PoisonThreat(fakes=1.0, length=1, targets=Targets(1))
+    found = POISONINGS[name]().attack(split.train, threat)
+    assert {tuple(profile) for profile in found.profiles} == {tuple(found.targets)}
+    assert len(found.profiles) == split.n_users
+
+
+@pytest.mark.parametrize("name", ["copy", "surrogate", "greedy"])
+def test_what_needs_pairs_says_so_and_does_with_some(split, name):
+    attack = POISONINGS[name]()
+    with pytest.raises(InputError, match=f"{name} needs pairs to learn from"):
+        attack.attack(split.train, PoisonThreat(fakes=2, targets=Targets(1), knowledge="none"))
+    threat = PoisonThreat(fakes=4, targets=Targets(1), knowledge="part", known=0.3)
+    assert attack.attack(split.train, threat).realised["fakes"] == 4
+    assert name not in members("promote", "none")
+
+
+def test_more_targets_than_a_profile_holds_are_refused(split):
+    with pytest.raises(InputError, match="3 targets do not fit into a profile of 2"):
+        RandomItems().attack(split.train, PoisonThreat(fakes=1, length=2, targets=Targets(3)))
+    demote = PoisonThreat(fakes=1, length=2, targets=Targets(3), goal="demote")
+    assert RandomItems().attack(split.train, demote).realised["length"] == 2
+
+
+def test_a_goal_that_an_attack_has_not_is_refused(split):
+    class OnlyPromotes(RandomItems):
+        goals = ("promote",)
+
+    with pytest.raises(InputError, match="has the goals promote, not 'demote'"):
+        OnlyPromotes().attack(split.train, PoisonThreat(goal="demote", targets=Targets(1)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bandwagon_fills_with_popular_items(seed):
+    train = small_split(seed).train
+    found = Bandwagon().attack(train, PoisonThreat(fakes=5, length=5, targets=Targets(2)), seed)
+    tenth = set(np.argsort(-train.item_degrees, kind="stable")[: train.n_items // 10].tolist())
+    for profile in found.profiles:
+        assert set(profile.tolist()) - set(found.targets.tolist()) <= tenth
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_copies_are_of_single_users(seed):
+    train = small_split(seed).train
+    threat = PoisonThreat(fakes=20, length=40, targets=Targets(2))
+    found = CopiedProfiles().attack(train, threat, seed)
+    targets = set(found.targets.tolist())
+    real = [set(train.items_of(user).tolist()) for user in range(train.n_users)]
+    copied = [set(profile.tolist()) for profile in found.profiles]
+    assert all(any(mine == own | targets for own in real) for mine in copied)
+    owners = CopiedProfiles().attack(
+        train, PoisonThreat(fakes=3, length=40, targets=Targets(2), goal="demote"), seed
+    )
+    fans = [own for own in real if own & targets]
+    assert all(any(set(p.tolist()) == own - targets for own in fans) for p in owners.profiles)
+
+
+def test_copies_of_users_who_have_nothing_but_the_targets():
+    split = small_split()
+    only = split.train.take(split.train.items == split.train.items[0])
+    label = f"i{split.train.items[0]}"
+    threat = PoisonThreat(fakes=2, length=3, targets=Targets(labels=(label,)))
+    assert CopiedProfiles().attack(only, threat).realised == {"fakes": 2, "length": 1, "pairs": 2}
+    demote = PoisonThreat(fakes=2, length=3, targets=Targets(labels=(label,)), goal="demote")
+    assert CopiedProfiles().attack(only, demote).realised["fakes"] == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_half_steps_solve_the_normal_equations(seed):
+    """Against plain loops over all weights of the ALS objective, one row at a time."""
+    train = small_split(seed).train
+    factors = fit_surrogate(train, seed)
+    U, V = (part.double().numpy() for part in factors)
+    steps = HalfSteps(factors, train, np.array([3, 8]))
+    rng = np.random.default_rng(seed)
+    fillers, weights = np.array([0, 5, 9]), rng.random((2, 3)).astype(np.float32)
+    rows = steps.fake_rows(torch.from_numpy(weights), torch.from_numpy(fillers))
+    a, ridge, dim = 0.1, 0.01, V.shape[1]
+    expected = []
+    for mine in weights:
+        have = np.zeros(len(V))
+        have[fillers], have[[3, 8]] = mine, 1.0
+        A = ridge * (have.sum() + a * len(V)) * np.eye(dim)
+        for v, weight in zip(V, have, strict=True):
+            A += (a + weight) * np.outer(v, v)
+        expected.append(np.linalg.solve(A, V.T @ have))
+    assert np.allclose(rows.numpy(), expected, atol=1e-4)
+    counts = np.array([2.0, 1.0], dtype=np.float32)
+    found = steps.item_rows(rows, torch.from_numpy(counts)).numpy()
+    everybody = np.concatenate((U, [expected[0]] * 2, [expected[1]]))
+    for item, row in zip((3, 8), found, strict=True):
+        own = np.concatenate((train.csr().toarray()[:, item], np.ones(3)))
+        A = ridge * (own.sum() + a * len(everybody)) * np.eye(dim)
+        for u, weight in zip(everybody, own, strict=True):
+            A += (a + weight) * np.outer(u, u)
+        assert np.allclose(row, np.linalg.solve(A, everybody.T @ own), atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_projection_is_the_nearest(seed):
+    """No random point of the set is nearer, and the point itself is in it."""
+    rng = np.random.default_rng(seed)
+    free = torch.from_numpy(rng.normal(0.3, 1.0, (1, 6)))
+    most = torch.tensor([2.0], dtype=torch.float64)
+    found = projected(free, most)
+    assert found.min() >= 0
+    assert found.max() <= 1
+    assert float(found.sum()) <= 2 + 1e-6
+    points = rng.random((20_000, 6))
+    points = points[points.sum(axis=1) <= 2]
+    nearest = np.linalg.norm(points - free.numpy(), axis=1).min()
+    assert float((found - free).norm()) <= nearest + 1e-6
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_surrogate_shows_the_targets_to_more_users_than_random_fillers(seed):
+    """In a model of its own kind, fitted with another seed, by a count with numpy alone."""
+    train = small_split(seed).train
+    threat = PoisonThreat(fakes=4, length=12, targets=Targets(1))
+
+    def hits(attack):
+        found = attack.attack(train, threat, seed)
+        factors = fit_surrogate(inject(train, found.profiles), seed + 100)
+        U, V = (part.double().numpy() for part in factors)
+        target, seen = int(found.targets[0]), 0
+        for user in np.setdiff1d(np.arange(train.n_users), train.users[train.items == target]):
+            scores = V @ U[user]
+            others = np.setdiff1d(np.arange(train.n_items), train.items_of(int(user)))
+            seen += int((scores[others] > scores[target]).sum() < 10)
+        return seen
+
+    assert hits(Surrogate()) > hits(RandomItems())
+
+
+def test_options_out_of_range_are_refused():
+    with pytest.raises(InputError, match="rounds must be an integer of at least 0"):
+        Surrogate(rounds=-1)
+    with pytest.raises(InputError, match="retrainings must be an integer of at least 1"):
+        POISONINGS["greedy"](retrainings=0)
+    with pytest.raises(InputError, match="decay must be a finite number and positive"):
+        POISONINGS["greedy"](decay=0.0)

@@ -1,0 +1,115 @@
+"""Injected data: fakes behind the genuine users, in train alone; files come back as they went."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from robustcf.data import Interactions, Split
+from robustcf.errors import DataError, InputError
+from robustcf.poisoning import inject, inject_split, read_profiles, write_profiles
+from robustcf.poisoning.injection import with_train
+
+PROFILES = (np.array([0, 5, 7]), np.array([3]))
+
+
+def test_fakes_come_behind_the_genuine_users(split):
+    train = inject(split.train, PROFILES)
+    assert train.n_users == split.n_users + 2
+    before = split.train.csr().toarray()
+    after = train.csr().toarray()
+    assert (after[: split.n_users] == before).all()
+    assert np.flatnonzero(after[-2]).tolist() == [0, 5, 7]
+    assert np.flatnonzero(after[-1]).tolist() == [3]
+    assert train.user_labels[:-2].tolist() == split.user_labels.tolist()
+    assert len(set(train.user_labels.tolist())) == train.n_users
+
+
+def test_valid_and_test_stay_the_genuine_users(split):
+    poisoned = inject_split(split, PROFILES)
+    for part in ("valid", "test"):
+        old, new = getattr(split, part), getattr(poisoned, part)
+        assert np.array_equal(old.users, new.users)
+        assert np.array_equal(old.items, new.items)
+        assert new.n_users == split.n_users + 2
+    assert len(poisoned.train_full) == len(split.train_full) + 4
+    assert poisoned.protocol == split.protocol
+    assert poisoned.valid_source == split.valid_source
+    assert inject_split(split, ()) is split
+
+
+def test_labels_that_look_like_fakes_and_numbers(split):
+    labels = np.array(["fake0", "fake_1"])
+    pairs = Interactions(np.array([0, 1]), np.array([0, 1]), 2, 3, user_labels=labels)
+    found = inject(pairs, [np.array([2])])
+    assert len(set(found.user_labels.tolist())) == 3
+    numbers = Interactions(np.array([0]), np.array([0]), 1, 3, user_labels=np.array([41]))
+    assert inject(numbers, [np.array([2])]).user_labels.tolist() == [41, 42]
+
+
+def test_times_and_weights_of_fakes_are_the_largest():
+    pairs = Interactions(
+        np.array([0, 0]),
+        np.array([0, 1]),
+        1,
+        3,
+        timestamps=np.array([5, 9]),
+        weights=np.array([1.0, 4.0]),
+    )
+    found = inject(pairs, [np.array([2])])
+    assert found.timestamps.tolist() == [5, 9, 9]
+    assert found.weights.tolist() == [1.0, 4.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("profile", "words"),
+    [
+        (np.array([40]), r"item ids in \[0, 40\)"),
+        (np.array([-1]), "list of item ids"),
+        (np.array([0.5]), "list of item ids"),
+        (np.array([[1]]), "list of item ids"),
+        (np.array([1, 1]), "each item once"),
+    ],
+)
+def test_profiles_that_are_none_are_refused(split, profile, words):
+    with pytest.raises(InputError, match=words):
+        inject(split.train, [profile])
+
+
+def test_a_defence_may_change_the_pairs_of_a_split(split):
+    poisoned = inject_split(split, PROFILES)
+    fewer = poisoned.train.take(poisoned.train.users < split.n_users)
+    assert len(with_train(poisoned, fewer).train) == len(split.train)
+    assert with_train(poisoned, split.train).n_users == split.n_users
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_profiles_come_back_from_their_file(split, seed, tmp_path):
+    rng = np.random.default_rng(seed)
+    profiles = [np.sort(rng.permutation(40)[: rng.integers(1, 9)]) for _ in range(15)]
+    path = tmp_path / "profiles.csv"
+    write_profiles(path, profiles, split.train)
+    assert path.read_text().splitlines()[1] == f"fake0,i{profiles[0][0]}"
+    assert all(map(np.array_equal, read_profiles(path, split.train), profiles))
+    bare = Split.from_csr(np.ones((2, 40))).train
+    write_profiles(path, profiles, bare)
+    assert all(map(np.array_equal, read_profiles(path, bare), profiles))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("user,item\na,i1\na,i1\n", "the fake user 'a' has an item twice"),
+        ("user,item\na,i999\n", "there is no item 'i999' in the data"),
+        ("user,item\n", "no rows|no interactions|empty"),
+        ("one,two\n1,2\n", "user"),
+        ("", "empty|no"),
+    ],
+)
+def test_files_that_hold_no_profiles_are_refused(split, content, words, tmp_path):
+    path = tmp_path / "profiles.csv"
+    path.write_text(content)
+    with pytest.raises((InputError, DataError), match=words):
+        read_profiles(path, split.train)
+    with pytest.raises(InputError):
+        read_profiles(tmp_path / "absent.csv", split.train)
