@@ -1,10 +1,10 @@
 """Who is flagged, fake and genuine: every detector against every attack, and on clean data.
 
 No recommender is trained here; what a defence does to exposure and quality is measured by
-``robustcf poison --defence``. Adaptive attacks change the profiles of ``copy``, each against one
-detector: ``mixed`` draws a profile from four real ones (against twins), ``shared out`` gives every
-fake user two of the five targets (against groups), ``one target`` pushes a single item (against
-groups), and both ``mixed, one target``.
+``robustcf poison --defence``. Adaptive attacks change the profiles of ``copy`` or ``surrogate``:
+``mixed`` draws a profile from four real ones and ``blended`` from four of the fakes' own (against
+twins), ``shared out`` gives every fake user two of the five targets and ``one target`` pushes a
+single item (against groups); two of them do both.
 
     python scripts/poison_defences.py --dataset ml-1m --fakes 0.01 --seeds 3
 """
@@ -44,6 +44,20 @@ def mixed(
     return found
 
 
+def blended(
+    train: Interactions, profiles: tuple[Ids, ...], targets: Ids, rng: np.random.Generator
+) -> list[Ids]:
+    """Fillers from four of the fake users' own profiles each: the crowd stays, the copies go."""
+    found = []
+    for profile in profiles:
+        four = rng.choice(len(profiles), size=min(4, len(profiles)), replace=False)
+        pool = np.setdiff1d(np.concatenate([profiles[n] for n in four]), targets)
+        mine = np.intersect1d(profile, targets)
+        count = min(len(pool), len(profile) - len(mine))
+        found.append(np.union1d(rng.choice(pool, count, replace=False), mine).astype(np.int64))
+    return found
+
+
 def shared_out(
     train: Interactions, profiles: tuple[Ids, ...], targets: Ids, rng: np.random.Generator
 ) -> list[Ids]:
@@ -56,9 +70,11 @@ def shared_out(
 #: Name -> the attack it starts from, the number of targets, what is changed.
 ADAPTIVE: dict[str, tuple[str, int, Change | None]] = {
     "mixed": ("copy", 5, mixed),
+    "blended": ("surrogate", 5, blended),
     "shared out": ("copy", 5, shared_out),
     "one target": ("copy", 1, None),
     "mixed, one target": ("copy", 1, mixed),
+    "blended, one target": ("surrogate", 1, blended),
 }
 
 
