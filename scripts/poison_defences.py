@@ -1,10 +1,11 @@
 """Who is flagged, fake and genuine: every detector against every attack, and on clean data.
 
 No recommender is trained here; what a defence does to exposure and quality is measured by
-``robustcf poison --defence``. Adaptive attacks change the profiles of ``copy`` or ``surrogate``:
-``mixed`` draws a profile from four real ones and ``blended`` from four of the fakes' own (against
-twins), ``shared out`` gives every fake user two of the five targets and ``one target`` pushes a
-single item (against groups); two of them do both.
+``robustcf poison --defence``, for adaptive attacks with ``--profiles`` and what ``--write`` keeps.
+Adaptive attacks change the profiles of ``copy`` or ``surrogate``: ``mixed`` draws a profile from
+four real ones and ``blended`` from four of the fakes' own (against twins), ``shared out`` gives
+every fake user two of the five targets and ``one target`` pushes a single item (against groups);
+two of them do both.
 
     python scripts/poison_defences.py --dataset ml-1m --fakes 0.01 --seeds 3
 """
@@ -15,12 +16,13 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from robustcf.data import Interactions, load
-from robustcf.poisoning import PoisonThreat, Targets, inject
+from robustcf.poisoning import PoisonThreat, Targets, inject, write_profiles
 from robustcf.poisoning.defences import Detector, Groups, PCASelection, Twins
 from robustcf.support.registry import POISONINGS
 
@@ -86,6 +88,7 @@ def main() -> None:
     parser.add_argument("--attacks", nargs="+", default=["none", *POISONINGS, *ADAPTIVE])
     parser.add_argument("--fakes", type=float, default=0.01)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--write", type=Path, help="keep the profiles in this folder")
     args = parser.parse_args()
     detectors: list[Detector] = [PCASelection(), Twins(), Groups()]
     for dataset in args.dataset:
@@ -104,6 +107,10 @@ def main() -> None:
                     if change is not None:
                         rng = np.random.default_rng(seed)
                         profiles = tuple(change(train, profiles, made.targets, rng))
+                    if args.write is not None:
+                        args.write.mkdir(parents=True, exist_ok=True)
+                        name = f"{dataset}-{attack}-{seed}.csv".replace(", ", "-").replace(" ", "-")
+                        write_profiles(args.write / name, profiles, train)
                     train = inject(train, profiles)
                 fake = np.arange(train.n_users) >= genuine
                 line: dict[str, object] = {"dataset": dataset, "attack": attack, "seed": seed}

@@ -72,7 +72,8 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
     the items of the sum; here it is exact, unless ``sampled_items`` are drawn: then the sum over
     them, times n_items / sampled_items, is an unbiased estimate of it. ``positive_temperature`` p
     replaces the mean of own scores by ``p log mean exp(s_ui / p)``: the bilateral softmax loss.
-    ``max_share`` gives the pairs weights, by which each pair's share of its user's term counts.
+    ``max_share`` gives the pairs weights, by which each pair's share of its user's term counts; the
+    bilateral form then has the weighted mean of exp, and w_u is the sum of the weights.
 
     It rises when own items fall behind the others, and is blind to a constant added to all of a
     user's scores, as a ranking is; the cross-entropy spends most of an attack on just that. A batch
@@ -103,15 +104,10 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
     def __init__(
         self, pairs: Interactions, config: SoftmaxConfig | None = None, **options: Any
     ) -> None:
-        """Check that there are as many items as are to be drawn, and that settings go together."""
+        """Check that there are as many items as are to be drawn."""
         super().__init__(pairs, config, **options)
         self._scratch = Scratch()
         self._item_weights = item_weights(pairs.item_degrees, self.config.max_share)
-        if self.config.max_share is not None and self.config.positive_temperature is not None:
-            raise InputError(
-                "max_share weighs single pairs, and the bilateral softmax has none: leave "
-                "positive_temperature out"
-            )
         drawn = self.config.sampled_items
         if drawn is not None and drawn > pairs.n_items:
             raise InputError(
@@ -226,7 +222,8 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
             scores = sparse_scores(block, V, own.entries(weights))
         if c.positive_temperature is not None:
             ratio = c.positive_temperature / c.temperature
-            soft, weights = _soft_means(scores / ratio, rows, weights, mass)
+            capped = self._capped(own.columns, weights)
+            soft, weights = _soft_means(scores / ratio, rows, weights, mass, capped)
             total = None if total is None else total - ratio * soft
         elif total is not None:
             total -= float(weights @ scores)
@@ -273,9 +270,14 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
             if self.config.weighting == "pairs"
             else 1.0 / degrees.to(dtype)
         )
+        capped = self._capped(items, weights)
+        return weights if capped is None else weights * capped
+
+    def _capped(self, items: Tensor, like: Tensor) -> Tensor | None:
+        """The weight of each pair by its item alone, or None where there is no cap."""
         if self._item_weights is None:
-            return weights
-        return weights * torch.from_numpy(self._item_weights[items.cpu().numpy()]).to(weights)
+            return None
+        return torch.from_numpy(self._item_weights[items.cpu().numpy()]).to(like)
 
     def _entries(self, batch: Batch, U: Tensor) -> tuple[Tensor, SparseRows]:
         """The users of a batch, and their positives with their weights."""
@@ -336,13 +338,19 @@ def _log_sums(scores: Tensor, rows: Tensor, degrees: Tensor) -> Tensor:
 
 
 def _soft_means(
-    scores: Tensor, rows: Tensor, weights: Tensor, mass: Tensor
+    scores: Tensor, rows: Tensor, weights: Tensor, mass: Tensor, capped: Tensor | None = None
 ) -> tuple[float, Tensor]:
-    """``sum over users of mass log mean exp(scores)`` over own items, and its gradient."""
+    """``sum over users of mass log mean exp(scores)`` over own items, and its gradient.
+
+    With ``capped`` the mean is weighted by it.
+    """
     top = torch.full_like(mass, -torch.inf).scatter_reduce_(0, rows, scores, "amax")
     shares = (scores - top[rows]).exp_()
+    if capped is not None:
+        shares.mul_(capped)
     sums = torch.zeros_like(mass).index_add_(0, rows, shares)
-    counts = torch.zeros_like(mass).index_add_(0, rows, torch.ones_like(weights))
+    ones = torch.ones_like(weights) if capped is None else capped
+    counts = torch.zeros_like(mass).index_add_(0, rows, ones)
     some = counts > 0
     value = float(mass[some] @ ((sums[some] / counts[some]).log() + top[some]))
     return value, shares * (mass / sums)[rows]

@@ -49,9 +49,31 @@ def test_a_share_is_more_than_0_and_at_most_1(kind: Any, cap: Any) -> None:
         kind(max_share=cap)
 
 
-def test_the_bilateral_softmax_has_no_cap() -> None:
-    with pytest.raises(InputError, match="the bilateral softmax has none: leave positive_temp"):
-        Softmax(checkerboard().train, max_share=0.1, positive_temperature=0.2)
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("weighting", ["users", "pairs"])
+def test_the_bilateral_softmax_has_the_weighted_soft_mean(weighting: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    pairs = pairs_of(rng)
+    U, V = parameters(rng, pairs)
+    t, p = 0.7, 0.3
+    loss = U.new_zeros(())
+    for u in np.unique(pairs.users).tolist():
+        own = pairs.items_of(u).tolist()
+        degrees = [int(pairs.item_degrees[i]) for i in own]
+        w = [1.0 if d >= 1 / CAP - 1 else CAP / (1 - CAP * d) for d in degrees]
+        scores = V @ U[u]
+        mean = sum(x * torch.exp(scores[i] / p) for x, i in zip(w, own, strict=True)) / sum(w)
+        term = torch.log(torch.exp(scores / t).sum()) - p / t * torch.log(mean)
+        loss = loss + term * sum(w) / (len(own) if weighting == "users" else 1)
+    users, items = torch.autograd.grad(loss, (U, V))
+    objective = Softmax(
+        pairs, max_share=CAP, temperature=t, positive_temperature=p, weighting=weighting,
+        dtype=torch.float64,
+    )  # fmt: skip
+    found = of_epoch(Batches(objective, seed=seed), U, V)
+    assert found.value == pytest.approx(float(loss.detach()))
+    torch.testing.assert_close(found.users, users)
+    torch.testing.assert_close(found.items, items)
 
 
 def weighted_naive(name: str, pairs: Interactions, U: Tensor, V: Tensor) -> Tensor:
