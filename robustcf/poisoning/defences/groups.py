@@ -23,6 +23,10 @@ _MOST = 1.0 - 1e-6
 _SUSPECT = 4.0
 # Of an item's users, the share that must be suspects.
 _SHARE = 1 / 3
+# Of all users, the share that may have an item that counts: what most have, the same users have.
+_RARE = 0.2
+# Items whose common users are counted at a time.
+_BLOCK = 1000
 
 
 class Groups(Detector):
@@ -34,9 +38,10 @@ class Groups(Detector):
     1. *Suspects* are users with unusually similar others: the cosine with the 10th, 20th or 50th
        nearest profile, rare items counting most, lies 4 robust standard deviations above the
        median (by Fisher's transformation). About one genuine user in a hundred is a suspect.
-    2. *Pushed items* have at least ``least`` suspects, who are at least a third of their users, and
-       belong together with others: items are linked whose sets of suspects have a Jaccard index of
-       ``link`` or more, and a pushed item has a link.
+    2. *Pushed items* have at most a fifth of all users and at least ``least`` suspects, who are at
+       least a third of their users, and belong together with others: items are linked whose sets of
+       suspects have a Jaccard index of ``link`` or more, and a pushed item has a link. So do items whose sets of *all* users have
+       it: fakes that outnumber the genuine users of their targets show without any suspects.
     3. *Flagged* are users, suspects or not, with at least two items of one set of linked items, and
        at least half of that set; if they are at least ``least``.
 
@@ -47,7 +52,8 @@ class Groups(Detector):
         least: the smallest group.
         link: see above.
 
-    Cost: the cosines of all pairs of users, 64 MB at a time.
+    Cost: the cosines of all pairs of users, 64 MB at a time, and the common users of all pairs of
+    items, a thousand items at a time.
 
     Example:
         >>> from robustcf.data import load
@@ -69,35 +75,43 @@ class Groups(Detector):
         scores = _likeness(train)
         flagged = np.zeros(train.n_users, dtype=bool)
         pushed = []
-        for items in self._linked(train, scores > _SUSPECT):
+        everybody = np.ones(train.n_users, dtype=bool)
+        sets = self._linked(train, scores > _SUSPECT) + self._linked(train, everybody)
+        for items in sets:
             own = np.asarray(train.csr()[:, items].sum(axis=1)).ravel()
             members = own >= max(2.0, len(items) / 2)
             if members.sum() >= self.least:
                 flagged |= members
                 pushed.append(items)
-        items = np.sort(np.concatenate(pushed)) if pushed else np.empty(0, np.int64)
+        items = np.unique(np.concatenate(pushed)) if pushed else np.empty(0, np.int64)
         return Detection(flagged, scores, items)
 
-    def _linked(self, train: Interactions, suspects: Flags) -> list[npt.NDArray[np.int64]]:
-        """Sets of two items or more that the same suspects have."""
+    def _linked(self, train: Interactions, among: Flags) -> list[npt.NDArray[np.int64]]:
+        """Sets of two items or more that the same of these users have."""
+        from scipy.sparse import coo_matrix
         from scipy.sparse.csgraph import connected_components
 
-        R = train.csr()[suspects]
+        R = train.csr()[among]
         counts = np.asarray(R.sum(axis=0)).ravel()
-        enough = (counts >= self.least) & (counts >= _SHARE * train.item_degrees)
+        rare = train.item_degrees <= _RARE * train.n_users
+        enough = (counts >= self.least) & (counts >= _SHARE * train.item_degrees) & rare
         items = np.flatnonzero(enough)
         if len(items) < 2:
             return []
-        some = R[:, items]
-        common = (some.T @ some).tocoo()
-        own = counts[items]
-        jaccard = common.data / (own[common.row] + own[common.col] - common.data)
-        there = (jaccard >= self.link) & (common.row != common.col)
-        common.data = np.where(there, 1.0, 0.0)
-        common.eliminate_zeros()
-        count, labels = connected_components(common, directed=False)
-        sets = [items[labels == number] for number in range(count)]
-        return [each for each in sets if len(each) >= 2]
+        some, own = R[:, items].tocsr(), counts[items]
+        back = some.T.tocsr()
+        links: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
+        for start in range(0, len(items), _BLOCK):
+            common = (back[start : start + _BLOCK] @ some).tocoo()
+            rows, columns = start + common.row.astype(np.int64), common.col.astype(np.int64)
+            jaccard = common.data / (own[rows] + own[columns] - common.data)
+            there = (jaccard >= self.link) & (rows < columns)
+            links.append((rows[there], columns[there]))
+        rows, columns = (np.concatenate(each) for each in zip(*links, strict=True))
+        graph = coo_matrix((np.ones(len(rows)), (rows, columns)), (len(items), len(items)))
+        _, labels = connected_components(graph, directed=False)
+        linked = np.unique(labels[np.concatenate((rows, columns))])
+        return [items[labels == number] for number in linked]
 
 
 def _likeness(train: Interactions) -> Numbers:

@@ -173,6 +173,32 @@ def test_groups_finds_mixed_profiles_that_share_targets(seed: int) -> None:
     assert not Twins().detect(both).flagged.any()
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_groups_finds_fakes_that_outnumber_the_users_of_their_targets(seed: int) -> None:
+    """Random fillers, so that nobody is alike: the targets' users are all but the same."""
+    train = tastes(seed, n_users=600, n_items=400)
+    rng = np.random.default_rng(seed)
+    targets = rare(train, 3)
+    fakes = [np.union1d(rng.choice(400, 40, replace=False), targets) for _ in range(80)]
+    both = joined(train, fakes)
+    found = Groups().detect(both)
+    judged = found.judged(np.arange(both.n_users) >= train.n_users)
+    assert judged["recall"] == 1.0
+    assert judged["precision"] > 0.9
+    assert found.items.tolist() == sorted(targets.tolist())
+
+
+def test_links_in_many_blocks_are_those_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    train = tastes(0, n_users=600, n_items=400)
+    both = joined(train, copies(train, 40, rare(train, 4)))
+    whole = Groups().detect(both)
+    monkeypatch.setattr("robustcf.poisoning.defences.groups._BLOCK", 7)
+    parts = Groups().detect(both)
+    assert whole.flagged.sum() >= 40
+    assert (whole.flagged == parts.flagged).all()
+    assert whole.items.tolist() == parts.items.tolist()
+
+
 def test_what_groups_does_not_see() -> None:
     """One target; fewer accounts than the smallest group."""
     train = tastes(0, n_users=600, n_items=400)
