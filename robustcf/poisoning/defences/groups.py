@@ -40,8 +40,9 @@ class Groups(Detector):
        median (by Fisher's transformation). About one genuine user in a hundred is a suspect.
     2. *Pushed items* have at most a fifth of all users and at least ``least`` suspects, who are at
        least a third of their users, and belong together with others: items are linked whose sets of
-       suspects have a Jaccard index of ``link`` or more, and a pushed item has a link. So do items whose sets of *all* users have
-       it: fakes that outnumber the genuine users of their targets show without any suspects.
+       suspects have a Jaccard index of ``link`` or more, and a pushed item has a link. So do items
+       whose sets of *all* users have it: fakes that outnumber the genuine users of their targets
+       show without any suspects.
     3. *Flagged* are users, suspects or not, with at least two items of one set of linked items, and
        at least half of that set; if they are at least ``least``.
 
