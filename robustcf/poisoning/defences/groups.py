@@ -25,6 +25,8 @@ _SUSPECT = 4.0
 _SHARE = 1 / 3
 # Of all users, the share that may have an item that counts: what most have, the same users have.
 _RARE = 0.2
+# The Jaccard index of sets of all users from which they are the same: friends reach 0.7.
+_LINK_OF_ALL = 0.8
 # Items whose common users are counted at a time.
 _BLOCK = 1000
 
@@ -41,8 +43,8 @@ class Groups(Detector):
     2. *Pushed items* have at most a fifth of all users and at least ``least`` suspects, who are at
        least a third of their users, and belong together with others: items are linked whose sets of
        suspects have a Jaccard index of ``link`` or more, and a pushed item has a link. So do items
-       whose sets of *all* users have it: fakes that outnumber the genuine users of their targets
-       show without any suspects.
+       whose sets of *all* users have one of 0.8: fakes that outnumber the genuine users of their
+       targets show without any suspects.
     3. *Flagged* are users, suspects or not, with at least two items of one set of linked items, and
        at least half of that set; if they are at least ``least``.
 
@@ -77,7 +79,8 @@ class Groups(Detector):
         flagged = np.zeros(train.n_users, dtype=bool)
         pushed = []
         everybody = np.ones(train.n_users, dtype=bool)
-        sets = self._linked(train, scores > _SUSPECT) + self._linked(train, everybody)
+        sets = self._linked(train, scores > _SUSPECT, self.link)
+        sets += self._linked(train, everybody, max(self.link, _LINK_OF_ALL))
         for items in sets:
             own = np.asarray(train.csr()[:, items].sum(axis=1)).ravel()
             members = own >= max(2.0, len(items) / 2)
@@ -87,7 +90,9 @@ class Groups(Detector):
         items = np.unique(np.concatenate(pushed)) if pushed else np.empty(0, np.int64)
         return Detection(flagged, scores, items)
 
-    def _linked(self, train: Interactions, among: Flags) -> list[npt.NDArray[np.int64]]:
+    def _linked(
+        self, train: Interactions, among: Flags, link: float
+    ) -> list[npt.NDArray[np.int64]]:
         """Sets of two items or more that the same of these users have."""
         from scipy.sparse import coo_matrix
         from scipy.sparse.csgraph import connected_components
@@ -106,7 +111,7 @@ class Groups(Detector):
             common = (back[start : start + _BLOCK] @ some).tocoo()
             rows, columns = start + common.row.astype(np.int64), common.col.astype(np.int64)
             jaccard = common.data / (own[rows] + own[columns] - common.data)
-            there = (jaccard >= self.link) & (rows < columns)
+            there = (jaccard >= link) & (rows < columns)
             links.append((rows[there], columns[there]))
         rows, columns = (np.concatenate(each) for each in zip(*links, strict=True))
         graph = coo_matrix((np.ones(len(rows)), (rows, columns)), (len(items), len(items)))

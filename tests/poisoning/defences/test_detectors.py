@@ -179,7 +179,7 @@ def test_groups_finds_fakes_that_outnumber_the_users_of_their_targets(seed: int)
     train = tastes(seed, n_users=600, n_items=400)
     rng = np.random.default_rng(seed)
     targets = rare(train, 3)
-    fakes = [np.union1d(rng.choice(400, 40, replace=False), targets) for _ in range(80)]
+    fakes = [np.union1d(rng.choice(400, 40, replace=False), targets) for _ in range(120)]
     both = joined(train, fakes)
     found = Groups().detect(both)
     judged = found.judged(np.arange(both.n_users) >= train.n_users)
