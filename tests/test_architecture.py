@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"data", "factors", "objectives", "models", "metrics", "attacks", "certificates", "training"},
     "runs": GROUND
     | {"data", "factors", "objectives", "models", "metrics", "voting", "training", "robustness"},
-    "poisoning": GROUND | {"data", "factors", "models", "metrics", "training"},
+    "poisoning": GROUND | {"data", "factors", "objectives", "models", "metrics", "training"},
     # Other libraries' factors; none of those libraries is imported, see tests/adapters.
     "adapters": GROUND | {"data", "factors", "runs"},
     "studies": GROUND

@@ -24,6 +24,7 @@ from robustcf.cli.certify import certify
 from robustcf.cli.common import Stopped, say, to_json
 from robustcf.cli.compare import compare
 from robustcf.cli.datasets import datasets
+from robustcf.cli.detect import detect
 from robustcf.cli.evaluate import evaluate
 from robustcf.cli.harden import harden
 from robustcf.cli.importing import import_
@@ -64,6 +65,7 @@ for command in (
     compare,
     sweep,
     poison,
+    detect,
     norm,
     vision,
 ):

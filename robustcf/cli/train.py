@@ -81,6 +81,11 @@ BASELINE = "\n      (a baseline without training: nothing that was trained did b
 @click.option("--adv-eps", type=float, help="Size of that attack, in median row norms.")
 @click.option("--adv-weight", type=float, help="Weight of the attacked loss.")
 @click.option(
+    "--adv-size",
+    type=click.Choice(["same", "loss", "norm"]),
+    help="A user's size: the same for all (default), by the user's loss, by the row's norm.",
+)
+@click.option(
     "--gauge",
     type=click.Choice(["none", "balanced"]),
     help="balanced: rewrite U and V without changing any ranking: remove the mean item row and "

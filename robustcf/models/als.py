@@ -14,6 +14,7 @@ from torch import Tensor
 from robustcf.models.base import Model, ModelConfig
 from robustcf.models.spectral import spectral_factors
 from robustcf.objectives.kernels import SparseRows, sparse_scores
+from robustcf.objectives.leverage import check_max_share, item_weights
 from robustcf.support.checks import check_number
 from robustcf.support.randomness import stream
 
@@ -32,17 +33,21 @@ class ALSConfig(ModelConfig):
         unobserved: weight of a pair that is not there, against 1 for one that is.
         ridge: weight of the squared norm of a row, times the weight of all its pairs.
         sweeps: how many times both sides are solved for.
+        max_share: the most that one user may decide of what an item learns, see
+            :func:`robustcf.objectives.leverage.item_weights`; None for no cap.
     """
 
     dim: int = 64
     unobserved: float = 0.1
     ridge: float = 0.01
     sweeps: int = 10
+    max_share: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("unobserved", self.unobserved, positive=True)
         check_number("ridge", self.ridge, positive=True)
+        check_max_share(self.max_share)
 
 
 class ALS(Model[ALSConfig]):
@@ -50,9 +55,10 @@ class ALS(Model[ALSConfig]):
 
     It minimizes, with a the weight of what is unobserved::
 
-        sum over pairs (s_ui - 1)^2 + a * sum over all u, i of s_ui^2
+        sum over pairs w_ui (s_ui - 1)^2 + a * sum over all u, i of s_ui^2
         + ridge * (sum over u of (deg u + a n_items) ||u||^2 + the same for items)
 
+    where w_ui is 1, or less for items of few pairs (``max_share``), and deg u is their sum;
     one side at a time, each row by a few steps of conjugate gradients from where it was. It starts
     from the spectral factors, so that few sweeps suffice.
 
@@ -86,6 +92,9 @@ class ALS(Model[ALSConfig]):
             )
         )
         R = train.csr().astype(np.float32)
+        weights = item_weights(train.item_degrees, config.max_share)
+        if weights is not None:
+            R.data = weights[R.indices].astype(np.float32)
         back = R.T.tocsr()
         for _ in range(config.sweeps):
             V = _solve(back, V, U, config)
@@ -97,7 +106,8 @@ def _solve(R: csr_matrix, X: Tensor, Y: Tensor, config: ALSConfig) -> Tensor:
     """Rows X that fit R, the other side Y held fixed, from X on."""
     gram = config.unobserved * (Y.T @ Y)
     degrees = np.diff(R.indptr)
-    ridge = torch.from_numpy(degrees + config.unobserved * R.shape[1]).to(Y.dtype) * config.ridge
+    mass = np.asarray(R.sum(axis=1, dtype=np.float64)).ravel()
+    ridge = torch.from_numpy(mass + config.unobserved * R.shape[1]).to(Y.dtype) * config.ridge
     rows = torch.from_numpy(np.repeat(np.arange(R.shape[0]), degrees))
     columns = torch.from_numpy(R.indices.astype(np.int64))
 
@@ -109,7 +119,7 @@ def _solve(R: csr_matrix, X: Tensor, Y: Tensor, config: ALSConfig) -> Tensor:
 
     def applied(P: Tensor) -> Tensor:
         own = sparse_scores(P, Y, SparseRows(rows, columns, columns))
-        return P @ gram + product(own.numpy()) + ridge[:, None] * P
+        return P @ gram + product(own.numpy() * R.data) + ridge[:, None] * P
 
     X = X.clone()
     residual = product(R.data) - applied(X)

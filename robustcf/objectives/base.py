@@ -225,6 +225,27 @@ class Objective(ABC, Generic[ConfigT]):
         """What the objective is for a new user with these items, as a function of the row."""
         raise InputError(f"{self.name} does not define the loss of a new user: no fold-in with it")
 
+    def user_losses(self, batch: Batch, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+        """How badly each user of a batch is fitted: the mean loss of one of their pairs.
+
+        Here by :meth:`user_loss`, user by user, over all pairs of each; an objective that can do
+        it for many users at once overrides it.
+
+        Returns:
+            The users, each once, and a loss for each.
+        """
+        if type(self).user_loss is Objective.user_loss:
+            raise InputError(
+                f"{self.name} does not say what a single user loses: use another objective, or "
+                "the same attack size for all users"
+            )
+        users = batch.users if batch.items is None else torch.unique(batch.users)
+        losses = []
+        for user in users.tolist():
+            items = self.pairs.items_of(user).astype(np.int64)
+            losses.append(self.user_loss(items, V)(U[user]) / len(items))
+        return users, torch.stack(losses)
+
     def check_shapes(self, U: Tensor, V: Tensor) -> None:
         """Raise unless the factors are for the users and items of the pairs."""
         if (len(U), len(V)) != (self.pairs.n_users, self.pairs.n_items):

@@ -20,10 +20,12 @@ from robustcf.objectives.graph import item_beta, item_graph, user_beta
 from robustcf.objectives.kernels import (
     NegativeWeights,
     SparseRows,
+    bce_row_losses,
     bce_rows,
     bce_sampled,
     weighted_bce,
 )
+from robustcf.objectives.leverage import check_max_share, item_weights
 from robustcf.support.checks import check_number, check_numbers
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ class BCEConfig(ObjectiveConfig):
         w3: constant weight of a negative.
         w4: weight of beta_u beta_j for a negative.
         sampled_items: ``rows`` batches only: items drawn for a block; None takes all.
+        max_share: the most that one user may decide of what an item learns, see
+            :func:`robustcf.objectives.leverage.item_weights`; None for no cap.
     """
 
     negatives: int = 200
@@ -57,9 +61,11 @@ class BCEConfig(ObjectiveConfig):
     w3: float = 1e-7
     w4: float = 1.0
     sampled_items: int | None = None
+    max_share: float | None = None
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        check_max_share(self.max_share)
         check_number("negative_weight", self.negative_weight, positive=True)
         if self.w3 == 0 and self.w4 == 0:
             raise InputError("w3 and w4 must not both be 0: without negatives all scores diverge")
@@ -76,7 +82,8 @@ class BCE(Objective[BCEConfig]):
 
     where negatives are uniform over the catalogue, positives not sifted out. ``pairs`` batches
     draw ``negatives`` of them for each pair; ``rows`` batches take their expectation, all items at
-    once (or ``sampled_items`` shared by a block, weighted by their inverse probability). The
+    once (or ``sampled_items`` shared by a block, weighted by their inverse probability).
+    ``max_share`` gives each pair a weight, by which all three terms are multiplied. The
     published L2 term is a regularizer and lives with the training loop.
 
     Args:
@@ -104,6 +111,13 @@ class BCE(Objective[BCEConfig]):
         super().__init__(pairs, config, **options)
         self.user_beta = user_beta(pairs.user_degrees)
         self.item_beta = item_beta(pairs.item_degrees)
+        self._item_weights = item_weights(pairs.item_degrees, self.config.max_share)
+        # What a user's pairs weigh together.
+        self._mass = (
+            pairs.user_degrees
+            if self._item_weights is None
+            else pairs.csr().astype(np.float64) @ self._item_weights
+        )
         # One tensor for all blocks: it is as long as the catalogue.
         self._column = self.tensor(self.item_beta if self.config.w4 else 0 * self.item_beta)
         popularity = (pairs.item_degrees + 1.0) / (len(pairs) + pairs.n_items)
@@ -124,10 +138,14 @@ class BCE(Objective[BCEConfig]):
 
         c, R = self.config, self.pairs.csr_of(users)
         beta = np.repeat(self.user_beta[users], np.diff(R.indptr)) * self.item_beta[R.indices]
-        own = csr_matrix((c.w1 + c.w2 * beta, R.indices, R.indptr), shape=R.shape)
+        values, R = c.w1 + c.w2 * beta, R.astype(np.float64)
+        if self._item_weights is not None:
+            R.data = self._item_weights[R.indices]
+            values = values * R.data
+        own = csr_matrix((values, R.indices, R.indptr), shape=R.shape)
         if c.item_weight == 0:
             return own
-        near = R.astype(np.float64) @ self.graph
+        near = R @ self.graph
         folded: csr_matrix = (own + c.item_weight * near).tocsr()
         folded.sort_indices()
         return folded
@@ -135,7 +153,7 @@ class BCE(Objective[BCEConfig]):
     def negative_weights(self, users: Ids) -> NegativeWeights:
         """The weights of softplus(s) of some users, over all items."""
         c = self.config
-        scale = self.pairs.user_degrees[users] * c.negative_weight / self.pairs.n_items
+        scale = self._mass[users] * c.negative_weight / self.pairs.n_items
         if c.w4 == 0:
             shift = np.full(len(users), c.w3)
         else:
@@ -206,8 +224,12 @@ class BCE(Objective[BCEConfig]):
         u = embedding(batch.users, U)
         positive = (u * embedding(batch.items, V)).sum(dim=1)
         negative = torch.bmm(embedding(batch.negatives, V), u[:, :, None])[:, :, 0]
-        loss = weighted_bce(positive, c.w1 + c.w2 * user_beta * item_beta[batch.items], 0.0)
+        own = c.w1 + c.w2 * user_beta * item_beta[batch.items]
         weights = c.w3 + c.w4 * user_beta[:, None] * item_beta[batch.negatives]
+        if self._item_weights is not None:
+            by_pair = self.tensor(self._item_weights[batch.items.cpu().numpy()])
+            own, weights = own * by_pair, weights * by_pair[:, None]
+        loss = weighted_bce(positive, own, 0.0)
         scale = c.negative_weight / batch.negatives.shape[1]
         loss = loss + weighted_bce(negative, 0.0, scale * weights)
         if c.item_weight == 0:
@@ -216,7 +238,18 @@ class BCE(Objective[BCEConfig]):
         pair = self.tensor(np.repeat(np.arange(len(users)), np.diff(near.indptr)), torch.int64)
         neighbour = self.tensor(near.indices, torch.int64)
         score = (embedding(pair, u) * embedding(neighbour, V)).sum(dim=1)
-        return loss + weighted_bce(score, c.item_weight * self.tensor(near.data), 0.0)
+        omega = c.item_weight * self.tensor(near.data)
+        if self._item_weights is not None:
+            omega = omega * by_pair[pair]
+        return loss + weighted_bce(score, omega, 0.0)
+
+    def user_losses(self, batch: Batch, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`Objective.user_losses`; over all negatives, drawn items or not."""
+        users = batch.users if batch.items is None else torch.unique(batch.users)
+        ids = users.cpu().numpy()
+        prepared: Prepared = batch.prepared or self.prepare(ids)[0]
+        losses = bce_row_losses(U[users], V, *prepared)
+        return users, losses / self.tensor(self.pairs.user_degrees[ids])
 
     def user_loss(self, items: Ids, V: Tensor) -> Callable[[Tensor], Tensor]:
         """The objective of a new user with these items, over all negatives."""

@@ -16,6 +16,7 @@ from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.objectives.base import Batch, ComparingObjective, Gradient, Ids, ObjectiveConfig
 from robustcf.objectives.kernels import SparseRows, add_sparse_product, bpr, sparse_scores
+from robustcf.objectives.leverage import check_max_share, item_weights
 from robustcf.objectives.margin import DrawnMargin
 from robustcf.support.checks import check_numbers
 
@@ -30,13 +31,17 @@ class BPRConfig(ObjectiveConfig):
     Args:
         negatives: negatives drawn for each pair (``pairs`` batches only).
         sampled_items: items drawn for a block (``rows`` batches only), at most all of them.
+        max_share: the most that one user may decide of what an item learns, see
+            :func:`robustcf.objectives.leverage.item_weights`; None for no cap.
     """
 
     negatives: int = 1
     sampled_items: int = 64
+    max_share: float | None = None
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        check_max_share(self.max_share)
 
 
 class BPR(ComparingObjective[BPRConfig]):
@@ -46,7 +51,7 @@ class BPR(ComparingObjective[BPRConfig]):
     uniform over the items that u does not have. ``pairs`` batches draw ``negatives`` of them for
     each pair; ``rows`` batches draw ``sampled_items`` once for a block of users, leave out of
     them, user by user, the user's own items, and weigh the rest so that the expected gradient is
-    the same.
+    the same. ``max_share`` gives each pair a weight, by which its loss is multiplied.
 
     Args:
         pairs: the positives.
@@ -74,6 +79,8 @@ class BPR(ComparingObjective[BPRConfig]):
     ) -> None:
         """Find where each user's other items lie."""
         super().__init__(pairs, config, **options)
+        by_item = item_weights(pairs.item_degrees, self.config.max_share)
+        self._item_weights = None if by_item is None else self.tensor(by_item)
         within = np.arange(len(pairs)) - np.repeat(pairs.indptr[:-1], pairs.user_degrees)
         # The r-th item a user does not have is r plus the number of own items i with
         # i - (own items before i) <= r: one sorted list of keys answers it for all users.
@@ -124,7 +131,11 @@ class BPR(ComparingObjective[BPRConfig]):
             distance = torch.linalg.vector_norm(others - own[:, None], dim=2)
             by_user = 2 * slack[1] * (torch.linalg.vector_norm(u, dim=1) + slack[0])
             negative = negative + slack[0] * distance + by_user[:, None]
-        return bpr((u * own).sum(dim=1), negative)
+        positive = (u * own).sum(dim=1)
+        if self._item_weights is None:
+            return bpr(positive, negative)
+        losses = softplus(negative - positive[:, None]).mean(dim=1)
+        return (self._item_weights[batch.items] * losses).sum()
 
     def gradient(self, batch: Batch, U: Tensor, V: Tensor, *, value: bool = False) -> Gradient:
         """The gradient of the batch's share of the objective at (U, V)."""
@@ -175,9 +186,13 @@ class BPR(ComparingObjective[BPRConfig]):
             gap = scores[part].index_select(0, local).sub_(own[pairs, None])
             if margin is not None:
                 gap.add_(margin.distance.index_select(0, columns[pairs]), alpha=margin.a)
+            by_pair = None if self._item_weights is None else self._item_weights[columns[pairs]]
             if value:
-                total += float(weight[part][local] @ softplus(gap).sum(dim=1))
+                lost = softplus(gap).sum(dim=1)
+                total += float(weight[part][local] @ (lost if by_pair is None else lost * by_pair))
             gap.sigmoid_()
+            if by_pair is not None:
+                gap.mul_(by_pair[:, None])
             own_gradient[pairs] = gap.sum(dim=1) * weight[part][local]
             lengths = self.tensor(np.diff(R.indptr[part.start : part.stop + 1]), torch.int64)
             summed = torch.segment_reduce(gap, "sum", lengths=lengths, axis=0)
@@ -193,6 +208,38 @@ class BPR(ComparingObjective[BPRConfig]):
         if margin is not None:
             margin.add_gradient(drawn, drawn_gradient.sum(dim=1), users_gradient, items)
         return Gradient(users_gradient, batch.users, items, total if value else None)
+
+    def user_losses(self, batch: Batch, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`Objective.user_losses`; against what the batch has drawn, as its gradient."""
+        if batch.negatives is None:
+            raise InputError("BPR compares with drawn items, got a batch without negatives")
+        if batch.items is not None:
+            users, rows = torch.unique(batch.users, return_inverse=True)
+            u = U[batch.users]
+            others = torch.bmm(V[batch.negatives], u[:, :, None])[:, :, 0]
+            gaps = others - (u * V[batch.items]).sum(dim=1)[:, None]
+            losses, counts = softplus(gaps).mean(dim=1), torch.bincount(rows)
+        else:
+            users, ids = batch.users, batch.users.cpu().numpy()
+            self._check_complement(ids)
+            R, drawn = self.pairs.csr()[ids], batch.negatives
+            counts = self.tensor(np.diff(R.indptr), torch.int64)
+            rows = torch.repeat_interleave(counts)
+            ones = SparseRows(rows, self.tensor(R.indices, torch.int64), U.new_ones(len(rows)))
+            own = sparse_scores(U[users], V, ones)
+            others = U[users] @ V[drawn].T
+            mine = self.tensor(R[:, drawn.cpu().numpy()].toarray() > 0, torch.bool)
+            others.masked_fill_(mine, -torch.inf)
+            losses = torch.empty_like(own)
+            step = max(1, _COMPARISONS // len(drawn))
+            for start in range(0, len(rows), step):
+                part = slice(start, start + step)
+                losses[part] = softplus(others[rows[part]] - own[part, None]).sum(dim=1)
+            # As in the gradient: drawn items stand for those that the user does not have.
+            n = self.pairs.n_items
+            losses *= (n / ((n - counts) * float(len(drawn)))).to(losses.dtype)[rows]
+        sums = losses.new_zeros(len(users)).index_add_(0, rows, losses)
+        return users, sums / counts
 
     def user_loss(self, items: Ids, V: Tensor) -> Callable[[Tensor], Tensor]:
         """The objective of a new user with these items, over all other items."""

@@ -301,6 +301,40 @@ def bce_sampled(
     return gradient, total
 
 
+def bce_row_losses(
+    users: Tensor, items: Tensor, positives: SparseRows, negatives: NegativeWeights
+) -> Tensor:
+    """The loss of :func:`bce_rows`, user by user.
+
+    Args:
+        users: the block's embeddings, B x d.
+        items: all item embeddings, n x d.
+        positives: the sparse entries of the block.
+        negatives: the weights of the block's users.
+
+    Returns:
+        One loss per user.
+
+    Cost: one product of B x n x d and one pass over the scores.
+
+    Example:
+        >>> U, V = torch.zeros(1, 1), torch.tensor([[1.0], [2.0]])
+        >>> one = torch.zeros(1, dtype=torch.int64)
+        >>> sparse = SparseRows(one, one, torch.ones(1))
+        >>> dense = NegativeWeights(torch.ones(1), torch.ones(2))
+        >>> round(float(bce_row_losses(U, V, sparse, dense)), 4)
+        2.0794
+    """
+    losses = users.new_zeros(len(users))
+    for block in _score_blocks(users, items, positives):
+        own = block.weights * softplus(-block.flat[block.places])
+        mine = losses[block.span]
+        mine.index_add_(0, block.rows, own)
+        weighted = _weighted(softplus(block.scores), negatives, block.span, None)
+        mine.addcmul_(negatives.row[block.span], weighted.sum(dim=1))
+    return losses
+
+
 def sparse_scores(users: Tensor, items: Tensor, entries: SparseRows) -> Tensor:
     """The scores of the entries only, some at a time."""
     step = max(1, 2**20 // max(1, users.shape[1] * users.element_size()))

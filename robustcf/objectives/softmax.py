@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +21,8 @@ from robustcf.objectives.base import (
     Ids,
     ObjectiveConfig,
 )
-from robustcf.objectives.kernels import SparseRows, softmax_rows, sparse_scores
+from robustcf.objectives.kernels import BLOCK_BYTES, SparseRows, softmax_rows, sparse_scores
+from robustcf.objectives.leverage import check_max_share, item_weights
 from robustcf.objectives.margin import CentredMargin
 from robustcf.objectives.partition import OwnItems, Scratch, log_partition_rows
 from robustcf.support.checks import check_choice, check_number, check_numbers
@@ -41,12 +42,15 @@ class SoftmaxConfig(ObjectiveConfig):
         weighting: ``users``: every user counts once; ``pairs``: as often as they have items.
         sampled_items: items drawn for a block to stand for the whole catalogue in the sum; None
             for all of them.
+        max_share: the most that one user may decide of what an item learns, see
+            :func:`robustcf.objectives.leverage.item_weights`; None for no cap.
     """
 
     temperature: float = 1.0
     positive_temperature: float | None = None
     weighting: str = "users"
     sampled_items: int | None = None
+    max_share: float | None = None
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -54,6 +58,7 @@ class SoftmaxConfig(ObjectiveConfig):
         if self.positive_temperature is not None:
             check_number("positive_temperature", self.positive_temperature, positive=True)
         check_choice("weighting", self.weighting, WEIGHTINGS)
+        check_max_share(self.max_share)
 
 
 class Softmax(ComparingObjective[SoftmaxConfig]):
@@ -67,6 +72,8 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
     the items of the sum; here it is exact, unless ``sampled_items`` are drawn: then the sum over
     them, times n_items / sampled_items, is an unbiased estimate of it. ``positive_temperature`` p
     replaces the mean of own scores by ``p log mean exp(s_ui / p)``: the bilateral softmax loss.
+    ``max_share`` gives the pairs weights, by which each pair's share of its user's term counts; the
+    bilateral form then has the weighted mean of exp, and w_u is the sum of the weights.
 
     It rises when own items fall behind the others, and is blind to a constant added to all of a
     user's scores, as a ranking is; the cross-entropy spends most of an attack on just that. A batch
@@ -100,6 +107,7 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
         """Check that there are as many items as are to be drawn."""
         super().__init__(pairs, config, **options)
         self._scratch = Scratch()
+        self._item_weights = item_weights(pairs.item_degrees, self.config.max_share)
         drawn = self.config.sampled_items
         if drawn is not None and drawn > pairs.n_items:
             raise InputError(
@@ -121,7 +129,11 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
             own = SparseRows(
                 torch.tensor(pairs.users, dtype=torch.int64, device=U.device),
                 torch.tensor(pairs.items, dtype=torch.int64, device=U.device),
-                self._weights(torch.tensor(pairs.user_degrees[pairs.users]).to(U.device), U.dtype),
+                self._weights(
+                    torch.tensor(pairs.user_degrees[pairs.users]).to(U.device),
+                    torch.tensor(pairs.items, dtype=torch.int64),
+                    U.dtype,
+                ),
             )
             users, total = softmax_rows(U, V, own, items, value=True)
             return Gradient(users, None, items, total)
@@ -146,7 +158,8 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
         own = self.pairs.csr_of(users)
         rows = np.repeat(np.arange(len(users)), np.diff(own.indptr))
         some = Interactions(rows, own.indices, len(users), self.pairs.n_items)
-        return users, Softmax(some, self.config)
+        # The degrees of a sample say nothing of who decides what: no cap.
+        return users, Softmax(some, replace(self.config, max_share=None))
 
     def shared_negatives(self, rng: np.random.Generator) -> Tensor | None:
         """The items of the sum, each once, or None for all."""
@@ -179,7 +192,8 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
             users = batch.users
             # A block of rows that nobody prepared: the whole objective, or one kept too long.
             own = batch.prepared or OwnItems.of(self.pairs.csr_of(users.cpu().numpy()))
-            weights = self._weights(own.degrees.to(U.device)[own.rows.to(U.device)], U.dtype)
+            degrees = own.degrees.to(U.device)[own.rows.to(U.device)]
+            weights = self._weights(degrees, own.columns, U.dtype)
         else:
             if c.positive_temperature is not None:
                 raise InputError(
@@ -208,7 +222,8 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
             scores = sparse_scores(block, V, own.entries(weights))
         if c.positive_temperature is not None:
             ratio = c.positive_temperature / c.temperature
-            soft, weights = _soft_means(scores / ratio, rows, weights, mass)
+            capped = self._capped(own.columns, weights)
+            soft, weights = _soft_means(scores / ratio, rows, weights, mass, capped)
             total = None if total is None else total - ratio * soft
         elif total is not None:
             total -= float(weights @ scores)
@@ -248,11 +263,21 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
             part.div_(c.temperature)
         return Gradient(part, users, items, total)
 
-    def _weights(self, degrees: Tensor, dtype: torch.dtype) -> Tensor:
-        """The weight of each pair, from the number of its user's pairs."""
-        if self.config.weighting == "pairs":
-            return torch.ones(len(degrees), dtype=dtype, device=degrees.device)
-        return 1.0 / degrees.to(dtype)
+    def _weights(self, degrees: Tensor, items: Tensor, dtype: torch.dtype) -> Tensor:
+        """The weight of each pair, from the number of its user's pairs and from its item."""
+        weights = (
+            torch.ones(len(degrees), dtype=dtype, device=degrees.device)
+            if self.config.weighting == "pairs"
+            else 1.0 / degrees.to(dtype)
+        )
+        capped = self._capped(items, weights)
+        return weights if capped is None else weights * capped
+
+    def _capped(self, items: Tensor, like: Tensor) -> Tensor | None:
+        """The weight of each pair by its item alone, or None where there is no cap."""
+        if self._item_weights is None:
+            return None
+        return torch.from_numpy(self._item_weights[items.cpu().numpy()]).to(like)
 
     def _entries(self, batch: Batch, U: Tensor) -> tuple[Tensor, SparseRows]:
         """The users of a batch, and their positives with their weights."""
@@ -267,7 +292,27 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
             columns = batch.items[order]
         rows, columns = rows.to(U.device), columns.to(U.device)
         degrees = torch.from_numpy(self.pairs.user_degrees.astype(np.int64)).to(U.device)[users]
-        return users, SparseRows(rows, columns, self._weights(degrees, U.dtype)[rows])
+        return users, SparseRows(rows, columns, self._weights(degrees[rows], columns, U.dtype))
+
+    def user_losses(self, batch: Batch, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`Objective.user_losses`; over the whole catalogue, drawn items or not."""
+        c = self.config
+        users = batch.users if batch.items is None else torch.unique(batch.users)
+        own = OwnItems.of(self.pairs.csr()[users.cpu().numpy()])
+        block = U[users] / c.temperature
+        ones = block.new_ones(len(own.rows))
+        entries, degrees = own.entries(ones), own.degrees.to(ones)
+        scores = sparse_scores(block, V, entries)
+        if c.positive_temperature is not None:
+            p = c.positive_temperature / c.temperature
+            mine = p * (_log_sums(scores / p, entries.rows, degrees) - degrees.log())
+        else:
+            mine = torch.zeros_like(block[:, 0]).index_add_(0, entries.rows, scores) / degrees
+        # Few users at a time: their scores are never all there.
+        step = max(1, BLOCK_BYTES // max(1, len(V) * V.element_size()))
+        parts = (block[start : start + step] for start in range(0, len(block), step))
+        sums = [(part @ V.T).logsumexp(dim=1) for part in parts]
+        return users, torch.cat(sums) - mine
 
     def user_loss(self, items: Ids, V: Tensor) -> Callable[[Tensor], Tensor]:
         """The objective of a new user with these items."""
@@ -285,14 +330,27 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
         return loss
 
 
+def _log_sums(scores: Tensor, rows: Tensor, degrees: Tensor) -> Tensor:
+    """``log sum exp(scores)`` over the entries of each row."""
+    top = scores.new_full((len(degrees),), -torch.inf).scatter_reduce_(0, rows, scores, "amax")
+    sums = torch.zeros_like(top).index_add_(0, rows, (scores - top[rows]).exp())
+    return sums.log() + top
+
+
 def _soft_means(
-    scores: Tensor, rows: Tensor, weights: Tensor, mass: Tensor
+    scores: Tensor, rows: Tensor, weights: Tensor, mass: Tensor, capped: Tensor | None = None
 ) -> tuple[float, Tensor]:
-    """``sum over users of mass log mean exp(scores)`` over own items, and its gradient."""
+    """``sum over users of mass log mean exp(scores)`` over own items, and its gradient.
+
+    With ``capped`` the mean is weighted by it.
+    """
     top = torch.full_like(mass, -torch.inf).scatter_reduce_(0, rows, scores, "amax")
     shares = (scores - top[rows]).exp_()
+    if capped is not None:
+        shares.mul_(capped)
     sums = torch.zeros_like(mass).index_add_(0, rows, shares)
-    counts = torch.zeros_like(mass).index_add_(0, rows, torch.ones_like(weights))
+    ones = torch.ones_like(weights) if capped is None else capped
+    counts = torch.zeros_like(mass).index_add_(0, rows, ones)
     some = counts > 0
     value = float(mass[some] @ ((sums[some] / counts[some]).log() + top[some]))
     return value, shares * (mass / sums)[rows]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from robustcf.models.base import Model
     from robustcf.objectives.base import Objective
     from robustcf.poisoning.base import Poisoning
+    from robustcf.poisoning.defences.base import Defence
     from robustcf.regularizers import Regularizer
     from robustcf.training.adversarial import Adversary
 
@@ -87,4 +88,16 @@ POISONINGS: Table[Poisoning] = Table(
     "robustcf.poisoning.base:Poisoning",
 )
 #: What a victim does about fake users before or in training; ``none`` is the absence of one.
-DEFENCES: Table[Any] = Table("defence", {}, "robustcf.poisoning.defences.base:Defence")
+DEFENCES: Table[Defence] = Table(
+    "defence",
+    {
+        "pca": "robustcf.poisoning.defences.pca:PCASelection",
+        "twins": "robustcf.poisoning.defences.twins:Twins",
+        "groups": "robustcf.poisoning.defences.groups:Groups",
+        "detect": "robustcf.poisoning.defences.combined:AllDetectors",
+        "leverage": "robustcf.poisoning.defences.leverage:LeverageCap",
+        "adversarial-loss": "robustcf.poisoning.defences.adversarial:SizeByLoss",
+        "adversarial-norm": "robustcf.poisoning.defences.adversarial:SizeByNorm",
+    },
+    "robustcf.poisoning.defences.base:Defence",
+)

@@ -5,6 +5,15 @@ To the objective of an epoch, L(U, V), it adds ``weight * A(U + D_U, V + D_V)``.
 
     D = eps * median row norm * G / ||G||    row by row, G the gradient of A at (U, V)
 
+A user's size may be their own (``size``): ``eps`` times ``2 sigmoid(x)``, which is 1 for the
+average user and between 0 and 2 for all,
+
+- ``loss``: x = 1 - the user's loss / the mean loss, both per pair and over the users of the batch:
+  whom the model fits best is attacked most, since such users take up what fakes teach
+  (VAT: Zhang et al., RecSys 2024);
+- ``norm``: x = the norm of the user's row / the mean norm - 1 (PamaCF: Zhang et al., NeurIPS 2024).
+  With rows of length 1 it is the same for all.
+
 Batch by batch, and with D held constant: no gradient goes through the search for it. With BPR-MF
 and A its own loss this is adversarial personalized ranking (He et al., 2018).
 
@@ -24,6 +33,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from robustcf.attacks.budgets import RowBudget
@@ -39,8 +49,11 @@ from robustcf.objectives import (
     Softmax,
 )
 from robustcf.objectives.base import add_rows
-from robustcf.support.checks import check_numbers
+from robustcf.support.checks import check_choice, check_numbers
 from robustcf.support.registry import ADVERSARIES
+
+#: Whether all users are attacked alike, or each by their loss or by the norm of their row.
+SIZES = ("same", "loss", "norm")
 
 
 @dataclass(frozen=True)
@@ -50,13 +63,17 @@ class AdversaryConfig:
     Args:
         eps: size of the attack, in median row norms of U and of V.
         weight: of the attacked loss.
+        size: of a user's share in ``eps``: the ``same`` for all, by their ``loss`` (VAT) or by
+            the ``norm`` of their row (PamaCF), see :mod:`robustcf.training.adversarial`.
     """
 
     eps: float = 0.1
     weight: float = 1.0
+    size: str = "same"
 
     def __post_init__(self) -> None:
         check_numbers(self, prefix="adv_")
+        check_choice("adv_size", self.size, SIZES)
 
 
 class Adversary:
@@ -68,7 +85,8 @@ class Adversary:
         config: size and weight; None for the defaults.
 
     Cost of a step: two gradients of the objective (one where it is the loop's own), a copy of
-    the factors.
+    the factors; with a size by loss one more product of users x items x dim (BPR: with the drawn
+    items).
 
     Example:
         >>> from robustcf.data import checkerboard
@@ -108,6 +126,17 @@ class Adversary:
         eps = self.config.eps
         return eps * self.budget.unit(U), eps * self.budget.unit(V)
 
+    def shares(self, batch: Batch, U: Tensor, V: Tensor) -> Tensor:
+        """Each user's size in units of the common one, ``2 sigmoid(x)``; 1 outside of the batch."""
+        if self.config.size == "norm":
+            norms = torch.linalg.vector_norm(U, dim=1)
+            warm = self.objective.tensor(self.objective.pairs.user_degrees > 0, torch.bool)
+            return 2 * torch.sigmoid(_relative(norms, norms[warm].mean()) - 1)
+        users, losses = self.objective.user_losses(batch, U, V)
+        shares = U.new_ones(len(U))
+        shares[users] = 2 * torch.sigmoid(1 - _relative(losses, losses.mean()))
+        return shares
+
     def add_gradient(
         self,
         batch: Batch,
@@ -134,6 +163,9 @@ class Adversary:
         uphill = own if own is not None else self.objective.gradient(batch, U, V)
         a, b = self.sizes(U, V)
         to_users, to_items = self.budget.scale(uphill.users, a), self.budget.scale(uphill.items, b)
+        if self.config.size != "same":
+            shares = self.shares(batch, U, V)
+            to_users.mul_((shares if uphill.rows is None else shares[uphill.rows])[:, None])
         attacked = U.clone()
         add_rows(attacked, to_users, uphill.rows)
         there = self.objective.gradient(batch, attacked, V + to_items, value=value)
@@ -206,6 +238,11 @@ class Margin(Adversary):
                 f"a margin needs an objective that compares items, {self.objective.name} does not: "
                 "use bpr or softmax"
             )
+        if self.config.size != "same":
+            raise InputError(
+                f"a margin is of one size for all users, got adv_size {self.config.size!r}: leave "
+                "it out, or choose adversarial bpr, bce or softmax"
+            )
 
     @classmethod
     def objective_for(cls, objective: Objective[Any]) -> Objective[Any]:
@@ -260,9 +297,18 @@ class NoAdversary(Adversary):
         return None
 
 
+def _relative(values: Tensor, mean: Tensor) -> Tensor:
+    """In units of their mean; 1 where that is 0, since nobody differs then."""
+    return values / mean if float(mean) > 0 else torch.ones_like(values)
+
+
 def _beside(
     objective: Objective[Any], kind: type[Objective[Any]], config: Any = None
 ) -> Objective[Any]:
+    # A cap on what one user decides holds for the attacked loss too.
+    cap = getattr(objective.config, "max_share", None)
+    if cap is not None:
+        config = replace(kind.Config() if config is None else config, max_share=cap)
     return kind(objective.pairs, config, device=objective.device, dtype=objective.dtype)
 
 

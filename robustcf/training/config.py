@@ -386,7 +386,7 @@ def _from_0_1(values: Mapping[str, Any]) -> dict[str, Any]:
 def _settings_of_0_1() -> set[str]:
     names = {"estimator", "adv_eps", "adv_weight", "negatives", "sampled_items"}
     names |= {f"reg_{key}" for key in ("budget", "top", "side", "every", "refresh", "weight")}
-    return names | {entry.name for entry in dataclasses.fields(BCEConfig)}
+    return names | {entry.name for entry in dataclasses.fields(BCEConfig)} - {"max_share"}
 
 
 def parse_json(text: str) -> dict[str, Any]:

@@ -246,6 +246,9 @@ COMMANDS = {
         ),
         setup=_table,
     ),
+    "detect": Command(
+        ("detect", "--dataset", "WORK/mine.csv", "--out", "WORK/suspects.csv"), setup=_table
+    ),
     "attack": Command(
         ("attack", "WORK/out", "--attack", "fgm", "--epsilons", "0", "0.1"),
         before=(TRAIN,),

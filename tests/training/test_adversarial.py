@@ -15,7 +15,16 @@ from robustcf.data import Interactions, checkerboard, load
 from robustcf.errors import InputError, TrainingError
 from robustcf.metrics import evaluate
 from robustcf.models import UltraGCN
-from robustcf.objectives import BCE, BPR, Batch, BatchConfig, Batches, Gradient, Softmax
+from robustcf.objectives import (
+    BCE,
+    BPR,
+    Batch,
+    BatchConfig,
+    Batches,
+    Gradient,
+    Objective,
+    Softmax,
+)
 from robustcf.support.registry import ADVERSARIES
 from robustcf.training import TrainConfig, train
 from robustcf.training.adversarial import (
@@ -373,3 +382,142 @@ def test_the_defaults_are_those_of_the_config() -> None:
         assert adversary(name, batches).config == AdversaryConfig()
     sizes = adversary("softmax", batches).sizes(torch.ones(20, 4), 3 * torch.ones(30, 4))
     np.testing.assert_allclose(sizes, (0.2, 0.6))
+
+
+# --- a size per user ------------------------------------------------------------------------
+
+
+def naive_user_loss(
+    name: str, batch: Batch, user: int, U: Tensor, V: Tensor, weights: dict[str, Any]
+) -> float:
+    """The mean loss of a user's pairs, pair by pair."""
+    if name == "bpr" and batch.items is not None:
+        assert batch.negatives is not None
+        here = batch.users == user
+        alone = Batch(batch.users[here], batch.items[here], batch.negatives[here])
+        return float(batch_loss(name, alone, U, V, BOARD.train)) / int(here.sum())
+    drawn = batch.negatives if name == "bpr" else None
+    alone = Batch(torch.tensor([user]), None, drawn)
+    value = float(batch_loss(name, alone, U, V, BOARD.train, c=weights))
+    return value if name == "softmax" else value / int(BOARD.train.user_degrees[user])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("size", ["loss", "norm"])
+@pytest.mark.parametrize(("name", "batching"), list(itertools.product(STEPPING, BATCHINGS)))
+def test_the_step_with_a_size_per_user_is_the_formula(
+    name: str, batching: str, size: str, seed: int
+) -> None:
+    """VAT and PamaCF: eps * 2 sigmoid(x), with x written out user by user."""
+    batches = batches_of(name, batching, seed)
+    rival = adversary(name, batches, AdversaryConfig(eps=0.3, weight=0.7, size=size))
+    batch, theirs = list(rival.rounds(batches, epoch=1))[2]
+    U, V = factors_of(seed)
+    c = weights_of(rival)
+
+    def uphill(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        u, v = u.clone().requires_grad_(), v.clone().requires_grad_()
+        value = batch_loss(name, theirs, u, v, BOARD.train, c=c)
+        users, items = torch.autograd.grad(value, (u, v))
+        return users, items
+
+    users = sorted(set(theirs.users.tolist()))
+    if size == "loss":
+        losses = {user: naive_user_loss(name, theirs, user, U, V, c) for user in users}
+        mean = sum(losses.values()) / len(losses)
+        x = {user: 1 - loss / mean for user, loss in losses.items()}
+    else:
+        lengths = [float(row.norm()) for row in U]  # everybody has pairs here
+        x = {user: lengths[user] / (sum(lengths) / len(lengths)) - 1 for user in users}
+    factor = torch.ones(len(U), dtype=U.dtype)
+    for user, value in x.items():
+        factor[user] = 2 / (1 + np.exp(-value))
+    assert factor[users].min() < 1 < factor[users].max()
+
+    at_users, at_items = uphill(U, V)
+    to_users = row_steps(at_users, 0.3 * float(U.norm(dim=1).median())) * factor[:, None]
+    to_items = row_steps(at_items, 0.3 * float(V.norm(dim=1).median()))
+    there_users, there_items = uphill(U + to_users, V + to_items)
+
+    gradient = batches.objective.gradient(batch, U, V)
+    gradient = gradient if batching == "rows" else gradient.whole(len(U))
+    plain = gradient.users.clone(), gradient.items.clone()
+    own = gradient if rival.objective is batches.objective else None
+    rival.add_gradient(theirs, U, V, gradient, own=own)
+    if gradient.rows is not None:
+        there_users = there_users[gradient.rows]
+    torch.testing.assert_close(gradient.users, plain[0] + 0.7 * there_users)
+    torch.testing.assert_close(gradient.items, plain[1] + 0.7 * there_items)
+
+
+@pytest.mark.parametrize("size", ["loss", "norm"])
+def test_where_nobody_differs_a_size_per_user_is_the_same_for_all(size: str) -> None:
+    pairs = Interactions(np.arange(4), np.arange(4), 4, 4)
+    U, V = torch.eye(4, dtype=torch.float64), torch.eye(4, dtype=torch.float64)
+    batches = Batches(Softmax(pairs, dtype=torch.float64))
+    batch = next(iter(batches.epoch(0)))
+    rival = adversary("softmax", batches, AdversaryConfig(size=size))
+    torch.testing.assert_close(rival.shares(batch, U, V), torch.ones(4, dtype=torch.float64))
+    # Rows of zeros have neither a norm nor a mean of norms.
+    zeros = rival.shares(batch, torch.zeros_like(U), V)
+    torch.testing.assert_close(zeros, torch.ones(4, dtype=torch.float64))
+
+
+def test_a_user_without_pairs_does_not_count_in_the_mean_norm() -> None:
+    pairs = Interactions(np.array([0, 1]), np.array([0, 1]), 3, 4)
+    U = torch.tensor([[1.0], [3.0], [100.0]], dtype=torch.float64)
+    batches = Batches(BPR(pairs, dtype=torch.float64))
+    rival = adversary("bpr", batches, AdversaryConfig(size="norm"))
+    batch = next(iter(batches.epoch(0)))
+    shares = rival.shares(batch, U, torch.ones(4, 1, dtype=torch.float64))
+    expected = 2 / (1 + np.exp(-np.array([-0.5, 0.5, 49.0])))
+    np.testing.assert_allclose(shares.numpy(), expected)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("sampled", [None, 7])
+@pytest.mark.parametrize("p", [None, 0.4])
+def test_losses_of_users_are_those_of_new_users(p: float | None, sampled: int | None, seed: int):
+    """The fast ways give what user_loss gives, one user at a time."""
+    U, V = factors_of(seed)
+    for objective in (
+        Softmax(BOARD.train, temperature=0.6, positive_temperature=p, sampled_items=sampled,
+                weighting="pairs", dtype=torch.float64),
+        BCE(BOARD.train, **WEIGHTS, sampled_items=sampled, dtype=torch.float64),
+    ):  # fmt: skip
+        batches = Batches(objective, BatchConfig(block_users=6), seed=seed)
+        for batch in batches.epoch(0):
+            users, losses = objective.user_losses(batch, U, V)
+            slow_users, slow = super(type(objective), objective).user_losses(batch, U, V)
+            assert users.tolist() == slow_users.tolist()
+            torch.testing.assert_close(losses, slow)
+
+
+@pytest.mark.parametrize("size", ["loss", "norm"])
+@pytest.mark.parametrize("batching", BATCHINGS)
+def test_training_with_a_size_per_user_learns_and_differs(batching: str, size: str) -> None:
+    config = TrainConfig.of(
+        model="bpr-mf", dim=8, epochs=3, batching=batching, adversarial="bpr", adv_eps=0.3
+    )
+    same, own = (train(BOARD, config.replace(adv_size=each)) for each in ("same", size))
+    assert not torch.equal(same.factors.users, own.factors.users)
+    assert torch.isfinite(own.factors.users).all()
+
+
+def test_errors_of_sizes_per_user() -> None:
+    with pytest.raises(InputError, match="adv_size must be one of same, loss, norm, got 'mine'"):
+        TrainConfig.of(adversarial="bpr", adv_size="mine")
+    with pytest.raises(InputError, match="a margin is of one size for all users"):
+        adversary("margin", batches_of("bpr", "rows"), AdversaryConfig(size="loss"))
+    batches = batches_of("bpr", "rows")
+    U, V = factors_of(0)
+    with pytest.raises(InputError, match="got a batch without negatives"):
+        batches.objective.user_losses(Batch(torch.tensor([0])), U, V)
+
+    class Silent(Softmax):
+        name = "silent"
+        user_loss = Objective.user_loss
+        user_losses = Objective.user_losses
+
+    with pytest.raises(InputError, match="silent does not say what a single user loses"):
+        Silent(BOARD.train).user_losses(Batch(torch.tensor([0])), U, V)

@@ -86,7 +86,9 @@ def test_every_combination_goes_flat_and_nested_and_back(model: str) -> None:
         assert TrainConfig.of(**flat) == config
         # Every setting, changed: by flat names, and it is there again by either way.
         changed = {
-            key: other(value) for key, value in flat.items() if not isinstance(value, str)
+            key: 0.5 if key.endswith("max_share") else other(value)
+            for key, value in flat.items()
+            if not isinstance(value, str)
         } | {"gauge": "balanced"}
         second = TrainConfig.of(**names, **changed)
         for key, value in changed.items():
@@ -122,9 +124,11 @@ def test_nested_json_is_what_it_says() -> None:
     assert values["model"] == {
         "name": "bpr-mf", "dim": 5, "init": "spectral", "init_std": 1e-3,
     }  # fmt: skip
-    assert values["objective"] == {"name": "bpr", "negatives": 1, "sampled_items": 64}
+    assert values["objective"] == {
+        "name": "bpr", "negatives": 1, "sampled_items": 64, "max_share": None,
+    }  # fmt: skip
     assert values["reg"] == {"name": "none", "weight": 6.5e-5}
-    assert values["adversary"] == {"name": "bpr", "eps": 0.1, "weight": 1.0}
+    assert values["adversary"] == {"name": "bpr", "eps": 0.1, "weight": 1.0, "size": "same"}
     assert values["batching"] == {"kind": "rows", "block_users": 256, "batch_size": 1024}
     assert set(values) - {"model", "objective", "reg", "adversary", "batching"} == OWN
     # What is left out takes its default.
@@ -408,12 +412,13 @@ def test_a_file_of_0_1_opens_with_the_same_settings(name: str) -> None:
     assert {key: flat[key] for key in old if key in flat} == {
         key: value for key, value in old.items() if key in flat
     }
-    # What is not there any more is no setting of what was chosen, and nothing is new.
+    # What is not there any more is no setting of what was chosen; what is new does nothing.
     gone = set(old) - set(flat)
     assert gone == (OF_BCE if old["model"] == "bpr-mf" else set()) | (
         OF_TWO_TO_INF if old["reg"] != "two_to_inf" else set()
     )
-    assert set(flat) - set(old) == {"objective"}
+    assert set(flat) - set(old) == {"objective", "adv_size", "max_share"}
+    assert (flat["adv_size"], flat["max_share"]) == ("same", None)
     assert config.objective.name == {"ultragcn": "bce", "bpr-mf": "bpr"}[old["model"]]
     assert config == presets()[name].config
 

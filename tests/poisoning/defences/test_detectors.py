@@ -1,0 +1,344 @@
+"""Who is flagged: fakes whose kind a detector is for, nobody on clean data, nobody by accident."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from scipy.sparse import csr_matrix
+from sklearn.decomposition import PCA
+
+from robustcf.data import Interactions, load
+from robustcf.errors import InputError
+from robustcf.poisoning.defences import AllDetectors, Detector, Groups, PCASelection, Twins
+from robustcf.poisoning.defences.neighbours import nearest, unit_profiles
+from robustcf.poisoning.defences.outliers import robust_z
+from robustcf.support.registry import DEFENCES
+from robustcf.training import TrainConfig
+
+SEEDS = [0, 1, 2]
+DETECTORS: list[type[Detector]] = [PCASelection, Twins, Groups, AllDetectors]
+CONFIG = TrainConfig.of(dim=4, epochs=1)
+
+
+def tastes(seed: int, n_users: int = 300, n_items: int = 200, kinds: int = 8) -> Interactions:
+    """Users of several tastes, items of skewed popularity: a small clean data set."""
+    rng = np.random.default_rng(seed)
+    kind_of_user = rng.integers(kinds, size=n_users)
+    kind_of_item = rng.integers(kinds, size=n_items)
+    weight = rng.pareto(1.5, size=n_items) + 0.3
+    cells = np.zeros((n_users, n_items), dtype=bool)
+    for user in range(n_users):
+        chance = weight * np.where(kind_of_item == kind_of_user[user], 6.0, 1.0)
+        count = int(rng.integers(10, 31))
+        cells[user, rng.choice(n_items, count, replace=False, p=chance / chance.sum())] = True
+    return Interactions(*np.nonzero(cells), n_users, n_items)
+
+
+def joined(train: Interactions, profiles: list[npt.NDArray[Any]]) -> Interactions:
+    users = train.n_users + np.repeat(np.arange(len(profiles)), [len(p) for p in profiles])
+    return Interactions.from_pairs(
+        np.concatenate((train.users, users)),
+        np.concatenate((train.items, *profiles)),
+        train.n_users + len(profiles),
+        train.n_items,
+    )[0]
+
+
+def rare(train: Interactions, count: int) -> npt.NDArray[np.int64]:
+    return np.argsort(train.item_degrees, kind="stable")[:count]
+
+
+def copies(train: Interactions, count: int, targets: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+    return [np.union1d(train.items_of(user), targets) for user in range(count)]
+
+
+# --- clean and degenerate data --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", DETECTORS)
+def test_nobody_is_flagged_on_clean_data(kind: type[Detector], seed: int) -> None:
+    found = kind().detect(tastes(seed))
+    assert not found.flagged.any()
+    assert len(found.items) == 0
+
+
+@pytest.mark.parametrize("kind", DETECTORS)
+def test_nobody_is_flagged_where_nothing_can_be_said(kind: type[Detector]) -> None:
+    one = Interactions(np.array([0, 0]), np.array([0, 1]), 1, 3)
+    none = Interactions(np.empty(0, int), np.empty(0, int), 4, 3)
+    few = tastes(0, n_users=19)
+    same = Interactions(np.repeat(np.arange(40), 3), np.tile([0, 1, 2], 40), 40, 5)
+    everything = Interactions(np.repeat(np.arange(40), 5), np.tile(np.arange(5), 40), 40, 5)
+    single = Interactions(np.arange(40), np.arange(40), 40, 40)
+    column = Interactions(np.arange(30), np.zeros(30, int), 30, 1)
+    for train in (one, none, few, same, everything, single, column):
+        found = kind().detect(train)
+        assert found.flagged.shape == found.scores.shape == (train.n_users,)
+        assert not found.flagged.any()
+        assert np.isfinite(found.scores).all()
+        assert kind().apply(train, CONFIG).train == train
+
+
+@pytest.mark.parametrize("kind", DETECTORS)
+def test_users_without_pairs_change_nothing(kind: type[Detector]) -> None:
+    train = tastes(0)
+    train = joined(train, copies(train, 20, rare(train, 3)))
+    found = kind().detect(train)
+    # Everybody moves two places up, and there is a hole in the middle and at the end.
+    places = np.arange(train.n_users) + 2 + (np.arange(train.n_users) > 50)
+    wider = Interactions(places[train.users], train.items, train.n_users + 9, train.n_items)
+    again = kind().detect(wider)
+    assert (again.flagged[places] == found.flagged).all()
+    np.testing.assert_allclose(again.scores[places], found.scores, atol=1e-9)
+    assert again.flagged.sum() == found.flagged.sum()
+    assert (np.delete(again.scores, places) == 0).all()
+
+
+# --- every detector finds what it is for ----------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_pca_finds_profiles_of_random_items(seed: int) -> None:
+    # Two tastes, sharply apart, so that the leading components are theirs.
+    train = tastes(seed, n_users=400, kinds=2)
+    rng = np.random.default_rng(seed)
+    low = rare(train, 120)
+    fakes = [rng.choice(low, 25, replace=False) for _ in range(8)]
+    shares = PCASelection().shares(joined(train, fakes))
+    assert np.median(shares[-8:]) < np.quantile(shares[:-8], 0.1)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_pca_flags_who_has_no_part_in_the_components(seed: int) -> None:
+    """Two strict camps, and some who have nothing to do with either."""
+    rng = np.random.default_rng(seed)
+    blocks = [rng.choice(50, 20, replace=False) + 50 * (user % 2) for user in range(200)]
+    strays = [rng.choice(np.arange(100, 1000), 20, replace=False) for _ in range(6)]
+    both = [*blocks, *strays]
+    train = Interactions(
+        np.repeat(np.arange(206), 20), np.concatenate([np.sort(b) for b in both]), 206, 1000
+    )
+    found = PCASelection(components=2).detect(train)
+    assert found.flagged[200:].all()
+    assert not found.flagged[:200].any()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_twins_finds_copies_and_not_the_copied(seed: int) -> None:
+    train = tastes(seed)
+    target = rare(train, 1)
+    both = joined(train, copies(train, 12, target))
+    found = Twins().detect(both)
+    fake = np.arange(both.n_users) >= train.n_users
+    assert found.judged(fake) == {
+        "precision": 1.0,
+        "recall": 1.0,
+        "false_positive_rate": 0.0,
+    }
+    assert found.items.tolist() == target.tolist()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_twins_that_add_nothing_in_common_are_left_alone(seed: int) -> None:
+    train = tastes(seed)
+    rng = np.random.default_rng(seed)
+    added = rng.permutation(train.n_items)[:12]
+    profiles = [np.union1d(train.items_of(u), [added[u]]) for u in range(12)]
+    found = Twins().detect(joined(train, profiles))
+    assert (found.scores > 6).sum() >= 20, "they are seen"
+    assert not found.flagged.any()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_groups_finds_mixed_profiles_that_share_targets(seed: int) -> None:
+    """Fillers drawn from several real profiles: no twins, and yet a group."""
+    train = tastes(seed, n_users=600, n_items=400)
+    rng = np.random.default_rng(seed)
+    targets = rare(train, 5)
+    fakes = []
+    for _ in range(15):
+        pool = np.concatenate([train.items_of(int(u)) for u in rng.integers(600, size=4)])
+        fillers = rng.choice(np.setdiff1d(pool, targets), 10, replace=False)
+        fakes.append(np.union1d(fillers, targets))
+    both = joined(train, fakes)
+    found = Groups().detect(both)
+    fake = np.arange(both.n_users) >= train.n_users
+    assert found.judged(fake)["recall"] == 1.0
+    assert found.judged(fake)["precision"] >= 0.8
+    assert set(targets) <= set(found.items.tolist())
+    assert not Twins().detect(both).flagged.any()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_groups_finds_fakes_that_outnumber_the_users_of_their_targets(seed: int) -> None:
+    """Random fillers, so that nobody is alike: the targets' users are all but the same."""
+    train = tastes(seed, n_users=600, n_items=400)
+    rng = np.random.default_rng(seed)
+    targets = rare(train, 3)
+    fakes = [np.union1d(rng.choice(400, 40, replace=False), targets) for _ in range(120)]
+    both = joined(train, fakes)
+    found = Groups().detect(both)
+    judged = found.judged(np.arange(both.n_users) >= train.n_users)
+    assert judged["recall"] == 1.0
+    assert judged["precision"] > 0.9
+    assert found.items.tolist() == sorted(targets.tolist())
+
+
+def test_links_in_many_blocks_are_those_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    train = tastes(0, n_users=600, n_items=400)
+    both = joined(train, copies(train, 40, rare(train, 4)))
+    whole = Groups().detect(both)
+    monkeypatch.setattr("robustcf.poisoning.defences.groups._BLOCK", 7)
+    parts = Groups().detect(both)
+    assert whole.flagged.sum() >= 40
+    assert (whole.flagged == parts.flagged).all()
+    assert whole.items.tolist() == parts.items.tolist()
+
+
+def test_what_groups_does_not_see() -> None:
+    """One target; fewer accounts than the smallest group."""
+    train = tastes(0, n_users=600, n_items=400)
+    rng = np.random.default_rng(0)
+
+    def fakes(count: int, targets: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+        return [np.union1d(rng.choice(400, 12, replace=False), targets) for _ in range(count)]
+
+    assert not Groups().detect(joined(train, fakes(15, rare(train, 1)))).flagged.any()
+    assert not Groups().detect(joined(train, fakes(9, rare(train, 5)))).flagged.any()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_detectors_flag_what_one_of_them_flags(seed: int) -> None:
+    train = tastes(seed)
+    both = joined(train, copies(train, 12, rare(train, 3)))
+    every = AllDetectors()
+    parts = every.each(both)
+    found = every.detect(both)
+    assert list(parts) == ["pca", "twins", "groups"]
+    counts = sum(part.flagged.astype(int) for part in parts.values())
+    assert found.scores.tolist() == list(counts)
+    assert (found.flagged == (counts > 0)).all()
+
+
+# --- against independent oracles ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("components", [1, 3])
+def test_pca_shares_are_those_of_sklearn(components: int, seed: int) -> None:
+    train = tastes(seed, n_users=60, n_items=40)
+    dense = train.csr().toarray().astype(np.float64)
+    standard = (dense - dense.mean(axis=1, keepdims=True)) / dense.std(axis=1, keepdims=True)
+    # Users are the variables: their columns have mean 0, so that sklearn centres nothing.
+    pca = PCA(components, svd_solver="full").fit(standard.T)
+    variances = (pca.components_.T**2) @ (pca.explained_variance_ * (40 - 1) / 40)
+    shares = PCASelection(components).shares(train)
+    np.testing.assert_allclose(shares, variances, rtol=1e-4, atol=1e-6)
+    assert ((shares >= 0) & (shares <= 1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("rarity", [0.0, 1.0, 3.0])
+def test_nearest_profiles_are_those_of_all_cosines(rarity: float, seed: int) -> None:
+    train = tastes(seed, n_users=50, n_items=30)
+    dense = train.csr().toarray() * np.log(50 / train.item_degrees.clip(1)) ** rarity
+    dense /= np.linalg.norm(dense, axis=1, keepdims=True)
+    cosines = dense @ dense.T
+    np.fill_diagonal(cosines, -1)
+    expected = -np.sort(-cosines, axis=1)[:, :7]
+    profiles = unit_profiles(train, rarity)
+    found, who = nearest(profiles, 7)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(np.take_along_axis(cosines, who, axis=1), expected, atol=1e-5)
+
+
+def test_nearest_in_many_blocks_is_nearest_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    profiles = unit_profiles(tastes(1, n_users=50), 1.0)
+    whole = nearest(profiles, 5)
+    monkeypatch.setattr("robustcf.poisoning.defences.neighbours._ENTRIES", 170)
+    parts = nearest(profiles, 5)
+    assert (whole[0] == parts[0]).all()
+    assert (whole[1] == parts[1]).all()
+    alone, _ = nearest(csr_matrix(np.ones((1, 3), dtype=np.float32)), 4)
+    assert alone.shape == (1, 0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_robust_z_of_normal_numbers_is_theirs_whatever_a_third_of_them_is(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    numbers = 5 + 2 * rng.standard_normal(6001)
+    np.testing.assert_allclose(robust_z(numbers), (numbers - 5) / 2, atol=0.25)
+    spoilt = numbers.copy()
+    spoilt[:600] = 1e9
+    np.testing.assert_allclose(robust_z(spoilt)[600:], (numbers[600:] - 5) / 2, atol=0.9)
+    assert robust_z(np.zeros(0)).tolist() == []
+    assert robust_z(np.array([3.0, 3.0, 3.0, 9.0])).tolist() == [0.0] * 4
+
+
+# --- removal and errors ---------------------------------------------------------------------
+
+
+def test_removal_drops_the_pairs_and_keeps_the_ids() -> None:
+    train = tastes(0)
+    both = joined(train, copies(train, 12, rare(train, 1)))
+    defended = Twins().apply(both, CONFIG)
+    assert defended.train == joined(train, [np.empty(0, dtype=int)] * 12)
+    assert defended.config == CONFIG
+    assert defended.report == {
+        "defence": "twins",
+        "flagged": list(range(300, 312)),
+        "items": rare(train, 1).tolist(),
+    }
+    assert defended.detection is not None
+
+
+def test_a_detector_that_flags_everybody_is_refused() -> None:
+    class Paranoid(Twins):
+        def find(self, train: Interactions) -> Any:
+            found = super().find(train)
+            found.flagged[:] = True
+            return found
+
+    with pytest.raises(InputError, match="finds all users with pairs suspicious"):
+        Paranoid().apply(tastes(0), CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (PCASelection, {"components": 0}, "components must be"),
+        (PCASelection, {"threshold": 0}, "threshold must be"),
+        (PCASelection, {"threshold": float("nan")}, "threshold must be"),
+        (Twins, {"threshold": -1}, "threshold must be"),
+        (Groups, {"least": 1}, "least must be"),
+        (Groups, {"link": 0.0}, "link must be"),
+        (Groups, {"link": 1.5}, "link must be at most 1, got 1.5"),
+    ],
+)
+def test_settings_out_of_range(kind: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        kind(**settings)
+
+
+def test_judging_needs_a_flag_for_everybody() -> None:
+    found = Twins().detect(tastes(0))
+    for wrong in ([True], [0] * 300):
+        with pytest.raises(InputError, match="true or false for each of the 300 users"):
+            found.judged(wrong)
+    nobody = found.judged(np.zeros(300, dtype=bool))
+    assert nobody == {"precision": 1.0, "recall": 1.0, "false_positive_rate": 0.0}
+
+
+def test_the_table_names_the_defences() -> None:
+    for name in DEFENCES:
+        assert DEFENCES[name].name == name
+        assert DEFENCES[name]().name == name
+
+
+@pytest.mark.slow
+def test_nobody_is_flagged_in_the_demo_set() -> None:
+    assert not AllDetectors().detect(load("demo").train).flagged.any()
