@@ -10,12 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf.data.interactions import Interactions
+from robustcf.data.shards import SplitShard
 from robustcf.data.split import Split
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics import ranking
 from robustcf.metrics.topk import TopItems, top_items
 from robustcf.support.checks import check_choice, check_cutoffs
+from robustcf.support.ranks import Ranks
 
 Part = Literal["train", "valid", "test"]
 PARTS: tuple[str, ...] = ("train", "valid", "test")
@@ -134,7 +136,7 @@ class MetricReport:
 
 def evaluate(
     factors: Factors,
-    split: Split,
+    split: Split | SplitShard,
     ks: Sequence[int] = (10, 20),
     *,
     part: Part = "test",
@@ -145,11 +147,13 @@ def evaluate(
 
     Population: users with at least one pair in ``part``; the others are left out and counted.
     Denominators are those of :mod:`robustcf.metrics.ranking`. Ties go to the lower item id.
-    The result is the same, to the bit, for every block size and number of threads.
+    The result is the same, to the bit, for every block size and number of threads, and of ranks:
+    those share the users among them, or each has the factors of its own (a ``SplitShard``).
 
     Args:
         factors: embeddings with the ids of the split.
-        split: the data.
+        split: the data; where each of several ranks has the factors of its own users, those of
+            these users. All ranks then call this, and have the same report of all users.
         ks: cutoffs. One beyond the catalogue counts all items, and the protocol says so; the metric
             is named as it was asked for, and precision is divided by it.
         part: ``test``; ``valid`` to choose by; ``train`` where there is nothing else, for what a
@@ -180,17 +184,25 @@ def evaluate(
     masked = split.masked(part) if mask is None else tuple(mask)
     relevant: Interactions = getattr(split, part)
     users = np.flatnonzero(relevant.user_degrees).astype(np.int64)
-    if len(users) == 0:
+    total = len(getattr(split.whole if isinstance(split, SplitShard) else split, part))
+    if total == 0:
         raise InputError(f"{split.name} has no {part} pairs: there is nothing to evaluate on")
     seen = masked_pairs(split, part, masked)
     shown = {k: np.zeros(split.n_items, dtype=bool) for k in cutoffs}
     parts: list[dict[str, npt.NDArray[np.float64]]] = []
-    for block in user_blocks(users, min(cutoffs[-1], split.n_items)):
+    # At least one block, of nobody perhaps: it has the names of the metrics.
+    for block in user_blocks(users, min(cutoffs[-1], split.n_items)) or [users]:
         top = top_items(factors, block, cutoffs[-1], seen, block_users=block_users)
         parts.append(per_user_metrics(hits_of(top, relevant, block), relevant, block, cutoffs))
         for k, found in shown.items():
             found |= ranking.shown_items(top, split.n_items, k)
     per_user = {name: np.concatenate([values[name] for values in parts]) for name in parts[0]}
+    n_users = split.n_users
+    if isinstance(split, SplitShard):
+        ranks, n_users = split.rows.ranks, split.rows.count
+        per_user = {name: ranks.joined_array(values) for name, values in per_user.items()}
+        users = ranks.joined_array(users + split.rows.start)
+        shown = {k: _of_any(found, ranks) for k, found in shown.items()}
     values = {name: float(value.mean()) for name, value in per_user.items()}
     values |= {f"coverage@{k}": float(found.sum() / len(found)) for k, found in shown.items()}
     protocol = Protocol(
@@ -198,11 +210,17 @@ def evaluate(
         part,
         masked,
         len(users),
-        split.n_users - len(users),
+        n_users - len(users),
         split.n_items,
         tuple(k for k in cutoffs if k > split.n_items),
     )
     return MetricReport(values, per_user, users, protocol)
+
+
+def _of_any(found: npt.NDArray[np.bool_], ranks: Ranks) -> npt.NDArray[np.bool_]:
+    """What is true on any of the ranks."""
+    rows = ranks.joined_array(found[None, :].astype(np.uint8))
+    return np.asarray(rows.any(axis=0), dtype=bool)
 
 
 def user_blocks(
@@ -253,7 +271,7 @@ def hits_of(
     return found
 
 
-def check_same_data(factors: Factors, split: Split) -> None:
+def check_same_data(factors: Factors, split: Split | SplitShard) -> None:
     """Raise unless factors have the sizes of a split: before an attack, not after it."""
     if (factors.n_users, factors.n_items) != (split.n_users, split.n_items):
         swapped = (factors.n_items, factors.n_users) == (split.n_users, split.n_items)
@@ -264,7 +282,9 @@ def check_same_data(factors: Factors, split: Split) -> None:
         )
 
 
-def masked_pairs(split: Split, part: str, masked: tuple[str, ...]) -> Interactions | None:
+def masked_pairs(
+    split: Split | SplitShard, part: str, masked: tuple[str, ...]
+) -> Interactions | None:
     """The pairs of these parts, which are not candidates when evaluating on ``part``.
 
     Example:

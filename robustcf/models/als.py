@@ -11,11 +11,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from robustcf.data.shards import Shard
 from robustcf.models.base import Model, ModelConfig
 from robustcf.models.spectral import spectral_factors
 from robustcf.objectives.kernels import SparseRows, sparse_scores
 from robustcf.support.checks import check_number
 from robustcf.support.randomness import stream
+from robustcf.support.ranks import Ranks
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -82,34 +84,42 @@ class ALS(Model[ALSConfig]):
         U, V = (
             torch.from_numpy(np.ascontiguousarray(part[:, : config.dim]))
             for part in spectral_factors(
-                train, config.dim + 1, stream(self.seed, "init"), base_logit=0.0
+                self.shard, config.dim + 1, stream(self.seed, "init"), base_logit=0.0
             )
         )
         R = train.csr().astype(np.float32)
         back = R.T.tocsr()
         for _ in range(config.sweeps):
-            V = _solve(back, V, U, config)
+            V = _solve(back, V, U, config, self.shard)
             U = _solve(R, U, V, config)
         return U.to(self.device, self.dtype), V.to(self.device, self.dtype)
 
 
-def _solve(R: csr_matrix, X: Tensor, Y: Tensor, config: ALSConfig) -> Tensor:
-    """Rows X that fit R, the other side Y held fixed, from X on."""
-    gram = config.unobserved * (Y.T @ Y)
-    degrees = np.diff(R.indptr)
-    ridge = torch.from_numpy(degrees + config.unobserved * R.shape[1]).to(Y.dtype) * config.ridge
-    rows = torch.from_numpy(np.repeat(np.arange(R.shape[0]), degrees))
+def _solve(
+    R: csr_matrix, X: Tensor, Y: Tensor, config: ALSConfig, shard: Shard | None = None
+) -> Tensor:
+    """Rows X that fit R, the other side Y held fixed, from X on.
+
+    With a shard, X are all items and Y the users of one rank: what users say is added up.
+    """
+    ranks = Ranks() if shard is None else shard.ranks
+    gram = config.unobserved * ranks.sum(Y.T @ Y)
+    own = np.diff(R.indptr)
+    degrees, others = (own, R.shape[1]) if shard is None else (shard.item_degrees, shard.rows.count)
+    ridge = torch.from_numpy(degrees + config.unobserved * others).to(Y.dtype) * config.ridge
+    rows = torch.from_numpy(np.repeat(np.arange(R.shape[0]), own))
     columns = torch.from_numpy(R.indices.astype(np.int64))
 
     def product(weights: npt.NDArray[np.float32]) -> Tensor:
         """S Y for the sparse matrix S with these entries at the pairs."""
         from scipy.sparse import csr_matrix
 
-        return torch.from_numpy(csr_matrix((weights, R.indices, R.indptr), R.shape) @ Y.numpy())
+        found = csr_matrix((weights, R.indices, R.indptr), R.shape) @ Y.numpy()
+        return ranks.sum(torch.from_numpy(found))
 
     def applied(P: Tensor) -> Tensor:
-        own = sparse_scores(P, Y, SparseRows(rows, columns, columns))
-        return P @ gram + product(own.numpy()) + ridge[:, None] * P
+        scores = sparse_scores(P, Y, SparseRows(rows, columns, columns))
+        return P @ gram + product(scores.numpy()) + ridge[:, None] * P
 
     X = X.clone()
     residual = product(R.data) - applied(X)

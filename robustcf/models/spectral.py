@@ -6,8 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf.data.interactions import Interactions
+from robustcf.data.shards import Shard
 from robustcf.errors import InputError
 from robustcf.models.svd import truncated_svd
+from robustcf.support.ranks import Ranks
 
 # Of the smooth start; chosen on valid of MovieLens-1M, Yelp2018 and CiteULike-a, between what is
 # best for the one and for the others.
@@ -18,7 +20,7 @@ Matrix = npt.NDArray[np.float32]
 
 
 def spectral_factors(
-    train: Interactions,
+    train: Interactions | Shard,
     dim: int,
     rng: np.random.Generator,
     *,
@@ -42,7 +44,7 @@ def spectral_factors(
     Users and items without pairs have only the constant direction.
 
     Args:
-        train: the pairs.
+        train: the pairs; or a shard of them, of whose users alone U is then.
         dim: columns, at least 1; with more than the smaller side has rows, the rest is 0.
         rng: draws the start of the randomized SVD.
         base_logit: see above.
@@ -62,32 +64,37 @@ def spectral_factors(
     """
     if dim < 1:
         raise InputError(f"dim must be at least 1, got {dim}")
+    shard = train if isinstance(train, Shard) else Shard.of(train, Ranks())
+    train, item_degrees = shard.pairs, shard.item_degrees
     n_users, n_items = train.n_users, train.n_items
     U = np.zeros((n_users, dim), dtype=np.float32)
     V = np.zeros((n_items, dim), dtype=np.float32)
     U[:, -1], V[:, -1] = base_logit**0.5, -(base_logit**0.5)
-    rank = min(dim - 1, n_users, n_items)
+    rank = min(dim - 1, shard.rows.count, n_items)
     if rank == 0:
         return U, V
 
     weights = 1.0 / np.sqrt(
-        train.user_degrees[train.users].astype(np.float64) * train.item_degrees[train.items]
+        train.user_degrees[train.users].astype(np.float64) * item_degrees[train.items]
     )
     forward = train.csr().copy()
     forward.data = weights.astype(np.float32)
-    left, sizes, right = truncated_svd(forward, rank, rng)
+    left, sizes, right = truncated_svd(forward, rank, rng, shard.rows)
     # Relative to the largest: a power of it neither overflows nor vanishes.
     roots = (sizes / sizes[0]).sqrt()
     powers = roots ** (2 * _EMPHASIS - 1) if smooth else roots
     u = (left * powers).numpy()
     v = (right * roots).numpy()
     if smooth:
-        v *= (train.item_degrees.astype(np.float32) ** _POPULARITY)[:, None]
-    U[:, :rank], V[:, :rank] = u / _mean_norm(u), v / _mean_norm(v)
+        v *= (item_degrees.astype(np.float32) ** _POPULARITY)[:, None]
+    U[:, :rank], V[:, :rank] = u / _mean_norm(u, shard.ranks), v / _mean_norm(v)
     return U, V
 
 
-def _mean_norm(rows: Matrix) -> np.float32:
+def _mean_norm(rows: Matrix, ranks: Ranks | None = None) -> np.float32:
     norms = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=1))
     some = norms[norms > 0]
+    if ranks is not None and ranks.size > 1:
+        total, count = ranks.total(float(some.sum()), len(some))
+        return np.float32(total / count if count else 1.0)
     return np.float32(some.mean() if len(some) else 1.0)

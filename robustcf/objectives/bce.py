@@ -103,18 +103,20 @@ class BCE(Objective[BCEConfig]):
         """Count degrees; the graph is built when first needed."""
         super().__init__(pairs, config, **options)
         self.user_beta = user_beta(pairs.user_degrees)
-        self.item_beta = item_beta(pairs.item_degrees)
+        self.item_beta = item_beta(self.shard.item_degrees)
         # One tensor for all blocks: it is as long as the catalogue.
         self._column = self.tensor(self.item_beta if self.config.w4 else 0 * self.item_beta)
-        popularity = (pairs.item_degrees + 1.0) / (len(pairs) + pairs.n_items)
+        popularity = (self.shard.item_degrees + 1.0) / (self.shard.n_pairs + pairs.n_items)
         # Half uniform, half by popularity: popular items have the larger gradients, and no
         # item's inverse probability exceeds twice the catalogue.
         self._chances = 0.5 / pairs.n_items + 0.5 * popularity
+        if self.config.item_weight and not self.shard.rows.whole:
+            _ = self.graph  # ranks build it together: now, not when one of them needs it first
 
     @cached_property
     def graph(self) -> csr_matrix:
         """Omega, see :func:`robustcf.objectives.graph.item_graph`."""
-        return item_graph(self.pairs, self.config.neighbours)
+        return item_graph(self.shard.everything, self.config.neighbours, self.shard.ranks)
 
     # --- rows -------------------------------------------------------------------------------
 

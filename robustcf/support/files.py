@@ -272,11 +272,15 @@ class CheckpointFiles:
         """The file of a stage."""
         return self.folder / CHECKPOINT.format(stage)
 
+    def due(self) -> bool:
+        """Whether the last save is long enough ago for another one."""
+        return time.monotonic() - self.last >= self.every
+
     def save(
         self, stage: str, tensors: dict[str, Tensor], facts: dict[str, Any], *, final: bool
     ) -> None:
         """Replace the stage's state, unless the last save is too recent (a final one never is)."""
-        if not final and time.monotonic() - self.last < self.every:
+        if not final and not self.due():
             return
         copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         write_tensors(self.path(stage), copies, {"state": json.dumps(facts)})

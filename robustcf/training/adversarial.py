@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from robustcf.attacks.budgets import RowBudget
+from robustcf.attacks.budgets import RowBudget, row_norms
 from robustcf.errors import InputError
 from robustcf.objectives import (
     BCE,
@@ -38,7 +38,7 @@ from robustcf.objectives import (
     Objective,
     Softmax,
 )
-from robustcf.objectives.base import add_rows
+from robustcf.objectives.base import add_rows, no_gradient
 from robustcf.support.checks import check_numbers
 from robustcf.support.registry import ADVERSARIES
 
@@ -105,8 +105,10 @@ class Adversary:
 
     def sizes(self, U: Tensor, V: Tensor) -> tuple[float, float]:
         """How far rows of U and of V may move."""
-        eps = self.config.eps
-        return eps * self.budget.unit(U), eps * self.budget.unit(V)
+        eps, rows = self.config.eps, self.objective.shard.rows
+        # The median over the users of all ranks; of items everybody has all.
+        unit = self.budget.unit(U) if rows.whole else rows.median(row_norms(U))
+        return eps * unit, eps * self.budget.unit(V)
 
     def add_gradient(
         self,
@@ -131,9 +133,20 @@ class Adversary:
         Returns:
             The objective at the attacked point, unweighted, or None.
         """
-        uphill = own if own is not None else self.objective.gradient(batch, U, V)
+        nobody = len(batch.users) == 0
+        uphill = own
+        if uphill is None:
+            uphill = no_gradient(batch, U, V) if nobody else self.objective.gradient(batch, U, V)
         a, b = self.sizes(U, V)
-        to_users, to_items = self.budget.scale(uphill.users, a), self.budget.scale(uphill.items, b)
+        items = uphill.items
+        ranks = self.objective.shard.ranks
+        if ranks.size > 1:
+            # An attack on items is one for the users of all ranks. The loop's own gradient stays
+            # this rank's: it will be added up later.
+            items = ranks.sum(items.clone())
+        to_users, to_items = self.budget.scale(uphill.users, a), self.budget.scale(items, b)
+        if nobody:
+            return 0.0
         attacked = U.clone()
         add_rows(attacked, to_users, uphill.rows)
         there = self.objective.gradient(batch, attacked, V + to_items, value=value)
@@ -238,7 +251,10 @@ class Margin(Adversary):
         objective = self.objective
         if not isinstance(objective, ComparingObjective):  # the constructor has seen to that
             raise InputError(f"{objective.name} does not compare items")
-        there = objective.margin_gradient(batch, U, V, self.sizes(U, V), value=value)
+        slack = self.sizes(U, V)
+        if len(batch.users) == 0:
+            return 0.0
+        there = objective.margin_gradient(batch, U, V, slack, value=value)
         into.add(there, self.config.weight)
         return there.value
 
@@ -263,7 +279,13 @@ class NoAdversary(Adversary):
 def _beside(
     objective: Objective[Any], kind: type[Objective[Any]], config: Any = None
 ) -> Objective[Any]:
-    return kind(objective.pairs, config, device=objective.device, dtype=objective.dtype)
+    return kind(
+        objective.pairs,
+        config,
+        device=objective.device,
+        dtype=objective.dtype,
+        shard=objective.shard,
+    )
 
 
 def adversary(name: str, batches: Batches, config: AdversaryConfig | None = None) -> Adversary:

@@ -1,0 +1,178 @@
+"""Shards: the users of one process out of several, with what it must know of the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from robustcf.data.interactions import Interactions
+from robustcf.data.split import Split
+from robustcf.errors import InputError
+from robustcf.support.ranks import Ranks, Rows
+
+
+def users_between(pairs: Interactions, start: int, stop: int) -> Interactions:
+    """The pairs of the users in ``[start, stop)``, who are renumbered from 0; labels are left out.
+
+    Args:
+        pairs: of all users.
+        start: the first user.
+        stop: the one behind the last.
+
+    Cost: a copy of these pairs: pairs lie sorted by user, so theirs lie together.
+
+    Example:
+        >>> pairs = Interactions.from_pairs([0, 1, 1, 2], [2, 0, 1, 2], 3, 3)[0]
+        >>> some = users_between(pairs, 1, 3)
+        >>> some.users.tolist(), some.items.tolist(), some.n_users
+        ([0, 0, 1], [0, 1, 2], 2)
+    """
+    if not 0 <= start <= stop <= pairs.n_users:
+        raise InputError(
+            f"start and stop must be ascending, in [0, {pairs.n_users}], got {start} and {stop}"
+        )
+    begin, end = np.searchsorted(pairs.users, (start, stop)).tolist()
+    return Interactions(
+        pairs.users[begin:end] - np.int32(start),
+        pairs.items[begin:end],
+        stop - start,
+        pairs.n_items,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """The pairs of the users of one process, and what all processes know of all pairs.
+
+    Users are cut into contiguous ranges of ids, one for each process; items are the same
+    everywhere. In one process the shard is all of the pairs.
+
+    Args:
+        everything: the pairs of all users. Of them, only those of its users are read by a process,
+            but for what says otherwise.
+        rows: the users of this process.
+
+    Example:
+        >>> from robustcf.data import checkerboard
+        >>> train = checkerboard().train
+        >>> shard = Shard.of(train)
+        >>> shard.pairs is train, shard.n_pairs == len(train)
+        (True, True)
+    """
+
+    everything: Interactions
+    rows: Rows
+
+    @classmethod
+    def of(cls, pairs: Interactions, ranks: Ranks | None = None) -> Shard:
+        """The share of a process, by default of those that it works with now."""
+        return cls(pairs, Rows.of(pairs.n_users, ranks))
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes."""
+        return self.rows.ranks
+
+    @property
+    def n_pairs(self) -> int:
+        """Pairs of all users."""
+        return len(self.everything)
+
+    @cached_property
+    def pairs(self) -> Interactions:
+        """The pairs of the users of this process, who are numbered from 0."""
+        if self.rows.whole:
+            return self.everything
+        return users_between(self.everything, self.rows.start, self.rows.stop)
+
+    @cached_property
+    def first_pair(self) -> int:
+        """How many pairs the users before these have."""
+        return int(np.searchsorted(self.everything.users, self.rows.start))
+
+    @cached_property
+    def item_degrees(self) -> npt.NDArray[np.int64]:
+        """Number of users of each item, of all users.
+
+        Cost: one sum of as many numbers as there are items, once.
+        """
+        own = self.pairs.item_degrees
+        if self.rows.whole:
+            return own
+        import torch
+
+        found: npt.NDArray[np.int64] = self.ranks.sum(torch.tensor(own)).numpy()
+        return found
+
+    @cached_property
+    def warm_users(self) -> npt.NDArray[np.int64]:
+        """Users with pairs, of all processes, ascending, by their ids in the whole.
+
+        Cost: one id a user from every process, once.
+        """
+        own = np.flatnonzero(self.pairs.user_degrees) + self.rows.start
+        return self.ranks.joined_array(own.astype(np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class SplitShard:
+    """The pairs of some users of a split, who are numbered from 0, without labels.
+
+    It is what :func:`robustcf.metrics.evaluate` takes in place of a split where each process has
+    the factors of its own users.
+
+    Args:
+        whole: the split.
+        rows: the users.
+
+    Example:
+        >>> from robustcf.data import checkerboard
+        >>> split = checkerboard()
+        >>> len(SplitShard(split, Rows.of(split.n_users)).test) == len(split.test)
+        True
+    """
+
+    whole: Split
+    rows: Rows
+
+    @property
+    def name(self) -> str:
+        """What the set is called."""
+        return self.whole.name
+
+    @property
+    def n_users(self) -> int:
+        """How many users are here."""
+        return self.rows.stop - self.rows.start
+
+    @property
+    def n_items(self) -> int:
+        """Items, the same everywhere."""
+        return self.whole.n_items
+
+    @cached_property
+    def train(self) -> Interactions:
+        """Their pairs to learn from."""
+        return users_between(self.whole.train, self.rows.start, self.rows.stop)
+
+    @cached_property
+    def valid(self) -> Interactions:
+        """Their pairs to choose by."""
+        return users_between(self.whole.valid, self.rows.start, self.rows.stop)
+
+    @cached_property
+    def test(self) -> Interactions:
+        """Their pairs to report on."""
+        return users_between(self.whole.test, self.rows.start, self.rows.stop)
+
+    @cached_property
+    def train_full(self) -> Interactions:
+        """Train and valid together."""
+        return self.train.union(self.valid)
+
+    def masked(self, part: str) -> tuple[str, ...]:
+        """What is masked when evaluating on a part, as the split has it."""
+        return self.whole.masked(part)
