@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import SEED, ListCommand, Report, out_option, reports, table
+from robustcf.cli.common import (
+    SEED,
+    ListCommand,
+    Report,
+    out_option,
+    reports,
+    shows_progress,
+    table,
+)
 from robustcf.cli.sources import (
     Runs,
     is_run,
@@ -100,7 +107,7 @@ def audit(
             source=subject.words,
             seed=seed,
             step=step,
-            progress=sys.stderr.isatty(),
+            progress=shows_progress(),
         )
     page = None if out is None else str(write_page(found, out))
     text = _text(found) + (f"\npage: {page}" if page else "")
@@ -200,7 +207,7 @@ def _steps(total: int) -> Iterator[Callable[[str], None]]:
     """A bar over checks on a terminal."""
     from tqdm import tqdm
 
-    with tqdm(total=total, disable=not sys.stderr.isatty(), leave=False, unit="check") as bar:
+    with tqdm(total=total, disable=not shows_progress(), leave=False, unit="check") as bar:
 
         def step(title: str) -> None:
             bar.set_description(title)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import PLACE_OPTIONS, OpenedRun, unfinished_option
+from robustcf.cli.common import PLACE_OPTIONS, OpenedRun, check_same, unfinished_option
 from robustcf.errors import InputError
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ def open_source(
         found.require()
     caveats = () if found.good else (f"Taken by force although {found.reason}.",)
     users, items = imported.factors
+    check_same(split, imported.factors)
     target = Target(users, items, split, fixed=imported.fixed, label=Path(source[0]).name)
     said = "; ".join((repr(imported), *imported.notes, *notes))
     return Opened(target, imported, caveats, said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from robustcf.factors import Factors
 from robustcf.metrics import ranking
 from robustcf.metrics.topk import TopItems, top_items
 from robustcf.support.checks import check_choice, check_cutoffs
-from robustcf.support.ranks import Ranks
+from robustcf.support.ranks import Ranks, alone
 
 Part = Literal["train", "valid", "test"]
 PARTS: tuple[str, ...] = ("train", "valid", "test")
@@ -188,15 +189,9 @@ def evaluate(
     if total == 0:
         raise InputError(f"{split.name} has no {part} pairs: there is nothing to evaluate on")
     seen = masked_pairs(split, part, masked)
-    shown = {k: np.zeros(split.n_items, dtype=bool) for k in cutoffs}
-    parts: list[dict[str, npt.NDArray[np.float64]]] = []
-    # At least one block, of nobody perhaps: it has the names of the metrics.
-    for block in user_blocks(users, min(cutoffs[-1], split.n_items)) or [users]:
-        top = top_items(factors, block, cutoffs[-1], seen, block_users=block_users)
-        parts.append(per_user_metrics(hits_of(top, relevant, block), relevant, block, cutoffs))
-        for k, found in shown.items():
-            found |= ranking.shown_items(top, split.n_items, k)
-    per_user = {name: np.concatenate([values[name] for values in parts]) for name in parts[0]}
+    ranking_alone = alone() if isinstance(split, SplitShard) else nullcontext()
+    with ranking_alone:  # other ranks have the factors of other users
+        per_user, shown = _ranked(factors, relevant, seen, users, cutoffs, block_users)
     n_users = split.n_users
     if isinstance(split, SplitShard):
         ranks, n_users = split.rows.ranks, split.rows.count
@@ -215,6 +210,28 @@ def evaluate(
         tuple(k for k in cutoffs if k > split.n_items),
     )
     return MetricReport(values, per_user, users, protocol)
+
+
+def _ranked(
+    factors: Factors,
+    relevant: Interactions,
+    seen: Interactions | None,
+    users: npt.NDArray[np.int64],
+    ks: Sequence[int],
+    block_users: int | None,
+) -> tuple[dict[str, npt.NDArray[np.float64]], dict[int, npt.NDArray[np.bool_]]]:
+    """The metrics of each of these users, and which items are shown to any, by cutoff."""
+    n_items = factors.n_items
+    shown = {k: np.zeros(n_items, dtype=bool) for k in ks}
+    parts: list[dict[str, npt.NDArray[np.float64]]] = []
+    # At least one block, of nobody perhaps: it has the names of the metrics.
+    for block in user_blocks(users, min(ks[-1], n_items)) or [users]:
+        top = top_items(factors, block, ks[-1], seen, block_users=block_users)
+        parts.append(per_user_metrics(hits_of(top, relevant, block), relevant, block, ks))
+        for k, found in shown.items():
+            found |= ranking.shown_items(top, n_items, k)
+    names = parts[0]
+    return {name: np.concatenate([values[name] for values in parts]) for name in names}, shown
 
 
 def _of_any(found: npt.NDArray[np.bool_], ranks: Ranks) -> npt.NDArray[np.bool_]:

@@ -13,7 +13,7 @@ from typing import Any
 from robustcf.data import Split, load
 from robustcf.data.catalog import find
 from robustcf.data.interactions import Interactions
-from robustcf.errors import InputError
+from robustcf.errors import InputError, RanksError
 from robustcf.factors import Factors, read_fixed
 from robustcf.metrics.evaluate import MetricReport, Part, evaluate
 from robustcf.metrics.recommend import Ranked, recommend_to
@@ -31,7 +31,6 @@ from robustcf.support.registry import OBJECTIVES
 from robustcf.support.runtime import device_of, set_threads
 from robustcf.support.schema import shown
 from robustcf.support.temporary import clear_leftovers
-from robustcf.training.loop import two_to_inf
 from robustcf.training.search import MINUTES, Trial, read_trials, search
 from robustcf.training.train import (
     Trained,
@@ -226,14 +225,18 @@ class RunDir(RunBase[RunConfig, Split]):
         with self.at_work():
             if self.config.search is not None:
                 self._search(split, report)
-            trained = train(
-                split,
-                self.config.train,
-                device=device_of(self.config.device),
-                checkpoint=CheckpointFiles(self.path, every),
-                progress=progress,
-            )
-            self.write(trained)
+            try:
+                trained = train(
+                    split,
+                    self.config.train,
+                    device=device_of(self.config.device),
+                    checkpoint=CheckpointFiles(self.path, every),
+                    progress=progress,
+                )
+                self.write(trained)
+            except RanksError as error:
+                hint = str(self.interrupted()).removeprefix("interrupted, ")
+                raise RanksError(f"{error}; {hint}") from error
         return trained
 
     def _search(self, split: Split, report: Callable[[str], None] | None) -> None:
@@ -263,9 +266,14 @@ class RunDir(RunBase[RunConfig, Split]):
         files.write_bytes(self.path / CONFIG, self.config.to_json().encode())
 
     def write(self, trained: Trained) -> None:
-        """Write factors, history, per-user values and, last, the metrics."""
-        split, factors = trained.split, trained.factors
-        test = trained.evaluate() if len(split.test) else None
+        """Write factors, history, per-user values and, last, the metrics.
+
+        Of several ranks, the first writes for all; the others call :func:`assist`.
+        """
+        split = trained.split
+        test, factors, norm = _collected(trained)
+        if factors is None:
+            raise InputError("a run is written by the first rank: the others call assist")
         facts = {
             "format": FORMAT,
             "dataset": split.name,
@@ -290,7 +298,7 @@ class RunDir(RunBase[RunConfig, Split]):
                 "valid": None if trained.valid is None else trained.valid.as_dict(),
                 "epochs": trained.epochs,
                 "train_seconds": round(trained.train_seconds, 3),
-                "two_to_inf": two_to_inf(factors),
+                "two_to_inf": norm,
                 "learnt_from": trained.fit_on,
                 "interrupted": trained.interrupted,
                 "preset": self.config.preset,
@@ -379,6 +387,26 @@ class RunDir(RunBase[RunConfig, Split]):
         new = Factors(row[None, :], factors.items)
         have = Interactions.from_pairs([0] * len(items), list(items), 1, factors.n_items)[0]
         return recommend_to(new, have, [0], k)[0]
+
+
+def assist(config: RunConfig, split: Split) -> None:
+    """What the other ranks do while the first one executes a run: train, and hand over.
+
+    Args:
+        config: that of the run.
+        split: the run's data.
+
+    Raises:
+        RanksError: the first rank has ended, or does not answer.
+    """
+    set_threads(config.threads)
+    _collected(train(split, config.train, device=device_of(config.device)))
+
+
+def _collected(trained: Trained) -> tuple[MetricReport | None, Factors | None, float]:
+    """Test metrics, the factors of all users (on the first rank) and the norm of the scores."""
+    test = trained.evaluate() if len(trained.split.test) else None
+    return test, trained.gathered(), trained.two_to_inf()
 
 
 def parquet_bytes(report: MetricReport, split: Split) -> bytes:

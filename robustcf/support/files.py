@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from robustcf.errors import InputError, WriteError
 from robustcf.support.bounded import UNREADABLE, read_arrays_of
+from robustcf.support.ranks import job
 from robustcf.support.reading import open_plain, parse_json
 from robustcf.support.reading import read_json as read_json
 from robustcf.support.schema import OBJECT, check_kind
@@ -35,6 +36,8 @@ REMOVE = "remove this file to begin again, or train anew with another --out"
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file, all or nothing: a reader, or a kill at any moment, finds the old or the new.
 
+    Of several ranks, which all have the same to write, the first one does it.
+
     Raises:
         WriteError: it cannot be written; the message says why, and what to do.
 
@@ -45,6 +48,8 @@ def write_bytes(path: Path, content: bytes) -> None:
         ...     (Path(folder) / "a").read_bytes()
         b'whole'
     """
+    if not job().first:
+        return
     try:
         handle, temporary = temporary_file(path)
         try:

@@ -15,6 +15,7 @@ share work:
 from __future__ import annotations
 
 import datetime
+import hashlib
 import math
 import os
 from collections.abc import Iterator
@@ -135,6 +136,17 @@ class Ranks:
             raise InputError("the first process must have the rows that it hands out, got None")
         return rows
 
+    def agree(self, what: str, mine: str) -> None:
+        """Raise unless all processes have the same text.
+
+        Args:
+            what: what it stands for, for the message.
+            mine: a fingerprint, say.
+
+        Raises:
+            InputError: on all processes alike.
+        """
+
     def speaks(self) -> bool:
         """Whether this process is the first of the job to say that it failed."""
         return True
@@ -193,7 +205,7 @@ class _Group(Ranks):
     def joined_array(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         import torch
 
-        kept = np.ascontiguousarray(rows)
+        kept = np.array(rows, order="C")  # torch wants what it could write to
         found: npt.NDArray[Any] = self.joined(torch.from_numpy(kept)).numpy()
         return found
 
@@ -248,6 +260,17 @@ class _Group(Ranks):
         mine.copy_(rows[: counts[0]])
         return mine
 
+    def agree(self, what: str, mine: str) -> None:
+        digest = hashlib.sha256(mine.encode()).digest()
+        rows = self.joined_array(np.frombuffer(digest, dtype=np.uint8)[None, :])
+        others = [rank for rank, row in enumerate(rows) if bytes(row) != bytes(rows[0])]
+        if others:
+            names = ", ".join(map(str, others))
+            raise InputError(
+                f"{what} must be the same on all ranks, and is another on rank {names} than on "
+                "rank 0: give every machine the same files and the same command"
+            )
+
     def speaks(self) -> bool:
         # torchrun's own process keeps the store, so that it outlives each of ours.
         try:
@@ -273,6 +296,8 @@ def _reported() -> Iterator[None]:
 
 _ONE = Ranks()
 _current: ContextVar[Ranks] = ContextVar("ranks", default=_ONE)
+# The processes of the job that this one was started for, whether it shares its work now or not.
+_job: list[Ranks] = [_ONE]
 
 
 def current() -> Ranks:
@@ -283,6 +308,18 @@ def current() -> Ranks:
         1
     """
     return _current.get()
+
+
+def job() -> Ranks:
+    """The processes of the job that this one is a part of, whether it shares its work now or not.
+
+    Its first one writes files and speaks to the user, whatever the others compute meanwhile.
+
+    Example:
+        >>> job().first
+        True
+    """
+    return _job[-1]
 
 
 @contextmanager
@@ -403,6 +440,7 @@ def joined() -> Iterator[Ranks]:
             f"{timeout()} s ({reason[:200]}): see that all of them run"
         ) from error
     token = _current.set(_Group(rank, size, store))
+    _job.append(_current.get())  # for as long as the process lives: it may still have to speak
     try:
         yield _current.get()
     finally:

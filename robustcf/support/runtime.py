@@ -11,6 +11,7 @@ import torch
 
 from robustcf.errors import InputError
 from robustcf.support.checks import check_integer
+from robustcf.support.ranks import launched, local_rank
 from robustcf.support.schema import shown
 
 #: More threads than any machine has; torch would try to start them all.
@@ -35,12 +36,17 @@ def set_threads(count: int | None) -> int:
 def device_of(name: str) -> torch.device:
     """The device of this name, or an error when this machine has none.
 
+    Of several ranks on a machine, each has a GPU of its own: ``cuda`` is ``cuda:`` and the rank's
+    number there.
+
     Example:
         >>> device_of("cpu")
         device(type='cpu')
     """
     if not isinstance(name, str):
         raise InputError(f"device must be a name such as 'cpu', got {shown(name)}")
+    if name == "cuda" and launched() > 1:
+        name = f"cuda:{local_rank()}"
     try:
         device = torch.device(name)
         # A number that comes back: the device 'meta' has tensors, but computes nothing.
