@@ -27,6 +27,7 @@ from robustcf.cli.sources import (
     source_options,
 )
 from robustcf.errors import InputError
+from robustcf.support.ranks import job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,7 +110,8 @@ def audit(
             step=step,
             progress=shows_progress(),
         )
-    page = None if out is None else str(write_page(found, out))
+    # Its pictures are files for a moment: nothing that other ranks could share.
+    page = None if out is None or not job().first else str(write_page(found, out))
     text = _text(found) + (f"\npage: {page}" if page else "")
     failed = "; ".join(_reasons(found, fail_on, floors))
     return Report({**found.as_dict(), "page": page, "failed": failed or None}, text, failed)
