@@ -173,7 +173,14 @@ def _together(arguments: Sequence[str]) -> Iterator[None]:
     with joined() as team:
         if not team.first:
             warnings.simplefilter("ignore")  # the first rank has the same to say
-        yield
+        try:
+            yield
+        except RanksError:
+            raise
+        except BaseException as error:
+            # Before the others find this rank gone: the reason is here, not there.
+            _speaks(_STOPPED if isinstance(error, Stopped | KeyboardInterrupt) else 1)
+            raise
 
 
 def _fail(arguments: Sequence[str], reason: str, code: int) -> int:

@@ -148,7 +148,7 @@ class Ranks:
         """
 
     def speaks(self) -> bool:
-        """Whether this process is the first of the job to say that it failed."""
+        """Whether this process is the first of the job to ask: the one to say that it failed."""
         return True
 
 
@@ -157,6 +157,7 @@ class _Group(Ranks):
 
     def __init__(self, rank: int, size: int, store: Any) -> None:
         self.rank, self.size, self._store = rank, size, store
+        self._speaks: bool | None = None
 
     def begin_sum(self, tensor: Tensor) -> Pending:
         from torch import distributed
@@ -273,10 +274,12 @@ class _Group(Ranks):
 
     def speaks(self) -> bool:
         # torchrun's own process keeps the store, so that it outlives each of ours.
-        try:
-            return int(self._store.add("robustcf/failed", 1)) == 1
-        except Exception:
-            return self.first
+        if self._speaks is None:
+            try:
+                self._speaks = int(self._store.add("robustcf/failed", 1)) == 1
+            except Exception:
+                self._speaks = self.first
+        return self._speaks
 
 
 @contextmanager
