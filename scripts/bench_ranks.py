@@ -6,8 +6,8 @@ Both train the same settings, the preset's unless told otherwise, with the same 
 make one process's steps together. A pass over ``--steps`` blocks is timed after one that is not;
 the time of a whole pass over the users follows from it. Times are wall times: run this on a machine
 that does nothing else. "CPU" is the processor time of a step, of all processes and threads, which a
-busy machine changes less. "waiting" is the share of the time that a step spends in collectives, which
-is the sending itself and the wait for a rank that is slower; the mean over ranks.
+busy machine changes less. "waiting" is the share of the time that a step spends in collectives: the
+sending itself and the wait for a rank that is slower; the mean over ranks.
 """
 
 from __future__ import annotations

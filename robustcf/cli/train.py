@@ -99,6 +99,11 @@ BASELINE = "\n      (a baseline without training: nothing that was trained did b
     help="rows: blocks of users against all items; pairs: sampled interactions.",
 )
 @click.option(
+    "--precision",
+    type=click.Choice(["float32", "bfloat16"]),
+    help="Products of a block of users with the catalogue, for bce and softmax (default float32).",
+)
+@click.option(
     "--init",
     type=click.Choice(["spectral", "smooth", "normal"]),
     help="Initialization: spectral (truncated SVD), smooth (low-pass filter on the graph), normal "

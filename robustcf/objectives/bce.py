@@ -18,13 +18,15 @@ from robustcf.errors import InputError
 from robustcf.objectives.base import Batch, Gradient, Ids, Objective, ObjectiveConfig
 from robustcf.objectives.graph import item_beta, item_graph, user_beta
 from robustcf.objectives.kernels import (
+    PRECISIONS,
     NegativeWeights,
     SparseRows,
     bce_rows,
     bce_sampled,
+    dtype_of_products,
     weighted_bce,
 )
-from robustcf.support.checks import check_number, check_numbers
+from robustcf.support.checks import check_choice, check_number, check_numbers
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -46,6 +48,8 @@ class BCEConfig(ObjectiveConfig):
         w3: constant weight of a negative.
         w4: weight of beta_u beta_j for a negative.
         sampled_items: ``rows`` batches only: items drawn for a block; None takes all.
+        precision: ``rows`` batches over all items only: what the products with the catalogue are
+            computed in, ``float32`` (the factors' own) or ``bfloat16``.
     """
 
     negatives: int = 200
@@ -57,9 +61,11 @@ class BCEConfig(ObjectiveConfig):
     w3: float = 1e-7
     w4: float = 1.0
     sampled_items: int | None = None
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        check_choice("precision", self.precision, PRECISIONS)
         check_number("negative_weight", self.negative_weight, positive=True)
         if self.w3 == 0 and self.w4 == 0:
             raise InputError("w3 and w4 must not both be 0: without negatives all scores diverge")
@@ -166,7 +172,10 @@ class BCE(Objective[BCEConfig]):
         block = U[batch.users]
         items = torch.zeros_like(V)
         if batch.negatives is None:
-            users, total = bce_rows(block, V, positives, negatives, items, value=value)
+            users, total = bce_rows(
+                block, V, positives, negatives, items,
+                value=value, products=dtype_of_products(self.config.precision),
+            )  # fmt: skip
             return Gradient(users, batch.users, items, total)
         weights = 1.0 / (len(batch.negatives) * self._chances[batch.negatives.cpu().numpy()])
         users, total = bce_sampled(
