@@ -408,12 +408,14 @@ def test_a_file_of_0_1_opens_with_the_same_settings(name: str) -> None:
     assert {key: flat[key] for key in old if key in flat} == {
         key: value for key, value in old.items() if key in flat
     }
-    # What is not there any more is no setting of what was chosen, and nothing is new.
+    # What is not there any more is no setting of what was chosen; what is new was so before.
     gone = set(old) - set(flat)
     assert gone == (OF_BCE if old["model"] == "bpr-mf" else set()) | (
         OF_TWO_TO_INF if old["reg"] != "two_to_inf" else set()
     )
-    assert set(flat) - set(old) == {"objective"}
+    new = {"objective"} | ({"precision"} if old["model"] == "ultragcn" else set())
+    assert set(flat) - set(old) == new
+    assert flat.get("precision", "float32") == "float32"
     assert config.objective.name == {"ultragcn": "bce", "bpr-mf": "bpr"}[old["model"]]
     assert config == presets()[name].config
 
