@@ -66,6 +66,11 @@ class Shard:
     everything: Interactions
     rows: Rows
 
+    def __post_init__(self) -> None:
+        if not self.rows.whole:
+            # What ranks find out together, they do at once: not when one of them asks first.
+            self.__dict__.update(item_degrees=self._item_degrees(), warm_users=self._warm_users())
+
     @classmethod
     def of(cls, pairs: Interactions, ranks: Ranks | None = None) -> Shard:
         """The share of a process, by default of those that it works with now."""
@@ -99,12 +104,13 @@ class Shard:
 
         Cost: one sum of as many numbers as there are items, once.
         """
-        own = self.pairs.item_degrees
-        if self.rows.whole:
-            return own
+        return self.pairs.item_degrees
+
+    def _item_degrees(self) -> npt.NDArray[np.int64]:
         import torch
 
-        found: npt.NDArray[np.int64] = self.ranks.sum(torch.tensor(own)).numpy()
+        own = torch.tensor(self.pairs.item_degrees)
+        found: npt.NDArray[np.int64] = self.ranks.sum(own).numpy()
         return found
 
     @cached_property
@@ -113,6 +119,9 @@ class Shard:
 
         Cost: one id a user from every process, once.
         """
+        return self._warm_users()
+
+    def _warm_users(self) -> npt.NDArray[np.int64]:
         own = np.flatnonzero(self.pairs.user_degrees) + self.rows.start
         return self.ranks.joined_array(own.astype(np.int64))
 
