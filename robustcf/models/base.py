@@ -168,7 +168,10 @@ class Model(ABC, Generic[ConfigT]):
         return self.users, self.items
 
     def pull_back(self, gradient: Gradient) -> Gradient:
-        """The gradient for the parameters, from that for the scored factors."""
+        """The gradient for the parameters, from that for the scored factors.
+
+        What is given is not needed afterwards: it may be overwritten.
+        """
         return gradient
 
     def updated(self, rows: Tensor | None) -> None:

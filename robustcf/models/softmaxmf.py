@@ -134,17 +134,19 @@ class SoftmaxMF(Model[SoftmaxMFConfig]):
         """Divide again: all items, and these users (None: all)."""
         if not self.config.normalize:
             return
-        items, item_lengths = unit_rows(self.items)
         if rows is None:
+            items, item_lengths = unit_rows(self.items)
             users, user_lengths = unit_rows(self.users)
         else:
+            # In place, as the users': whoever keeps scored rows has a copy.
+            items, item_lengths = unit_rows(self.items, (self._units[1], self._lengths[1]))
             users, user_lengths = self._units[0], self._lengths[0]
             users[rows], user_lengths[rows] = unit_rows(self.users[rows])
         self._units = users, items
         self._lengths = user_lengths, item_lengths
 
     def pull_back(self, gradient: Gradient) -> Gradient:
-        """The gradient for the parameters."""
+        """The gradient for the parameters; that for the items is overwritten."""
         if not self.config.normalize:
             return gradient
         users, lengths = self._units[0], self._lengths[0]
@@ -153,7 +155,7 @@ class SoftmaxMF(Model[SoftmaxMFConfig]):
         return Gradient(
             through_unit_rows(gradient.users, users, lengths),
             gradient.rows,
-            through_unit_rows(gradient.items, self._units[1], self._lengths[1]),
+            through_unit_rows(gradient.items, self._units[1], self._lengths[1], out=gradient.items),
             gradient.value,
         )
 
