@@ -22,16 +22,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import numpy.typing as npt
 
 from robustcf.errors import InputError, RanksError
 from robustcf.support.checks import check_integer
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import torch
     from torch import Tensor
 
@@ -204,6 +202,7 @@ class _Group(Ranks):
         return [int(part) for part in parts]
 
     def joined_array(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        import numpy as np
         import torch
 
         kept = np.array(rows, order="C")  # torch wants what it could write to
@@ -254,7 +253,7 @@ class _Group(Ranks):
                 return mine
             if rows is None:
                 raise InputError("the first process must have the rows that it hands out, got None")
-            at = np.cumsum([0, *counts]).tolist()
+            at = [0, *accumulate(counts)]
             for rank in range(1, self.size):
                 if counts[rank]:
                     distributed.send(rows[at[rank] : at[rank + 1]].to(like).contiguous(), rank)
@@ -262,9 +261,11 @@ class _Group(Ranks):
         return mine
 
     def agree(self, what: str, mine: str) -> None:
-        digest = hashlib.sha256(mine.encode()).digest()
-        rows = self.joined_array(np.frombuffer(digest, dtype=np.uint8)[None, :])
-        others = [rank for rank, row in enumerate(rows) if bytes(row) != bytes(rows[0])]
+        import torch
+
+        digest = torch.tensor([list(hashlib.sha256(mine.encode()).digest())], dtype=torch.uint8)
+        rows = self.joined(digest).tolist()
+        others = [rank for rank, row in enumerate(rows) if row != rows[0]]
         if others:
             names = ", ".join(map(str, others))
             raise InputError(
