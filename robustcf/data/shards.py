@@ -34,13 +34,21 @@ def users_between(pairs: Interactions, start: int, stop: int) -> Interactions:
         raise InputError(
             f"start and stop must be ascending, in [0, {pairs.n_users}], got {start} and {stop}"
         )
-    begin, end = np.searchsorted(pairs.users, (start, stop)).tolist()
+    begin, end = _first_pair(pairs, start), _first_pair(pairs, stop)
     return Interactions(
         pairs.users[begin:end] - np.int32(start),
         pairs.items[begin:end],
         stop - start,
         pairs.n_items,
     )
+
+
+def _first_pair(pairs: Interactions, user: int) -> int:
+    """How many pairs the users before this one have."""
+    if user >= pairs.n_users:
+        return len(pairs)
+    # A number of the ids' own type: for any other, numpy would copy all of them.
+    return int(np.searchsorted(pairs.users, pairs.users.dtype.type(user)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +104,7 @@ class Shard:
     @cached_property
     def first_pair(self) -> int:
         """How many pairs the users before these have."""
-        return int(np.searchsorted(self.everything.users, self.rows.start))
+        return _first_pair(self.everything, self.rows.start)
 
     @cached_property
     def item_degrees(self) -> npt.NDArray[np.int64]:

@@ -22,7 +22,7 @@ class SharedCheckpoint:
     goes on with any number of ranks, or in one process.
 
     Args:
-        kept: where the first rank keeps it; ignored on the others.
+        kept: where the first rank keeps it, or None for nowhere; None on the others.
         rows: the users of this rank.
 
     Cost: on the first rank, the state of all users at once, for as long as it writes or reads.
@@ -30,7 +30,7 @@ class SharedCheckpoint:
 
     def __init__(self, kept: Checkpoint | None, rows: Rows) -> None:
         """Keep both."""
-        self.kept, self.rows = kept, rows
+        self.kept, self.rows = (kept if rows.ranks.first else None), rows
 
     def path(self, stage: str) -> Any:
         """The place of a stage's state, for a message."""
@@ -40,7 +40,7 @@ class SharedCheckpoint:
     def load(self, stage: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The state saved last for this stage, with this rank's users of it, or None."""
         ranks = self.rows.ranks
-        found = self.kept.load(stage) if ranks.first and self.kept is not None else None
+        found = None if self.kept is None else self.kept.load(stage)
         told = "" if found is None else json.dumps(self._told(stage, *found))
         told = ranks.text_from_first(told)
         if not told:
@@ -79,7 +79,7 @@ class SharedCheckpoint:
         """
         ranks = self.rows.ranks
         due = getattr(self.kept, "due", None)
-        wanted = final or due is None or due()
+        wanted = self.kept is not None and (final or due is None or due())
         if ranks.text_from_first("due" if wanted else "") == "":
             return
         whole: dict[str, Tensor] = {}
@@ -88,7 +88,7 @@ class SharedCheckpoint:
             joined = ranks.to_first(part) if _by_user(name) else part
             if joined is not None:
                 whole[name] = joined
-        if ranks.first and self.kept is not None:
+        if self.kept is not None:
             self.kept.save(stage, whole, facts, final=True)
         ranks.text_from_first("written")
 
