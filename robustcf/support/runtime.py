@@ -51,6 +51,8 @@ def device_of(name: str) -> torch.device:
         device = torch.device(name)
         # A number that comes back: the device 'meta' has tensors, but computes nothing.
         float(torch.zeros(1, device=device).sum())
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # what nccl and kernels of its own take for granted
     except Exception as error:
         # Every backend that is not there has an exception of its own.
         reason = (str(error).splitlines() or [type(error).__name__])[0]
