@@ -428,6 +428,9 @@ def joined() -> Iterator[Ranks]:
     try:
         store, rank, size = next(iter(rendezvous("env://", timeout=wait)))
         store.set_timeout(wait)
+        # torchrun may keep its store when it starts processes again: addresses of those that are
+        # gone must not be found there.
+        store = distributed.PrefixStore(f"robustcf/attempt/{restarts()[0]}", store)
         distributed.init_process_group(
             backend, store=store, rank=rank, world_size=size, timeout=wait
         )
