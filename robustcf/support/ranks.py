@@ -430,7 +430,8 @@ def joined() -> Iterator[Ranks]:
         store.set_timeout(wait)
         # torchrun may keep its store when it starts processes again: addresses of those that are
         # gone must not be found there.
-        store = distributed.PrefixStore(f"robustcf/attempt/{restarts()[0]}", store)
+        attempt = f"robustcf/attempt/{restarts()[0]}"
+        store = distributed.PrefixStore(attempt, store)  # type: ignore[attr-defined]
         distributed.init_process_group(
             backend, store=store, rank=rank, world_size=size, timeout=wait
         )
