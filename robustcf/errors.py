@@ -36,3 +36,7 @@ class UnfinishedError(InputError):
 
 class Interrupted(KeyboardInterrupt):
     """Stopped from outside, by Ctrl-C or SIGTERM; the message says what is kept, how to go on."""
+
+
+class RanksError(RobustcfError, RuntimeError):
+    """Processes that work on one job have lost each other: one ended, or does not answer."""

@@ -22,8 +22,10 @@ from torch import Tensor, nn
 
 from robustcf.errors import InputError
 from robustcf.estimators.api import METHODS
-from robustcf.estimators.lowrank import LowRank
+from robustcf.estimators.lowrank import LowRank, gram_root
+from robustcf.estimators.operators import FunctionOperator, Matrix
 from robustcf.support.checks import check_choice, check_integer, check_numbers
+from robustcf.support.ranks import Ranks, Rows
 
 Estimator = Callable[..., Any]
 Side = Literal["users", "items"]
@@ -72,7 +74,8 @@ class Regularizer(nn.Module):
     def prepare(self, user_degrees: Tensor, item_degrees: Tensor) -> None:
         """Told once before training: how many pairs each user and each item has.
 
-        Most penalties do not depend on it.
+        Most penalties do not depend on it. Where users are on several ranks, these are the degrees
+        of the users that are here, and of all items by all users.
         """
 
     def add_gradient(
@@ -111,6 +114,70 @@ class Regularizer(nn.Module):
             weight=weight,
             row_scale=row_scale,
         )
+
+    def add_shared_gradient(
+        self,
+        U: Tensor,
+        V: Tensor,
+        rows: Tensor | None,
+        user_gradient: Tensor,
+        item_gradient: Tensor,
+        *,
+        shared: Rows,
+        weight: float = 1.0,
+        row_scale: float = 1.0,
+    ) -> float:
+        """:meth:`add_gradient` where each of several ranks has some rows of U; all call it.
+
+        Args:
+            U: the rows of U that are here.
+            V: all of V.
+            rows: the rows that ``user_gradient`` holds, by their numbers here; None for all.
+            user_gradient: changed in place.
+            item_gradient: that of all ranks together, changed in place in the same way everywhere.
+            shared: which rows are here.
+            weight: of the penalty.
+            row_scale: see :meth:`add_gradient`.
+
+        Returns:
+            The penalty of all ranks together, without the weight.
+
+        Cost: here all of U goes to every rank, which is right for every penalty; those of this
+        module say better.
+        """
+        return add_shared_gradient(
+            self, U, V, rows, user_gradient, item_gradient,
+            shared=shared, weight=weight, row_scale=row_scale,
+        )  # fmt: skip
+
+
+def add_shared_gradient(
+    reg: nn.Module,
+    U: Tensor,
+    V: Tensor,
+    rows: Tensor | None,
+    user_gradient: Tensor,
+    item_gradient: Tensor,
+    *,
+    shared: Rows,
+    weight: float = 1.0,
+    row_scale: float = 1.0,
+) -> float:
+    """:meth:`Regularizer.add_shared_gradient` for any module of two tensors.
+
+    Cost: all of U goes to every rank, and each computes the whole penalty.
+    """
+    if shared.whole:
+        everybody, here = U, rows
+    else:
+        # Nothing is known of the penalty but that it is a function of all rows.
+        everybody = shared.ranks.joined(U)
+        mine = torch.arange(len(U), device=U.device) if rows is None else rows
+        here = mine + shared.start
+    places = (user_gradient, item_gradient)
+    if isinstance(reg, Regularizer):
+        return reg.add_gradient(everybody, V, here, *places, weight=weight, row_scale=row_scale)
+    return add_gradient(reg, everybody, V, here, *places, weight=weight, row_scale=row_scale)
 
 
 def add_gradient(
@@ -175,6 +242,10 @@ class NoPenalty(Regularizer):
         """Zero, on the device and in the dtype of U."""
         return U.new_zeros(())
 
+    def add_shared_gradient(self, *places: Any, **options: Any) -> float:
+        """Nothing."""
+        return 0.0
+
 
 class WeightDecay(Regularizer):
     """||U||_F^2 + ||V||_F^2.
@@ -215,6 +286,26 @@ class WeightDecay(Regularizer):
         item_gradient.add_(V, alpha=2.0 * weight)
         return float(row_scale * u.square().sum() + V.square().sum())
 
+    def add_shared_gradient(
+        self,
+        U: Tensor,
+        V: Tensor,
+        rows: Tensor | None,
+        user_gradient: Tensor,
+        item_gradient: Tensor,
+        *,
+        shared: Rows,
+        weight: float = 1.0,
+        row_scale: float = 1.0,
+    ) -> float:
+        """See :meth:`Regularizer.add_shared_gradient`; a sum over rows: each rank has its own."""
+        places = (user_gradient, item_gradient)
+        value = self.add_gradient(U, V, rows, *places, weight=weight, row_scale=row_scale)
+        if shared.whole:
+            return value
+        of_items = float(V.square().sum())
+        return shared.ranks.total(value - of_items)[0] + of_items
+
 
 class DegreeDecay(Regularizer):
     """Weight decay of the rows that pairs touch, as LightGCN and other BPR models publish it.
@@ -242,7 +333,8 @@ class DegreeDecay(Regularizer):
 
         The attributes are no buffers: they follow from the data, and need not be saved.
         """
-        pairs = user_degrees.sum().double().clamp_min(1.0)
+        # By the items, who are all here where users are on several ranks.
+        pairs = item_degrees.sum().double().clamp_min(1.0)
         self.users = 512.0 * user_degrees.double() / pairs
         self.items = 512.0 * (item_degrees.double() / pairs + 1.0 / max(1, len(item_degrees)))
 
@@ -281,6 +373,26 @@ class DegreeDecay(Regularizer):
         value = row_scale * (mine @ u.square().sum(dim=1)) + items @ V.square().sum(dim=1)
         return float(value)
 
+    def add_shared_gradient(
+        self,
+        U: Tensor,
+        V: Tensor,
+        rows: Tensor | None,
+        user_gradient: Tensor,
+        item_gradient: Tensor,
+        *,
+        shared: Rows,
+        weight: float = 1.0,
+        row_scale: float = 1.0,
+    ) -> float:
+        """See :meth:`Regularizer.add_shared_gradient`; a sum over rows: each rank has its own."""
+        places = (user_gradient, item_gradient)
+        value = self.add_gradient(U, V, rows, *places, weight=weight, row_scale=row_scale)
+        if shared.whole:
+            return value
+        of_items = float(self._weights(U, V)[1] @ V.square().sum(dim=1))
+        return shared.ranks.total(value - of_items)[0] + of_items
+
 
 class MaxNorm(Regularizer):
     """||U||_{2->inf}^2 + ||V||_{2->inf}^2: the squared norms of the longest row of each factor.
@@ -307,6 +419,31 @@ class MaxNorm(Regularizer):
         with torch.no_grad():
             row = int(matrix.square().sum(dim=1).argmax())
         return matrix[row]
+
+    def add_shared_gradient(
+        self,
+        U: Tensor,
+        V: Tensor,
+        rows: Tensor | None,
+        user_gradient: Tensor,
+        item_gradient: Tensor,
+        *,
+        shared: Rows,
+        weight: float = 1.0,
+        row_scale: float = 1.0,
+    ) -> float:
+        """See :meth:`Regularizer.add_shared_gradient`; one row of each rank is compared."""
+        longest = shared.leaders(U.detach().square().sum(dim=1), 1)
+        here, mine = shared.own(longest)
+        # A row of everybody's, which is the longest of a matrix of one row: nobody sends the rest.
+        row = shared.fetch(U, longest)
+        to_row = torch.zeros_like(row)
+        value = self.add_gradient(row, V, None, to_row, item_gradient, weight=weight)
+        if len(here):
+            place = mine if rows is None else (rows == mine).nonzero()[:, 0]
+            add = to_row.expand(len(place), -1)
+            user_gradient.index_add_(0, place, add, alpha=row_scale)
+        return value
 
 
 @dataclass(frozen=True)
@@ -424,30 +561,50 @@ class TwoToInf(Regularizer):
         with torch.no_grad():
             matrix = LowRank(left.detach(), right.detach())
             if self.estimator_name == "exact":
-                return self._largest(matrix)
-            seed = (self.seed * 1_000_003 + int(self.calls)) % 2**63
-            found = self._estimate(matrix, self.budget, generator=seed)
-            if found.row is None:
-                raise InputError(f"estimator {self.estimator_name!r} returned no row: use another")
-            return torch.tensor([found.row], device=left.device)
+                return self._largest(matrix, Rows.of(len(left), Ranks()))
+            return self._estimated(matrix)
 
-    def _largest(self, matrix: LowRank) -> Tensor:
+    def _select(self, U: Tensor, V: Tensor, shared: Rows) -> Tensor:
+        """:meth:`select` by ``side``, where each of several ranks has some rows of U."""
+        if shared.whole:
+            return self.select(*((U, V) if self.side == "users" else (V, U)))
+        by_users = self.side == "users"
+        with torch.no_grad():
+            if self.estimator_name == "exact":
+                if by_users:
+                    return self._largest(LowRank(U, V), shared)
+                # Norms of rows of V U^T need no more of U than U^T U = L L^T: those of V L.
+                root = gram_root(shared.ranks.sum((U.mT @ U).double())).to(V.dtype)
+                return self._largest(LowRank(V, root.mT), Rows.of(len(V), Ranks()))
+            scores = _shared_scores(U, V, shared)
+            return self._estimated(scores if by_users else scores.H)
+
+    def _estimated(self, matrix: Matrix) -> Tensor:
+        seed = (self.seed * 1_000_003 + int(self.calls)) % 2**63
+        found = self._estimate(matrix, self.budget, generator=seed)
+        if found.row is None:
+            raise InputError(f"estimator {self.estimator_name!r} returned no row: use another")
+        return torch.tensor([found.row], device=matrix.device)
+
+    def _largest(self, matrix: LowRank, rows: Rows) -> Tensor:
+        """Numbers of the largest rows, of which those in ``rows`` are in the matrix."""
         pooled = self.training and self.refresh > 1
         acted = (int(self.calls) - 1) // self.every  # in training mode this call is counted
         if pooled and acted % self.refresh and len(self.leaders):
             # Few rows: their entries are cheaper than the Gram matrix of the other factor.
-            norms = matrix.rows(self.leaders).square().sum(dim=1)
+            leaders = rows.fetch(matrix.U, self.leaders) @ matrix.V.mT
+            norms = leaders.square().sum(dim=1)
             return self.leaders[norms.topk(min(self.top, len(norms))).indices]
-        scores = matrix.quick_scores()
+        # Where it is safe depends on the rows: ranks must do the same.
+        scores = matrix.quick_scores() if rows.whole else None
         if scores is None:
             scores = matrix.row_norms()
         if pooled:
-            pool = min(len(scores), max(_POOL, 4 * self.top))
-            self.leaders = scores.topk(pool).indices
+            self.leaders = rows.leaders(scores, min(rows.count, max(_POOL, 4 * self.top)))
             return self.leaders[: self.top]
-        if self.top == 1:
+        if self.top == 1 and rows.whole:
             return scores.argmax().reshape(1)
-        return scores.topk(min(self.top, len(scores))).indices
+        return rows.leaders(scores, min(self.top, rows.count))
 
     def _count(self) -> float:
         """The factor of this call, which is counted in training mode."""
@@ -469,36 +626,73 @@ class TwoToInf(Regularizer):
         row_scale: float = 1.0,
     ) -> float:
         """See :meth:`Regularizer.add_gradient`; in closed form, no gradient of U's size."""
+        return self.add_shared_gradient(
+            U, V, rows, user_gradient, item_gradient,
+            shared=Rows.of(len(U), Ranks()), weight=weight, row_scale=row_scale,
+        )  # fmt: skip
+
+    def add_shared_gradient(
+        self,
+        U: Tensor,
+        V: Tensor,
+        rows: Tensor | None,
+        user_gradient: Tensor,
+        item_gradient: Tensor,
+        *,
+        shared: Rows,
+        weight: float = 1.0,
+        row_scale: float = 1.0,
+    ) -> float:
+        """See :meth:`Regularizer.add_shared_gradient`.
+
+        Cost between ranks: the few rows that may be largest, or a matrix of dim x dim; with an
+        estimator, its products: a number a user and product.
+        """
         factor = self._count()
-        if factor == 0 or 0 in U.shape or 0 in V.shape:
+        if factor == 0 or shared.count == 0 or U.shape[1] == 0 or 0 in V.shape:
             return 0.0
+        chosen = self._select(U, V, shared)
+        scale = 2.0 * weight * factor / len(chosen)
         if self.side == "users":
-            chosen = self.select(U, V)
-            some = U[chosen]
+            some = shared.fetch(U, chosen)
             product = V @ some.T
-            scale = 2.0 * weight * factor / len(chosen)
             item_gradient.addmm_(product, some, alpha=scale)
+            here, mine = shared.own(chosen)
             if rows is None:
-                place, kept = chosen, torch.ones_like(chosen, dtype=torch.bool)
+                place, kept = mine, torch.ones_like(mine, dtype=torch.bool)
+            elif len(rows) == 0:
+                place, kept = mine, torch.zeros_like(mine, dtype=torch.bool)
             else:
-                place = torch.searchsorted(rows, chosen).clamp_(max=len(rows) - 1)
-                kept = rows[place] == chosen
+                place = torch.searchsorted(rows, mine).clamp_(max=len(rows) - 1)
+                kept = rows[place] == mine
             if bool(kept.any()):
-                to_rows = product.T[kept] @ V
+                to_rows = product.T[here[kept]] @ V
                 user_gradient.index_add_(0, place[kept], to_rows, alpha=scale * row_scale)
-        else:
-            chosen = self.select(V, U)
-            some = V[chosen]
-            product = U @ some.T
-            scale = 2.0 * weight * factor / len(chosen)
-            mine = product if rows is None else product[rows]
-            user_gradient.addmm_(mine, some, alpha=scale * row_scale)
-            item_gradient.index_add_(0, chosen, product.T @ U, alpha=scale)
-        return float(factor * product.square().sum() / len(chosen))
+            return float(factor * product.square().sum() / len(chosen))
+        some = V[chosen]
+        product = U @ some.T
+        own = product if rows is None else product[rows]
+        user_gradient.addmm_(own, some, alpha=scale * row_scale)
+        to_items = shared.ranks.sum(product.T @ U)
+        item_gradient.index_add_(0, chosen, to_items, alpha=scale)
+        square = shared.ranks.sum(product.square().sum())
+        return float(factor * square / len(chosen))
 
     def extra_repr(self) -> str:
         """What ``print`` shows."""
         return f"estimator={self.estimator_name}, top={self.top}, side={self.side}"
+
+
+def _shared_scores(U: Tensor, V: Tensor, shared: Rows) -> FunctionOperator:
+    """U V^T of all ranks, each of which has some rows of U: what goes in and out is the same."""
+    mine = slice(shared.start, shared.stop)
+    return FunctionOperator(
+        (shared.count, len(V)),
+        lambda X: shared.ranks.joined(U @ (V.mT @ X)),
+        lambda Y: V @ shared.ranks.sum(U.mT @ Y[mine]),
+        U.dtype,
+        U.device,
+    )
 
 
 def _resolve(estimator: str | Estimator) -> tuple[str, Estimator]:

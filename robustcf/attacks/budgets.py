@@ -106,16 +106,16 @@ class RowBudget(Budget):
 
     def measure(self, delta: Tensor) -> float:
         """The largest row norm."""
-        return float(_row_norms(delta).max()) if len(delta) else 0.0
+        return float(row_norms(delta).max()) if len(delta) else 0.0
 
     def project(self, delta: Tensor, epsilon: float) -> Tensor:
         """Shorten the rows that are too long."""
-        norms, most = _row_norms(delta), self._most(delta, epsilon)
+        norms, most = row_norms(delta), self._most(delta, epsilon)
         return delta * torch.where(norms > most, most / norms, 1.0).to(delta.dtype)[:, None]
 
     def scale(self, direction: Tensor, epsilon: float) -> Tensor:
         """Each row to the edge of its budget; rows next to nothing have no direction, and stay."""
-        ratios = self._most(direction, epsilon) / _row_norms(direction)
+        ratios = self._most(direction, epsilon) / row_norms(direction)
         ratios = torch.where(torch.isfinite(ratios), ratios, 0.0)
         return (direction.double() * ratios[:, None]).to(direction.dtype)
 
@@ -125,7 +125,7 @@ class RowBudget(Budget):
         strict = _strictly(self._most(factor, epsilon), factor.shape[1])
         rows = torch.arange(len(factor), device=factor.device)
         for attempt in range(_ATTEMPTS + 1):
-            norms = _row_norms(moved[rows].double() - factor[rows].double())
+            norms = row_norms(moved[rows].double() - factor[rows].double())
             rows, over = _rows_over(rows, norms, strict[rows])
             if len(rows) == 0:
                 break
@@ -142,7 +142,7 @@ class RowBudget(Budget):
 
     def unit(self, factor: Tensor) -> float:
         """The median row norm."""
-        return float(_row_norms(factor).median()) if len(factor) else 0.0
+        return float(row_norms(factor).median()) if len(factor) else 0.0
 
 
 class OwnRowBudget(RowBudget):
@@ -170,7 +170,7 @@ class OwnRowBudget(RowBudget):
 
     def of(self, factor: Tensor) -> OwnRowBudget:
         """The budget for this factor."""
-        lengths = _row_norms(factor)
+        lengths = row_norms(factor)
         return OwnRowBudget(torch.where(lengths < LEAST, 0.0, lengths))
 
     def _own(self, rows: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ class OwnRowBudget(RowBudget):
 
     def measure(self, delta: Tensor) -> float:
         """The largest row norm, each in lengths of its row; infinite where a zero row moved."""
-        norms, lengths = _row_norms(delta), self._own(delta)
+        norms, lengths = row_norms(delta), self._own(delta)
         shares = torch.where(norms == 0, 0.0, norms / lengths)
         return float(shares.max()) if len(shares) else 0.0
 
@@ -279,7 +279,7 @@ def unevenness(factor: Tensor) -> float | None:
         >>> unevenness(torch.tensor([[1.0], [1.0], [7.0]]))
         4.123105625617661
     """
-    norms = _row_norms(factor)
+    norms = row_norms(factor)
     middle = float(norms.median()) if len(norms) else 0.0
     return float(norms.square().mean().sqrt()) / middle if middle > 0 else None
 
@@ -328,7 +328,7 @@ def _rows_over(rows: Tensor, norms: Tensor, most: Tensor) -> tuple[Tensor, Tenso
 
 
 def _longest(factor: Tensor) -> float:
-    return float(_row_norms(factor).max()) if len(factor) else 0.0
+    return float(row_norms(factor).max()) if len(factor) else 0.0
 
 
 def _times(direction: Tensor, ratio: float) -> Tensor:
@@ -349,7 +349,8 @@ def _power_of_two(matrix: Tensor) -> float:
     return 2.0 ** max(-1020, math.frexp(largest)[1] - 1)
 
 
-def _row_norms(matrix: Tensor) -> Tensor:
+def row_norms(matrix: Tensor) -> Tensor:
+    """Lengths of the rows in float64, of whatever size."""
     unit = _power_of_two(matrix)
     norms: Tensor = torch.linalg.vector_norm(matrix.double() / unit, dim=1) * unit
     return norms

@@ -19,6 +19,7 @@ from robustcf.certificates.radius import Budgets, Radius
 from robustcf.data.interactions import Interactions
 from robustcf.factors import Factors
 from robustcf.metrics.topk import BLOCK_BYTES
+from robustcf.support.ranks import current
 
 # Where rounding may have changed a squared distance by a millionth, it is computed again.
 _CLOSE = 1e6
@@ -75,8 +76,11 @@ def smallest_radii(
     search = _Search(factors, budgets, radius, count, cap, fixed)
     size = max(1, BLOCK_BYTES // (8 * max(1, factors.n_items)))
     found = np.zeros((len(own.rows), count))
+    # Ranks share whole blocks: other blocks would round differently.
+    starts, team = range(0, len(users), size), current()
+    mine = starts[team.share(len(starts))]
     with torch.no_grad():
-        for start in range(0, len(users), size):
+        for start in mine:
             block = users[start : start + size]
             begin, end = np.searchsorted(own.rows, (start, start + size))
             if begin < end:
@@ -86,7 +90,11 @@ def smallest_radii(
                     torch.from_numpy(own.items[begin:end]),
                     seen,
                 )
-    return found
+    if team.size == 1:
+        return found
+    edges = (mine[0], mine[-1] + size) if mine else (0, 0)
+    begin, end = np.searchsorted(own.rows, edges)
+    return team.joined_array(found[begin:end])
 
 
 class _Search:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -19,6 +18,7 @@ from robustcf.cli.common import (
     reports,
     say,
     say_capped,
+    shows_progress,
     side_option,
     table,
     unit_options,
@@ -163,7 +163,7 @@ def attack(
     say_capped(cutoffs, target.factors.n_items)
     if spec is None:
         return _quantization(trained, target, cutoffs)
-    bar = sys.stderr.isatty()
+    bar = shows_progress()
     result = measure(target, spec, threat, epsilons or None, cutoffs, progress=bar)
     alone = None
     if personal:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import SEED, ListCommand, Report, out_option, reports, table
+from robustcf.cli.common import (
+    SEED,
+    ListCommand,
+    Report,
+    out_option,
+    reports,
+    shows_progress,
+    table,
+)
 from robustcf.cli.sources import (
     Runs,
     interactions_option,
@@ -21,6 +28,7 @@ from robustcf.cli.sources import (
     source_options,
 )
 from robustcf.errors import InputError
+from robustcf.support.ranks import job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,9 +109,10 @@ def audit(
             source=subject.words,
             seed=seed,
             step=step,
-            progress=sys.stderr.isatty(),
+            progress=shows_progress(),
         )
-    page = None if out is None else str(write_page(found, out))
+    # Its pictures are files for a moment: nothing that other ranks could share.
+    page = None if out is None or not job().first else str(write_page(found, out))
     text = _text(found) + (f"\npage: {page}" if page else "")
     failed = "; ".join(_reasons(found, fail_on, floors))
     return Report({**found.as_dict(), "page": page, "failed": failed or None}, text, failed)
@@ -201,7 +210,7 @@ def _steps(total: int) -> Iterator[Callable[[str], None]]:
     """A bar over checks on a terminal."""
     from tqdm import tqdm
 
-    with tqdm(total=total, disable=not sys.stderr.isatty(), leave=False, unit="check") as bar:
+    with tqdm(total=total, disable=not shows_progress(), leave=False, unit="check") as bar:
 
         def step(title: str) -> None:
             bar.set_description(title)

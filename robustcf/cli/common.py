@@ -21,17 +21,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from robustcf.errors import InputError, Interrupted, WriteError
+from robustcf.support.ranks import job
 from robustcf.support.reading import parse_json
 from robustcf.support.tables import Table, meant
 
 if TYPE_CHECKING:
     from robustcf.data import Split
+    from robustcf.factors import Factors
     from robustcf.runs import RunDir
     from robustcf.runs.vote import VoteRun
 
 # Unicode's categories of control, format, surrogate and other characters that nobody sees.
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 Command = TypeVar("Command", bound=Callable[..., Any])
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,34 @@ class Stopped(Exception):
 
 
 def say(line: str) -> None:
-    """A line on stderr; where it cannot be written, nobody reads it, and work goes on."""
+    """A line on stderr; where it cannot be written, nobody reads it, and work goes on.
+
+    Of several ranks the first one speaks.
+    """
+    if job().first:
+        speak(line)
+
+
+def speak(line: str) -> None:
+    """:func:`say`, whatever the rank."""
     with suppress(OSError):
         click.echo(harmless(line), err=True)
+
+
+def shows_progress() -> bool:
+    """Whether somebody watches: a terminal, and the rank that speaks."""
+    return sys.stderr.isatty() and job().first
+
+
+def in_turn(read: Callable[[], Read]) -> Read:
+    """What a function returns, called by the first rank and then by the others.
+
+    For what is fetched and cached on the way: the others find it.
+    """
+    team = job()
+    found = read() if team.first else None
+    team.text_from_first("there")
+    return read() if found is None else found
 
 
 def harmless(text: str) -> str:
@@ -94,6 +122,8 @@ def reports(function: Callable[..., Report | None]) -> Callable[..., None]:
             raise Stopped(
                 "interrupted, what was finished before is kept: start it again"
             ) from error
+        if report is not None and not job().first:
+            return
         if report is not None:
             _print(to_json(report.data) if as_json else report.text)
             if report.failed:
@@ -410,13 +440,43 @@ class OpenedRun:
 
         if not holds_vote(self.path):
             return self.trained(allow_code=allow_code)
+        check_one_process()
         run = VoteRun(self.path, allow_unfinished=self.allow_unfinished)
         run.check_finished()
         return run
 
     def split(self, run: RunDir | VoteRun) -> Split:
-        """Its data."""
-        return run.split(**self.places)
+        """Its data; ranks make sure that they have the same, and the same run."""
+        from robustcf.runs import RunDir
+
+        split = in_turn(lambda: run.split(**self.places))
+        check_same(split, run.factors() if isinstance(run, RunDir) else None)
+        return split
+
+
+def check_one_process() -> None:
+    """Raise where several ranks are to deal with a recommender by vote."""
+    if job().size > 1:
+        raise InputError(
+            "a recommender by vote has nothing to share among processes: run the command without "
+            "torchrun"
+        )
+
+
+def check_same(split: Split, factors: Factors | None = None, config: str = "") -> None:
+    """Raise unless all ranks have the same data, embeddings and settings, by their fingerprints."""
+    team = job()
+    if team.size == 1:
+        return
+    import hashlib
+
+    import torch
+
+    team.agree("the data", split.fingerprint)
+    team.agree("the configuration", config)
+    for name, part in zip(("users", "items"), factors or (), strict=False):
+        bits = part.contiguous().view(torch.uint8).numpy()
+        team.agree(f"the embeddings of the {name}", hashlib.sha256(bits.tobytes()).hexdigest())
 
 
 unfinished_option = click.option(

@@ -10,9 +10,11 @@ import errno
 import os
 import signal
 import sys
+import time
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 import click
@@ -21,7 +23,7 @@ from robustcf import __version__
 from robustcf.cli.attack import attack
 from robustcf.cli.audit import audit, report
 from robustcf.cli.certify import certify
-from robustcf.cli.common import Stopped, say, to_json
+from robustcf.cli.common import Stopped, say, speak, to_json
 from robustcf.cli.compare import compare
 from robustcf.cli.datasets import datasets
 from robustcf.cli.detect import detect
@@ -35,7 +37,8 @@ from robustcf.cli.sweep import sweep
 from robustcf.cli.train import train
 from robustcf.cli.tune import tune
 from robustcf.cli.vision import vision
-from robustcf.errors import RobustcfError
+from robustcf.errors import RanksError, RobustcfError
+from robustcf.support.ranks import job, joined, launched
 
 _CODES = """Exit codes: 0 done; 1 failed, with the reason in one line; 2 wrong usage; 130 stopped
 by Ctrl-C; 143 stopped by SIGTERM."""
@@ -79,6 +82,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(_flushed(code))
 
 
+#: Commands whose work several processes can share.
+SHARED = ("train", "evaluate", "attack", "certify", "audit")
+# Seconds that a rank waits for the first one to say what went wrong.
+_HEARD = 2.0
+# Exit codes from here on tell a signal.
+_STOPPED = 128
+
 # Signals that asked to stop, other than Ctrl-C.
 _signals: list[int] = []
 
@@ -112,13 +122,19 @@ def _discard(stream: TextIO) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run a command line; returns the exit code instead of exiting."""
     try:
-        # Outside standalone mode click hands back the code of --help and --version as a value.
-        code = cli.main(list(arguments), prog_name="robustcf", standalone_mode=False)
-        return code if isinstance(code, int) else 0
+        with _together(arguments):
+            # Outside standalone mode click hands back the code of --help and --version as a value.
+            code = cli.main(list(arguments), prog_name="robustcf", standalone_mode=False)
+            return code if isinstance(code, int) else 0
     except Stopped as error:
         return _fail(arguments, str(error), _stop_code())
     except (click.exceptions.Abort, KeyboardInterrupt):
         return _fail(arguments, "interrupted", _stop_code())
+    except RanksError as error:
+        # The first rank knows best what is kept: if it is still there, it speaks.
+        with suppress(KeyboardInterrupt):
+            time.sleep(0.0 if job().first else _HEARD)
+        return _fail(arguments, str(error), 1)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()  # the help, as it is laid out
         return error.exit_code
@@ -146,15 +162,51 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(arguments, reason + hint, 1)
 
 
+@contextmanager
+def _together(arguments: Sequence[str]) -> Iterator[None]:
+    """The processes that torchrun started as one, for the commands that share their work."""
+    if launched() == 1 or "--help" in arguments or "-h" in arguments:
+        yield
+        return
+    name = next((word for word in arguments if not word.startswith("-")), "")
+    if name not in SHARED:
+        raise click.UsageError(
+            f"'robustcf {name}' runs in one process: start it without torchrun, which is for "
+            f"{', '.join(SHARED)}"
+        )
+    with joined() as team:
+        if not team.first:
+            warnings.simplefilter("ignore")  # the first rank has the same to say
+        try:
+            yield
+        except RanksError:
+            raise
+        except BaseException as error:
+            # Before the others find this rank gone: the reason is here, not there.
+            _speaks(_STOPPED if isinstance(error, Stopped | KeyboardInterrupt) else 1)
+            raise
+
+
 def _fail(arguments: Sequence[str], reason: str, code: int) -> int:
     line = " ".join(reason.split())
+    if not _speaks(code):
+        return code
     if "--debug" in arguments and code == 1:
         traceback.print_exc()
-    say(f"robustcf: {line}")
+    speak(f"robustcf: {line}")
     if "--json" in arguments:
         with suppress(OSError):
             click.echo(to_json({"error": line}))
     return code
+
+
+def _speaks(code: int) -> bool:
+    """Whether this process is the one of its job that says what went wrong."""
+    team = job()
+    if team.size == 1 and launched() > 1:  # they have not found each other
+        return os.environ.get("RANK") == "0"
+    # Who was stopped tells what is kept, which is the first rank's to know.
+    return team.speaks() if team.first or code < _STOPPED else False
 
 
 def _stop_code() -> int:

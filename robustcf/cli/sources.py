@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import PLACE_OPTIONS, OpenedRun, unfinished_option
+from robustcf.cli.common import PLACE_OPTIONS, OpenedRun, check_same, unfinished_option
 from robustcf.errors import DownloadError, InputError
 
 if TYPE_CHECKING:
@@ -197,6 +197,7 @@ def open_source(
         found.require()
     caveats = () if found.good else (f"Taken by force although {found.reason}.",)
     users, items = imported.factors
+    check_same(split, imported.factors)
     fit_on = fit_on_of(split, how["with_valid"])
     part: Part | None = None
     if to_choose and held_out is None:  # never by the pairs that will be reported on

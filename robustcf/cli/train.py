@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,23 +12,30 @@ from robustcf.cli.common import (
     SEED,
     NameOf,
     Report,
+    check_one_process,
+    check_same,
     code_option,
     data_options,
     free_folder,
+    in_turn,
     load_arguments,
     out_option,
     parse_settings,
     reports,
     say,
     say_replaced,
+    shows_progress,
 )
 from robustcf.cli.train_vote import metric_lines, report_vote, train_vote
+from robustcf.errors import InputError
 from robustcf.support.naming import counted
+from robustcf.support.ranks import job, restarts
 from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
 
 if TYPE_CHECKING:
     from robustcf.data import Split
     from robustcf.runs import RunDir
+    from robustcf.runs.config import RunConfig
 
 BASELINE = "\n      (a baseline without training: nothing that was trained did better on valid)"
 
@@ -101,6 +107,11 @@ BASELINE = "\n      (a baseline without training: nothing that was trained did b
     help="rows: blocks of users against all items; pairs: sampled interactions.",
 )
 @click.option(
+    "--precision",
+    type=click.Choice(["float32", "bfloat16"]),
+    help="Products of a block of users with the catalogue, for bce and softmax (default float32).",
+)
+@click.option(
     "--init",
     type=click.Choice(["spectral", "smooth", "normal"]),
     help="Initialization: spectral (truncated SVD), smooth (low-pass filter on the graph), normal "
@@ -147,6 +158,8 @@ def train(
     Settings come from the preset of the data set, model and regularizer. A tuned one's number of
     epochs was chosen on validation data; once you change a setting, the number is chosen again.
     For data that has no tuned preset, model and settings are searched for on validation data.
+
+    Started by torchrun, processes train together: each has a part of the users.
     """
     if resume is not None:
         return _resume(resume, dataset, data, allow_code)
@@ -176,12 +189,13 @@ def train(
         say(f"the robust preset is not tuned for {name}: {chosen.name} is used")
     if minutes is not None and not chosen.searches:
         raise click.UsageError("--minutes is for --preset auto, which searches")
+    _check_ranks(out, searches=chosen.searches)
     config = adapted(chosen.config, changes).replace(seed=seed)
     device_of(device)
     dataset, options = load_arguments(dataset, data, split_seed)
     # Every core, unless told otherwise: torch counts hyper-threads out.
     set_threads(threads)
-    split = load(dataset, **options)
+    split = in_turn(lambda: load(dataset, **options))
     run_config = RunConfig(
         dataset,
         options,
@@ -193,9 +207,42 @@ def train(
     )
     label = "-".join(chosen.name.split(".")[1:]).replace(":", ".") or chosen.name
     folder = Path(out) if out else free_folder(f"{Path(name).stem}-{label}-seed{seed}")
+    check_same(split, config=run_config.to_json())
+    if not job().first:
+        return _assist(run_config, split)
+    if restarts()[0] and folder.exists():
+        run = RunDir(folder, allow_code=True)
+        if run.config.to_json() != run_config.to_json():
+            raise InputError(
+                f"{folder} holds another run than the one that was started again: choose another "
+                "--out"
+            )
+        return _report(run) if run.settle() else _execute(run, split)
     run = RunDir.create(folder, run_config, split)
     say_replaced(run)
     return _execute(run, split)
+
+
+def _check_ranks(out: str | None, *, searches: bool) -> None:
+    """Raise for what several ranks, or a launcher that starts again, cannot do."""
+    if searches and job().size > 1:
+        raise InputError(
+            "settings are searched for in one process: 'robustcf tune' writes them into a file, "
+            "which several train with by --preset FILE"
+        )
+    if out is None and restarts()[1]:
+        raise InputError(
+            "a training that may be started again (--max-restarts) must know its folder: give "
+            "--out DIR"
+        )
+
+
+def _assist(config: RunConfig, split: Split) -> Report:
+    """What the ranks do that do not write."""
+    from robustcf.runs.run import assist
+
+    assist(config, split)
+    return Report({}, "")
 
 
 def _resume(folder: str, dataset: str | None, data: Mapping[str, Any], allow_code: bool) -> Report:
@@ -204,20 +251,29 @@ def _resume(folder: str, dataset: str | None, data: Mapping[str, Any], allow_cod
     from robustcf.runs.vote import VoteRun
     from robustcf.support.runtime import set_threads
 
+    team = job()
     run = open_recommender(folder, allow_code=allow_code)
-    if run.settle():
-        return report_vote(run) if isinstance(run, VoteRun) else _report(run)
+    if isinstance(run, VoteRun):
+        check_one_process()
+    # One rank looks: it removes what a kill left.
+    done = team.first and run.settle()
+    if team.text_from_first("done" if done else ""):
+        if isinstance(run, VoteRun):
+            return report_vote(run)
+        return _report(run) if team.first else Report({}, "")
     set_threads(run.config.threads)
     places = {key: data[key] for key in ("data_dir", "valid_file", "test_file")}
-    split = run.split(dataset=dataset, download=bool(data["download"]), **places)
+    split = in_turn(lambda: run.split(dataset=dataset, download=bool(data["download"]), **places))
     if isinstance(run, VoteRun):
         run.execute(split)
         return report_vote(run)
-    return _execute(run, split)
+    _check_ranks(folder, searches=run.config.search is not None)
+    check_same(split, config=run.config.to_json())
+    return _execute(run, split) if team.first else _assist(run.config, split)
 
 
 def _execute(run: RunDir, split: Split) -> Report:
-    if run.execute(split, progress=sys.stderr.isatty(), report=say).interrupted:
+    if run.execute(split, progress=shows_progress(), report=say).interrupted:
         raise run.interrupted()
     return _report(run)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from robustcf.cli.common import Report, free_folder, say_replaced
+from robustcf.cli.common import Report, check_one_process, free_folder, say_replaced
 
 if TYPE_CHECKING:
     from robustcf.runs.vote import VoteRun
@@ -28,6 +28,7 @@ def train_vote(
     from robustcf.support.runtime import set_threads
     from robustcf.voting import VoteConfig
 
+    check_one_process()
     check_known(VoteConfig, settings)
     config = VoteConfig(**settings)
     used = set_threads(threads)

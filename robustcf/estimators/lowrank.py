@@ -75,7 +75,7 @@ class LowRank(Matrix):
         """
         with torch.no_grad():
             u_scale, v_scale = norm_scale(self.U), norm_scale(self.V)
-            root = gram_root(self.V, v_scale)
+            root = gram_root_of(self.V, v_scale)
             parts = [
                 row_norms((block / u_scale).to(root.dtype) @ root)
                 for block in blocks(self.U, _BLOCK)
@@ -103,13 +103,18 @@ class LowRank(Matrix):
         return scores
 
 
-def gram_root(V: Tensor, scale: float) -> Tensor:
-    """L with L L^H = V^T conj(V) / scale^2, by an eigendecomposition (V may be rank deficient)."""
+def gram_root_of(V: Tensor, scale: float) -> Tensor:
+    """L with L L^H = V^T conj(V) / scale^2."""
     wide = torch.complex128 if V.is_complex() else torch.float64
     gram = torch.zeros(V.shape[1], V.shape[1], dtype=wide, device=V.device)
     for block in blocks(V, _BLOCK):
         scaled = (block / scale).to(wide)
         gram += scaled.mT @ scaled.conj()
+    return gram_root(gram)
+
+
+def gram_root(gram: Tensor) -> Tensor:
+    """L with L L^H = G for a Gram matrix G, by an eigendecomposition (it may be rank deficient)."""
     if not bool(torch.isfinite(gram).all()):
         return gram  # a NaN or infinite factor: let the norms show it
     values, vectors = torch.linalg.eigh(gram)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,12 +12,14 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from robustcf.data.interactions import Interactions
+from robustcf.data.shards import SplitShard
 from robustcf.data.split import EvaluationProtocol, Split
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics import ranking
 from robustcf.metrics.topk import TopItems, top_items
 from robustcf.support.checks import check_choice, check_cutoffs
+from robustcf.support.ranks import Ranks, alone
 
 Part = Literal["train", "valid", "test"]
 PARTS: tuple[str, ...] = ("train", "valid", "test")
@@ -159,7 +162,7 @@ class MetricReport:
 
 def evaluate(
     factors: Factors,
-    split: Split,
+    split: Split | SplitShard,
     ks: Sequence[int] = (10, 20),
     *,
     part: Part = "test",
@@ -172,11 +175,13 @@ def evaluate(
     Population: users with at least one pair in ``part``; the others are left out and counted. Where
     the split's protocol names a number of users, a seeded sample of so many of them.
     Denominators are those of :mod:`robustcf.metrics.ranking`. Ties go to the lower item id.
-    The result is the same, to the bit, for every block size and number of threads.
+    The result is the same, to the bit, for every block size and number of threads, and of ranks:
+    those share the users among them, or each has the factors of its own (a ``SplitShard``).
 
     Args:
         factors: embeddings with the ids of the split.
-        split: the data.
+        split: the data; where each of several ranks has the factors of its own users, those of
+            these users. All ranks then call this, and have the same report of all users.
         ks: cutoffs. One beyond the catalogue counts all items, and the protocol says so; the metric
             is named as it was asked for, and precision is divided by it.
         part: ``test``; ``valid`` to choose by; ``train`` where there is nothing else, for what a
@@ -205,14 +210,16 @@ def evaluate(
     check_same_data(factors, split)
 
     def rank(users: npt.NDArray[np.int64], k: int, seen: Interactions | None) -> TopItems:
-        return top_items(factors, users, k, seen, block_users=block_users)
+        # Of a shard, other ranks have the factors of other users.
+        with alone() if isinstance(split, SplitShard) else nullcontext():
+            return top_items(factors, users, k, seen, block_users=block_users)
 
     return evaluate_rankings(rank, split, ks, part=part, mask=mask, progress=progress)
 
 
 def evaluate_rankings(
     rank: Callable[[npt.NDArray[np.int64], int, Interactions | None], TopItems],
-    split: Split,
+    split: Split | SplitShard,
     ks: Sequence[int] = (10, 20),
     *,
     part: Part = "test",
@@ -251,16 +258,22 @@ def evaluate_rankings(
         blocks = user_blocks(users, places, min(_LONGEST_RANKINGS, step * places))
     bar: tqdm[Any]
     with tqdm(total=len(users), desc="evaluate", unit="user", disable=not progress) as bar:
-        for block in blocks:
+        # At least one block, of nobody perhaps: it has the names of the metrics.
+        for block in blocks or [users]:
             top = rank(block, cutoffs[-1], judged.seen)
             parts.append(per_user_metrics(hits_of(top, relevant, block), relevant, block, cutoffs))
             for k, found in shown.items():
                 found |= ranking.shown_items(top, split.n_items, k)
             bar.update(len(block))
     per_user = {name: np.concatenate([values[name] for values in parts]) for name in parts[0]}
+    if isinstance(split, SplitShard):
+        ranks = split.rows.ranks
+        per_user = {name: ranks.joined_array(values) for name, values in per_user.items()}
+        users = ranks.joined_array(users + split.rows.start)
+        shown = {k: _of_any(found, ranks) for k, found in shown.items()}
     values = {name: float(value.mean()) for name, value in per_user.items()}
     values |= {f"coverage@{k}": float(found.sum() / len(found)) for k, found in shown.items()}
-    return MetricReport(values, per_user, users, judged.protocol(cutoffs))
+    return MetricReport(values, per_user, users, judged.protocol(cutoffs, len(users)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,16 +281,16 @@ class Judged:
     """Whose rankings count, by which pairs, and what may not be shown to them.
 
     Args:
-        split: the data.
+        split: the data; of a rank, those of its own users.
         part: the pairs that count.
         masked: the parts whose pairs may not be shown.
         users: those with a pair that counts, or a sample of them, ascending.
-        n_known: how many users have a pair that counts.
+        n_known: how many users have a pair that counts, on all ranks.
         relevant: the pairs that count.
         seen: the pairs that may not be shown, or None.
     """
 
-    split: Split
+    split: Split | SplitShard
     part: str
     masked: tuple[str, ...]
     users: npt.NDArray[np.int64]
@@ -285,25 +298,25 @@ class Judged:
     relevant: Interactions
     seen: Interactions | None
 
-    def protocol(self, cutoffs: Sequence[int]) -> Protocol:
-        """What stands behind numbers at these cutoffs."""
-        split = self.split
-        how = split.protocol or EvaluationProtocol()
-        sampled = len(self.users) < self.n_known
+    def protocol(self, cutoffs: Sequence[int], n_judged: int) -> Protocol:
+        """What stands behind numbers of so many users, of all ranks, at these cutoffs."""
+        whole = _whole(self.split)
+        how = whole.protocol or EvaluationProtocol()
+        sampled = n_judged < self.n_known
         return Protocol(
-            split.name,
+            whole.name,
             self.part,
             self.masked,
-            len(self.users),
-            split.n_users - self.n_known,
-            split.n_items,
-            tuple(k for k in cutoffs if k > split.n_items),
+            n_judged,
+            whole.n_users - self.n_known,
+            whole.n_items,
+            tuple(k for k in cutoffs if k > whole.n_items),
             sampled_from=self.n_known if sampled else None,
             sample_seed=how.seed if sampled else 0,
         )
 
 
-def judged_users(split: Split, part: str, mask: Sequence[str] | None = None) -> Judged:
+def judged_users(split: Split | SplitShard, part: str, mask: Sequence[str] | None = None) -> Judged:
     """Who is evaluated on a part of a split, and what is masked; None for the split's protocol.
 
     Raises:
@@ -317,13 +330,30 @@ def judged_users(split: Split, part: str, mask: Sequence[str] | None = None) -> 
     check_choice("part", part, PARTS)
     masked = split.masked(part) if mask is None else tuple(mask)
     relevant: Interactions = getattr(split, part)
-    judged = np.flatnonzero(relevant.user_degrees).astype(np.int64)
-    if len(judged) == 0:
+    whole = _whole(split)
+    if len(getattr(whole, part)) == 0:
         raise InputError(f"{split.name} has no {part} pairs: there is nothing to evaluate on")
-    how = split.protocol or EvaluationProtocol()
-    users = how.sample(judged, split.n_users)
+    how = whole.protocol or EvaluationProtocol()
+    known = np.flatnonzero(relevant.user_degrees).astype(np.int64)
+    if isinstance(split, SplitShard):
+        # A sample is drawn from the users of all ranks, by their ids in the whole.
+        known = split.rows.ranks.joined_array(known + split.rows.start)
+    users = how.sample(known, whole.n_users)
+    if isinstance(split, SplitShard):
+        start, stop = split.rows.start, split.rows.stop
+        users = users[(users >= start) & (users < stop)] - start
     seen = masked_pairs(split, part, masked)
-    return Judged(split, part, masked, users, len(judged), relevant, seen)
+    return Judged(split, part, masked, users, len(known), relevant, seen)
+
+
+def _whole(split: Split | SplitShard) -> Split:
+    return split.whole if isinstance(split, SplitShard) else split
+
+
+def _of_any(found: npt.NDArray[np.bool_], ranks: Ranks) -> npt.NDArray[np.bool_]:
+    """What is true on any of the ranks."""
+    rows = ranks.joined_array(found[None, :].astype(np.uint8))
+    return np.asarray(rows.any(axis=0), dtype=bool)
 
 
 def user_blocks(
@@ -378,7 +408,7 @@ def hits_of(
     return found
 
 
-def check_same_data(factors: Factors, split: Split) -> None:
+def check_same_data(factors: Factors, split: Split | SplitShard) -> None:
     """Raise unless factors have the sizes of a split: before an attack, not after it."""
     if (factors.n_users, factors.n_items) != (split.n_users, split.n_items):
         swapped = (factors.n_items, factors.n_users) == (split.n_users, split.n_items)
@@ -389,7 +419,9 @@ def check_same_data(factors: Factors, split: Split) -> None:
         )
 
 
-def masked_pairs(split: Split, part: str, masked: tuple[str, ...]) -> Interactions | None:
+def masked_pairs(
+    split: Split | SplitShard, part: str, masked: tuple[str, ...]
+) -> Interactions | None:
     """The pairs of these parts, which are not candidates when evaluating on ``part``.
 
     Example:

@@ -21,6 +21,7 @@ from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.support.checks import check_cutoff, check_integer
+from robustcf.support.ranks import current
 
 # Bulk scores of one block: large enough for a fast matrix product, small enough for the cache.
 BLOCK_BYTES = 16 * 2**20
@@ -45,7 +46,7 @@ def top_items(
     """The k best items of each user, best first, those already seen left out.
 
     Ranked by the float64 value of ``U[u] @ V[i]``, equal scores by lower item id. The result
-    does not depend on ``block_users``, threads or hardware.
+    does not depend on ``block_users``, threads, ranks or hardware.
 
     Args:
         factors: embeddings; half precision is widened to float32 first.
@@ -75,16 +76,19 @@ def top_items(
     if block_users is not None:
         check_integer("block_users", block_users)
     factors.check_finite()
+    # The ranking of a user does not depend on who is ranked along: ranks share the users.
+    team = current()
+    ids = ids[team.share(len(ids))]
     top = np.full((len(ids), k), -1, dtype=np.int64)
     if factors.n_items == 0 or len(ids) == 0:
-        return top
+        return team.joined_array(top)
     with torch.no_grad():
         ranker = _Ranker(factors, k)
         size = block_users or max(1, BLOCK_BYTES // (ranker.width * ranker.V.element_size()))
         for start in range(0, len(ids), size):
             block = ids[start : start + size]
             top[start : start + size] = ranker.rank(block, seen)
-    return top
+    return team.joined_array(top)
 
 
 def _user_ids(users: npt.ArrayLike, n_users: int) -> npt.NDArray[np.int64]:

@@ -11,12 +11,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from robustcf.data.shards import Shard
 from robustcf.models.base import Model, ModelConfig
 from robustcf.models.spectral import spectral_factors
 from robustcf.objectives.kernels import SparseRows, sparse_scores
 from robustcf.objectives.leverage import check_max_share, item_weights
 from robustcf.support.checks import check_number
 from robustcf.support.randomness import stream
+from robustcf.support.ranks import Ranks
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -88,38 +90,45 @@ class ALS(Model[ALSConfig]):
         U, V = (
             torch.from_numpy(np.ascontiguousarray(part[:, : config.dim]))
             for part in spectral_factors(
-                train, config.dim + 1, stream(self.seed, "init"), base_logit=0.0
+                self.shard, config.dim + 1, stream(self.seed, "init"), base_logit=0.0
             )
         )
         R = train.csr().astype(np.float32)
-        weights = item_weights(train.item_degrees, config.max_share)
+        weights = item_weights(self.shard.item_degrees, config.max_share)
         if weights is not None:
             R.data = weights[R.indices].astype(np.float32)
         back = R.T.tocsr()
         for _ in range(config.sweeps):
-            V = _solve(back, V, U, config)
+            V = _solve(back, V, U, config, self.shard)
             U = _solve(R, U, V, config)
         return U.to(self.device, self.dtype), V.to(self.device, self.dtype)
 
 
-def _solve(R: csr_matrix, X: Tensor, Y: Tensor, config: ALSConfig) -> Tensor:
-    """Rows X that fit R, the other side Y held fixed, from X on."""
-    gram = config.unobserved * (Y.T @ Y)
-    degrees = np.diff(R.indptr)
-    mass = np.asarray(R.sum(axis=1, dtype=np.float64)).ravel()
-    ridge = torch.from_numpy(mass + config.unobserved * R.shape[1]).to(Y.dtype) * config.ridge
-    rows = torch.from_numpy(np.repeat(np.arange(R.shape[0]), degrees))
+def _solve(
+    R: csr_matrix, X: Tensor, Y: Tensor, config: ALSConfig, shard: Shard | None = None
+) -> Tensor:
+    """Rows X that fit R, the other side Y held fixed, from X on.
+
+    With a shard, X are all items and Y the users of one rank: what users say is added up.
+    """
+    ranks = Ranks() if shard is None else shard.ranks
+    gram = config.unobserved * ranks.sum(Y.T @ Y)
+    others = R.shape[1] if shard is None else shard.rows.count
+    mass = ranks.sum(torch.from_numpy(np.array(R.sum(axis=1, dtype=np.float64)).ravel()))
+    ridge = (mass + config.unobserved * others).to(Y.dtype) * config.ridge
+    rows = torch.from_numpy(np.repeat(np.arange(R.shape[0]), np.diff(R.indptr)))
     columns = torch.from_numpy(R.indices.astype(np.int64))
 
     def product(weights: npt.NDArray[np.float32]) -> Tensor:
         """S Y for the sparse matrix S with these entries at the pairs."""
         from scipy.sparse import csr_matrix
 
-        return torch.from_numpy(csr_matrix((weights, R.indices, R.indptr), R.shape) @ Y.numpy())
+        found = csr_matrix((weights, R.indices, R.indptr), R.shape) @ Y.numpy()
+        return ranks.sum(torch.from_numpy(found))
 
     def applied(P: Tensor) -> Tensor:
-        own = sparse_scores(P, Y, SparseRows(rows, columns, columns))
-        return P @ gram + product(own.numpy() * R.data) + ridge[:, None] * P
+        scores = sparse_scores(P, Y, SparseRows(rows, columns, columns))
+        return P @ gram + product(scores.numpy() * R.data) + ridge[:, None] * P
 
     X = X.clone()
     residual = product(R.data) - applied(X)

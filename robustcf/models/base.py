@@ -20,13 +20,17 @@ import torch
 from torch import Tensor
 
 from robustcf.data.interactions import Interactions
+from robustcf.data.shards import Shard
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.models.spectral import spectral_factors
 from robustcf.objectives.base import Gradient, Objective
 from robustcf.support.checks import check_choice, check_known, check_number, check_numbers
 from robustcf.support.randomness import stream
+from robustcf.support.ranks import alone
 
+# Rows of the normal start that are drawn at a time.
+_DRAWN_ROWS = 2**16
 INITS: tuple[str, ...] = ("spectral", "smooth", "normal")
 
 
@@ -64,6 +68,7 @@ class Model(ABC, Generic[ConfigT]):
         seed: of the initialization.
         device: where the tensors live.
         dtype: of the tensors.
+        shard: where the pairs are those of one rank's users, what to know of all pairs.
         **settings: single settings instead of a config.
     """
 
@@ -92,11 +97,14 @@ class Model(ABC, Generic[ConfigT]):
         seed: int = 0,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        shard: Shard | None = None,
         **settings: Any,
     ) -> None:
         """Build the parameters; nothing is learnt yet."""
         _check_gradients(type(self))
-        if len(train) == 0:
+        with alone():
+            self.shard = Shard.of(train) if shard is None else shard
+        if self.shard.n_pairs == 0:
             raise InputError("train has no pairs: there is nothing to learn from")
         if config is not None and settings:
             raise InputError(f"give {type(self).__name__} a config or single settings, not both")
@@ -132,15 +140,22 @@ class Model(ABC, Generic[ConfigT]):
         rng, config, train = stream(self.seed, "init"), self.config, self.train
         if config.init != "normal":
             U, V = spectral_factors(
-                train,
+                self.shard,
                 config.dim,
                 rng,
                 base_logit=self.base_logit,
                 smooth=config.init == "smooth",
             )
         else:
-            size = (train.n_users, config.dim), (train.n_items, config.dim)
-            U, V = (rng.normal(0.0, config.init_std, each).astype(np.float32) for each in size)
+            rows, dim, std = self.shard.rows, config.dim, config.init_std
+            U = np.empty((train.n_users, dim), dtype=np.float32)
+            # The users of all ranks are drawn everywhere, some at a time: one stream, one start.
+            for at in range(0, rows.count, _DRAWN_ROWS):
+                drawn = rng.normal(0.0, std, (min(_DRAWN_ROWS, rows.count - at), dim))
+                begin, end = max(at, rows.start), min(at + len(drawn), rows.stop)
+                if begin < end:
+                    U[begin - rows.start : end - rows.start] = drawn[begin - at : end - at]
+            V = rng.normal(0.0, std, (train.n_items, dim)).astype(np.float32)
         return self._tensor(U, self.dtype), self._tensor(V, self.dtype)
 
     def _tensor(self, array: npt.NDArray[Any], dtype: torch.dtype) -> Tensor:
@@ -153,7 +168,10 @@ class Model(ABC, Generic[ConfigT]):
         return self.users, self.items
 
     def pull_back(self, gradient: Gradient) -> Gradient:
-        """The gradient for the parameters, from that for the scored factors."""
+        """The gradient for the parameters, from that for the scored factors.
+
+        What is given is not needed afterwards: it may be overwritten.
+        """
         return gradient
 
     def updated(self, rows: Tensor | None) -> None:
@@ -168,9 +186,14 @@ class Model(ABC, Generic[ConfigT]):
         U, V = self.scored()
         users = U.clone()
         cold = np.flatnonzero(self.train.user_degrees == 0)
-        if len(cold):
-            warm = self._tensor(np.flatnonzero(self.train.user_degrees), torch.int64)
-            users[self._tensor(cold, torch.int64)] = users[warm].mean(dim=0)
+        if self.shard.rows.whole and len(cold) == 0:
+            return Factors(users, V.clone())
+        warm = self._tensor(np.flatnonzero(self.train.user_degrees), torch.int64)
+        if self.shard.rows.whole:
+            mean = users[warm].mean(dim=0)
+        else:
+            mean = self.shard.ranks.sum(users[warm].sum(dim=0)) / len(self.shard.warm_users)
+        users[self._tensor(cold, torch.int64)] = mean
         return Factors(users, V.clone())
 
 

@@ -63,9 +63,9 @@ class EASE(Model[EASEConfig]):
 
     def _start(self) -> tuple[Tensor, Tensor]:
         config, train = self.config, self.train
-        rank = min(config.dim, train.n_users, train.n_items)
+        rank = min(config.dim, self.shard.rows.count, train.n_items)
         R = train.csr().astype(np.float32)
-        left, sizes, right = truncated_svd(R, rank, stream(self.seed, "init"))
+        left, sizes, right = truncated_svd(R, rank, stream(self.seed, "init"), self.shard.rows)
         squares = sizes.double() ** 2
         kept = squares / (squares + config.ridge)
         # At least a rounding error: of an item that its neighbours explain in full.

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from robustcf.factors import Factors, as_tensor
+from robustcf.support.ranks import Rows
 
 # Singular values below this share of the largest are rounding, not directions.
 _RELATIVE_RANK = 1e-9
@@ -47,10 +48,11 @@ class Gauge:
     to_items: Tensor
 
     @classmethod
-    def balanced(cls, U: Tensor, V: Tensor) -> Gauge:
+    def balanced(cls, U: Tensor, V: Tensor, rows: Rows | None = None) -> Gauge:
         """The balanced gauge of two factors, tensors or numpy arrays.
 
-        Directions that no score depends on get length 0.
+        Directions that no score depends on get length 0. With ``rows``, U are those of the users
+        of one of several ranks, all of which must ask.
 
         Cost: a QR decomposition of each factor, O((users + items) d^2), in double precision.
 
@@ -66,6 +68,8 @@ class Gauge:
         users, items = as_tensor("U", U).double(), as_tensor("V", V).double()
         centre = items.mean(dim=0)
         left = torch.linalg.qr(users, mode="r").R
+        if rows is not None and not rows.whole:
+            left = torch.linalg.qr(rows.ranks.joined(left), mode="r").R
         right = torch.linalg.qr(items - centre, mode="r").R
         # U V^T = Q_u (R_u R_v^T) Q_v^T, so the small matrix has the singular values.
         a, values, b = torch.linalg.svd(left @ right.mT, full_matrices=False)
@@ -81,7 +85,7 @@ class Gauge:
         )
 
 
-def shrink(factors: Factors, share: float) -> Factors:
+def shrink(factors: Factors, share: float, rows: Rows | None = None) -> Factors:
     """Balanced factors whose singular values are smaller by ``share`` times their median.
 
     Values below that become 0. This is the proximal step of the nuclear norm of the centred
@@ -92,6 +96,7 @@ def shrink(factors: Factors, share: float) -> Factors:
     Args:
         factors: in the balanced gauge.
         share: 0 changes nothing.
+        rows: which users the factors are of, where each of several ranks has some.
 
     Cost: one pass over the factors.
 
@@ -101,6 +106,8 @@ def shrink(factors: Factors, share: float) -> Factors:
         [7.0, 2.0, 0.0]
     """
     values = factors.users.double().square().sum(dim=0)
+    if rows is not None:
+        rows.ranks.sum(values)
     left = (values - share * values.median()).clamp_min(0.0)
     factor = torch.where(values > 0, (left / values).sqrt(), 0.0)
     return Factors(

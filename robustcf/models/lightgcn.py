@@ -77,7 +77,7 @@ class LightGCN(Model[LightGCNConfig]):
         train = self.train
         R = train.csr().astype(np.float64)
         A: csr_matrix = bmat([[None, R], [R.T.tocsr(), None]], format="csr")  # type: ignore[assignment]
-        degrees = np.concatenate((train.user_degrees, train.item_degrees)).astype(np.float64)
+        degrees = np.concatenate((train.user_degrees, self.shard.item_degrees)).astype(np.float64)
         roots = 1.0 / np.sqrt(np.maximum(degrees, 1.0))  # without pairs there is no entry to scale
         A.data *= np.repeat(roots, np.diff(A.indptr)) * roots[A.indices]
         with warnings.catch_warnings():
@@ -97,6 +97,8 @@ class LightGCN(Model[LightGCNConfig]):
         total = layer.clone()
         for _ in range(self.config.layers):
             layer = self._graph @ layer
+            # A user's neighbours are items, which are here; an item's are users of all ranks.
+            self.shard.ranks.sum(layer[len(users) :])
             total += layer
         total /= self.config.layers + 1
         return total[: len(users)], total[len(users) :]

@@ -44,5 +44,5 @@ class Popularity(Model[PopularityConfig]):
         users = np.zeros((self.train.n_users, self.config.dim), dtype=np.float32)
         items = np.zeros((self.train.n_items, self.config.dim), dtype=np.float32)
         users[:, 0] = 1.0
-        items[:, 0] = self.train.item_degrees / max(1, self.train.n_users)
+        items[:, 0] = self.shard.item_degrees / max(1, self.shard.rows.count)
         return self._tensor(users, self.dtype), self._tensor(items, self.dtype)

@@ -16,6 +16,7 @@ from robustcf.models.spectral import spectral_factors
 from robustcf.models.unit import through_unit_rows, unit_rows
 from robustcf.objectives.base import Gradient
 from robustcf.support.randomness import stream
+from robustcf.support.ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,13 @@ class SoftmaxMF(Model[SoftmaxMFConfig]):
         self.updated(None)
 
     def _start(self) -> tuple[Tensor, Tensor]:
-        config, train = self.config, self.train
+        config = self.config
         if config.init == "normal":
             users, items = super()._start()
         else:
             # The constant direction that comes last would be 0 here, and stay it: it is left out.
             U, V = spectral_factors(
-                train,
+                self.shard,
                 config.dim + 1,
                 stream(self.seed, "init"),
                 base_logit=0.0,
@@ -96,21 +97,30 @@ class SoftmaxMF(Model[SoftmaxMFConfig]):
                 self._tensor(np.ascontiguousarray(part[:, : config.dim]), self.dtype)
                 for part in (U, V)
             )
-        for name, part in (("users", users), ("items", items)):
-            self._fill_zero_rows(part, name)
+        self._fill_zero_rows(users, "users", self.shard.ranks)
+        self._fill_zero_rows(items, "items", Ranks())
         return users, items
 
-    def _fill_zero_rows(self, rows: Tensor, name: str) -> None:
-        """Give rows of zeros, which have no direction, random ones of the others' mean length."""
+    def _fill_zero_rows(self, rows: Tensor, name: str, ranks: Ranks) -> None:
+        """Give rows of zeros, which have no direction, random ones of the others' mean length.
+
+        Where ranks have some of the rows each, they draw for all of them as one process would.
+        """
         lengths = torch.linalg.vector_norm(rows, dim=1)
         zero = lengths == 0
-        count = int(zero.sum())
+        counts = ranks.joined(zero.sum().reshape(1).cpu())
+        count, before = int(counts.sum()), int(counts[: ranks.rank].sum())
         if count == 0:
             return
         drawn = stream(self.seed, "init", name).standard_normal((count, rows.shape[1]))
-        new, _ = unit_rows(self._tensor(drawn, rows.dtype))
+        mine = drawn[before : before + int(zero.sum())]
+        new, _ = unit_rows(self._tensor(mine, rows.dtype))
         some = lengths[~zero]
-        rows[zero] = new * (some.mean() if len(some) else 1.0)
+        mean: Tensor | float = some.mean() if len(some) else 1.0
+        if ranks.size > 1:
+            total, others = ranks.total(float(some.sum()), len(some))
+            mean = total / others if others else 1.0
+        rows[zero] = new * mean
 
     # --- what is scored ---------------------------------------------------------------------
 
@@ -124,17 +134,19 @@ class SoftmaxMF(Model[SoftmaxMFConfig]):
         """Divide again: all items, and these users (None: all)."""
         if not self.config.normalize:
             return
-        items, item_lengths = unit_rows(self.items)
         if rows is None:
+            items, item_lengths = unit_rows(self.items)
             users, user_lengths = unit_rows(self.users)
         else:
+            # In place, as the users': whoever keeps scored rows has a copy.
+            items, item_lengths = unit_rows(self.items, (self._units[1], self._lengths[1]))
             users, user_lengths = self._units[0], self._lengths[0]
             users[rows], user_lengths[rows] = unit_rows(self.users[rows])
         self._units = users, items
         self._lengths = user_lengths, item_lengths
 
     def pull_back(self, gradient: Gradient) -> Gradient:
-        """The gradient for the parameters."""
+        """The gradient for the parameters; that for the items is overwritten."""
         if not self.config.normalize:
             return gradient
         users, lengths = self._units[0], self._lengths[0]
@@ -143,7 +155,7 @@ class SoftmaxMF(Model[SoftmaxMFConfig]):
         return Gradient(
             through_unit_rows(gradient.users, users, lengths),
             gradient.rows,
-            through_unit_rows(gradient.items, self._units[1], self._lengths[1]),
+            through_unit_rows(gradient.items, self._units[1], self._lengths[1], out=gradient.items),
             gradient.value,
         )
 

@@ -8,8 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf.data.interactions import Interactions, csr_over, user_ranges
+from robustcf.data.shards import Shard
 from robustcf.errors import InputError
 from robustcf.models.svd import truncated_svd
+from robustcf.support.ranks import Ranks
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -23,7 +25,7 @@ Matrix = npt.NDArray[np.float32]
 
 
 def spectral_factors(
-    train: Interactions,
+    train: Interactions | Shard,
     dim: int,
     rng: np.random.Generator,
     *,
@@ -47,7 +49,7 @@ def spectral_factors(
     Users and items without pairs have only the constant direction.
 
     Args:
-        train: the pairs.
+        train: the pairs; or a shard of them, of whose users alone U is then.
         dim: columns, at least 1; with more than the smaller side has rows, the rest is 0.
         rng: draws the start of the randomized SVD.
         base_logit: see above.
@@ -67,39 +69,42 @@ def spectral_factors(
     """
     if dim < 1:
         raise InputError(f"dim must be at least 1, got {dim}")
+    shard = train if isinstance(train, Shard) else Shard.of(train, Ranks())
+    train, item_degrees = shard.pairs, shard.item_degrees
     n_users, n_items = train.n_users, train.n_items
     U = np.zeros((n_users, dim), dtype=np.float32)
     V = np.zeros((n_items, dim), dtype=np.float32)
     U[:, -1], V[:, -1] = base_logit**0.5, -(base_logit**0.5)
-    rank = min(dim - 1, n_users, n_items)
+    rank = min(dim - 1, shard.rows.count, n_items)
     if rank == 0:
         return U, V
 
-    left, sizes, right = truncated_svd(_normalized(train), rank, rng)
+    left, sizes, right = truncated_svd(_normalized(train, item_degrees), rank, rng, shard.rows)
     # Relative to the largest: a power of it neither overflows nor vanishes.
     roots = (sizes / sizes[0]).sqrt()
     powers = roots ** (2 * _EMPHASIS - 1) if smooth else roots
     u = (left * powers).numpy()
     v = (right * roots).numpy()
     if smooth:
-        v *= (train.item_degrees.astype(np.float32) ** _POPULARITY)[:, None]
-    U[:, :rank], V[:, :rank] = u / _mean_norm(u), v / _mean_norm(v)
+        v *= (item_degrees.astype(np.float32) ** _POPULARITY)[:, None]
+    U[:, :rank], V[:, :rank] = u / _mean_norm(u, shard.ranks), v / _mean_norm(v)
     return U, V
 
 
-def _normalized(train: Interactions) -> csr_matrix:
+def _normalized(train: Interactions, item_degrees: npt.NDArray[np.int64]) -> csr_matrix:
     """D_u^{-1/2} R D_i^{-1/2} over the items of the pairs themselves: four bytes a pair more."""
     weights = np.empty(len(train), dtype=np.float32)
     for start, stop in user_ranges(train.indptr):
         here = slice(int(train.indptr[start]), int(train.indptr[stop]))
         degrees = np.repeat(train.user_degrees[start:stop], train.user_degrees[start:stop])
-        weights[here] = 1.0 / np.sqrt(
-            degrees.astype(np.float64) * train.item_degrees[train.items[here]]
-        )
+        weights[here] = 1.0 / np.sqrt(degrees.astype(np.float64) * item_degrees[train.items[here]])
     return csr_over(weights, train.items, train.indptr, train.n_items)
 
 
-def _mean_norm(rows: Matrix) -> np.float32:
+def _mean_norm(rows: Matrix, ranks: Ranks | None = None) -> np.float32:
     norms = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=1))
     some = norms[norms > 0]
+    if ranks is not None and ranks.size > 1:
+        total, count = ranks.total(float(some.sum()), len(some))
+        return np.float32(total / count if count else 1.0)
     return np.float32(some.mean() if len(some) else 1.0)

@@ -20,8 +20,10 @@ import torch
 from torch import Tensor
 
 from robustcf.data.interactions import Interactions
+from robustcf.data.shards import Shard
 from robustcf.errors import InputError
 from robustcf.support.checks import check_known
+from robustcf.support.ranks import alone, current
 
 # Users that a slope in the scale of the scores is taken from: one number needs no more.
 SLOPE_USERS = 1024
@@ -77,6 +79,18 @@ class Gradient:
         return Gradient(users, None, self.items, self.value)
 
 
+def no_gradient(batch: Batch, U: Tensor, V: Tensor) -> Gradient:
+    """The gradient of a batch of nobody: where the users of a step are all on other ranks.
+
+    Example:
+        >>> nobody = Batch(torch.zeros(0, dtype=torch.int64))
+        >>> no_gradient(nobody, torch.ones(2, 3), torch.ones(4, 3)).users.shape
+        torch.Size([0, 3])
+    """
+    users = batch.users if batch.items is None else batch.users[:0]
+    return Gradient(U.new_zeros((0, *U.shape[1:])), users, torch.zeros_like(V), 0.0)
+
+
 def add_rows(whole: Tensor, part: Tensor, rows: Tensor | None, weight: float = 1.0) -> None:
     """Add to some rows, each named once, or to all."""
     if rows is None:
@@ -101,6 +115,7 @@ class Objective(ABC, Generic[ConfigT]):
         config: its settings; None for the defaults.
         device: where its constants live: that of the factors it will be given.
         dtype: of its constants: that of the factors.
+        shard: where the pairs are those of one rank's users, what to know of all pairs.
         **settings: single settings instead of a config.
 
     A subclass sets ``name`` and ``Config`` and defines the gradient of a batch. For ``pairs``
@@ -124,10 +139,13 @@ class Objective(ABC, Generic[ConfigT]):
         *,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        shard: Shard | None = None,
         **settings: Any,
     ) -> None:
         """Check the settings; nothing large is built yet."""
-        if len(pairs) == 0:
+        with alone():
+            self.shard = Shard.of(pairs) if shard is None else shard
+        if self.shard.n_pairs == 0:
             raise InputError(f"{self.name} needs pairs, got none: there is nothing to learn from")
         self.pairs = pairs
         self.config = self.configured(config, settings)
@@ -197,9 +215,15 @@ class Objective(ABC, Generic[ConfigT]):
         """
         self.check_shapes(U, V)
         total = Gradient(torch.zeros_like(U), None, torch.zeros_like(V), None)
-        value = 0.0
-        for batch in self._whole.epoch(0):
-            part = self.gradient(batch, U, V, value=True)
+        team, value = current(), 0.0
+        for number, batch in enumerate(self._whole.epoch(0)):
+            # Ranks take blocks in turn. A block is one rank's and is added in its place: other
+            # sums would round differently, and no longer be those of one process.
+            owner = number % team.size
+            mine = owner == team.rank
+            part = self.gradient(batch, U, V, value=True) if mine else no_gradient(batch, U, V)
+            if team.size > 1:
+                part = _from_owner(part, batch, U, owner)
             total.add(part)
             value += part.value or 0.0
         return Gradient(total.users, None, total.items, value)
@@ -253,6 +277,19 @@ class Objective(ABC, Generic[ConfigT]):
                 f"factors are for {len(U)} users x {len(V)} items, the pairs for "
                 f"{self.pairs.n_users} x {self.pairs.n_items}: they belong to different data"
             )
+
+
+def _from_owner(part: Gradient, batch: Batch, U: Tensor, owner: int) -> Gradient:
+    """The gradient that one of the ranks has computed, on all of them."""
+    team = current()
+    mine = owner == team.rank
+    facts = torch.tensor([float(mine and part.rows is None), part.value or 0.0]).double()
+    named, value = team.from_first(facts, owner).tolist()
+    rows = None if named else batch.users
+    users = part.users if mine else U.new_empty((len(U if named else batch.users), U.shape[1]))
+    team.from_first(users, owner)
+    team.from_first(part.items, owner)
+    return Gradient(users, rows, part.items, value)
 
 
 class ComparingObjective(Objective[ConfigT]):

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from robustcf.objectives.base import Batch, Objective
+from robustcf.data.shards import Shard
+from robustcf.objectives.base import Batch, Ids, Objective
 from robustcf.support.checks import check_choice, check_numbers
 from robustcf.support.randomness import stream
 
@@ -46,6 +48,10 @@ class Batches:
     Two objectives on the same pairs with the same seed visit the same users or pairs in the same
     order, and draw their own negatives.
 
+    Where an objective is about the users of one of several ranks, see
+    :mod:`robustcf.data.shards`, the batches are drawn for all ranks as for one process, and each
+    rank takes its own users or pairs of them: as many steps everywhere, some perhaps of nobody.
+
     Args:
         objective: what the batches are for: it draws the negatives.
         config: how to cut; None for blocks of 256 users.
@@ -65,10 +71,10 @@ class Batches:
         """Cut users with pairs, shuffled once, into blocks."""
         self.objective, self.seed = objective, seed
         self.config = BatchConfig() if config is None else config
-        warm = np.flatnonzero(objective.pairs.user_degrees)
-        warm = stream(seed, "blocks").permutation(warm)
+        shard = objective.shard
+        warm = stream(seed, "blocks").permutation(shard.warm_users)
         count = -(-len(warm) // self.config.block_users)
-        self.blocks = [np.sort(part) for part in np.array_split(warm, count)]
+        self.blocks = [_own(np.sort(part), shard) for part in np.array_split(warm, count)]
         self._prepared: list[Any] | None = None
 
     @property
@@ -81,7 +87,7 @@ class Batches:
         """Steps per epoch."""
         if self.by_rows:
             return len(self.blocks)
-        return -(-len(self.objective.pairs) // self.config.batch_size)
+        return -(-self.objective.shard.n_pairs // self.config.batch_size)
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of an epoch, which depend on the seed and the number only."""
@@ -110,14 +116,37 @@ class Batches:
         return kept
 
     def _pair_batches(self, rng: np.random.Generator) -> Iterator[Batch]:
-        pairs, tensor = self.objective.pairs, self.objective.tensor
-        order = rng.permutation(len(pairs))
+        pairs, tensor, shard = self.objective.pairs, self.objective.tensor, self.objective.shard
+        order = rng.permutation(shard.n_pairs)
         for start in range(0, len(order), self.config.batch_size):
-            chosen = order[start : start + self.config.batch_size]
-            users, items = pairs.users[chosen], pairs.items[chosen]
-            negatives = self.objective.pair_negatives(rng, users)
+            chosen = order[start : start + self.config.batch_size] - shard.first_pair
+            # Users lie together, and so do their pairs: those of other ranks are before or behind.
+            mine = np.flatnonzero((chosen >= 0) & (chosen < len(pairs)))
+            users, items = pairs.users[chosen[mine]], pairs.items[chosen[mine]]
+            negatives = self._negatives(rng, len(chosen), mine, users)
             yield Batch(
                 tensor(users, torch.int64),
                 tensor(items, torch.int64),
                 None if negatives is None else tensor(negatives, torch.int64),
             )
+
+    def _negatives(
+        self, rng: np.random.Generator, count: int, mine: Ids, users: npt.NDArray[Any]
+    ) -> Ids | None:
+        """Negatives for these of ``count`` pairs, drawn as if for all of them."""
+        if len(mine) == count or len(self.objective.pairs) == 0:
+            return self.objective.pair_negatives(rng, users)
+        # How many numbers are drawn depends on the number of pairs alone: any user stands in for
+        # those of other ranks.
+        everybody = np.full(count, self.objective.pairs.users[0])
+        everybody[mine] = users
+        drawn = self.objective.pair_negatives(rng, everybody)
+        return None if drawn is None else drawn[mine]
+
+
+def _own(users: npt.NDArray[Any], shard: Shard) -> npt.NDArray[Any]:
+    """Of ascending ids of users, those of a shard, by their numbers in it."""
+    if shard.rows.whole:
+        return users
+    begin, end = np.searchsorted(users, (shard.rows.start, shard.rows.stop)).tolist()
+    return users[begin:end] - shard.rows.start

@@ -18,15 +18,17 @@ from robustcf.errors import InputError
 from robustcf.objectives.base import Batch, Gradient, Ids, Objective, ObjectiveConfig
 from robustcf.objectives.graph import item_beta, item_graph, user_beta
 from robustcf.objectives.kernels import (
+    PRECISIONS,
     NegativeWeights,
     SparseRows,
     bce_row_losses,
     bce_rows,
     bce_sampled,
+    dtype_of_products,
     weighted_bce,
 )
 from robustcf.objectives.leverage import check_max_share, item_weights
-from robustcf.support.checks import check_number, check_numbers
+from robustcf.support.checks import check_choice, check_number, check_numbers
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -50,6 +52,8 @@ class BCEConfig(ObjectiveConfig):
         sampled_items: ``rows`` batches only: items drawn for a block; None takes all.
         max_share: the most that one user may decide of what an item learns, see
             :func:`robustcf.objectives.leverage.item_weights`; None for no cap.
+        precision: ``rows`` batches over all items only: what the products with the catalogue are
+            computed in, ``float32`` (the factors' own) or ``bfloat16``.
     """
 
     negatives: int = 200
@@ -62,10 +66,12 @@ class BCEConfig(ObjectiveConfig):
     w4: float = 1.0
     sampled_items: int | None = None
     max_share: float | None = None
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         check_numbers(self)
         check_max_share(self.max_share)
+        check_choice("precision", self.precision, PRECISIONS)
         check_number("negative_weight", self.negative_weight, positive=True)
         if self.w3 == 0 and self.w4 == 0:
             raise InputError("w3 and w4 must not both be 0: without negatives all scores diverge")
@@ -110,8 +116,8 @@ class BCE(Objective[BCEConfig]):
         """Count degrees; the graph is built when first needed."""
         super().__init__(pairs, config, **options)
         self.user_beta = user_beta(pairs.user_degrees)
-        self.item_beta = item_beta(pairs.item_degrees)
-        self._item_weights = item_weights(pairs.item_degrees, self.config.max_share)
+        self.item_beta = item_beta(self.shard.item_degrees)
+        self._item_weights = item_weights(self.shard.item_degrees, self.config.max_share)
         # What a user's pairs weigh together.
         self._mass = (
             pairs.user_degrees
@@ -120,15 +126,17 @@ class BCE(Objective[BCEConfig]):
         )
         # One tensor for all blocks: it is as long as the catalogue.
         self._column = self.tensor(self.item_beta if self.config.w4 else 0 * self.item_beta)
-        popularity = (pairs.item_degrees + 1.0) / (len(pairs) + pairs.n_items)
+        popularity = (self.shard.item_degrees + 1.0) / (self.shard.n_pairs + pairs.n_items)
         # Half uniform, half by popularity: popular items have the larger gradients, and no
         # item's inverse probability exceeds twice the catalogue.
         self._chances = 0.5 / pairs.n_items + 0.5 * popularity
+        if self.config.item_weight and not self.shard.rows.whole:
+            _ = self.graph  # ranks build it together: now, not when one of them needs it first
 
     @cached_property
     def graph(self) -> csr_matrix:
         """Omega, see :func:`robustcf.objectives.graph.item_graph`."""
-        return item_graph(self.pairs, self.config.neighbours)
+        return item_graph(self.shard.everything, self.config.neighbours, self.shard.ranks)
 
     # --- rows -------------------------------------------------------------------------------
 
@@ -182,7 +190,10 @@ class BCE(Objective[BCEConfig]):
         block = U[batch.users]
         items = torch.zeros_like(V)
         if batch.negatives is None:
-            users, total = bce_rows(block, V, positives, negatives, items, value=value)
+            users, total = bce_rows(
+                block, V, positives, negatives, items,
+                value=value, products=dtype_of_products(self.config.precision),
+            )  # fmt: skip
             return Gradient(users, batch.users, items, total)
         weights = 1.0 / (len(batch.negatives) * self._chances[batch.negatives.cpu().numpy()])
         users, total = bce_sampled(

@@ -79,7 +79,7 @@ class BPR(ComparingObjective[BPRConfig]):
     ) -> None:
         """Find where each user's other items lie."""
         super().__init__(pairs, config, **options)
-        by_item = item_weights(pairs.item_degrees, self.config.max_share)
+        by_item = item_weights(self.shard.item_degrees, self.config.max_share)
         self._item_weights = None if by_item is None else self.tensor(by_item)
         within = np.arange(len(pairs)) - np.repeat(pairs.indptr[:-1], pairs.user_degrees)
         # The r-th item a user does not have is r plus the number of own items i with

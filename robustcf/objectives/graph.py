@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf.data.interactions import Interactions
+from robustcf.support.ranks import Ranks
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -40,7 +41,7 @@ def item_beta(degrees: npt.NDArray[Any]) -> Vector:
     return values
 
 
-def item_graph(train: Interactions, neighbours: int = 10) -> csr_matrix:
+def item_graph(train: Interactions, neighbours: int = 10, ranks: Ranks | None = None) -> csr_matrix:
     """Omega: for each item its most similar items, with their weights.
 
     With the co-occurrence matrix G = R^T R (its diagonal, an item with itself, included, as
@@ -50,6 +51,7 @@ def item_graph(train: Interactions, neighbours: int = 10) -> csr_matrix:
     Args:
         train: the pairs.
         neighbours: entries a row keeps; rows with fewer keep what they have.
+        ranks: processes that have the same pairs and share the items among them, or None.
 
     Returns:
         n_items x n_items, float64. G itself is never whole: it is made some rows at a time.
@@ -75,10 +77,11 @@ def item_graph(train: Interactions, neighbours: int = 10) -> csr_matrix:
     rows: list[npt.NDArray[Any]] = []
     columns: list[npt.NDArray[Any]] = []
     values: list[Vector] = []
-    start = 0
-    while start < train.n_items:
+    mine = slice(0, train.n_items) if ranks is None else ranks.share(train.n_items)
+    start = mine.start
+    while start < mine.stop:
         limit = (ends[start - 1] if start else 0.0) + _BLOCK_PAIRS
-        stop = max(start + 1, int(np.searchsorted(ends, limit)))
+        stop = min(mine.stop, max(start + 1, int(np.searchsorted(ends, limit))))
         block = (transposed[start:stop] @ R).tocsr()
         lengths = np.diff(block.indptr)
         value = block.data * np.repeat(out[start:stop], lengths) * into[block.indices]
@@ -89,10 +92,12 @@ def item_graph(train: Interactions, neighbours: int = 10) -> csr_matrix:
             columns.append(block.indices[entries][kept])
             values.append(value[entries][kept])
         start = stop
-    graph = csr_matrix(
-        (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))),
-        shape=(train.n_items, train.n_items),
-    )
+    parts = [np.concatenate([np.zeros(0, kind), *part]) for part, kind in (
+        (values, np.float64), (rows, np.int64), (columns, np.int64),
+    )]  # fmt: skip
+    if ranks is not None:
+        parts = [ranks.joined_array(part) for part in parts]
+    graph = csr_matrix((parts[0], (parts[1], parts[2])), shape=(train.n_items, train.n_items))
     graph.sort_indices()
     return graph
 

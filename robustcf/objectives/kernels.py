@@ -82,6 +82,36 @@ class NegativeWeights:
     shift: Tensor | None = None
 
 
+#: What the products of a block with the catalogue are computed in.
+PRECISIONS = ("float32", "bfloat16")
+
+
+def dtype_of_products(precision: str) -> torch.dtype | None:
+    """The type that operands of large products are rounded to, or None for their own.
+
+    Example:
+        >>> dtype_of_products("bfloat16")
+        torch.bfloat16
+    """
+    return None if precision == "float32" else torch.bfloat16
+
+
+def set_product(out: Tensor, a: Tensor, b: Tensor, products: torch.dtype | None) -> None:
+    """``out = a @ b``, with a and b rounded to a type first, unless it is None."""
+    if products is None:
+        torch.mm(a, b, out=out)
+    else:
+        out.copy_(a.to(products) @ b.to(products))
+
+
+def add_product(out: Tensor, a: Tensor, b: Tensor, products: torch.dtype | None) -> None:
+    """``out += a @ b``, likewise; the sum itself keeps the precision of ``out``."""
+    if products is None:
+        out.addmm_(a, b)
+    else:
+        out.add_(a.to(products) @ b.to(products))
+
+
 def bce_rows(
     users: Tensor,
     items: Tensor,
@@ -90,6 +120,7 @@ def bce_rows(
     item_gradient: Tensor,
     *,
     value: bool = False,
+    products: torch.dtype | None = None,
 ) -> tuple[Tensor, float | None]:
     """Gradient of a block of users against ALL items; the scores of a few users exist at a time.
 
@@ -103,6 +134,7 @@ def bce_rows(
         negatives: the weights w_uj of the block's users.
         item_gradient: n x d, to which the gradient for the items is ADDED.
         value: whether to compute the loss too (as costly as a product).
+        products: the type that operands of the products are rounded to; None: their own.
 
     Returns:
         The gradient for the users (B x d), and the loss or None.
@@ -121,7 +153,7 @@ def bce_rows(
     gradient = torch.empty_like(users)
     weight_buffer: Tensor | None = None
     total = 0.0
-    for block in _score_blocks(users, items, positives):
+    for block in _score_blocks(users, items, positives, products):
         scores, flat, rows, places = block.scores, block.flat, block.rows, block.places
         row = negatives.row[block.span]
         if negatives.shift is not None and weight_buffer is None:
@@ -149,6 +181,7 @@ class _ScoreBlock:
     rows: Tensor  # of the positives: position in this block
     weights: Tensor
     places: Tensor  # of the positives: position in the flat scores
+    products: torch.dtype | None
 
     @property
     def flat(self) -> Tensor:
@@ -158,12 +191,14 @@ class _ScoreBlock:
         self, items: Tensor, factor: Tensor, gradient: Tensor, item_gradient: Tensor
     ) -> None:
         """Both gradients, where the scores hold the loss's derivatives up to a factor per user."""
-        torch.mm(self.scores, items, out=gradient[self.span])
+        set_product(gradient[self.span], self.scores, items, self.products)
         gradient[self.span].mul_(factor)
-        item_gradient.addmm_(self.scores.T, self.users * factor)
+        add_product(item_gradient, self.scores.T, self.users * factor, self.products)
 
 
-def _score_blocks(users: Tensor, items: Tensor, positives: SparseRows) -> Iterator[_ScoreBlock]:
+def _score_blocks(
+    users: Tensor, items: Tensor, positives: SparseRows, products: torch.dtype | None
+) -> Iterator[_ScoreBlock]:
     """Scores block by block, in one buffer that the caller may write to."""
     n = len(items)
     size = max(1, BLOCK_BYTES // max(1, n * items.element_size()))
@@ -174,12 +209,13 @@ def _score_blocks(users: Tensor, items: Tensor, positives: SparseRows) -> Iterat
     for part, start in enumerate(range(0, len(users), size)):
         block = users[start : start + size]
         scores = buffer[: len(block) * n].view(len(block), n)
-        torch.mm(block, items.T, out=scores)
+        set_product(scores, block, items.T, products)
         entries = slice(bounds[part], bounds[part + 1])
         rows = positives.rows[entries] - start
         places = rows * n + positives.columns[entries]
         span = slice(start, start + len(block))
-        yield _ScoreBlock(span, block, scores, rows, positives.weights[entries], places)
+        weights = positives.weights[entries]
+        yield _ScoreBlock(span, block, scores, rows, weights, places, products)
 
 
 def softmax_rows(
@@ -191,6 +227,7 @@ def softmax_rows(
     value: bool = False,
     offsets: Tensor | None = None,
     item_mass: Tensor | None = None,
+    products: torch.dtype | None = None,
 ) -> tuple[Tensor, float | None]:
     """Gradient of a softmax over ALL items for a block of users, a few users' scores at a time.
 
@@ -205,6 +242,7 @@ def softmax_rows(
         value: whether to compute the loss too (cheap here).
         offsets: one number per item, or None for 0.
         item_mass: one number per item, to which the softmax's weights are ADDED, or None.
+        products: the type that operands of the products are rounded to; None: their own.
 
     Returns:
         The gradient for the users (B x d), and the loss or None.
@@ -222,7 +260,7 @@ def softmax_rows(
     gradient = torch.empty_like(users)
     mass = users.new_zeros(len(users)).index_add_(0, positives.rows, positives.weights)
     total = 0.0
-    for block in _score_blocks(users, items, positives):
+    for block in _score_blocks(users, items, positives, products):
         scores, flat, rows, places = block.scores, block.flat, block.rows, block.places
         shares, weight = block.weights, mass[block.span]
         if value:
@@ -326,7 +364,7 @@ def bce_row_losses(
         2.0794
     """
     losses = users.new_zeros(len(users))
-    for block in _score_blocks(users, items, positives):
+    for block in _score_blocks(users, items, positives, None):
         own = block.weights * softplus(-block.flat[block.places])
         mine = losses[block.span]
         mine.index_add_(0, block.rows, own)

@@ -9,7 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robustcf.objectives.kernels import SparseRows, add_sparse_product
+from robustcf.objectives.kernels import (
+    SparseRows,
+    add_product,
+    add_sparse_product,
+    set_product,
+)
 
 # exp of a float32 overflows beyond 88; a catalogue of millions of items still fits below this.
 _EXP_LIMIT = 60.0
@@ -47,6 +52,7 @@ def log_partition_rows(
     *,
     value: bool = False,
     scratch: Scratch | None = None,
+    products: torch.dtype | None = None,
 ) -> tuple[Tensor, float | None]:
     """Gradient of ``sum over users of mass * log sum over items of exp(s)``, some users at a time.
 
@@ -61,6 +67,7 @@ def log_partition_rows(
         item_gradient: n x d, to which the gradient for the items is ADDED.
         value: whether to compute the loss too (cheap here).
         scratch: memory of an earlier call to use again.
+        products: the type that operands of the products are rounded to; None: their own.
 
     Returns:
         The gradient for the users (B x d), and the loss or None.
@@ -86,18 +93,23 @@ def log_partition_rows(
         block = users[span]
         # Items by users: all three products are faster this way round.
         scores = buffer[: len(block) * n].view(n, len(block))
-        torch.mm(items, block.T, out=scores)
+        set_product(scores, items, block.T, products)
         top = None
         if not bounded:
             top = scores.amax(dim=0)
             scores.sub_(top)
-        sums = scores.exp_().T @ wide
-        norm, weight = sums[:, -1], mass[span]
+        scores.exp_()
+        if products is None:
+            sums = scores.T @ wide
+            norm, sums = sums[:, -1], sums[:, :-1]
+        else:  # sums over the catalogue are not for few digits
+            norm, sums = scores.sum(dim=0), (scores.T.to(products) @ items.to(products)).to(users)
+        weight = mass[span]
         if value:
             total += float(weight @ (norm.log() if top is None else norm.log() + top))
         factor = (weight / norm)[:, None]
-        torch.mul(sums[:, :-1], factor, out=gradient[span])
-        item_gradient.addmm_(scores, block * factor)
+        torch.mul(sums, factor, out=gradient[span])
+        add_product(item_gradient, scores, block * factor, products)
     return gradient, total if value else None
 
 

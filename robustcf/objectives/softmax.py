@@ -21,7 +21,14 @@ from robustcf.objectives.base import (
     Ids,
     ObjectiveConfig,
 )
-from robustcf.objectives.kernels import BLOCK_BYTES, SparseRows, softmax_rows, sparse_scores
+from robustcf.objectives.kernels import (
+    BLOCK_BYTES,
+    PRECISIONS,
+    SparseRows,
+    dtype_of_products,
+    softmax_rows,
+    sparse_scores,
+)
 from robustcf.objectives.leverage import check_max_share, item_weights
 from robustcf.objectives.margin import CentredMargin
 from robustcf.objectives.partition import OwnItems, Scratch, log_partition_rows
@@ -44,6 +51,9 @@ class SoftmaxConfig(ObjectiveConfig):
             for all of them.
         max_share: the most that one user may decide of what an item learns, see
             :func:`robustcf.objectives.leverage.item_weights`; None for no cap.
+        precision: what the products of a block with the catalogue are computed in: ``float32``,
+            the factors' own, or ``bfloat16``, which is faster where the hardware has it; sums keep
+            the factors' own.
     """
 
     temperature: float = 1.0
@@ -51,9 +61,11 @@ class SoftmaxConfig(ObjectiveConfig):
     weighting: str = "users"
     sampled_items: int | None = None
     max_share: float | None = None
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        check_choice("precision", self.precision, PRECISIONS)
         check_number("temperature", self.temperature, positive=True)
         if self.positive_temperature is not None:
             check_number("positive_temperature", self.positive_temperature, positive=True)
@@ -107,7 +119,8 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
         """Check that there are as many items as are to be drawn."""
         super().__init__(pairs, config, **options)
         self._scratch = Scratch()
-        self._item_weights = item_weights(pairs.item_degrees, self.config.max_share)
+        self._item_weights = item_weights(self.shard.item_degrees, self.config.max_share)
+        self._products = dtype_of_products(self.config.precision)
         drawn = self.config.sampled_items
         if drawn is not None and drawn > pairs.n_items:
             raise InputError(
@@ -135,7 +148,9 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
                     U.dtype,
                 ),
             )
-            users, total = softmax_rows(U, V, own, items, value=True)
+            users, total = softmax_rows(
+                U, V, own, items, value=True, products=self._products
+            )  # fmt: skip
             return Gradient(users, None, items, total)
         whole = Batch(torch.arange(len(U), device=U.device))
         part = self._tempered(whole, U, V, value=True)
@@ -182,7 +197,9 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
             return self._tempered(batch, U, V, value=value)
         users, entries = self._entries(batch, U)
         items = torch.zeros_like(V)
-        part, total = softmax_rows(U[users], V, entries, items, value=value)
+        part, total = softmax_rows(
+            U[users], V, entries, items, value=value, products=self._products
+        )  # fmt: skip
         return Gradient(part, users, items, total)
 
     def _tempered(self, batch: Batch, U: Tensor, V: Tensor, *, value: bool) -> Gradient:
@@ -207,14 +224,15 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
         drawn, items = batch.negatives, torch.zeros_like(V)
         if drawn is None:
             part, total = log_partition_rows(
-                block, V, mass, items, value=value, scratch=self._scratch
+                block, V, mass, items, value=value, scratch=self._scratch, products=self._products
             )
         else:
             some = V[drawn]
             to_some = torch.zeros_like(some)
             part, total = log_partition_rows(
-                block, some, mass, to_some, value=value, scratch=self._scratch
-            )
+                block, some, mass, to_some,
+                value=value, scratch=self._scratch, products=self._products,
+            )  # fmt: skip
             items.index_copy_(0, drawn, to_some)
             if total is not None:
                 total += float(mass.sum()) * float(np.log(len(V) / len(drawn)))

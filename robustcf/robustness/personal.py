@@ -25,6 +25,7 @@ from robustcf.robustness.curves import ALONE, RobustnessCurve, curve_from_users
 from robustcf.robustness.target import Target
 from robustcf.robustness.threat import Threat
 from robustcf.support.checks import check_integer
+from robustcf.support.ranks import current
 
 PERSONAL_STEPS = 3  # of the search
 
@@ -66,12 +67,20 @@ def personal_curve(
     block = max(1, min(BLOCK_BYTES // (8 * n_items), 16 * BLOCK_BYTES // (8 * looked_at)))
     parts = [clean.users[at : at + block] for at in range(0, len(clean.users), block)]
     per_size: list[PerUser] = []
+    team = current()
     for size in epsilons:
         if size == 0:
             per_size.append(dict(clean.per_user))
             continue
-        found = [search.block(users, size, budgets) for users in parts]
-        per_size.append({name: np.concatenate([f[name] for f in found]) for name in found[0]})
+        # Ranks share whole blocks; one of nobody has the names of the metrics.
+        mine = parts[team.share(len(parts))] or [clean.users[:0]]
+        found = [search.block(users, size, budgets) for users in mine]
+        per_size.append(
+            {
+                name: team.joined_array(np.concatenate([values[name] for values in found]))
+                for name in found[0]
+            }
+        )
     moved = (budgets.users, budgets.items)
     return curve_from_users("personal", threat, epsilons, per_size, clean, moved, ALONE)
 

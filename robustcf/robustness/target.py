@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy.typing as npt
@@ -88,7 +89,9 @@ class Target:
             raise InputError(
                 f"{self.split.name} has no {part} pairs to judge by: give some, or leave part out"
             )
-        self.fit_on, self.label, self.bce = fit_on, label, bce
+        self.fit_on, self.label = fit_on, label
+        # An attack computes in full precision, whatever training did.
+        self.bce = None if bce is None else replace(bce, precision="float32")
         # Judged by the very pairs it was fit on, nothing of them can be masked.
         judged_by_train = self.part == "train"
         own = () if judged_by_train else fit_mask(self.split, fit_on, self.part)

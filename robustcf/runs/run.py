@@ -11,7 +11,7 @@ from typing import Any
 
 from robustcf.data import Split
 from robustcf.data.interactions import Interactions
-from robustcf.errors import InputError
+from robustcf.errors import InputError, RanksError
 from robustcf.factors import Factors, read_fixed
 from robustcf.metrics.evaluate import MetricReport, Part, evaluate
 from robustcf.metrics.recommend import Ranked, recommend_to
@@ -30,7 +30,6 @@ from robustcf.support.registry import OBJECTIVES
 from robustcf.support.runtime import device_of, set_threads
 from robustcf.support.schema import shown
 from robustcf.support.temporary import clear_leftovers
-from robustcf.training.loop import two_to_inf
 from robustcf.training.search import MINUTES, Trial, read_trials, search
 from robustcf.training.train import (
     Trained,
@@ -201,14 +200,18 @@ class RunDir(RecommenderRun[RunConfig]):
         with self.at_work():
             if self.config.search is not None:
                 self._search(split, report)
-            trained = train(
-                split,
-                self.config.train,
-                device=device_of(self.config.device),
-                checkpoint=CheckpointFiles(self.path, every),
-                progress=progress,
-            )
-            self.write(trained)
+            try:
+                trained = train(
+                    split,
+                    self.config.train,
+                    device=device_of(self.config.device),
+                    checkpoint=CheckpointFiles(self.path, every),
+                    progress=progress,
+                )
+                self.write(trained)
+            except RanksError as error:
+                hint = str(self.interrupted()).removeprefix("interrupted, ")
+                raise RanksError(f"{error}; {hint}") from error
         return trained
 
     def _search(self, split: Split, report: Callable[[str], None] | None) -> None:
@@ -238,9 +241,14 @@ class RunDir(RecommenderRun[RunConfig]):
         files.write_bytes(self.path / CONFIG, self.config.to_json().encode())
 
     def write(self, trained: Trained) -> None:
-        """Write factors, history, per-user values and, last, the metrics."""
-        split, factors = trained.split, trained.factors
-        test = trained.evaluate() if len(split.test) else None
+        """Write factors, history, per-user values and, last, the metrics.
+
+        Of several ranks, the first writes for all; the others call :func:`assist`.
+        """
+        split = trained.split
+        test, factors, norm = _collected(trained)
+        if factors is None:
+            raise InputError("a run is written by the first rank: the others call assist")
         facts = {
             "format": FORMAT,
             "dataset": split.name,
@@ -265,7 +273,7 @@ class RunDir(RecommenderRun[RunConfig]):
                 "valid": None if trained.valid is None else trained.valid.as_dict(),
                 "epochs": trained.epochs,
                 "train_seconds": round(trained.train_seconds, 3),
-                "two_to_inf": two_to_inf(factors),
+                "two_to_inf": norm,
                 "learnt_from": trained.fit_on,
                 "interrupted": trained.interrupted,
                 "preset": self.config.preset,
@@ -358,3 +366,23 @@ class RunDir(RecommenderRun[RunConfig]):
         new = Factors(row[None, :], factors.items)
         have = Interactions.from_pairs([0] * len(items), list(items), 1, factors.n_items)[0]
         return recommend_to(new, have, [0], k)[0]
+
+
+def assist(config: RunConfig, split: Split) -> None:
+    """What the other ranks do while the first one executes a run: train, and hand over.
+
+    Args:
+        config: that of the run.
+        split: the run's data.
+
+    Raises:
+        RanksError: the first rank has ended, or does not answer.
+    """
+    set_threads(config.threads)
+    _collected(train(split, config.train, device=device_of(config.device)))
+
+
+def _collected(trained: Trained) -> tuple[MetricReport | None, Factors | None, float]:
+    """Test metrics, the factors of all users (on the first rank) and the norm of the scores."""
+    test = trained.evaluate() if len(trained.split.test) else None
+    return test, trained.gathered(), trained.two_to_inf()

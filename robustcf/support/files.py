@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from robustcf.errors import InputError, WriteError
 from robustcf.support.bounded import UNREADABLE, read_arrays_of
+from robustcf.support.ranks import job
 from robustcf.support.reading import open_plain, parse_json
 from robustcf.support.reading import read_json as read_json
 from robustcf.support.schema import OBJECT, check_kind
@@ -35,6 +36,8 @@ REMOVE = "remove this file to begin again, or train anew with another --out"
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file, all or nothing: a reader, or a kill at any moment, finds the old or the new.
 
+    Of several ranks, which all have the same to write, the first one does it.
+
     Raises:
         WriteError: it cannot be written; the message says why, and what to do.
 
@@ -50,6 +53,8 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def _write_parts(path: Path, parts: Sequence[bytes | memoryview]) -> None:
     """:func:`write_bytes` of parts one after another, which need not be copied together."""
+    if not job().first:
+        return
     try:
         handle, temporary = temporary_file(path)
         try:
@@ -283,11 +288,15 @@ class CheckpointFiles:
         """The file of a stage."""
         return self.folder / CHECKPOINT.format(stage)
 
+    def due(self) -> bool:
+        """Whether the last save is long enough ago for another one."""
+        return time.monotonic() - self.last >= self.every
+
     def save(
         self, stage: str, tensors: dict[str, Tensor], facts: dict[str, Any], *, final: bool
     ) -> None:
         """Replace the stage's state, unless the last save is too recent (a final one never is)."""
-        if not final and time.monotonic() - self.last < self.every:
+        if not final and not self.due():
             return
         copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         write_tensors(self.path(stage), copies, {"state": json.dumps(facts)})

@@ -11,6 +11,7 @@ import torch
 
 from robustcf.errors import InputError
 from robustcf.support.checks import check_integer
+from robustcf.support.ranks import launched, local_rank
 from robustcf.support.schema import shown
 
 #: More threads than any machine has; torch would try to start them all.
@@ -35,16 +36,23 @@ def set_threads(count: int | None) -> int:
 def device_of(name: str) -> torch.device:
     """The device of this name, or an error when this machine has none.
 
+    Of several ranks on a machine, each has a GPU of its own: ``cuda`` is ``cuda:`` and the rank's
+    number there.
+
     Example:
         >>> device_of("cpu")
         device(type='cpu')
     """
     if not isinstance(name, str):
         raise InputError(f"device must be a name such as 'cpu', got {shown(name)}")
+    if name == "cuda" and launched() > 1:
+        name = f"cuda:{local_rank()}"
     try:
         device = torch.device(name)
         # A number that comes back: the device 'meta' has tensors, but computes nothing.
         float(torch.zeros(1, device=device).sum())
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # what nccl and kernels of its own take for granted
     except Exception as error:
         # Every backend that is not there has an exception of its own.
         reason = (str(error).splitlines() or [type(error).__name__])[0]

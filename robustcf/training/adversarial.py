@@ -36,7 +36,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from robustcf.attacks.budgets import RowBudget
+from robustcf.attacks.budgets import RowBudget, row_norms
 from robustcf.errors import InputError
 from robustcf.objectives import (
     BCE,
@@ -48,7 +48,7 @@ from robustcf.objectives import (
     Objective,
     Softmax,
 )
-from robustcf.objectives.base import add_rows
+from robustcf.objectives.base import add_rows, no_gradient
 from robustcf.support.checks import check_choice, check_numbers
 from robustcf.support.registry import ADVERSARIES
 
@@ -123,19 +123,32 @@ class Adversary:
 
     def sizes(self, U: Tensor, V: Tensor) -> tuple[float, float]:
         """How far rows of U and of V may move."""
-        eps = self.config.eps
-        return eps * self.budget.unit(U), eps * self.budget.unit(V)
+        eps, rows = self.config.eps, self.objective.shard.rows
+        # The median over the users of all ranks; of items everybody has all.
+        unit = self.budget.unit(U) if rows.whole else rows.median(row_norms(U))
+        return eps * unit, eps * self.budget.unit(V)
 
     def shares(self, batch: Batch, U: Tensor, V: Tensor) -> Tensor:
         """Each user's size in units of the common one, ``2 sigmoid(x)``; 1 outside of the batch."""
         if self.config.size == "norm":
             norms = torch.linalg.vector_norm(U, dim=1)
             warm = self.objective.tensor(self.objective.pairs.user_degrees > 0, torch.bool)
-            return 2 * torch.sigmoid(_relative(norms, norms[warm].mean()) - 1)
-        users, losses = self.objective.user_losses(batch, U, V)
+            return 2 * torch.sigmoid(_relative(norms, self._mean(norms[warm])) - 1)
         shares = U.new_ones(len(U))
-        shares[users] = 2 * torch.sigmoid(1 - _relative(losses, losses.mean()))
+        if len(batch.users) == 0:
+            self._mean(shares[:0])  # the other ranks ask for what is added up
+            return shares
+        users, losses = self.objective.user_losses(batch, U, V)
+        shares[users] = 2 * torch.sigmoid(1 - _relative(losses, self._mean(losses)))
         return shares
+
+    def _mean(self, values: Tensor) -> Tensor:
+        """The mean over the users of all ranks."""
+        ranks = self.objective.shard.ranks
+        if ranks.size == 1:
+            return values.mean()
+        total, count = ranks.total(float(values.double().sum()), len(values))
+        return values.new_tensor(total / max(count, 1.0))
 
     def add_gradient(
         self,
@@ -160,12 +173,23 @@ class Adversary:
         Returns:
             The objective at the attacked point, unweighted, or None.
         """
-        uphill = own if own is not None else self.objective.gradient(batch, U, V)
+        nobody = len(batch.users) == 0
+        uphill = own
+        if uphill is None:
+            uphill = no_gradient(batch, U, V) if nobody else self.objective.gradient(batch, U, V)
         a, b = self.sizes(U, V)
-        to_users, to_items = self.budget.scale(uphill.users, a), self.budget.scale(uphill.items, b)
+        items = uphill.items
+        ranks = self.objective.shard.ranks
+        if ranks.size > 1:
+            # An attack on items is one for the users of all ranks. The loop's own gradient stays
+            # this rank's: it will be added up later.
+            items = ranks.sum(items.clone())
+        to_users, to_items = self.budget.scale(uphill.users, a), self.budget.scale(items, b)
         if self.config.size != "same":
             shares = self.shares(batch, U, V)
             to_users.mul_((shares if uphill.rows is None else shares[uphill.rows])[:, None])
+        if nobody:
+            return 0.0
         attacked = U.clone()
         add_rows(attacked, to_users, uphill.rows)
         there = self.objective.gradient(batch, attacked, V + to_items, value=value)
@@ -275,7 +299,10 @@ class Margin(Adversary):
         objective = self.objective
         if not isinstance(objective, ComparingObjective):  # the constructor has seen to that
             raise InputError(f"{objective.name} does not compare items")
-        there = objective.margin_gradient(batch, U, V, self.sizes(U, V), value=value)
+        slack = self.sizes(U, V)
+        if len(batch.users) == 0:
+            return 0.0
+        there = objective.margin_gradient(batch, U, V, slack, value=value)
         into.add(there, self.config.weight)
         return there.value
 
@@ -309,7 +336,13 @@ def _beside(
     cap = getattr(objective.config, "max_share", None)
     if cap is not None:
         config = replace(kind.Config() if config is None else config, max_share=cap)
-    return kind(objective.pairs, config, device=objective.device, dtype=objective.dtype)
+    return kind(
+        objective.pairs,
+        config,
+        device=objective.device,
+        dtype=objective.dtype,
+        shard=objective.shard,
+    )
 
 
 def adversary(name: str, batches: Batches, config: AdversaryConfig | None = None) -> Adversary:

@@ -18,7 +18,8 @@ from robustcf.estimators.lowrank import LowRank
 from robustcf.factors import Factors
 from robustcf.models import Model
 from robustcf.objectives import Batch, Batches, Gradient
-from robustcf.regularizers import NoPenalty, Regularizer, add_gradient
+from robustcf.objectives.base import no_gradient
+from robustcf.regularizers import NoPenalty, Regularizer, add_shared_gradient
 from robustcf.support.files import REMOVE
 from robustcf.support.schema import (
     ABSENT,
@@ -145,6 +146,11 @@ def fit(
 
     Deterministic for a seed and a number of threads, resumed or not.
 
+    Where model and batches are of the users of one of several ranks (see
+    :mod:`robustcf.data.shards`), all ranks call this and make the steps of one process together:
+    each with its own users of a batch, and with the items' gradient added up over ranks, once a
+    step. Items stay the same everywhere.
+
     Args:
         model: its parameters are updated.
         batches: of the objective to minimize.
@@ -162,6 +168,7 @@ def fit(
 
     Raises:
         TrainingError: something is not finite; the message says which term.
+        RanksError: another rank has ended or does not answer.
 
     Cost: that of the epochs and of the adversary's; the parameters and two moments in memory, and
     once more the parameters where an epoch is chosen.
@@ -188,7 +195,7 @@ def fit(
         model,
         batches,
         penalty,
-        share=reg_weight * len(model.train) / (_PAIRS_PER_UNIT * batches.n_steps),
+        share=reg_weight * model.shard.n_pairs / (_PAIRS_PER_UNIT * batches.n_steps),
         adversary=adversary,
         users=Adam(model.users, beta1=how.beta1, beta2=how.beta2),
         items=Adam(model.items, beta1=how.beta1, beta2=how.beta2),
@@ -226,6 +233,8 @@ def fit(
                 final = last or state.out_of_patience(stop)
                 checkpoint.save(stage, tensors, state.facts(), final=final)
     except KeyboardInterrupt:
+        if not model.shard.rows.whole:
+            raise  # ranks stop at different places: there is no common result, but a checkpoint
         interrupted = True
     finally:
         bar.close()
@@ -303,13 +312,17 @@ class _Steps:
     def one_epoch(self, epoch: int) -> dict[str, Any]:
         """Every batch once; returns the row of the history."""
         model, objective, n_steps = self.model, self.batches.objective, self.batches.n_steps
+        ranks = model.shard.ranks
         name = model.name or type(model).__name__
         began = time.perf_counter()
         loss = attacked = pairs = penalized = 0.0
         for number, (batch, theirs) in enumerate(_rounds(self.batches, self.adversary, epoch)):
             with_value = number % _VALUE_EVERY == 0
             U, V = model.scored()
-            gradient = objective.gradient(batch, U, V, value=with_value)
+            if len(batch.users):
+                gradient = objective.gradient(batch, U, V, value=with_value)
+            else:
+                gradient = no_gradient(batch, U, V)
             if not self.batches.by_rows:
                 # A user's pairs are spread over many steps: every step concerns everybody.
                 gradient = gradient.whole(len(U))
@@ -324,13 +337,13 @@ class _Steps:
                 )
                 _check(gradient.users, name, "the adversarial loss", epoch)
                 attacked += at_attack or 0.0
+            ranks.sum(gradient.items)
             on_parameters = getattr(self.penalty, "on", "scored") == "parameters"
             if self.share and not on_parameters:
-                penalized = _penalize(self.penalty, U, V, gradient, self.share, n_steps)
+                penalized = self._penalize(U, V, gradient)
             gradient = model.pull_back(gradient)
             if self.share and on_parameters:
-                where = model.users, model.items
-                penalized = _penalize(self.penalty, *where, gradient, self.share, n_steps)
+                penalized = self._penalize(model.users, model.items, gradient)
             if not math.isfinite(penalized):
                 raise TrainingError(not_finite(f"the regularizer {_name(self.penalty)}", epoch))
             factor = self.factor(epoch * n_steps + number)
@@ -339,17 +352,43 @@ class _Steps:
             model.updated(gradient.rows)
         _check(model.users, name, "the update of the users", epoch)
         _check(model.items, name, "the update of the items", epoch)
+        self._check_replicas()
+        loss, attacked, pairs = ranks.total(loss, attacked, pairs)
         row: dict[str, Any] = {
             "epoch": epoch + 1,
             "loss": loss / max(pairs, 1.0),
             "penalty": penalized,
             "valid_ndcg@10": None,
-            "two_to_inf": two_to_inf(model.factors()),
+            "two_to_inf": ranks.greatest(two_to_inf(model.factors()))[0],
             "seconds": time.perf_counter() - began,
         }
         if self.adversary is not None:
             row["attacked_loss"] = attacked / max(pairs, 1.0)
         return row
+
+    def _penalize(self, U: Tensor, V: Tensor, gradient: Gradient) -> float:
+        penalty, rows, shared = self.penalty, gradient.rows, self.model.shard.rows
+        scale = 1.0 if rows is None else float(self.batches.n_steps)
+        places = (U, V, rows, gradient.users, gradient.items)
+        sizes: Any = {"weight": self.share, "row_scale": scale}
+        if isinstance(penalty, Regularizer):
+            if shared.whole:
+                return penalty.add_gradient(*places, **sizes)
+            return penalty.add_shared_gradient(*places, shared=shared, **sizes)
+        # Of a module from elsewhere, nothing is known but its value.
+        return add_shared_gradient(penalty, *places, shared=shared, **sizes)
+
+    def _check_replicas(self) -> None:
+        """Raise unless all ranks have the same items: their machines may compute differently."""
+        ranks = self.model.shard.ranks
+        if ranks.size == 1:
+            return
+        mark = float(self.model.items.double().sum())
+        if ranks.greatest(mark, -mark) != (mark, -mark):
+            raise TrainingError(
+                "the ranks' copies of the items differ: use machines of one kind, with one version "
+                "of torch and one number of threads"
+            )
 
     def state(self) -> dict[str, Tensor]:
         return {
@@ -369,7 +408,7 @@ class _Steps:
             if not mine.is_floating_point() and bool((tensors[name] < 0).any()):
                 raise InputError(f"the tensor {name} must not be negative")
         side = getattr(self.penalty, "side", "users")
-        rows = len(self.model.items if side == "items" else self.model.users)
+        rows = len(self.model.items) if side == "items" else self.model.shard.rows.count
         for name in getattr(self.penalty, "row_numbers", ()):
             if bool((tensors[f"reg.{name}"] >= rows).any()):
                 raise InputError(f"the tensor reg.{name} must hold numbers of rows below {rows}")
@@ -398,16 +437,6 @@ def _rounds(
     if adversary is not None:
         return adversary.rounds(batches, epoch)
     return ((batch, batch) for batch in batches.epoch(epoch))
-
-
-def _penalize(
-    penalty: nn.Module, U: Tensor, V: Tensor, gradient: Gradient, share: float, steps: int
-) -> float:
-    rows, scale = gradient.rows, 1.0 if gradient.rows is None else float(steps)
-    places = (gradient.users, gradient.items)
-    if isinstance(penalty, Regularizer):
-        return penalty.add_gradient(U, V, rows, *places, weight=share, row_scale=scale)
-    return add_gradient(penalty, U, V, rows, *places, weight=share, row_scale=scale)
 
 
 def _pairs_in(model: Model[Any], batch: Batch) -> float:

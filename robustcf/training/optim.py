@@ -71,6 +71,8 @@ class Adam:
 
     def step(self, gradient: Tensor, lr: float, rows: Tensor | None = None) -> None:
         """One step for all rows, or for these rows (each at most once)."""
+        if len(gradient) == 0:
+            return
         if rows is None:
             if self.parameter.numel() >= FUSED_FROM and self._fused(gradient, lr):
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 
 from robustcf.data.interactions import Interactions
+from robustcf.data.shards import Shard, SplitShard
 from robustcf.data.split import Split
 from robustcf.data.synthetic import checkerboard
 from robustcf.errors import InputError
@@ -20,12 +22,14 @@ from robustcf.models import Model
 from robustcf.models.gauge import Gauge, shrink, truncate
 from robustcf.objectives import Batches, Objective
 from robustcf.regularizers import Regularizer
+from robustcf.support.ranks import Rows, alone, current
 from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
 from robustcf.support.runtime import memory
 from robustcf.support.tables import Table
 from robustcf.training.adversarial import Adversary, adversary
 from robustcf.training.config import Chosen, TrainConfig
-from robustcf.training.loop import Checkpoint, Fitted, Optimizer, Stop, fit
+from robustcf.training.loop import Checkpoint, Fitted, Optimizer, Stop, fit, two_to_inf
+from robustcf.training.shared import SharedCheckpoint
 
 FIT_ON = ("train", "train and valid")
 
@@ -35,7 +39,7 @@ class Trained:
     """A trained recommender and how it came about.
 
     Args:
-        factors: the embeddings.
+        factors: the embeddings; on one of several ranks, of its own users.
         config: what it was trained with.
         split: the data.
         fit_on: ``train``, or ``train and valid``.
@@ -44,6 +48,7 @@ class Trained:
         train_seconds: time spent learning, validations included.
         valid: metrics on valid of the factors that were fit without it, or None.
         interrupted: whether Ctrl-C ended it.
+        rows: which users the factors are of, where several ranks trained; None: all.
     """
 
     factors: Factors
@@ -55,6 +60,7 @@ class Trained:
     train_seconds: float
     valid: MetricReport | None = None
     interrupted: bool = False
+    rows: Rows | None = None
 
     @property
     def seen(self) -> Interactions:
@@ -64,7 +70,25 @@ class Trained:
     def evaluate(self, ks: tuple[int, ...] = (10, 20)) -> MetricReport:
         """Test metrics by the protocol of the set; what it was fit on is masked in any case."""
         mask = fit_mask(self.split, self.fit_on, "test")
-        return evaluate(self.factors, self.split, ks, mask=mask)
+        judged = self.split if self.rows is None else SplitShard(self.split, self.rows)
+        return evaluate(self.factors, judged, ks, mask=mask)
+
+    def gathered(self) -> Factors | None:
+        """The factors of all users, on the first of several ranks; None on the others.
+
+        All ranks must ask. In one process these are the factors themselves.
+
+        Cost: on the first rank, the factors of all users.
+        """
+        if self.rows is None:
+            return self.factors
+        users = self.rows.ranks.to_first(self.factors.users.cpu())
+        return None if users is None else Factors(users, self.factors.items.cpu())
+
+    def two_to_inf(self) -> float:
+        """The norm of the scores of all users; of several ranks, all must ask."""
+        norm = two_to_inf(self.factors)
+        return norm if self.rows is None else self.rows.ranks.greatest(norm)[0]
 
     def recommend(self, user: int, k: int = 10) -> list[int]:
         """The ids of the k best items that a user (an id) does not have yet."""
@@ -96,6 +120,7 @@ def build_model(
     *,
     device: torch.device | str = "cpu",
     start: Factors | None = None,
+    shard: Shard | None = None,
 ) -> Model[Any]:
     """The model that a configuration describes, on these pairs.
 
@@ -106,11 +131,16 @@ def build_model(
     """
     chosen = config.resolved().model
     kind = MODELS[chosen.name]
-    return kind(train, chosen.settings, seed=config.seed, device=device, start=start)
+    options: dict[str, Any] = {} if shard is None else {"shard": shard}
+    return kind(train, chosen.settings, seed=config.seed, device=device, start=start, **options)
 
 
 def build_objective(
-    config: TrainConfig, pairs: Interactions, *, device: torch.device | str = "cpu"
+    config: TrainConfig,
+    pairs: Interactions,
+    *,
+    device: torch.device | str = "cpu",
+    shard: Shard | None = None,
 ) -> Objective[Any]:
     """The objective that a configuration describes, on these pairs.
 
@@ -120,7 +150,8 @@ def build_objective(
         'bce'
     """
     chosen = config.resolved().objective
-    return OBJECTIVES[chosen.name](pairs, chosen.settings, device=device)
+    options: dict[str, Any] = {} if shard is None else {"shard": shard}
+    return OBJECTIVES[chosen.name](pairs, chosen.settings, device=device, **options)
 
 
 def build_regularizer(config: TrainConfig) -> Regularizer:
@@ -150,8 +181,10 @@ def build_adversary(config: TrainConfig, batches: Batches) -> Adversary | None:
     return adversary(chosen.name, batches, chosen.settings)
 
 
-def gauged(factors: Factors, config: TrainConfig) -> Factors:
+def gauged(factors: Factors, config: TrainConfig, rows: Rows | None = None) -> Factors:
     """Trained factors in the gauge, shrunk and cut to a rank, as a configuration says.
+
+    With ``rows``, those of the users of one of several ranks, all of which must ask.
 
     Example:
         >>> factors = Factors(torch.ones(2, 1), torch.tensor([[4.0], [8.0]]))
@@ -161,7 +194,8 @@ def gauged(factors: Factors, config: TrainConfig) -> Factors:
     """
     if config.gauge == "none":
         return factors
-    return truncate(shrink(Gauge.balanced(*factors).apply(factors), config.shrink), config.rank)
+    balanced = Gauge.balanced(factors.users, factors.items, rows).apply(factors)
+    return truncate(shrink(balanced, config.shrink, rows), config.rank)
 
 
 def check_trainable(
@@ -207,7 +241,8 @@ def check_trainable(
     toy = config.replace(**small, rank=rank, epochs=min(config.epochs, 1))
     nothing = whole.valid.take(np.zeros(len(whole.valid), dtype=bool))
     try:
-        tried = train(replace(whole, valid=nothing), toy)
+        with alone():
+            tried = train(replace(whole, valid=nothing), toy)
     except InputError:
         raise
     except Exception:
@@ -223,7 +258,8 @@ def _check_memory(split: Split, config: TrainConfig, device: torch.device) -> No
         return
     dim = getattr(config.model.settings, "dim", 0)
     # Parameters, gradients, two moments, the best epoch's, and room to work.
-    counts = {f"dim {dim}": 6 * 4 * dim * (split.n_users + split.n_items)}
+    users = -(-split.n_users // current().size)
+    counts = {f"dim {dim}": 6 * 4 * dim * (users + split.n_items)}
     if config.batching.kind == "pairs":
         negatives = getattr(config.objective.settings, "negatives", 0)
         size = min(config.batching.batch_size, len(split.train))
@@ -252,6 +288,9 @@ def train(
     valid together: ``auto`` does so where valid was carved out of the training pairs. A
     configuration whose number of epochs is already chosen goes there at once.
 
+    Within :func:`robustcf.support.ranks.joined`, all ranks call this with the same split and
+    configuration: each trains its own users, and has their factors in the end.
+
     Args:
         split: the data.
         config: None takes the preset of the split's name, or the defaults.
@@ -276,15 +315,23 @@ def train(
     refit = config.refit == "yes" or (config.refit == "auto" and split.valid_source == "carved")
     has_valid = len(split.valid) > 0
     refit = refit and has_valid
+    rows = Rows.of(split.n_users)
+    shared = None if rows.whole else rows
+    if shared is not None:
+        checkpoint = SharedCheckpoint(checkpoint, shared)
+        progress = progress and shared.ranks.first
+    judged = split if shared is None else SplitShard(split, shared)
 
     def fitted_on(pairs: Interactions, stop: Stop, stage: str) -> Fitted:
-        objective = build_objective(config, pairs, device=device)
+        shard = Shard(pairs, rows)
+        part = None if shared is None else shard
+        objective = build_objective(config, shard.pairs, device=device, shard=part)
         batches = Batches(objective, config.batching, seed=config.seed)
         reg = build_regularizer(config)
-        degrees = (pairs.user_degrees, pairs.item_degrees)
+        degrees = (shard.pairs.user_degrees, shard.item_degrees)
         reg.prepare(*(torch.tensor(each, device=device) for each in degrees))
         return fit(
-            build_model(config, pairs, device=device),
+            build_model(config, shard.pairs, device=device, shard=part),
             batches,
             stop,
             reg=reg,
@@ -298,13 +345,28 @@ def train(
             progress=progress,
         )
 
+    with alone():  # each rank has data of its own from here on, and says itself what it shares
+        return _trained(split, config, judged, fitted_on, shared, refit=refit)
+
+
+def _trained(
+    split: Split,
+    config: TrainConfig,
+    judged: Split | SplitShard,
+    fitted_on: Callable[[Interactions, Stop, str], Fitted],
+    rows: Rows | None,
+    *,
+    refit: bool,
+) -> Trained:
+    """Choose the number of epochs where it is not chosen yet, and refit."""
+    has_valid = len(split.valid) > 0
     began = time.perf_counter()
     history: list[dict[str, Any]] = []
     epochs, valid = config.epochs, None
     if not (config.epochs_chosen and refit):
 
         def validate(factors: Factors) -> float:
-            return evaluate(factors, split, (10,), part="valid")["ndcg@10"]
+            return evaluate(factors, judged, (10,), part="valid")["ndcg@10"]
 
         choosing = has_valid and not config.epochs_chosen
         stop = Stop(
@@ -316,17 +378,17 @@ def train(
         fitted = fitted_on(split.train, stop, "train")
         history, epochs = fitted.history, fitted.epochs
         if has_valid:
-            valid = evaluate(gauged(fitted.factors, config), split, part="valid")
+            valid = evaluate(gauged(fitted.factors, config, rows), judged, part="valid")
         if not refit or fitted.interrupted:
             return Trained(
-                gauged(fitted.factors, config), config, split, "train", epochs, history,
-                _seconds(began, history), valid, fitted.interrupted,
+                gauged(fitted.factors, config, rows), config, split, "train", epochs, history,
+                _seconds(began, history), valid, fitted.interrupted, rows,
             )  # fmt: skip
     fitted = fitted_on(split.train_full, Stop(epochs, planned=config.epochs), "refit")
     history = history + fitted.history
     return Trained(
-        gauged(fitted.factors, config), config, split, "train and valid", fitted.epochs, history,
-        _seconds(began, history), valid, fitted.interrupted,
+        gauged(fitted.factors, config, rows), config, split, "train and valid", fitted.epochs,
+        history, _seconds(began, history), valid, fitted.interrupted, rows,
     )  # fmt: skip
 
 

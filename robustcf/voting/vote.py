@@ -207,7 +207,9 @@ class PartitionVote:
             for name in parts[0][0]
         }
         values = {name: [float(row.mean()) for row in rows] for name, rows in per_user.items()}
-        return CertifiedVotes(numbers, values, per_user, chosen, judged.protocol(cutoffs))
+        return CertifiedVotes(
+            numbers, values, per_user, chosen, judged.protocol(cutoffs, len(chosen))
+        )
 
     def _check(self, split: Split) -> None:
         if (split.n_users, split.n_items) != (self.pairs.n_users, self.pairs.n_items):

@@ -417,8 +417,11 @@ def test_a_file_of_0_1_opens_with_the_same_settings(name: str) -> None:
     assert gone == (OF_BCE if old["model"] == "bpr-mf" else set()) | (
         OF_TWO_TO_INF if old["reg"] != "two_to_inf" else set()
     )
-    assert set(flat) - set(old) == {"objective", "adv_size", "max_share"}
+    new = {"objective", "adv_size", "max_share"}
+    new |= {"precision"} if old["model"] == "ultragcn" else set()
+    assert set(flat) - set(old) == new
     assert (flat["adv_size"], flat["max_share"]) == ("same", None)
+    assert flat.get("precision", "float32") == "float32"
     assert config.objective.name == {"ultragcn": "bce", "bpr-mf": "bpr"}[old["model"]]
     assert config == presets()[name].config
 

@@ -1,0 +1,157 @@
+"""Shards: the users of one process out of several, with what it must know of the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from robustcf.data.interactions import Interactions
+from robustcf.data.split import Split
+from robustcf.support.ranks import Ranks, Rows
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """The pairs of the users of one process, and what all processes know of all pairs.
+
+    Users are cut into contiguous ranges of ids, one for each process; items are the same
+    everywhere. In one process the shard is all of the pairs.
+
+    Args:
+        everything: the pairs of all users. Of them, only those of its users are read by a process,
+            but for what says otherwise.
+        rows: the users of this process.
+
+    Example:
+        >>> from robustcf.data import checkerboard
+        >>> train = checkerboard().train
+        >>> shard = Shard.of(train)
+        >>> shard.pairs is train, shard.n_pairs == len(train)
+        (True, True)
+    """
+
+    everything: Interactions
+    rows: Rows
+
+    def __post_init__(self) -> None:
+        if not self.rows.whole:
+            # What ranks find out together, they do at once: not when one of them asks first.
+            self.__dict__.update(item_degrees=self._item_degrees(), warm_users=self._warm_users())
+
+    @classmethod
+    def of(cls, pairs: Interactions, ranks: Ranks | None = None) -> Shard:
+        """The share of a process, by default of those that it works with now."""
+        return cls(pairs, Rows.of(pairs.n_users, ranks))
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes."""
+        return self.rows.ranks
+
+    @property
+    def n_pairs(self) -> int:
+        """Pairs of all users."""
+        return len(self.everything)
+
+    @cached_property
+    def pairs(self) -> Interactions:
+        """The pairs of the users of this process, who are numbered from 0."""
+        if self.rows.whole:
+            return self.everything
+        return self.everything.between(self.rows.start, self.rows.stop)
+
+    @cached_property
+    def first_pair(self) -> int:
+        """How many pairs the users before these have."""
+        return int(self.everything.indptr[self.rows.start])
+
+    @cached_property
+    def item_degrees(self) -> npt.NDArray[np.int64]:
+        """Number of users of each item, of all users.
+
+        Cost: one sum of as many numbers as there are items, once.
+        """
+        return self.pairs.item_degrees
+
+    def _item_degrees(self) -> npt.NDArray[np.int64]:
+        import torch
+
+        own = torch.tensor(self.pairs.item_degrees)
+        found: npt.NDArray[np.int64] = self.ranks.sum(own).numpy()
+        return found
+
+    @cached_property
+    def warm_users(self) -> npt.NDArray[np.int64]:
+        """Users with pairs, of all processes, ascending, by their ids in the whole.
+
+        Cost: one id a user from every process, once.
+        """
+        return self._warm_users()
+
+    def _warm_users(self) -> npt.NDArray[np.int64]:
+        own = np.flatnonzero(self.pairs.user_degrees) + self.rows.start
+        return self.ranks.joined_array(own.astype(np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class SplitShard:
+    """The pairs of some users of a split, who are numbered from 0.
+
+    It is what :func:`robustcf.metrics.evaluate` takes in place of a split where each process has
+    the factors of its own users.
+
+    Args:
+        whole: the split.
+        rows: the users.
+
+    Example:
+        >>> from robustcf.data import checkerboard
+        >>> split = checkerboard()
+        >>> len(SplitShard(split, Rows.of(split.n_users)).test) == len(split.test)
+        True
+    """
+
+    whole: Split
+    rows: Rows
+
+    @property
+    def name(self) -> str:
+        """What the set is called."""
+        return self.whole.name
+
+    @property
+    def n_users(self) -> int:
+        """How many users are here."""
+        return self.rows.stop - self.rows.start
+
+    @property
+    def n_items(self) -> int:
+        """Items, the same everywhere."""
+        return self.whole.n_items
+
+    @cached_property
+    def train(self) -> Interactions:
+        """Their pairs to learn from."""
+        return self.whole.train.between(self.rows.start, self.rows.stop)
+
+    @cached_property
+    def valid(self) -> Interactions:
+        """Their pairs to choose by."""
+        return self.whole.valid.between(self.rows.start, self.rows.stop)
+
+    @cached_property
+    def test(self) -> Interactions:
+        """Their pairs to report on."""
+        return self.whole.test.between(self.rows.start, self.rows.stop)
+
+    @cached_property
+    def train_full(self) -> Interactions:
+        """Train and valid together."""
+        return self.train.union(self.valid)
+
+    def masked(self, part: str) -> tuple[str, ...]:
+        """What is masked when evaluating on a part, as the split has it."""
+        return self.whole.masked(part)

@@ -1,0 +1,144 @@
+"""Two processes with one thread each against one process with two threads: a step and a pass.
+
+    python scripts/bench_ranks.py --dataset yelp2018 --steps 16
+
+Both train the same settings, the preset's unless told otherwise, with the same blocks: the ranks
+make one process's steps together. A pass over ``--steps`` blocks is timed after one that is not;
+the time of a whole pass over the users follows from it. Times are wall times: run this on a machine
+that does nothing else. "CPU" is the processor time of a step, of all processes and threads, which a
+busy machine changes less. "waiting" is the share of the time that a step spends in collectives: the
+sending itself and the wait for a rank that is slower; the mean over ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+import torch
+
+from robustcf.data import load
+from robustcf.data.shards import Shard
+from robustcf.objectives import Batches
+from robustcf.support import ranks
+from robustcf.support.ranks import Pending, alone, joined
+from robustcf.support.runtime import set_threads
+from robustcf.training.loop import Optimizer, Stop, fit
+from robustcf.training.presets import adapted, preset
+from robustcf.training.train import build_model, build_objective, build_regularizer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dataset", default="yelp2018")
+    parser.add_argument("--data-dir", default=os.environ.get("ROBUSTCF_DATA"))
+    parser.add_argument("--model", default="softmax-mf")
+    parser.add_argument("--steps", type=int, default=16, help="timed steps")
+    parser.add_argument("--repeats", type=int, default=3, help="the fastest counts")
+    parser.add_argument("--dim", type=int, help="default: the preset's")
+    parser.add_argument("--block-users", type=int, help="default: the preset's")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--json", help="write the figures to this file too")
+    options = parser.parse_args()
+    if options.worker is not None:
+        worker(options)
+        return
+    one = start([sys.executable, __file__, "--worker", str(options.ranks)], options)
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(options.ranks)]
+    many = start([sys.executable, *launcher, __file__, "--worker", "1"], options)
+    print(f"{one['data']}\n{one['settings']}; the items' gradient has {one['megabytes']:.1f} MB\n")
+    print(f"{'':34}{'a step':>10}{'CPU':>10}{'a pass':>10}{'waiting':>10}")
+    for name, row in (
+        (f"1 process, {options.ranks} threads", one),
+        (f"{options.ranks} processes, 1 thread each", many),
+    ):
+        print(
+            f"{name:34}{1000 * row['step']:>7.0f} ms{1000 * row['cpu']:>7.0f} ms"
+            f"{row['pass']:>8.1f} s"
+            f"{100 * row['waiting']:>8.1f} %"
+        )
+    print(f"\nthroughput of the processes: {one['step'] / many['step']:.2f} of the one's")
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump({"one": one, "many": many}, file, indent=2)
+
+
+def start(command: list[str], options: argparse.Namespace) -> dict[str, Any]:
+    """Run a worker, or several by torchrun, and take the line of figures."""
+    words = ["--dataset", options.dataset, "--model", options.model]
+    for name in ("steps", "repeats", "dim", "block_users", "data_dir"):
+        if getattr(options, name) is not None:
+            words += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+    done = subprocess.run([*command, *words], stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def worker(options: argparse.Namespace) -> None:
+    set_threads(options.worker)
+    split = load(options.dataset, data_dir=options.data_dir)
+    names = {"dim": options.dim, "block_users": options.block_users}
+    changes = {name: value for name, value in names.items() if value is not None}
+    config = adapted(preset(options.dataset, options.model).config, changes).resolved()
+    pairs = split.train_full if split.valid_source == "carved" else split.train
+    with joined() as team, alone():
+        shard = Shard.of(pairs, team)
+        part = None if team.size == 1 else shard
+        objective = build_objective(config, shard.pairs, shard=part)
+        batches = Batches(objective, config.batching, seed=0)
+        steps = len(batches.blocks)
+        batches.blocks = batches.blocks[: options.steps]
+        model = build_model(config.replace(init="normal"), shard.pairs, shard=part)
+        reg = build_regularizer(config)
+        degrees = (shard.pairs.user_degrees, shard.item_degrees)
+        reg.prepare(*(torch.tensor(each) for each in degrees))
+        waited = [0.0]
+        wait = Pending.wait
+
+        def timed(pending: Pending) -> None:
+            began = time.perf_counter()
+            wait(pending)
+            waited[0] += time.perf_counter() - began
+
+        ranks.Pending.wait = timed  # type: ignore[method-assign]
+        best: tuple[float, float, float] | None = None
+        for number in range(options.repeats + 1):
+            waited[0], busy = 0.0, time.process_time()
+            done = fit(
+                model,
+                batches,
+                Stop(1),
+                reg=reg,
+                reg_weight=config.reg.settings.weight,
+                optimizer=Optimizer(config.lr, config.user_lr, "constant"),
+            )
+            seconds = team.greatest(done.history[0]["seconds"])[0]
+            share = team.total(waited[0])[0] / team.size / seconds
+            busy = team.total(time.process_time() - busy)[0]
+            if number and (best is None or seconds < best[0]):
+                best = seconds, share, busy
+        if best is None:
+            raise SystemExit("--repeats must be at least 1")
+        step = best[0] / len(batches.blocks)
+        figures = {
+            "data": repr(split),
+            "settings": f"{options.model}, dim {model.dim}, {config.batching.block_users} users",
+            "megabytes": model.items.numel() * model.items.element_size() / 1e6,
+            "step": step,
+            "pass": step * steps,
+            "waiting": best[1],
+            "cpu": best[2] / len(batches.blocks),
+            "ranks": team.size,
+        }
+        if team.first:
+            print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

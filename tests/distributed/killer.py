@@ -1,0 +1,37 @@
+"""A regularizer that ends its process, for tests of what the other ranks do then.
+
+``KILL`` says who and when: ``RANK:CALL:HOW``, HOW being ``kill`` (SIGKILL), ``stop`` (it sleeps,
+and answers nobody) or ``raise``. torchrun's second attempt is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+from robustcf.errors import InputError
+from robustcf.regularizers import WeightDecay
+from robustcf.support.files import CheckpointFiles
+
+CheckpointFiles.due = lambda self: True  # type: ignore[method-assign]
+
+
+class Killer(WeightDecay):
+    """Weight decay, until its time has come."""
+
+    calls = 0
+
+    def add_shared_gradient(self, *places: Any, **options: Any) -> float:
+        """As weight decay has it, unless this is the call."""
+        self.calls += 1
+        rank, call, how = os.environ.get("KILL", "-1:0:kill").split(":")
+        again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        if not again and os.environ["RANK"] == rank and self.calls == int(call):
+            if how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if how == "stop":
+                time.sleep(120)
+            raise InputError("this rank was told to fail: do not tell it")
+        return super().add_shared_gradient(*places, **options)

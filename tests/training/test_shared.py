@@ -1,0 +1,183 @@
+"""Checkpoints of several ranks: what one process writes, for any number of ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from robustcf.data import checkerboard
+from robustcf.data.interactions import Interactions
+from robustcf.data.shards import Shard, SplitShard
+from robustcf.errors import InputError
+from robustcf.factors import Factors
+from robustcf.metrics import evaluate
+from robustcf.models import ALS, BPRMF, EASE, Popularity, SoftmaxMF, UltraGCN
+from robustcf.models.gauge import Gauge, shrink
+from robustcf.support.files import CheckpointFiles
+from robustcf.support.ranks import Ranks, Rows
+from robustcf.training.shared import SharedCheckpoint
+from tests.distributed.threads import on_threads
+
+WHOLE = {
+    "users": torch.arange(14.0).reshape(7, 2),
+    "best.users": torch.arange(14.0).reshape(7, 2) + 1,
+    "adam.users.steps": torch.arange(7),
+    "items": torch.ones(3, 2),
+    "reg.calls": torch.tensor(4),
+}
+
+
+def by_user(name: str) -> bool:
+    return "users" in name
+
+
+def parts(rows: Rows) -> dict[str, torch.Tensor]:
+    return {
+        name: tensor[rows.start : rows.stop] if by_user(name) else tensor
+        for name, tensor in WHOLE.items()
+    }
+
+
+@pytest.mark.parametrize("writers", [1, 2, 5, 9])
+@pytest.mark.parametrize("readers", [2, 3, 9])
+def test_any_number_of_ranks_goes_on(writers: int, readers: int, tmp_path: Path) -> None:
+    def write(ranks: Ranks) -> None:
+        rows = Rows.of(7, ranks)
+        kept = CheckpointFiles(tmp_path, 0.0) if ranks.first else None
+        SharedCheckpoint(kept, rows).save("fit", parts(rows), {"epoch": 2}, final=False)
+
+    def read(ranks: Ranks) -> Any:
+        rows = Rows.of(7, ranks)
+        kept = CheckpointFiles(tmp_path, 0.0) if ranks.first else None
+        return rows, SharedCheckpoint(kept, rows).load("fit")
+
+    on_threads(writers, write)
+    # The file is that of one process.
+    tensors, facts = CheckpointFiles(tmp_path, 0.0).load("fit") or ({}, {})
+    assert facts == {"epoch": 2}
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in WHOLE.items())
+    for rows, (found, state) in on_threads(readers, read):
+        assert state == {"epoch": 2}
+        for name, tensor in parts(rows).items():
+            assert torch.equal(found[name], tensor), name
+
+
+def test_the_first_rank_says_when(tmp_path: Path) -> None:
+    def write(ranks: Ranks) -> None:
+        rows = Rows.of(7, ranks)
+        kept = CheckpointFiles(tmp_path, 1000.0) if ranks.first else None
+        shared = SharedCheckpoint(kept, rows)
+        assert shared.load("fit") is None
+        shared.save("fit", parts(rows), {}, final=False)
+        assert not list(tmp_path.iterdir())
+        shared.save("fit", parts(rows), {}, final=True)
+
+    on_threads(2, write)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.fit.safetensors"]
+
+
+def test_a_checkpoint_of_other_users_is_refused(tmp_path: Path) -> None:
+    CheckpointFiles(tmp_path, 0.0).save("fit", WHOLE, {}, final=True)
+
+    def read(ranks: Ranks) -> None:
+        kept = CheckpointFiles(tmp_path, 0.0) if ranks.first else None
+        SharedCheckpoint(kept, Rows.of(8, ranks)).load("fit")
+
+    with pytest.raises(InputError, match="the tensor .*users.* must have 8 rows, got the shape"):
+        on_threads(2, read)
+
+
+# --- shards -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [2, 3, 25])
+def test_a_shard_knows_of_all_users(size: int) -> None:
+    train = checkerboard().train
+    for shard in on_threads(size, lambda ranks: _asked(Shard.of(train, ranks))):
+        np.testing.assert_array_equal(shard.item_degrees, train.item_degrees)
+        np.testing.assert_array_equal(shard.warm_users, np.flatnonzero(train.user_degrees))
+        assert shard.n_pairs == len(train)
+        assert shard.first_pair == train.indptr[shard.rows.start]
+
+
+def _asked(shard: Shard) -> Shard:
+    _ = shard.item_degrees, shard.warm_users
+    return shard
+
+
+@pytest.mark.parametrize("size", [2, 3, 25])
+@pytest.mark.parametrize("seed", range(3))
+def test_ranks_evaluate_to_the_bit(size: int, seed: int) -> None:
+    split = checkerboard()
+    generator = torch.Generator().manual_seed(seed)
+    U, V = (torch.randn(n, 3, generator=generator) for n in (split.n_users, split.n_items))
+    whole = evaluate(Factors(U, V), split, (3, 10))
+
+    def work(ranks: Ranks) -> Any:
+        rows = Rows.of(split.n_users, ranks)
+        return evaluate(Factors(U[rows.start : rows.stop], V), SplitShard(split, rows), (3, 10))
+
+    for report in on_threads(size, work):
+        assert report.values == whole.values
+        assert report.protocol == whole.protocol
+        np.testing.assert_array_equal(report.users, whole.users)
+        for name, values in whole.per_user.items():
+            np.testing.assert_array_equal(report.per_user[name], values)
+
+
+@pytest.mark.parametrize("size", [2, 3, 25])
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (UltraGCN, {"init": "normal"}),
+        (UltraGCN, {"init": "spectral"}),
+        (BPRMF, {"init": "smooth"}),
+        (SoftmaxMF, {"init": "normal"}),
+        (SoftmaxMF, {"init": "smooth"}),
+        (ALS, {}),
+        (EASE, {}),
+        (Popularity, {"dim": 1}),
+    ],
+)
+def test_ranks_start_where_one_process_starts(size: int, kind: Any, settings: Any) -> None:
+    # Four tastes and no two singular values alike: the start has one answer.
+    rng = np.random.default_rng(size)
+    dense = rng.random((40, 25)) < rng.random((40, 1)) * rng.random((1, 25))
+    dense |= (np.arange(40)[:, None] // 10 == np.arange(25) // 7) & (rng.random((40, 25)) < 0.5)
+    dense[4] = False
+    train = Interactions.from_csr(dense.astype(int))
+    options = {"dim": 4, "seed": 1, **settings}
+    expected = kind(train, **options).factors()
+
+    def work(ranks: Ranks) -> Factors:
+        shard = Shard.of(train, ranks)
+        return kind(shard.pairs, shard=shard, **options).factors()
+
+    found = on_threads(size, work)
+    users = torch.cat([part.users for part in found])
+    # Singular vectors have no sign of their own: scores do.
+    torch.testing.assert_close(
+        users @ found[0].items.T, expected.users @ expected.items.T, atol=2e-4, rtol=2e-4
+    )
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_ranks_find_the_gauge_of_one_process(size: int, share: float) -> None:
+    generator = torch.Generator().manual_seed(size)
+    U, V = (torch.randn(n, 3, generator=generator, dtype=torch.float64) for n in (7, 9))
+    whole = shrink(Gauge.balanced(U, V).apply(Factors(U, V)), share)
+
+    def work(ranks: Ranks) -> Factors:
+        rows = Rows.of(7, ranks)
+        part = Factors(U[rows.start : rows.stop], V)
+        return shrink(Gauge.balanced(part.users, V, rows).apply(part), share, rows)
+
+    found = on_threads(size, work)
+    users = torch.cat([part.users for part in found])
+    torch.testing.assert_close(users @ found[0].items.T, whole.users @ whole.items.T)
+    torch.testing.assert_close(users.abs(), whole.users.abs())
