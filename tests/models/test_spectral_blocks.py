@@ -14,7 +14,7 @@ from robustcf.models import spectral
 def test_weights_do_not_depend_on_blocks(seed, most, monkeypatch):
     monkeypatch.setattr(spectral, "user_ranges", lambda p: interactions.user_ranges(p, most))
     train = load("demo", seed=seed).train.between(100, 400)
-    found = spectral._normalized(train)
+    found = spectral._normalized(train, train.item_degrees)
     dense = train.csr().toarray().astype(np.float64)
     rows, columns = dense.sum(1, keepdims=True), dense.sum(0, keepdims=True)
     expected = (dense / np.sqrt(np.maximum(rows * columns, 1))).astype(np.float32)
