@@ -93,6 +93,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--epsilons", type=float, nargs="+", default=list(EPSILONS))
     parser.add_argument("--users", type=int, help="judge this many users; default: all")
+    parser.add_argument("--kept", type=float, default=KEPT, help="of the best clean quality")
     parser.add_argument("--only", nargs="*", choices=list(CANDIDATES), help="these candidates")
     parser.add_argument("--out", type=Path, default=RESULTS / "robust_search.json")
     parser.add_argument("--dry", action="store_true", help="do not write the preset")
@@ -100,10 +101,11 @@ def main() -> None:
     set_threads(options.threads)
     split = load(options.dataset, data_dir=options.data_dir, download=False)
     rows = search(split, options.only or list(CANDIDATES), options)
-    best = chosen_by_model(rows)
+    best = chosen_by_model(rows, options.kept)
     names = {model: row["candidate"] for model, row in best.items()}
-    print(f"chosen: {chosen(rows)['candidate']}; by model {names}")
-    write(options, split, rows, chosen=chosen(rows)["candidate"], by_model=names)
+    winner = chosen(rows, options.kept)["candidate"]
+    print(f"chosen: {winner}; by model {names}")
+    write(options, split, rows, chosen=winner, by_model=names)
     for row in () if options.dry else best.values():
         # Where no defence is better, there is no robust preset of that model.
         if row["changes"].get("gauge"):
@@ -172,6 +174,7 @@ def command(options: argparse.Namespace) -> str:
     if tuple(options.epsilons) != EPSILONS:
         words += ["--epsilons", *map(str, options.epsilons)]
     words += [f"--users {options.users}"] if options.users else []
+    words += [f"--kept {options.kept:g}"] if options.kept != KEPT else []
     return " ".join(words)
 
 
@@ -236,19 +239,19 @@ def attacked(target: Target, epsilons: list[float]) -> dict[str, Any]:
     return {"clean": joint[0], "joint": joint, "certified": measured(CERTIFICATE, CERTIFIED)}
 
 
-def chosen(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def chosen(rows: list[dict[str, Any]], kept: float = KEPT) -> dict[str, Any]:
     """The best candidate under attack that keeps the clean quality."""
-    return max(good_enough(rows), key=lambda row: float(np.mean(row["joint"][1:])))
+    return max(good_enough(rows, kept), key=lambda row: float(np.mean(row["joint"][1:])))
 
 
-def chosen_by_model(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def chosen_by_model(rows: list[dict[str, Any]], kept: float = KEPT) -> dict[str, dict[str, Any]]:
     """The same for each model, next to the best clean quality of that model."""
     by_model = {m: [row for row in rows if row["changes"]["model"] == m] for m in MODELS}
-    return {model: chosen(those) for model, those in by_model.items() if those}
+    return {model: chosen(those, kept) for model, those in by_model.items() if those}
 
 
-def good_enough(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    floor = KEPT * max(row["clean"] for row in rows)
+def good_enough(rows: list[dict[str, Any]], kept: float) -> list[dict[str, Any]]:
+    floor = kept * max(row["clean"] for row in rows)
     return [row for row in rows if row["clean"] >= floor]
 
 
@@ -272,7 +275,7 @@ def write_preset(split: Split, best: dict[str, Any], options: argparse.Namespace
         "found": {
             "how": f"NDCG@10 on valid under the attack at the cutoff (joint, labels, {STEPS} "
             f"steps), mean over the sizes {tuple(options.epsilons[1:])}, among candidates with "
-            f"{KEPT:.0%} of the best clean value; trained on train alone",
+            f"{options.kept:.0%} of the best clean value; trained on train alone",
             "command": f"{command(options)} --out results/{options.out.name}",
             "starts from": base.name,
             "valid": {key: best[key] for key in ("clean", "joint", "certified")},

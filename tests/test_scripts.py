@@ -162,6 +162,7 @@ def test_searches_write_presets_where_they_are_read(imported, tmp_path):
         dataset="demo",
         epsilons=list(robust["EPSILONS"]),
         users=None,
+        kept=robust["KEPT"],
     )
     robust["write_preset"](load("demo"), best, options)
     name = preset("demo", kind="robust").name
