@@ -104,8 +104,12 @@ def _checked(matrix: Any, path: Path) -> MatrixLike:
     if matrix.dtype.kind == "f" and matrix.dtype.itemsize < 4:
         raise ValueError(f"its values are {matrix.dtype}, with which scipy cannot compute")
     rows, columns = matrix.shape
+    compressed = matrix.format in ("csr", "csc", "bsr")
+    if compressed and bool((matrix.indptr[1:] < matrix.indptr[:-1]).any()):
+        # Scipy's own check passes over a matrix whose number of entries, the last one, is negative.
+        raise ValueError("its index pointer must not fall")
     check_sparse(path, rows, columns, matrix.nnz, path.stat().st_size)
-    if matrix.format in ("csr", "csc", "bsr"):
+    if compressed:
         # Scipy does not look by itself, and its products go where the indices say.
         matrix.check_format(full_check=True)
     return cast(MatrixLike, matrix)

@@ -48,10 +48,10 @@ def write_bytes(path: Path, content: bytes) -> None:
         ...     (Path(folder) / "a").read_bytes()
         b'whole'
     """
-    _write_parts(path, (content,))
+    write_parts(path, (content,))
 
 
-def _write_parts(path: Path, parts: Sequence[bytes | memoryview]) -> None:
+def write_parts(path: Path, parts: Sequence[bytes | memoryview]) -> None:
     """:func:`write_bytes` of parts one after another, which need not be copied together."""
     if not job().first:
         return
@@ -200,7 +200,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, str])
     """Write tensors and a few strings as one safetensors file; equal ones give equal bytes."""
     from safetensors.torch import save
 
-    _write_parts(path, _in_order(save(tensors, metadata=facts)))
+    write_parts(path, _in_order(save(tensors, metadata=facts)))
 
 
 def tensor_bytes(tensors: dict[str, Tensor], facts: dict[str, str]) -> bytes:

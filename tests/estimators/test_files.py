@@ -46,6 +46,18 @@ def test_npz_of_scipy(tmp_path: Path, layout: str) -> None:
     assert np.array_equal(matrix.toarray(), A)
 
 
+@pytest.mark.parametrize("layout", ["csr", "csc"])
+def test_npz_of_scipy_with_less_than_no_entries(tmp_path: Path, layout: str) -> None:
+    matrix = sp.coo_matrix(A).asformat(layout)
+    sp.save_npz(tmp_path / "a.npz", matrix)
+    with np.load(tmp_path / "a.npz") as parts:
+        spoilt = dict(parts)
+    spoilt["indptr"][-1] = -3
+    np.savez(tmp_path / "a.npz", **spoilt)
+    with pytest.raises(InputError, match="index pointer must not fall"):
+        read_matrix(tmp_path / "a.npz")
+
+
 def test_npz_with_factors(tmp_path: Path) -> None:
     # Whatever else is saved beside them, U and V are the factors, and they stay factors.
     np.savez(tmp_path / "a.npz", U=U, V=V, epoch=np.array(3))

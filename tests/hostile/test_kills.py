@@ -54,11 +54,11 @@ IN_PLACE = """
     from pathlib import Path
     from robustcf.support import files
 
-    def in_place(path, content):
+    def in_place(path, parts):
         with open(path, "wb") as file:
-            file.write(content)
+            file.writelines(parts)
 
-    files.write_bytes = in_place
+    files.write_parts = in_place
     from tests.hostile import kills
     sys.exit(kills.main(["train", "--every", "2", "--first", "24"]))
 """

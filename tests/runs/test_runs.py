@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,20 +131,21 @@ def test_resumed_run_ends_as_an_undisturbed_one(
     whole = RunDir.create(tmp_path / "whole", config, split)
     whole.execute(split, every=0.0)
     broken = RunDir.create(tmp_path / "broken", config, split)
-    write, calls = files.write_bytes, []
+    write, calls = files.write_parts, []
 
-    def dying(path: Path, content: bytes) -> None:
+    def dying(path: Path, parts: Sequence[bytes]) -> None:
+        content = b"".join(parts)
         calls.append(path)
         if len(calls) == when:
             # What a kill leaves: half a temporary file, and the old checkpoint untouched.
             (path.parent / f".{path.name}.half").write_bytes(content[: len(content) // 2])
             raise Killed
-        write(path, content)
+        write(path, parts)
 
-    monkeypatch.setattr(files, "write_bytes", dying)
+    monkeypatch.setattr(files, "write_parts", dying)
     with pytest.raises(Killed):
         broken.execute(split, every=0.0)
-    monkeypatch.setattr(files, "write_bytes", write)
+    monkeypatch.setattr(files, "write_parts", write)
     assert not broken.complete
     again = RunDir(broken.path)
     again.execute(split, every=0.0)

@@ -170,19 +170,20 @@ def test_a_resumed_run_ends_as_an_undisturbed_one(tmp_path, monkeypatch, digits,
     whole, _ = run_of(tmp_path / "whole", config, digits)
     whole.execute(digits, every=0.0)
     broken, _ = run_of(tmp_path / "broken", config, digits)
-    write, calls = files.write_bytes, []
+    write, calls = files.write_parts, []
 
-    def dying(path, content):
+    def dying(path, parts):
+        content = b"".join(parts)
         calls.append(path)
         if len(calls) == when:
             (path.parent / f".{path.name}.half").write_bytes(content[: len(content) // 2])
             raise Killed
-        write(path, content)
+        write(path, parts)
 
-    monkeypatch.setattr(files, "write_bytes", dying)
+    monkeypatch.setattr(files, "write_parts", dying)
     with pytest.raises(Killed):
         broken.execute(digits, every=0.0)
-    monkeypatch.setattr(files, "write_bytes", write)
+    monkeypatch.setattr(files, "write_parts", write)
     assert not broken.complete
     again = VisionRun(broken.path)
     again.execute(digits, every=0.0)
