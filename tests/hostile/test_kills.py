@@ -56,7 +56,7 @@ IN_PLACE = """
 
     def in_place(path, parts):
         with open(path, "wb") as file:
-            file.writelines(parts)
+            file.write(b"".join(parts))
 
     files.write_parts = in_place
     from tests.hostile import kills
