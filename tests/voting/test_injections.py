@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from robustcf.data import Split, load
+from robustcf.poisoning import PoisonThreat
+from robustcf.support.registry import POISONINGS
 from robustcf.voting import PartitionVote, VoteConfig
 from tests.voting.helpers import (
     ACCOUNTS,
@@ -153,7 +155,7 @@ def test_injections_made_for_single_users_of_ml_100k(real_data, damping):
 
 @pytest.mark.slow
 @pytest.mark.realdata
-@pytest.mark.parametrize("kind", ["random", "popular", "copies"])
+@pytest.mark.parametrize("kind", ["random", "popular", "copies", "surrogate", "greedy"])
 def test_injections_for_everybody_in_ml_100k(real_data, kind):
     split = load("ml-100k", data_dir=str(real_data))
     split = Split.from_csr(
@@ -164,8 +166,13 @@ def test_injections_for_everybody_in_ml_100k(real_data, kind):
     fakes = np.zeros((number, split.n_items), dtype=np.float32)
     if kind == "copies":
         fakes = profiles[rng.choice(split.n_users, number)].copy()
+    made = kind in ("surrogate", "greedy")
+    if made:
+        found = POISONINGS[kind]().attack(split.train, PoisonThreat(fakes=number), seed=1)
+        for fake, items in zip(fakes, found.profiles, strict=True):
+            fake[items] = 1
     fillers = np.argsort(-split.train.item_degrees)[:170] if kind == "popular" else split.n_items
-    for fake in fakes:
+    for fake in () if made else fakes:
         if kind != "copies":
             fake[rng.choice(fillers, 100, replace=False)] = 1
         fake[rng.choice(split.n_items, 5, replace=False)] = 1
