@@ -8,6 +8,14 @@ the time of a whole pass over the users follows from it. Times are wall times: r
 that does nothing else. "CPU" is the processor time of a step, of all processes and threads, which a
 busy machine changes less. "waiting" is the share of the time that a step spends in collectives: the
 sending itself and the wait for a rank that is slower; the mean over ranks.
+
+    python scripts/bench_ranks.py --dataset yelp2018 --weak 1 2 3 4 --share 0.2
+
+is weak scaling: every number of ranks has the same users a rank and step, so an ideal step takes as
+long. More ranks than cores would only take turns, so each is slowed down: it sleeps until its
+computing has had ``--share`` of the time, as on a machine whose core is that much slower. What
+travels is not slowed down, and goes over loopback: this shows what sharing costs beside computing,
+not what a network does.
 """
 
 from __future__ import annotations
@@ -43,15 +51,26 @@ def main() -> None:
     parser.add_argument("--dim", type=int, help="default: the preset's")
     parser.add_argument("--block-users", type=int, help="default: the preset's")
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--weak", type=int, nargs="+", metavar="RANKS", help="weak scaling instead")
+    parser.add_argument("--share", type=float, help="of a core, for each rank; with --weak")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--json", help="write the figures to this file too")
     options = parser.parse_args()
+    if options.share is not None and not 0 < options.share <= 1:
+        parser.error("--share must be above 0 and at most 1")
     if options.worker is not None:
         worker(options)
         return
+    figures = weak_scaling(options) if options.weak else side_by_side(options)
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(figures, file, indent=2)
+
+
+def side_by_side(options: argparse.Namespace) -> dict[str, Any]:
+    """One process with as many threads as there are ranks, then the ranks."""
     one = start([sys.executable, __file__, "--worker", str(options.ranks)], options)
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(options.ranks)]
-    many = start([sys.executable, *launcher, __file__, "--worker", "1"], options)
+    many = start(ranks_of(options.ranks), options)
     print(f"{one['data']}\n{one['settings']}; the items' gradient has {one['megabytes']:.1f} MB\n")
     print(f"{'':34}{'a step':>10}{'CPU':>10}{'a pass':>10}{'waiting':>10}")
     for name, row in (
@@ -64,20 +83,59 @@ def main() -> None:
             f"{100 * row['waiting']:>8.1f} %"
         )
     print(f"\nthroughput of the processes: {one['step'] / many['step']:.2f} of the one's")
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"one": one, "many": many}, file, indent=2)
+    return {"one": one, "many": many}
+
+
+def weak_scaling(options: argparse.Namespace) -> dict[str, Any]:
+    """The same users a rank and step for each number of ranks, all slowed down alike."""
+    config = preset(options.dataset, options.model).config
+    users = options.block_users or config.batching.block_users
+    rows: dict[str, Any] = {}
+    for count in options.weak:
+        options.block_users = users * count
+        rows[str(count)] = start(ranks_of(count), options)
+        if len(rows) == 1:
+            print(f"{rows[str(count)]['data']}\n{users} users a rank and step\n")
+            print(f"{'ranks':>6}{'a step':>10}{'computing':>11}{'waiting':>9}{'received':>10}"
+                  f"{'efficiency':>12}")  # fmt: skip
+        row, first = rows[str(count)], rows[str(options.weak[0])]
+        print(
+            f"{count:>6}{1000 * row['step']:>7.0f} ms{1000 * row['cpu'] / count:>8.0f} ms"
+            f"{100 * row['waiting']:>7.1f} %{row['megabytes'] * (count > 1):>7.1f} MB"
+            f"{first['step'] / row['step']:>12.2f}",
+            flush=True,
+        )
+    return rows
+
+
+def ranks_of(count: int) -> list[str]:
+    """The command of so many ranks with a thread each, on this machine."""
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(count)]
+    return [sys.executable, *launcher, __file__, "--worker", "1"]
 
 
 def start(command: list[str], options: argparse.Namespace) -> dict[str, Any]:
     """Run a worker, or several by torchrun, and take the line of figures."""
     words = ["--dataset", options.dataset, "--model", options.model]
-    for name in ("steps", "repeats", "dim", "block_users", "data_dir"):
+    for name in ("steps", "repeats", "dim", "block_users", "data_dir", "share"):
         if getattr(options, name) is not None:
             words += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     done = subprocess.run([*command, *words], stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def slow_down(share: float) -> None:
+    """Let this process sleep before it sends, until it has computed for ``share`` of the time."""
+    add_up, mark = ranks.Ranks.sum, [time.process_time()]
+
+    def slowed(team: ranks.Ranks, tensor: torch.Tensor) -> torch.Tensor:
+        time.sleep((1 / share - 1) * (time.process_time() - mark[0]))
+        done = add_up(team, tensor)
+        mark[0] = time.process_time()
+        return done
+
+    ranks.Ranks.sum = slowed  # type: ignore[method-assign]
 
 
 def worker(options: argparse.Namespace) -> None:
@@ -107,6 +165,8 @@ def worker(options: argparse.Namespace) -> None:
             waited[0] += time.perf_counter() - began
 
         ranks.Pending.wait = timed  # type: ignore[method-assign]
+        if options.share is not None:
+            slow_down(options.share)
         best: tuple[float, float, float] | None = None
         for number in range(options.repeats + 1):
             waited[0], busy = 0.0, time.process_time()

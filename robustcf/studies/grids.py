@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 from filelock import FileLock, Timeout
 
 from robustcf.errors import InputError, Interrupted
-from robustcf.support.files import unwritable, write_json
-from robustcf.support.schema import shown
+from robustcf.support.files import read_json, unwritable, write_json
+from robustcf.support.schema import Kind, check_kind, shown
 
 Result = TypeVar("Result")
 
@@ -43,6 +43,29 @@ def check_jobs(jobs: int) -> None:
     cores = os.cpu_count() or 1
     if isinstance(jobs, bool) or not isinstance(jobs, int) or not 1 <= jobs <= cores:
         raise InputError(f"jobs must be between 1 and the number of cores, {cores}, got {jobs!r}")
+
+
+def kept_plan(path: Path, kind: Kind, what: str) -> dict[str, Any] | None:
+    """The plan that a file holds, or None where there is no file.
+
+    Args:
+        path: of the file.
+        kind: what such a plan holds.
+        what: that is planned, in a word.
+
+    Raises:
+        InputError: the file is no such plan.
+    """
+    if not path.is_file():
+        return None
+    try:
+        kept = read_json(path)
+        check_kind(path, kept, kind)
+    except InputError as error:
+        raise InputError(
+            f"{path} is no plan of a {what} ({error}): choose another --out"
+        ) from error
+    return kept
 
 
 def keep_plan(

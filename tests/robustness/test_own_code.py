@@ -327,7 +327,7 @@ def test_what_an_attack_cannot_be_made_of(here, answer, refusal, option, kind, g
     ("option", "kind", "good"),
     [
         ("--model", "model", "robustcf.models.base.Model"),
-        ("--reg", "regularizer", "robustcf.regularizers.Regularizer"),
+        ("--reg", "regularizer", "robustcf.regularizers.base.Regularizer"),
         ("--objective", "objective", "robustcf.objectives.base.Objective"),
         ("--adversarial", "adversary", "robustcf.training.adversarial.Adversary"),
     ],

@@ -28,6 +28,7 @@ from robustcf.studies.grids import (
     goes_on,
     in_parallel,
     keep_plan,
+    kept_plan,
     make_folder,
 )
 from robustcf.studies.poisoning.plan import CLEAN, FILE, UNDEFENDED, Part, PoisonPlan
@@ -40,11 +41,11 @@ from robustcf.studies.poisoning.summary import (
     read_cell,
     summarize,
 )
-from robustcf.support.files import read_json, write_json
+from robustcf.support.files import write_json
 from robustcf.support.reading import read_plain
 from robustcf.support.registry import DEFENCES, POISONINGS
 from robustcf.support.runtime import set_threads
-from robustcf.support.schema import check_kind, record, whole
+from robustcf.support.schema import record, whole
 
 PLAN = "poison.json"
 PROFILES = "profiles"
@@ -113,17 +114,7 @@ def kept_threads(out: str | Path) -> int | None:
 
 
 def _kept_plan(folder: Path) -> dict[str, Any] | None:
-    path = folder / PLAN
-    if not path.is_file():
-        return None
-    try:
-        kept = read_json(path)
-        check_kind(path, kept, _PLAN_KIND)
-    except InputError as error:
-        raise InputError(
-            f"{path} is no plan of a poisoning ({error}): choose another --out"
-        ) from error
-    return kept
+    return kept_plan(folder / PLAN, _PLAN_KIND, "poisoning")
 
 
 def _digest(plan: PoisonPlan) -> dict[str, str]:

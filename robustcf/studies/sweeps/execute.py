@@ -26,13 +26,13 @@ from robustcf.studies.grids import (
     goes_on,
     in_parallel,
     keep_plan,
+    kept_plan,
     make_folder,
 )
 from robustcf.studies.sweeps.plan import SweepPlan
 from robustcf.studies.sweeps.report import write_report
 from robustcf.studies.sweeps.summary import SHOWN, Summary, places, summarize
-from robustcf.support.files import read_json
-from robustcf.support.schema import FLAG, check_kind, record, whole
+from robustcf.support.schema import FLAG, record, whole
 
 PLAN = "sweep.json"
 _PLAN_KIND = record({"threads": whole(1)}, {"relative": FLAG})
@@ -98,15 +98,8 @@ def kept_threads(out: str | Path) -> int | None:
 
 
 def _kept_plan(folder: Path) -> dict[str, Any] | None:
-    path = folder / PLAN
-    if not path.is_file():
-        return None
-    try:
-        kept = read_json(path)
-        check_kind(path, kept, _PLAN_KIND)
-    except InputError as error:
-        raise InputError(f"{path} is no plan of a sweep ({error}): choose another --out") from error
-    if "relative" in kept:  # before units had names
+    kept = kept_plan(folder / PLAN, _PLAN_KIND, "sweep")
+    if kept is not None and "relative" in kept:  # before units had names
         kept["unit"] = "relative" if kept.pop("relative") else "absolute"
     return kept
 

@@ -1,0 +1,37 @@
+"""Penalties on a pair of factors: ``reg(U, V)`` is a scalar that any training loop can add.
+
+Needs torch and :mod:`robustcf.estimators`, nothing else of robustcf.
+
+Example:
+    >>> import torch
+    >>> reg = TwoToInf()
+    >>> U, V = torch.ones(3, 2, requires_grad=True), torch.ones(4, 2)
+    >>> reg(U, V).backward()
+    >>> U.grad.shape
+    torch.Size([3, 2])
+"""
+
+from robustcf.regularizers.base import (
+    NoPenalty,
+    Regularizer,
+    RegularizerConfig,
+    add_gradient,
+    add_shared_gradient,
+)
+from robustcf.regularizers.decay import DegreeDecay, WeightDecay
+from robustcf.regularizers.max_norm import MaxNorm
+from robustcf.regularizers.two_to_inf import ESTIMATORS, TwoToInf, TwoToInfConfig
+
+__all__ = [
+    "ESTIMATORS",
+    "DegreeDecay",
+    "MaxNorm",
+    "NoPenalty",
+    "Regularizer",
+    "RegularizerConfig",
+    "TwoToInf",
+    "TwoToInfConfig",
+    "WeightDecay",
+    "add_gradient",
+    "add_shared_gradient",
+]

@@ -1,0 +1,283 @@
+"""The largest row of the scores: the paper's penalty, with the row found in any way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from robustcf.errors import InputError
+from robustcf.estimators.api import METHODS
+from robustcf.estimators.lowrank import LowRank, gram_root
+from robustcf.estimators.operators import FunctionOperator, Matrix
+from robustcf.regularizers.base import Regularizer, RegularizerConfig
+from robustcf.support.checks import check_choice, check_integer
+from robustcf.support.ranks import Ranks, Rows
+
+Estimator = Callable[..., Any]
+Side = Literal["users", "items"]
+
+_POOL = 32
+
+#: Names that :class:`TwoToInf` knows: all methods of :mod:`robustcf.estimators`.
+ESTIMATORS = tuple(METHODS)
+
+
+@dataclass(frozen=True)
+class TwoToInfConfig(RegularizerConfig):
+    """Settings of :class:`TwoToInf` in training, where its arguments are explained.
+
+    Args:
+        weight: see :class:`RegularizerConfig`.
+        estimator: how to find the row.
+        budget: products the estimator may use.
+        top: rows whose mean squared norm is taken.
+        side: ``users`` or ``items``.
+        every: steps between actions.
+        refresh: actions between two searches of all rows.
+    """
+
+    estimator: str = "exact"
+    budget: int = 33
+    top: int = 1
+    side: str = "users"
+    every: int = 1
+    refresh: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("reg_side", self.side, ("users", "items"))
+        TwoToInf.configured(self)  # its own options are checked by itself
+
+
+class TwoToInf(Regularizer):
+    """||U V^T||_{2->inf}^2, the largest squared row norm of the scores: max_u sum_i s_ui^2.
+
+    The row is found without gradients, then its squared norm is taken with them, so a row that
+    an estimator gets wrong gives the gradient of that row: a subgradient up to the difference.
+
+    Args:
+        estimator: how to find the row: a name out of :data:`ESTIMATORS` or any function of
+            :mod:`robustcf.estimators`. ``exact`` needs no products with the scores for factors:
+            ||(U V^T)_u||^2 = u^T (V^T V) u. ``twinest`` is the paper's.
+        budget: products the estimator may use (ignored by ``exact``); 33 are 16 TwINEst
+            samples and the reading of one row.
+        top: mean of the squared norms of this many largest rows instead of the largest one;
+            more than 1 needs ``exact``.
+        side: ``users``: rows of U V^T; ``items``: rows of V U^T, the one-to-two norm of the
+            scores.
+        every: act in every n-th call only, with n times the value, so that the mean over calls
+            stays (in training mode; ``eval()`` acts always).
+        refresh: ``exact`` in training mode: look at all rows in every n-th call only; in between
+            the largest of the 32 (or 4 * top) rows that led then is taken, by their norms now.
+            Rows move little in a few steps, and a full look costs as much as a step on a small
+            catalogue. 1 looks every time.
+        seed: of the estimator; call number n draws from a stream of its own.
+
+    Cost: ``exact``: (n_users + n_items) * dim^2 to find the rows, then top * n_items * dim.
+
+    Example:
+        >>> reg = TwoToInf()
+        >>> float(reg(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]])))
+        100.0
+    """
+
+    name = "two_to_inf"
+    Config = TwoToInfConfig
+    calls: Tensor
+    row_numbers = ("leaders",)
+    leaders: Tensor
+
+    def __init__(
+        self,
+        estimator: str | Estimator = "exact",
+        *,
+        budget: int = 33,
+        top: int = 1,
+        side: Side = "users",
+        every: int = 1,
+        refresh: int = 1,
+        seed: int = 0,
+    ) -> None:
+        """Check the options and find the estimator."""
+        super().__init__()
+        counts = {"budget": budget, "top": top, "every": every, "refresh": refresh}
+        for option, value in counts.items():
+            check_integer(option, value)
+        check_choice("side", side, ("users", "items"))
+        self.estimator_name, self._estimate = _resolve(estimator)
+        if top > 1 and self.estimator_name != "exact":
+            raise InputError(
+                f"top = {top} rows need estimator='exact', got {self.estimator_name!r}: "
+                "an estimator returns one row"
+            )
+        self.budget, self.top, self.side, self.every, self.seed = budget, top, side, every, seed
+        self.refresh = refresh
+        # Buffers, so that state_dict() carries them: a resumed run goes on as it would have.
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("leaders", torch.zeros(0, dtype=torch.int64))
+
+    @classmethod
+    def configured(cls, config: TwoToInfConfig, seed: int = 0) -> TwoToInf:
+        """The regularizer that a config describes."""
+        options = asdict(config)
+        options.pop("weight")
+        return cls(**options, seed=seed)
+
+    def forward(self, U: Tensor, V: Tensor) -> Tensor:
+        """The penalty (0 in the calls that ``every`` skips)."""
+        factor = self._count()
+        if factor == 0 or 0 in U.shape or 0 in V.shape:
+            return U.new_zeros(())
+        left, right = (U, V) if self.side == "users" else (V, U)
+        rows = self.select(left, right)
+        return factor * (right @ left[rows].T).square().sum() / len(rows)
+
+    def select(self, left: Tensor, right: Tensor) -> Tensor:
+        """The rows of left @ right.T that the penalty is about, largest first."""
+        with torch.no_grad():
+            matrix = LowRank(left.detach(), right.detach())
+            if self.estimator_name == "exact":
+                return self._largest(matrix, Rows.of(len(left), Ranks()))
+            return self._estimated(matrix)
+
+    def _select(self, U: Tensor, V: Tensor, shared: Rows) -> Tensor:
+        """:meth:`select` by ``side``, where each of several ranks has some rows of U."""
+        if shared.whole:
+            return self.select(*((U, V) if self.side == "users" else (V, U)))
+        by_users = self.side == "users"
+        with torch.no_grad():
+            if self.estimator_name == "exact":
+                if by_users:
+                    return self._largest(LowRank(U, V), shared)
+                # Norms of rows of V U^T need no more of U than U^T U = L L^T: those of V L.
+                root = gram_root(shared.ranks.sum((U.mT @ U).double())).to(V.dtype)
+                return self._largest(LowRank(V, root.mT), Rows.of(len(V), Ranks()))
+            scores = _shared_scores(U, V, shared)
+            return self._estimated(scores if by_users else scores.H)
+
+    def _estimated(self, matrix: Matrix) -> Tensor:
+        seed = (self.seed * 1_000_003 + int(self.calls)) % 2**63
+        found = self._estimate(matrix, self.budget, generator=seed)
+        if found.row is None:
+            raise InputError(f"estimator {self.estimator_name!r} returned no row: use another")
+        return torch.tensor([found.row], device=matrix.device)
+
+    def _largest(self, matrix: LowRank, rows: Rows) -> Tensor:
+        """Numbers of the largest rows, of which those in ``rows`` are in the matrix."""
+        pooled = self.training and self.refresh > 1
+        acted = (int(self.calls) - 1) // self.every  # in training mode this call is counted
+        if pooled and acted % self.refresh and len(self.leaders):
+            # Few rows: their entries are cheaper than the Gram matrix of the other factor.
+            leaders = rows.fetch(matrix.U, self.leaders) @ matrix.V.mT
+            norms = leaders.square().sum(dim=1)
+            return self.leaders[norms.topk(min(self.top, len(norms))).indices]
+        # Where it is safe depends on the rows: ranks must do the same.
+        scores = matrix.quick_scores() if rows.whole else None
+        if scores is None:
+            scores = matrix.row_norms()
+        if pooled:
+            self.leaders = rows.leaders(scores, min(rows.count, max(_POOL, 4 * self.top)))
+            return self.leaders[: self.top]
+        if self.top == 1 and rows.whole:
+            return scores.argmax().reshape(1)
+        return rows.leaders(scores, min(self.top, rows.count))
+
+    def _count(self) -> float:
+        """The factor of this call, which is counted in training mode."""
+        if not self.training:
+            return 1.0
+        acts = int(self.calls) % self.every == 0
+        self.calls += 1
+        return float(self.every) if acts else 0.0
+
+    def add_gradient(
+        self,
+        U: Tensor,
+        V: Tensor,
+        rows: Tensor | None,
+        user_gradient: Tensor,
+        item_gradient: Tensor,
+        *,
+        weight: float = 1.0,
+        row_scale: float = 1.0,
+    ) -> float:
+        """See :meth:`Regularizer.add_gradient`; in closed form, no gradient of U's size."""
+        return self.add_shared_gradient(
+            U, V, rows, user_gradient, item_gradient,
+            shared=Rows.of(len(U), Ranks()), weight=weight, row_scale=row_scale,
+        )  # fmt: skip
+
+    def add_shared_gradient(
+        self,
+        U: Tensor,
+        V: Tensor,
+        rows: Tensor | None,
+        user_gradient: Tensor,
+        item_gradient: Tensor,
+        *,
+        shared: Rows,
+        weight: float = 1.0,
+        row_scale: float = 1.0,
+    ) -> float:
+        """See :meth:`Regularizer.add_shared_gradient`.
+
+        Cost between ranks: the few rows that may be largest, or a matrix of dim x dim; with an
+        estimator, its products: a number a user and product.
+        """
+        factor = self._count()
+        if factor == 0 or shared.count == 0 or U.shape[1] == 0 or 0 in V.shape:
+            return 0.0
+        chosen = self._select(U, V, shared)
+        scale = 2.0 * weight * factor / len(chosen)
+        if self.side == "users":
+            some = shared.fetch(U, chosen)
+            product = V @ some.T
+            item_gradient.addmm_(product, some, alpha=scale)
+            here, mine = shared.own(chosen)
+            if rows is None:
+                place, kept = mine, torch.ones_like(mine, dtype=torch.bool)
+            elif len(rows) == 0:
+                place, kept = mine, torch.zeros_like(mine, dtype=torch.bool)
+            else:
+                place = torch.searchsorted(rows, mine).clamp_(max=len(rows) - 1)
+                kept = rows[place] == mine
+            if bool(kept.any()):
+                to_rows = product.T[here[kept]] @ V
+                user_gradient.index_add_(0, place[kept], to_rows, alpha=scale * row_scale)
+            return float(factor * product.square().sum() / len(chosen))
+        some = V[chosen]
+        product = U @ some.T
+        own = product if rows is None else product[rows]
+        user_gradient.addmm_(own, some, alpha=scale * row_scale)
+        to_items = shared.ranks.sum(product.T @ U)
+        item_gradient.index_add_(0, chosen, to_items, alpha=scale)
+        square = shared.ranks.sum(product.square().sum())
+        return float(factor * square / len(chosen))
+
+    def extra_repr(self) -> str:
+        """What ``print`` shows."""
+        return f"estimator={self.estimator_name}, top={self.top}, side={self.side}"
+
+
+def _shared_scores(U: Tensor, V: Tensor, shared: Rows) -> FunctionOperator:
+    """U V^T of all ranks, each of which has some rows of U: what goes in and out is the same."""
+    mine = slice(shared.start, shared.stop)
+    return FunctionOperator(
+        (shared.count, len(V)),
+        lambda X: shared.ranks.joined(U @ (V.mT @ X)),
+        lambda Y: V @ shared.ranks.sum(U.mT @ Y[mine]),
+        U.dtype,
+        U.device,
+    )
+
+
+def _resolve(estimator: str | Estimator) -> tuple[str, Estimator]:
+    if callable(estimator):
+        return getattr(estimator, "__name__", "custom"), estimator
+    if estimator not in METHODS:
+        raise InputError(f"estimator must be one of {', '.join(METHODS)}, got {estimator!r}")
+    return estimator, METHODS[estimator]
