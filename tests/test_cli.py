@@ -17,8 +17,8 @@ import pytest
 
 from robustcf import __version__
 from robustcf.cli import main as entry
-from robustcf.cli.common import Report, reports, say, to_json
 from robustcf.cli.main import cli, run
+from robustcf.cli.reporting import Report, reports, say, to_json
 from robustcf.errors import InputError
 from tests.data.faulty_server import Plan, serve
 

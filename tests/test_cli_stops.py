@@ -283,13 +283,13 @@ def test_closed_streams() -> None:
 
 
 def test_what_is_said_meanwhile_does_not_stop_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    from robustcf.cli import common
+    from robustcf.cli.reporting import say
 
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(click, "echo", fail)
-    common.say("a trial")
+    say("a trial")
     assert entry._fail(["--json"], "reason", 1) == 1
 
 

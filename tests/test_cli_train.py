@@ -13,9 +13,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from robustcf.cli.common import Stopped
 from robustcf.cli.evaluate import evaluate
 from robustcf.cli.recommend import recommend
+from robustcf.cli.reporting import Stopped
 from robustcf.cli.train import train
 from robustcf.data import load
 from robustcf.errors import RobustcfError

@@ -6,23 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from robustcf.cli.common import (
-    SEED,
-    ListCommand,
-    NameOf,
-    OpenedRun,
-    Report,
-    budget_option,
-    cutoffs_option,
-    opens_run,
-    reports,
-    say,
-    say_capped,
-    shows_progress,
-    side_option,
-    table,
-    unit_options,
-)
+from robustcf.cli.opening import OpenedRun, opens_run
+from robustcf.cli.options import budget_option, cutoffs_option, side_option, unit_options
+from robustcf.cli.reporting import Report, reports, say, say_capped, shows_progress, table
+from robustcf.cli.words import SEED, ListCommand, NameOf
 from robustcf.support.registry import ATTACKS, OBJECTIVES
 
 if TYPE_CHECKING:

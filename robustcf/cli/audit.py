@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import (
-    SEED,
-    ListCommand,
-    Report,
-    out_option,
-    reports,
-    shows_progress,
-    table,
-)
+from robustcf.cli.options import out_option
+from robustcf.cli.reporting import Report, reports, shows_progress, table
 from robustcf.cli.sources import (
     Runs,
     interactions_option,
@@ -27,6 +20,7 @@ from robustcf.cli.sources import (
     run_options,
     source_options,
 )
+from robustcf.cli.words import SEED, ListCommand
 from robustcf.errors import InputError
 from robustcf.support.ranks import job
 

@@ -9,19 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from robustcf.cli.certify_fakes import certify_fakes
-from robustcf.cli.common import (
-    SEED,
-    ListCommand,
-    OpenedRun,
-    Report,
-    cutoffs_option,
-    opens_run,
-    reports,
-    row_unit_options,
-    say_capped,
-    side_option,
-    table,
-)
+from robustcf.cli.opening import OpenedRun, opens_run
+from robustcf.cli.options import cutoffs_option, row_unit_options, side_option
+from robustcf.cli.reporting import Report, reports, say_capped, table
+from robustcf.cli.words import SEED, ListCommand
 
 if TYPE_CHECKING:
     from robustcf.robustness import CertifiedRadii, RobustnessCurve

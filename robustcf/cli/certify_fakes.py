@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from robustcf.cli.common import OpenedRun, Report, say_capped, table
+from robustcf.cli.opening import OpenedRun
+from robustcf.cli.reporting import Report, say_capped, table
 
 
 def certify_fakes(opened: OpenedRun, fakes: tuple[int, ...], ks: tuple[int, ...]) -> Report:

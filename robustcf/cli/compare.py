@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from robustcf.cli.common import SEED, Report, reports, table, unfinished_option
+from robustcf.cli.opening import unfinished_option
+from robustcf.cli.reporting import Report, reports, table
+from robustcf.cli.words import SEED
 
 if TYPE_CHECKING:
     from robustcf.studies.comparison import Comparison

@@ -7,16 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import (
-    SEED,
-    Bytes,
-    Report,
-    data_options,
-    out_option,
-    own_table_options,
-    reports,
-    table,
-)
+from robustcf.cli.options import data_options, out_option, own_table_options
+from robustcf.cli.reporting import Report, reports, table
+from robustcf.cli.words import SEED, Bytes
 from robustcf.errors import DataError, DownloadError
 from robustcf.support.naming import counted
 

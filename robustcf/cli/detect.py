@@ -7,16 +7,9 @@ from typing import Any
 
 import click
 
-from robustcf.cli.common import (
-    SEED,
-    ListCommand,
-    Report,
-    data_options,
-    load_arguments,
-    out_option,
-    reports,
-    table,
-)
+from robustcf.cli.options import data_options, load_arguments, out_option
+from robustcf.cli.reporting import Report, reports, table
+from robustcf.cli.words import SEED, ListCommand
 
 _SHOWN = 20
 

@@ -6,15 +6,10 @@ from typing import Literal
 
 import click
 
-from robustcf.cli.common import (
-    ListCommand,
-    OpenedRun,
-    Report,
-    eval_users_option,
-    opens_run,
-    reports,
-    say_capped,
-)
+from robustcf.cli.opening import OpenedRun, opens_run
+from robustcf.cli.options import eval_users_option
+from robustcf.cli.reporting import Report, reports, say_capped
+from robustcf.cli.words import ListCommand
 
 
 @click.command(cls=ListCommand)

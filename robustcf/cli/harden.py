@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import ListCommand, Report, out_option, reports, say, table
+from robustcf.cli.options import out_option
+from robustcf.cli.reporting import Report, reports, say, table
 from robustcf.cli.sources import (
     Opened,
     Runs,
@@ -20,6 +21,7 @@ from robustcf.cli.sources import (
     run_options,
     source_options,
 )
+from robustcf.cli.words import ListCommand
 from robustcf.errors import InputError
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from robustcf.cli.common import ListCommand, Report, out_option, reports
+from robustcf.cli.options import out_option
+from robustcf.cli.reporting import Report, reports
 from robustcf.cli.sources import (
     MATCHING,
     Runs,
@@ -17,6 +18,7 @@ from robustcf.cli.sources import (
     run_options,
     source_options,
 )
+from robustcf.cli.words import ListCommand
 
 
 @click.command("import", cls=ListCommand)

@@ -23,7 +23,6 @@ from robustcf import __version__
 from robustcf.cli.attack import attack
 from robustcf.cli.audit import audit, report
 from robustcf.cli.certify import certify
-from robustcf.cli.common import Stopped, say, speak, to_json
 from robustcf.cli.compare import compare
 from robustcf.cli.datasets import datasets
 from robustcf.cli.detect import detect
@@ -33,6 +32,7 @@ from robustcf.cli.importing import import_
 from robustcf.cli.norm import norm
 from robustcf.cli.poison import poison
 from robustcf.cli.recommend import recommend
+from robustcf.cli.reporting import Stopped, say, speak, to_json
 from robustcf.cli.sweep import sweep
 from robustcf.cli.train import train
 from robustcf.cli.tune import tune

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from robustcf.cli.common import Report, reports
+from robustcf.cli.reporting import Report, reports
 
 if TYPE_CHECKING:
     from robustcf.estimators import NormEstimate

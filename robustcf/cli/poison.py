@@ -8,18 +8,15 @@ from typing import Any
 
 import click
 
-from robustcf.cli.common import (
-    SEED,
-    ListCommand,
-    NameOf,
-    Report,
+from robustcf.cli.options import (
     cutoffs_option,
     data_options,
+    grid_options,
     load_arguments,
-    out_option,
     parse_settings,
-    reports,
 )
+from robustcf.cli.reporting import Report, reports
+from robustcf.cli.words import ListCommand, NameOf
 from robustcf.support.registry import DEFENCES, MODELS, POISONINGS
 
 
@@ -108,17 +105,7 @@ from robustcf.support.registry import DEFENCES, MODELS, POISONINGS
     help="How many seeds of targets, attacks and training: 0, 1, ...",
 )
 @cutoffs_option
-@click.option(
-    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A training setting of all."
-)
-@click.option(
-    "--split-seed", type=SEED, default=0, show_default=True, help="Seed of a drawn split."
-)
-@click.option(
-    "--threads", type=int, help="Threads per training (default: the cores shared by the jobs)."
-)
-@click.option("--jobs", type=int, default=1, show_default=True, help="Trainings at a time.")
-@out_option("The folder; a stopped poisoning goes on.", required=True)
+@grid_options("training", "poisoning")
 @data_options
 @reports
 def poison(

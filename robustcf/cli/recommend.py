@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import (
-    ListCommand,
-    OpenedRun,
-    Report,
-    code_option,
-    opens_run,
-    reports,
-    say_capped,
-)
+from robustcf.cli.opening import OpenedRun, code_option, opens_run
+from robustcf.cli.reporting import Report, reports, say_capped
+from robustcf.cli.words import ListCommand
 
 if TYPE_CHECKING:
     from robustcf.data.interactions import Labels

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import PLACE_OPTIONS, OpenedRun, check_same, unfinished_option
+from robustcf.cli.opening import PLACE_OPTIONS, OpenedRun, check_same, unfinished_option
 from robustcf.errors import DownloadError, InputError
 
 if TYPE_CHECKING:

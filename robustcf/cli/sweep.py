@@ -8,20 +8,16 @@ from typing import Any
 
 import click
 
-from robustcf.cli.common import (
-    SEED,
-    ListCommand,
-    NameOf,
-    Report,
+from robustcf.cli.options import (
     budget_option,
     data_options,
+    grid_options,
     load_arguments,
-    out_option,
     parse_settings,
-    reports,
-    table,
     unit_options,
 )
+from robustcf.cli.reporting import Report, reports, table
+from robustcf.cli.words import ListCommand, NameOf
 from robustcf.support.registry import MODELS
 
 
@@ -76,17 +72,7 @@ from robustcf.support.registry import MODELS
     show_default=True,
     help="Settings chosen on valid, or the paper's.",
 )
-@click.option(
-    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A training setting of all runs."
-)
-@click.option(
-    "--split-seed", type=SEED, default=0, show_default=True, help="Seed of a drawn split."
-)
-@click.option(
-    "--threads", type=int, help="Threads per run (default: the cores shared by the jobs)."
-)
-@click.option("--jobs", type=int, default=1, show_default=True, help="Runs at a time.")
-@out_option("The folder; a stopped sweep goes on.", required=True)
+@grid_options("run", "sweep")
 @data_options
 @reports
 def sweep(

@@ -8,25 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import (
-    SEED,
-    NameOf,
-    Report,
-    check_one_process,
-    check_same,
-    code_option,
+from robustcf.cli.opening import check_one_process, check_same, code_option, in_turn
+from robustcf.cli.options import (
     data_options,
     free_folder,
-    in_turn,
     load_arguments,
     out_option,
     parse_settings,
-    reports,
-    say,
-    say_replaced,
-    shows_progress,
 )
+from robustcf.cli.reporting import Report, reports, say, say_replaced, shows_progress
 from robustcf.cli.train_vote import metric_lines, report_vote, train_vote
+from robustcf.cli.words import SEED, NameOf
 from robustcf.errors import InputError
 from robustcf.support.naming import counted
 from robustcf.support.ranks import job, restarts

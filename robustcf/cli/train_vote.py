@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from robustcf.cli.common import Report, check_one_process, free_folder, say_replaced
+from robustcf.cli.opening import check_one_process
+from robustcf.cli.options import free_folder
+from robustcf.cli.reporting import Report, say_replaced
 
 if TYPE_CHECKING:
     from robustcf.runs.vote import VoteRun

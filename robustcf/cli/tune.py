@@ -7,7 +7,9 @@ from typing import Any
 
 import click
 
-from robustcf.cli.common import SEED, Report, data_options, load_arguments, out_option, reports, say
+from robustcf.cli.options import data_options, load_arguments, out_option
+from robustcf.cli.reporting import Report, reports, say
+from robustcf.cli.words import SEED
 
 
 @click.command()

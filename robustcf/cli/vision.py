@@ -9,19 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.common import (
-    SEED,
-    ListCommand,
-    OpenedRun,
-    Report,
-    free_folder,
-    opens_run,
-    out_option,
-    parse_settings,
-    reports,
-    say_replaced,
-    table,
-)
+from robustcf.cli.opening import OpenedRun, opens_run
+from robustcf.cli.options import free_folder, out_option, parse_settings
+from robustcf.cli.reporting import Report, reports, say_replaced, table
+from robustcf.cli.words import SEED, ListCommand
 from robustcf.support.naming import counted
 
 if TYPE_CHECKING:
