@@ -197,7 +197,9 @@ def test_an_interrupted_search_sweep_and_command(
 
 
 CODE = """
-import sys
+import signal, sys
+# Whoever starts the tests in the background has the signal ignored, and processes inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from robustcf.support import files
 init = files.CheckpointFiles.__init__
 files.CheckpointFiles.__init__ = lambda self, folder, every: init(self, folder, 0.0)
@@ -216,7 +218,10 @@ def test_signals(own: str, tmp_path: Path, capsys: Any, number: int, code: int) 
     while not (folder / "checkpoint.train.safetensors").exists() and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert (process.returncode, out) == (code, "")
     assert err.count("\n") == 1
     assert err.startswith(
