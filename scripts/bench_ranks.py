@@ -125,13 +125,20 @@ def start(command: list[str], options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def slow_down(share: float) -> None:
-    """Let this process sleep before it sends, until it has computed for ``share`` of the time."""
-    add_up, mark = ranks.Ranks.sum, [time.process_time()]
+def slow_down(share: float, team: ranks.Ranks) -> None:
+    """Let this process sleep in every step, until it has computed for ``share`` of the time.
 
-    def slowed(team: ranks.Ranks, tensor: torch.Tensor) -> torch.Tensor:
-        time.sleep((1 / share - 1) * (time.process_time() - mark[0]))
-        done = add_up(team, tensor)
+    Ranks compute one after another as far as that goes: real ones would not share caches.
+    """
+    add_up, mark, early = ranks.Ranks.sum, [time.process_time()], [0.0]
+
+    def slowed(self: ranks.Ranks, tensor: torch.Tensor) -> torch.Tensor:
+        pause = (1 / share - 1) * (time.process_time() - mark[0])
+        time.sleep(max(0.0, pause - early[0]))
+        done = add_up(self, tensor)
+        # The next step's pause is about as long: some of it comes first, more for a later rank.
+        early[0] = pause * team.rank / team.size
+        time.sleep(early[0])
         mark[0] = time.process_time()
         return done
 
@@ -166,7 +173,7 @@ def worker(options: argparse.Namespace) -> None:
 
         ranks.Pending.wait = timed  # type: ignore[method-assign]
         if options.share is not None:
-            slow_down(options.share)
+            slow_down(options.share, team)
         best: tuple[float, float, float] | None = None
         for number in range(options.repeats + 1):
             waited[0], busy = 0.0, time.process_time()
