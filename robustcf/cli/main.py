@@ -132,8 +132,8 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(arguments, "interrupted", _stop_code())
     except RanksError as error:
         # The first rank knows best what is kept: if it is still there, it speaks.
-        with suppress(KeyboardInterrupt):
-            time.sleep(0.0 if job().first else _HEARD)
+        if not job().first:
+            _wait(_HEARD)
         return _fail(arguments, str(error), 1)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()  # the help, as it is laid out
@@ -185,6 +185,14 @@ def _together(arguments: Sequence[str]) -> Iterator[None]:
             # Before the others find this rank gone: the reason is here, not there.
             _speaks(_STOPPED if isinstance(error, Stopped | KeyboardInterrupt) else 1)
             raise
+
+
+def _wait(seconds: float) -> None:
+    """Sleep on, whoever asks to stop: torchrun does, as soon as one rank has ended."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        with suppress(KeyboardInterrupt):
+            time.sleep(left)
 
 
 def _fail(arguments: Sequence[str], reason: str, code: int) -> int:
