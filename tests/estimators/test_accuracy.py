@@ -66,7 +66,9 @@ def _near_ties(seed: int, d: int = 700, n: int = 200) -> np.ndarray:
     return A
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
+)
 def test_near_ties_are_all_read(seed: int) -> None:
     """No sketch tells them apart: only reading all ten does, which is less than a quarter of it."""
     assert (_errors(sketch_and_verify, _near_ties(seed), 50, 12) == 0).mean() >= 0.9

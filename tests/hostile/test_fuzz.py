@@ -31,6 +31,7 @@ def fuzz(*words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_spoilt_files_of_every_reader() -> None:
     out = fuzz("--seed", "0", "--cases", str(FAST_CASES), "--readers")
     assert "read" in out

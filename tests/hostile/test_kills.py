@@ -22,6 +22,7 @@ def kills(*words: str, timeout: float = 280) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_killed_in_some_writes() -> None:
     found = kills("train", "--every", "16", "--first", "6")
     tried = [entry["what"] for entry in found if "point" in entry]

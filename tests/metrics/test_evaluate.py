@@ -164,7 +164,9 @@ def test_every_user_agrees_with_trec_eval(seed: int, n_users: int, n_items: int)
             np.testing.assert_allclose(got, expected, atol=1e-12, err_msg=f"{theirs}@{k}")
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
+)
 def test_same_bits_for_every_block_size_and_thread_count(seed: int) -> None:
     rng = np.random.default_rng(seed)
     split = load("demo", seed=seed)
