@@ -242,10 +242,15 @@ def main() -> None:
     parser.add_argument("--presets", nargs="+", metavar="NAME", help="these sets' presets instead")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--minutes", type=float, default=5.0, help="of each search, at most")
+    parser.add_argument(
+        "--ridges", nargs="+", type=float, help="of EASE; each costs an inverse of items x items"
+    )
     parser.add_argument("--threads", type=int, help="default: all cores")
     parser.add_argument("--out", help="JSON, written after each set")
     options = parser.parse_args()
     set_threads(options.threads)
+    if options.ridges:
+        GRIDS["EASE"] = ease, options.ridges
     table: dict[str, Any] = {}
     for name in options.presets or options.sets:
         results = list(

@@ -1,4 +1,4 @@
-"""Were the published test pairs of Gowalla and Yelp2018 drawn at random? And validation like them.
+"""Were the published test pairs of Gowalla and Yelp2018 drawn at random?
 
     python scripts/published_order.py --data-dir DIR
 
@@ -11,11 +11,7 @@ is said to be a random draw. Three counts say otherwise, none of which needs a m
 - whether neighbours in that order are alike (cosine of the users of two items, this user left out),
   and whether the first test item is more like the end of the line than like its beginning.
 
-If so, lines are ordered, by time or by what stands for it, and test is their end. A validation part
-that is drawn at random then asks for something else than test does. :func:`late_split` holds out
-the end of the order that is known instead: for users whose line brings in at least ten new items,
-the last fifth of these. It is small, and its users are the first ones, but it asks the same.
-``tune_presets.py --late`` chooses by it.
+If so, lines are ordered, by time or by what stands for it, and test is their end.
 """
 
 from __future__ import annotations
@@ -41,30 +37,6 @@ def new_items(pairs: Interactions) -> dict[int, Ids]:
         if len(new):
             found[user], seen = new, int(new[-1])
     return found
-
-
-def late_split(split: Split, *, least: int = 10, share: float = 0.2) -> Split:
-    """Train and valid cut anew: valid is the end of what is known of the lines' order.
-
-    Args:
-        split: the set; its test pairs are left out.
-        least: new items that a line must bring in.
-        share: of these, for valid; at least one.
-    """
-    whole = split.train_full
-    users, items = [], []
-    for user, new in new_items(whole).items():
-        if len(new) >= least:
-            late = new[-max(1, round(share * len(new))) :]
-            users += [user] * len(late)
-            items += late.tolist()
-    shape = (whole.n_users, whole.n_items)
-    valid, _ = Interactions.from_pairs(np.array(users), np.array(items), *shape)
-    rest = whole.csr() - valid.csr()
-    rest.eliminate_zeros()
-    train, _ = Interactions.from_pairs(*rest.nonzero(), *shape)
-    none, _ = Interactions.from_pairs(np.empty(0, int), np.empty(0, int), *shape)
-    return Split(f"{split.name}, late pairs", train, valid, none)
 
 
 def scatter(split: Split) -> float:
@@ -97,27 +69,26 @@ def report(split: Split, test: dict[int, list[int]], seed: int = 0) -> None:
     print(f"{split}")
     print(f"  test counts of items scatter {scatter(split):.1f} times as a random draw's")
     print(f"  lines that bring in new items: {len(lines):,}; numbered in turn: {in_turn:,}")
-    long = {user: new for user, new in lines.items() if len(new) >= 10}
     like, rng = Likeness(whole), np.random.default_rng(seed)
     near, far, gaps = [], [], []
-    for user, new in long.items():
+    for user, new in lines.items():
+        if len(new) < 10:
+            continue
         at = int(rng.integers(len(new) - 1))
         other = int(rng.choice(np.delete(new, [at, at + 1])))
         near.append(like.of(new[at], new[at + 1], shared=1))
         far.append(like.of(new[at], other, shared=1))
-        first = test.get(user)
-        if first:
-            ends = [[like.of(i, first[0], shared=0) for i in part] for part in (new[:5], new[-5:])]
+        if test.get(user):
+            first = test[user][0]
+            ends = [[like.of(i, first, shared=0) for i in part] for part in (new[:5], new[-5:])]
             gaps.append(np.mean(ends[1]) - np.mean(ends[0]))
     print(f"  likeness of neighbours {np.mean(near):.4f}, of others {np.mean(far):.4f}")
     error = np.std(gaps) / len(gaps) ** 0.5
     print(
         f"  the first test item: {np.mean(gaps):+.4f} +- {error:.4f} more like the end of the line "
-        f"than like its beginning ({len(gaps)} users)"
+        f"than like its beginning ({len(gaps)} users)\n",
+        flush=True,
     )
-    late = late_split(split)
-    held = np.count_nonzero(late.valid.user_degrees)
-    print(f"  late pairs: {len(late.valid):,} of {held:,} users\n", flush=True)
 
 
 def lines_of(path: str) -> dict[int, list[int]]:

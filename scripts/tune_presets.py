@@ -10,9 +10,6 @@ The preset that is there already is trial 0, so that searching again never makes
 For a regularizer that buys robustness with quality, the best quality alone would choose a weight
 of 0. `--match 0.02` searches the largest weight instead whose NDCG@10 on valid stays within 2 %
 of that of the weight_decay preset, out of `--weights`. Where none does, the best one is taken.
-
-`--late` judges by the late pairs of `published_order.py` instead of the set's valid: for sets whose
-test part is the end of each user's line.
 """
 
 from __future__ import annotations
@@ -26,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from published_order import late_split
 
 from robustcf.data import Split, load
 from robustcf.errors import TrainingError
@@ -71,17 +67,13 @@ def main() -> None:
     parser.add_argument("--keys", nargs="*", help="the settings to vary")
     parser.add_argument("--match", type=float, help="share of weight_decay's quality to give up")
     parser.add_argument("--weights", type=float, nargs="*", help="of the regularizer, for --match")
-    parser.add_argument("--late", action="store_true", help="judge by late pairs")
     parser.add_argument("--dry", action="store_true", help="do not write")
     options = parser.parse_args()
     set_threads(options.threads)
     split = load(options.dataset, data_dir=options.data_dir, download=False)
     base = preset(split.name, options.model, options.reg).config
     base = base.replace(**json.loads(options.start), epochs_chosen=True)
-    if options.late and options.match is not None:
-        parser.error("--match compares with figures on the set's own valid: leave --late out")
-    judged = late_split(split) if options.late else split
-    found = (search if options.match is None else match)(judged, base, options)
+    found = (search if options.match is None else match)(split, base, options)
     if not options.dry:
         write(split, options, *found)
 
@@ -163,13 +155,6 @@ def describe(config: TrainConfig, report: MetricReport, keys: list[str]) -> dict
     }
 
 
-def how(options: argparse.Namespace) -> str:
-    """How the settings were found, in words."""
-    if options.match is not None:
-        return HOW_MATCHED.format(options.match)
-    return HOW.replace("valid", "late pairs, see scripts/published_order.py,", 1 * options.late)
-
-
 def write(
     split: Split,
     options: argparse.Namespace,
@@ -187,7 +172,7 @@ def write(
     content = {
         "config": settings | {"epochs_chosen": True},
         "found": {
-            "how": how(options),
+            "how": HOW if options.match is None else HOW_MATCHED.format(options.match),
             "command": f"python scripts/tune_presets.py {shlex.join(arguments)}",
             "valid": {name: round(report[name], 4) for name in SHOWN},
             "protocol": str(report.protocol),
