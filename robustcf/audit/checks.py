@@ -84,7 +84,7 @@ _ALL = (
     ),
     Check(
         "attack",
-        "Under the strongest attack",
+        "Under the headline attack",
         "ndcg@10 kept, joint",
         Limit(0.5, 0.1),
         ATTACKS,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
             "personal": "robustcf certify RUN --personal",
         },
     ),
-    help="How to choose the perturbation. auto (default): the strongest known, the worst of cutoff "
+    help="How to choose the perturbation. auto (default): the headline, the worst of cutoff "
     "and of fgm on all objectives; cutoff: many steps on the metric itself; fgm (default with "
     "--objective): one gradient step on a loss; pgd: several; random: noise; quantization: "
     "rounding to fewer bits.",

@@ -132,10 +132,17 @@ side_option = click.option(
     show_default=True,
     help="Which factors are perturbed.",
 )
-cutoffs_option = click.option(
-    "--k", "ks", type=click.IntRange(min=1), multiple=True, metavar="K...",
-    help="Cutoffs of the metrics (default 10 20); beyond the catalogue: all items.",
-)  # fmt: skip
+
+
+def _cutoffs_option(words: str) -> Callable[[Command], Command]:
+    return click.option(
+        "--k", "ks", type=click.IntRange(min=1), multiple=True, metavar="K...",
+        help=f"{words}; beyond the catalogue: all items.",
+    )  # fmt: skip
+
+
+cutoffs_option = _cutoffs_option("Cutoffs of the metrics (default 10 20)")
+exposure_cutoffs_option = _cutoffs_option("Cutoffs of the exposure (default 10 50)")
 
 
 def _not_empty(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -162,7 +169,7 @@ def grid_options(part: str, whole: str) -> Callable[[Callable[..., Any]], Callab
             "settings",
             metavar="KEY=VALUE",
             multiple=True,
-            help=f"A training setting of every {part}.",
+            help="A training setting, for all of them.",
         ),
         click.option(
             "--split-seed", type=SEED, default=0, show_default=True, help="Seed of a drawn split."

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from robustcf.cli.options import (
-    cutoffs_option,
     data_options,
+    exposure_cutoffs_option,
     grid_options,
     load_arguments,
     parse_settings,
@@ -104,7 +104,7 @@ from robustcf.support.registry import DEFENCES, MODELS, POISONINGS
     show_default=True,
     help="How many seeds of targets, attacks and training: 0, 1, ...",
 )
-@cutoffs_option
+@exposure_cutoffs_option
 @grid_options("training", "poisoning")
 @data_options
 @reports
