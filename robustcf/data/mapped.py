@@ -130,7 +130,13 @@ class MappedInteractions(Interactions):
             for kind in ("user_labels", "item_labels")
             for array in [getattr(pairs, kind)]
         }
-        return cls(_Arrays(pairs), pairs.indptr, pairs.n_items, **labels)
+        return cls(
+            _Arrays(pairs),
+            pairs.indptr,
+            pairs.n_items,
+            user_labels=labels["user_labels"],
+            item_labels=labels["item_labels"],
+        )
 
     def __len__(self) -> int:
         return int(self._places[-1] - self._places[0])
