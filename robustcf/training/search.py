@@ -20,11 +20,12 @@ import numpy as np
 import torch
 
 from robustcf.data.split import Split
-from robustcf.data.splits import carve_valid
+from robustcf.data.splits import hold_out, hold_out_last_of
 from robustcf.errors import InputError, Interrupted, TrainingError
 from robustcf.metrics.evaluate import evaluate
 from robustcf.support import files
 from robustcf.support.checks import check_number
+from robustcf.support.randomness import stream
 from robustcf.support.schema import (
     NAME,
     NOT_NEGATIVE,
@@ -363,6 +364,8 @@ def _key(settings: Settings) -> str:
 def validation_parts(split: Split, seed: int) -> list[Split]:
     """The split, and where its validation part is small and was drawn, others drawn like it.
 
+    Where each user's latest pair was held out, there is no other part like it.
+
     Example:
         >>> from robustcf.data import load
         >>> [len(part.valid) for part in validation_parts(load("demo"), 0)]
@@ -371,13 +374,29 @@ def validation_parts(split: Split, seed: int) -> list[Split]:
     parts = [split]
     if split.valid_source != "carved":
         return parts
+    count = min(_MOST_PARTS, max(1, -(-_PAIRS_PER_PART * _MOST_PARTS // len(split.valid))))
+    one_each = split.valid.user_degrees.max() == 1
+    if count == 1 or (one_each and _are_latest(split)):
+        return parts
     whole = split.train_full
     share = len(split.valid) / len(whole)
-    count = min(_MOST_PARTS, max(1, -(-_PAIRS_PER_PART * _MOST_PARTS // len(split.valid))))
     for number in range(1, count):
-        rest, valid = carve_valid(whole, seed + number, share)
-        parts.append(replace(split, train=rest, valid=valid))
+        # A stream of its own: that of the split could draw the split's own part again.
+        rng = stream(seed, "search", "valid", str(number))
+        # By its share, a part of one pair a user would have several of those with many.
+        mask = hold_out_last_of(whole.users, None, rng) if one_each else hold_out(whole, share, rng)
+        parts.append(replace(split, train=whole.take(~mask), valid=whole.take(mask)))
     return parts
+
+
+def _are_latest(split: Split) -> bool:
+    """Whether no validation pair is earlier than a training pair of its user."""
+    learnt, held = split.train.timestamps, split.valid.timestamps
+    if learnt is None or held is None:
+        return False
+    latest = np.full(split.n_users, np.iinfo(np.int64).min)
+    np.maximum.at(latest, split.train.users, learnt)
+    return bool((held >= latest[split.valid.users]).all())
 
 
 def tune_to_file(

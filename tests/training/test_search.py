@@ -153,10 +153,19 @@ def test_for_real_it_is_at_least_as_good_as_each_baseline(seed: int) -> None:
     assert all(error is not None and error >= 0 for error in errors)
 
 
-def split_of(pairs: Interactions, seed: int) -> Split:
+def split_of(pairs: Interactions, seed: int, strategy: Any = "random") -> Split:
     from robustcf.data import split_pairs
 
-    return split_pairs("mine", pairs, seed=seed)
+    return split_pairs("mine", pairs, seed=seed, strategy=strategy)
+
+
+def some_pairs(seed: int, timed: bool = False) -> Interactions:
+    """Some users have many pairs, some few."""
+    rng = np.random.default_rng(seed)
+    dense = rng.random((40, 50)) < np.linspace(0.1, 0.8, 40)[:, None]
+    users, items = np.nonzero(dense)
+    times = rng.permutation(len(users)) if timed else None
+    return Interactions(users, items, *dense.shape, timestamps=times)
 
 
 def test_small_sets_are_validated_on_several_parts() -> None:
@@ -171,6 +180,30 @@ def test_small_sets_are_validated_on_several_parts() -> None:
         assert len(part.train) + len(part.valid) == len(split.train) + len(split.valid)
         assert part.test is split.test
         assert not np.array_equal(part.valid.items, split.valid.items)
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("split_seed", [0, 1, 2, 3])
+def test_no_validation_part_is_that_of_another_seed(
+    split_seed: int, seed: int, timed: bool
+) -> None:
+    parts = validation_parts(split_of(some_pairs(0, timed), split_seed), seed)
+    assert len(parts) == 3
+    assert len({part.valid.items.tobytes() for part in parts}) == 3
+    assert max(part.valid.user_degrees.max() for part in parts[1:]) > 1
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_parts_of_leave_one_out_leave_one_out(seed: int) -> None:
+    split = split_of(some_pairs(seed), seed, "leave-one-out")
+    parts = validation_parts(split, seed)
+    assert len({part.valid.items.tobytes() for part in parts}) == 3
+    for part in parts:
+        np.testing.assert_array_equal(part.valid.user_degrees, split.valid.user_degrees)
+    # There is one latest pair, and it is held out already.
+    timed = split_of(some_pairs(seed, timed=True), seed, "leave-one-out")
+    assert validation_parts(timed, seed) == [timed]
 
 
 # --- refusals -------------------------------------------------------------------------------
