@@ -154,6 +154,10 @@ def _check_sense(file: Path, facts: Mapping[str, Any]) -> None:
     names += [name for name in facts.get("labels", {}).values() if name is not None]
     if len(set(names)) != len(names) or MANIFEST in names:
         raise wrong("names of files", "different", sorted(names))
+    # Every file that is listed is opened, also one that no part names.
+    for name in facts["files"]:
+        if not _FILE_NAME.fits(name):
+            raise wrong("names of files", _FILE_NAME.words, name)
     for name in names:
         if name not in facts["files"]:
             raise DataError(f"{file}: files must say how long {name!r} is, got nothing; {AGAIN}")

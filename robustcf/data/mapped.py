@@ -84,6 +84,7 @@ class MappedInteractions(Interactions):
         n_items: number of items.
         user_labels: the users' names, or None.
         item_labels: the items' names, or None.
+        first_user: the number that the first of these users has in the column of users.
 
     Example:
         >>> pairs = Interactions(np.array([0, 1, 1]), np.array([2, 0, 1]), n_users=2, n_items=3)
@@ -100,6 +101,7 @@ class MappedInteractions(Interactions):
         *,
         user_labels: LabelSource | None = None,
         item_labels: LabelSource | None = None,
+        first_user: int = 0,
     ) -> None:
         """Keep what is given; nothing is read."""
         values = {
@@ -108,6 +110,7 @@ class MappedInteractions(Interactions):
             "_columns": columns,
             "_places": indptr,
             "_labels": {"user_labels": user_labels, "item_labels": item_labels},
+            "_first_user": first_user,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -115,6 +118,7 @@ class MappedInteractions(Interactions):
     _columns: Columns
     _places: npt.NDArray[np.int64]
     _labels: dict[str, LabelSource | None]
+    _first_user: int
 
     @classmethod
     def of(cls, pairs: Interactions) -> MappedInteractions:
@@ -126,7 +130,13 @@ class MappedInteractions(Interactions):
             for kind in ("user_labels", "item_labels")
             for array in [getattr(pairs, kind)]
         }
-        return cls(_Arrays(pairs), pairs.indptr, pairs.n_items, **labels)
+        return cls(
+            _Arrays(pairs),
+            pairs.indptr,
+            pairs.n_items,
+            user_labels=labels["user_labels"],
+            item_labels=labels["item_labels"],
+        )
 
     def __len__(self) -> int:
         return int(self._places[-1] - self._places[0])
@@ -160,7 +170,7 @@ class MappedInteractions(Interactions):
     @cached_property
     def users(self) -> Ids:
         """The user of each pair; made from the users' degrees where they are numbered anew."""
-        if self._places[0] == 0:
+        if self._first_user == 0:
             found = self._column("user")
             if found is not None:
                 return found
@@ -219,6 +229,7 @@ class MappedInteractions(Interactions):
             self.n_items,
             user_labels=None if users is None else users.between(start, stop),
             item_labels=self._labels["item_labels"],
+            first_user=self._first_user + start,
         )
 
     def union(self, other: Interactions) -> Interactions:

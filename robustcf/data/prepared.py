@@ -325,7 +325,10 @@ class _Folder:
         for part, columns in parts.items():
             places = self.offsets[part][first : last + 1]
             sets[part] = MappedInteractions(
-                _Loaded(columns), places - places[0], self.manifest.facts["n_items"]
+                _Loaded(columns),
+                places - places[0],
+                self.manifest.facts["n_items"],
+                first_user=first,
             )
         for left, right in (("train", "valid"), ("train", "test"), ("valid", "test")):
             small, large = sorted((sets[left], sets[right]), key=len)

@@ -11,7 +11,7 @@ anew. One validation part of a few hundred users is mostly noise.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,12 @@ import numpy as np
 import torch
 
 from robustcf.data.split import Split
-from robustcf.data.splits import carve_valid
+from robustcf.data.splits import hold_out, hold_out_last_of
 from robustcf.errors import InputError, Interrupted, TrainingError
 from robustcf.metrics.evaluate import evaluate
 from robustcf.support import files
 from robustcf.support.checks import check_number
+from robustcf.support.randomness import stream
 from robustcf.support.schema import (
     NAME,
     NOT_NEGATIVE,
@@ -34,6 +35,7 @@ from robustcf.support.schema import (
     nullable,
     record,
     shown,
+    whole,
 )
 from robustcf.training.config import TrainConfig
 from robustcf.training.portfolio import Settings, Size, Values, moves, portfolio
@@ -54,7 +56,7 @@ _TRIAL_KIND = record(
         "stage": TEXT,
     }
 )
-_BEGUN_KIND = record({"found": record({"fingerprint": TEXT})})
+_BEGUN_KIND = record({"found": record({"fingerprint": TEXT}, {"seed": whole(0, 2**128)})})
 # Validation pairs below which one more part is drawn, and the most parts.
 _PAIRS_PER_PART, _MOST_PARTS = 8_000, 3
 
@@ -66,7 +68,8 @@ class Trial:
     Args:
         settings: the flat settings that differ from the defaults.
         value: NDCG@20 on valid, mean over the validation parts; None where training diverged.
-        error: standard error over users of its difference to the best trial before it.
+        error: standard error over users of its difference to the best trial before it; None for
+            the first, and where that one was made by an earlier search.
         seconds: what it took.
         stage: ``portfolio`` or ``improve``.
     """
@@ -207,7 +210,8 @@ def search(
         seed: of training and of the validation parts that are drawn.
         device: where the tensors live.
         done: trials of an earlier search of these data that was stopped: they are not made again.
-        record: called with all trials after each, to keep them.
+        record: called with all trials after each, to keep them; those of ``done`` that were not
+            come to yet are the last.
         report: called with a line of text after each.
 
     Returns:
@@ -306,8 +310,11 @@ class _Search:
             self.best is None or trial.value > (self.best.value or 0.0)
         ):
             self.best = trial
+            if known is not None:
+                # Its users are not kept: those of an older trial must not stand in for them.
+                self._best_users = None
         if self.record is not None:
-            self.record(self.trials)
+            self.record(_with_others(self.trials, self.known.values()))
         if self.report is not None:
             value = "not finite" if trial.value is None else f"{trial.value:.4f}"
             self.report(f"{value}  {trial.seconds:6.1f} s  {_words(settings)}")
@@ -351,6 +358,12 @@ class _Search:
         return Trial(settings, value, error, time.perf_counter() - began, stage)
 
 
+def _with_others(trials: Sequence[Trial], known: Iterable[Trial]) -> list[Trial]:
+    """Trials, and behind them those of an earlier search that are not among them."""
+    tried = {_key(trial.settings) for trial in trials}
+    return [*trials, *(trial for trial in known if _key(trial.settings) not in tried)]
+
+
 def _family(settings: Settings) -> str:
     """What is improved on its own: a model, and the start alone of one."""
     return f"{settings['model']}, start" if settings.get("epochs") == 0 else settings["model"]
@@ -363,6 +376,8 @@ def _key(settings: Settings) -> str:
 def validation_parts(split: Split, seed: int) -> list[Split]:
     """The split, and where its validation part is small and was drawn, others drawn like it.
 
+    Where each user's latest pair was held out, there is no other part like it.
+
     Example:
         >>> from robustcf.data import load
         >>> [len(part.valid) for part in validation_parts(load("demo"), 0)]
@@ -371,13 +386,29 @@ def validation_parts(split: Split, seed: int) -> list[Split]:
     parts = [split]
     if split.valid_source != "carved":
         return parts
-    whole = split.train_full
-    share = len(split.valid) / len(whole)
     count = min(_MOST_PARTS, max(1, -(-_PAIRS_PER_PART * _MOST_PARTS // len(split.valid))))
+    one_each = split.valid.user_degrees.max() == 1
+    if count == 1 or (one_each and _are_latest(split)):
+        return parts
+    pairs = split.train_full
+    share = len(split.valid) / len(pairs)
     for number in range(1, count):
-        rest, valid = carve_valid(whole, seed + number, share)
-        parts.append(replace(split, train=rest, valid=valid))
+        # A stream of its own: that of the split could draw the split's own part again.
+        rng = stream(seed, "search", "valid", str(number))
+        # By its share, a part of one pair a user would have several of those with many.
+        mask = hold_out_last_of(pairs.users, None, rng) if one_each else hold_out(pairs, share, rng)
+        parts.append(replace(split, train=pairs.take(~mask), valid=pairs.take(mask)))
     return parts
+
+
+def _are_latest(split: Split) -> bool:
+    """Whether no validation pair is earlier than a training pair of its user."""
+    learnt, held = split.train.timestamps, split.valid.timestamps
+    if learnt is None or held is None:
+        return False
+    latest = np.full(split.n_users, np.iinfo(np.int64).min)
+    np.maximum.at(latest, split.train.users, learnt)
+    return bool((held >= latest[split.valid.users]).all())
 
 
 def tune_to_file(
@@ -403,7 +434,7 @@ def tune_to_file(
 
     Raises:
         InputError: the file is there and ``resume`` is not asked for, or the other way round, or
-            its trials are of other data.
+            its trials are of other data or of another seed.
     """
     if path.suffix != ".json":
         raise InputError(f"a preset is a .json file, got {path}")
@@ -416,6 +447,12 @@ def tune_to_file(
         fingerprint = begun["found"]["fingerprint"]
         if fingerprint != split.fingerprint:
             raise InputError(f"{path} is of other data than {split.name}: choose another file")
+        if begun["found"].get("seed") != seed:
+            got = begun["found"].get("seed", "none")
+            raise InputError(
+                f"{path}: the seed of its trials must be {seed}, as asked for, got {got}: they "
+                "cannot be compared; go on with their seed, or choose another file"
+            )
         done = read_trials(path)
     elif path.exists():
         raise InputError(f"{path} exists already: choose another file, or go on with --resume")
@@ -423,10 +460,11 @@ def tune_to_file(
         "how": "successive trials on validation data, one setting at a time",
         "dataset": split.name,
         "fingerprint": split.fingerprint,
+        "seed": seed,
     }
 
     def record(trials: Sequence[Trial]) -> None:
-        found = {**facts, "trials": [trial.as_dict() for trial in trials]}
+        found = {**facts, **_kept(trials)}
         files.write_json(path, {"config": None, "found": found})
 
     wanted = search_settings(minutes)
@@ -439,5 +477,11 @@ def tune_to_file(
         nothing = "no trial is kept yet: start it again"
         raise Interrupted(f"interrupted, {kept if path.is_file() else nothing}") from error
     config = {**found.settings, "epochs_chosen": True}
-    files.write_json(path, {"config": config, "found": {**facts, **found.as_dict()}})
+    # Trials that these minutes did not come to are kept too: more minutes may.
+    trials = _kept(_with_others(found.trials, done))
+    files.write_json(path, {"config": config, "found": {**facts, **found.as_dict(), **trials}})
     return found
+
+
+def _kept(trials: Sequence[Trial]) -> dict[str, Any]:
+    return {"trials": [trial.as_dict() for trial in trials]}

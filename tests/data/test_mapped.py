@@ -69,6 +69,23 @@ def test_a_range_of_a_range_counts_from_its_beginning():
     assert part == of_dense(dense).between(7, 13)
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_range_behind_users_without_pairs_counts_from_its_beginning(seed):
+    dense = dense_of(seed)
+    dense[:5] = False
+    whole, empty = of_dense(dense), of_dense(np.zeros_like(dense))
+    for start, stop in [(0, 23), (1, 9), (3, 5), (6, 23)]:
+        users, items = np.nonzero(dense[start:stop])
+        parts = [whole.between(start, stop), MappedInteractions.of(whole).between(start, stop)]
+        parts += [whole.between(1, 23).between(start - 1, stop - 1)] if start else []
+        parts += [parts[0].union(empty.between(start, stop))]
+        parts += [MappedInteractions.of(whole).union(empty).between(start, stop)]
+        for part in parts:
+            np.testing.assert_array_equal(part.users, users)
+            np.testing.assert_array_equal(part.items, items)
+            assert part.take(np.ones(len(part), dtype=bool)) == part
+
+
 def test_a_range_copies_no_pairs():
     whole = of_dense(dense_of(0))
     part = whole.between(3, 9)
@@ -174,12 +191,14 @@ def test_a_mapped_split_is_a_split():
 
 @pytest.mark.parametrize("most", [1, 4, 100])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_shared_pairs_are_counted_block_by_block(seed, most, monkeypatch):
+@pytest.mark.parametrize("cold", [0, 4])
+def test_shared_pairs_are_counted_block_by_block(cold, seed, most, monkeypatch):
     from robustcf.data import split
 
     monkeypatch.setattr(split, "user_ranges", lambda p: interactions.user_ranges(p, most))
     rng = np.random.default_rng(seed)
     left, right = (rng.random((9, 6)) < 0.3 for _ in range(2))
+    left[:cold] = False
     count, first = shared_pairs(of_dense(left), of_dense(right))
     both = np.argwhere(left & right).tolist()
     assert (count, first) == (len(both), tuple(both[0]) if both else None)

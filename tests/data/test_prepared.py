@@ -132,6 +132,11 @@ MANIFESTS = {
     "absolute": (setting("labels", "users", to="/etc/passwd"), "plain name of a file"),
     "hidden": (setting("labels", "users", to=".x"), "plain name of a file"),
     "backwards": (setting("parts", "test", "offsets", to="..\\x"), "plain name of a file"),
+    "upwards in files": (
+        setting("files", "../secret", to={"bytes": 10}),
+        "names of files must be the plain name of a file in the folder, got '../secret'",
+    ),
+    "absolute in files": (setting("files", "/etc/passwd", to={"bytes": 1}), "plain name of a file"),
     "a name twice": (setting("labels", "users", to="train.0.arrow"), "names of files must be diff"),
     "itself": (setting("labels", "users", to="manifest.json"), "names of files must be different"),
     "not listed": (lambda facts: facts["files"].pop("who.arrow"), "how long 'who.arrow' is"),
@@ -226,6 +231,16 @@ def test_a_spoilt_shard_is_refused_when_it_is_used(name, tmp_path):
     split = load(file)
     with pytest.raises(DataError, match=message):
         split.train.items_of(0)
+
+
+def test_a_pair_in_two_parts_of_a_later_shard_is_named_by_its_user(tmp_path):
+    file = write_layout(tmp_path / "set", (0, 2, 5))
+    columns = {name: values[3:].copy() for name, values in GOOD.items()}
+    columns["item"][-1] = 3  # user 4, who has it in test
+    arrow(tmp_path / "bad", columns)
+    replace_file(file, "train.1.arrow", (tmp_path / "bad").read_bytes())
+    with pytest.raises(DataError, match="1 pairs are in both train and test.*user 4, item 3"):
+        load(file).train.items_of(4)
 
 
 @pytest.mark.parametrize("content", [b"", b"ARROW1", b"ARROW1\0\0" + b"x" * 100, b"no arrow" * 9])

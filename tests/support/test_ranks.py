@@ -59,6 +59,15 @@ def test_a_median_of_nothing_and_of_infinities() -> None:
     ]
 
 
+@pytest.mark.parametrize("size", [1, *SIZES])
+@pytest.mark.parametrize("place", range(3))
+def test_a_median_with_nan_is_nan_on_any_number_of_ranks(size: int, place: int) -> None:
+    whole = torch.tensor([1.0, 2.0, 3.0])
+    whole[place] = torch.nan
+    found = on_threads(size, lambda ranks: Rows.of(3, ranks).median(cut(whole, ranks)[1]))
+    assert np.isnan(found).all()
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("seed", range(3))
 def test_leaders_and_rows_by_their_numbers(size: int, seed: int) -> None:

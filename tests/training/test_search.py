@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from robustcf.cli.main import run as robustcf
 from robustcf.cli.train import train as train_command
 from robustcf.data import Interactions, Split, checkerboard
+from robustcf.data.split import shared_pairs
 from robustcf.errors import InputError, TrainingError
 from robustcf.runs import RunDir
 from robustcf.training.presets import choose, read_preset
@@ -113,6 +115,47 @@ def test_a_stopped_search_goes_on_to_the_same_end(clockwork: dict[str, Any]) -> 
     assert len(clockwork["made"]) == len(whole.trials) - 7
 
 
+def test_trials_that_are_not_come_to_yet_are_recorded(clockwork: dict[str, Any]) -> None:
+    done = search(checkerboard()).trials
+    kept: list[list[Trial]] = []
+    search(checkerboard(), done=done, record=lambda trials: kept.append(list(trials)))
+    assert all(trials == list(done) for trials in kept)
+    # In less time, fewer are come to; the others are kept all the same.
+    kept.clear()
+    found = search(
+        checkerboard(), minutes=0.1, done=done, record=lambda trials: kept.append(list(trials))
+    )
+    assert len(found.trials) < len(done)
+    assert all(trials == list(done) for trials in kept)
+
+
+def test_errors_are_against_the_best_trial_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The users of a trial of an earlier search are not known: there is no error then."""
+    values = {"popularity": 0.2, "ease": 0.3, "bpr-mf": 0.7, "ultragcn": 0.6}
+
+    class Report(dict[str, float]):
+        @property
+        def per_user(self) -> dict[str, Any]:
+            return {module.METRIC: np.array([self[module.METRIC], 0.0])}
+
+    class Trained:
+        def __init__(self, split: Split, config: Any, **_: Any) -> None:
+            self.factors = config.model.name
+
+    def evaluated(name: str, *_: Any, **__: Any) -> Report:
+        return Report({module.METRIC: values[name]})
+
+    monkeypatch.setattr(module, "train", Trained)
+    monkeypatch.setattr(module, "evaluate", evaluated)
+    done = [Trial({"model": "als"}, 0.5, None, 1.0, "portfolio")]
+    state = module._Search(checkerboard(), 1000.0, 0, "cpu", done, None, None)
+    models = ["popularity", "als", "ease", "bpr-mf", "ultragcn"]
+    errors = [state.attempt({"model": model}, "portfolio").error for model in models]
+    assert errors[:4] == [None] * 4
+    # Three parts of two users, whose gaps are -0.1 and 0.
+    assert errors[4] == pytest.approx(0.05 / 6**0.5)
+
+
 def test_diverged_trials_are_kept_and_never_chosen(clockwork: dict[str, Any]) -> None:
     clockwork["value"] = lambda s: None if s["model"] == "als" else 0.2
     found = search(checkerboard())
@@ -153,10 +196,19 @@ def test_for_real_it_is_at_least_as_good_as_each_baseline(seed: int) -> None:
     assert all(error is not None and error >= 0 for error in errors)
 
 
-def split_of(pairs: Interactions, seed: int) -> Split:
+def split_of(pairs: Interactions, seed: int, strategy: Any = "random") -> Split:
     from robustcf.data import split_pairs
 
-    return split_pairs("mine", pairs, seed=seed)
+    return split_pairs("mine", pairs, seed=seed, strategy=strategy)
+
+
+def some_pairs(seed: int, timed: bool = False) -> Interactions:
+    """Some users have many pairs, some few."""
+    rng = np.random.default_rng(seed)
+    dense = rng.random((40, 50)) < np.linspace(0.1, 0.8, 40)[:, None]
+    users, items = np.nonzero(dense)
+    times = rng.permutation(len(users)) if timed else None
+    return Interactions(users, items, *dense.shape, timestamps=times)
 
 
 def test_small_sets_are_validated_on_several_parts() -> None:
@@ -171,6 +223,32 @@ def test_small_sets_are_validated_on_several_parts() -> None:
         assert len(part.train) + len(part.valid) == len(split.train) + len(split.valid)
         assert part.test is split.test
         assert not np.array_equal(part.valid.items, split.valid.items)
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("split_seed", [0, 1, 2, 3])
+def test_no_validation_part_is_that_of_another_seed(
+    split_seed: int, seed: int, timed: bool
+) -> None:
+    parts = validation_parts(split_of(some_pairs(0, timed), split_seed), seed)
+    assert len(parts) == 3
+    for one, other in combinations([part.valid for part in parts], 2):
+        # By chance, parts of a tenth have a tenth in common; users with few pairs add to it.
+        assert shared_pairs(one, other)[0] < 0.4 * len(one)
+    assert max(part.valid.user_degrees.max() for part in parts[1:]) > 1
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_parts_of_leave_one_out_leave_one_out(seed: int) -> None:
+    split = split_of(some_pairs(seed), seed, "leave-one-out")
+    parts = validation_parts(split, seed)
+    assert len({part.valid.items.tobytes() for part in parts}) == 3
+    for part in parts:
+        np.testing.assert_array_equal(part.valid.user_degrees, split.valid.user_degrees)
+    # There is one latest pair, and it is held out already.
+    timed = split_of(some_pairs(seed, timed=True), seed, "leave-one-out")
+    assert validation_parts(timed, seed) == [timed]
 
 
 # --- refusals -------------------------------------------------------------------------------
@@ -212,6 +290,40 @@ def test_tune_writes_a_preset_that_train_takes(clockwork: dict[str, Any], tmp_pa
     clockwork["made"].clear()
     assert tune_to_file(checkerboard(), path, resume=True) == found
     assert clockwork["made"] == []
+
+
+def test_tune_keeps_trials_that_fewer_minutes_do_not_come_to(
+    clockwork: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.json"
+    found = tune_to_file(checkerboard(), path)
+    less = tune_to_file(checkerboard(), path, minutes=0.1, resume=True)
+    assert len(less.trials) < len(found.trials)
+    clockwork["made"].clear()
+    assert tune_to_file(checkerboard(), path, resume=True) == found
+    assert clockwork["made"] == []
+
+
+@pytest.mark.parametrize(
+    ("begun", "message"),
+    [
+        (3, "must be 0, as asked for, got 3"),
+        (None, "must be 0, as asked for, got none"),
+        ("x", "found.seed must be an integer"),
+    ],
+)
+def test_tune_does_not_mix_seeds(
+    begun: Any, message: str, clockwork: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.json"
+    tune_to_file(checkerboard(), path, seed=3)
+    assert tune_to_file(checkerboard(), path, seed=3, resume=True).trials
+    content = json.loads(path.read_text())
+    content["found"].pop("seed")
+    content["found"].update({} if begun is None else {"seed": begun})
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=message):
+        tune_to_file(checkerboard(), path, resume=True)
 
 
 def test_tune_refuses(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from robustcf.factors import Factors
 from robustcf.metrics import evaluate
 from robustcf.models import ALS, BPRMF, EASE, Popularity, SoftmaxMF, UltraGCN
 from robustcf.models.gauge import Gauge, shrink
+from robustcf.objectives import BPR, BatchConfig, Batches, Softmax
 from robustcf.support.files import CheckpointFiles
 from robustcf.support.ranks import Ranks, Rows
 from robustcf.training.shared import SharedCheckpoint
@@ -107,6 +108,34 @@ def test_a_shard_knows_of_all_users(size: int) -> None:
 def _asked(shard: Shard) -> Shard:
     _ = shard.item_degrees, shard.warm_users
     return shard
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_ranks_behind_users_without_pairs_train_their_own_rows(size: int) -> None:
+    dense = np.random.default_rng(size).random((10, 6)) < 0.4
+    dense[:5] = False
+    dense[5:, 0] = True
+    train = Interactions.from_csr(dense.astype(int))
+    generator = torch.Generator().manual_seed(size)
+    U, V = (torch.randn(n, 3, generator=generator, dtype=torch.float64) for n in (10, 6))
+    expected = Softmax(train).full_gradient(U, V)
+    how = BatchConfig("pairs", batch_size=4)
+
+    def work(ranks: Ranks) -> Any:
+        shard = Shard.of(train, ranks)
+        rows = shard.rows
+        visited = [
+            (user + rows.start, item)
+            for batch in Batches(BPR(shard.pairs, shard=shard), how, seed=1).epoch(0)
+            for user, item in zip(batch.users.tolist(), batch.items.tolist(), strict=True)
+        ]
+        softmax = Softmax(shard.pairs, shard=shard)
+        return visited, softmax.full_gradient(U[rows.start : rows.stop], V)
+
+    found = on_threads(size, work)
+    visited = sorted(pair for pairs, _ in found for pair in pairs)
+    assert visited == list(map(tuple, np.argwhere(dense).tolist()))
+    torch.testing.assert_close(torch.cat([part.users for _, part in found]), expected.users)
 
 
 @pytest.mark.parametrize("size", [2, 3, 25])
