@@ -98,7 +98,17 @@ def with_train(split: Split, train: Interactions) -> Split:
 
 
 def _wider(pairs: Interactions, train: Interactions) -> Interactions:
-    return replace(pairs, n_users=train.n_users, user_labels=train.user_labels)
+    # Made anew: the pairs of a prepared set lie in files, and take no other number of users.
+    return Interactions(
+        pairs.users,
+        pairs.items,
+        train.n_users,
+        pairs.n_items,
+        user_labels=train.user_labels,
+        item_labels=pairs.item_labels,
+        timestamps=pairs.timestamps,
+        weights=pairs.weights,
+    )
 
 
 def _more_labels(labels: Labels | None, count: int) -> Labels | None:

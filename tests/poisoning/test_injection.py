@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from robustcf.data import Interactions, Split
+from robustcf.data.mapped import MappedInteractions
 from robustcf.errors import DataError, InputError
 from robustcf.poisoning import inject, inject_split, read_profiles, write_profiles
 from robustcf.poisoning.injection import with_train
 
+PARTS = ("train", "valid", "test")
 PROFILES = (np.array([0, 5, 7]), np.array([3]))
 
 
@@ -36,6 +40,14 @@ def test_valid_and_test_stay_the_genuine_users(split):
     assert poisoned.protocol == split.protocol
     assert poisoned.valid_source == split.valid_source
     assert inject_split(split, ()) is split
+
+
+def test_a_prepared_set_is_poisoned_like_any_other(split):
+    parts = {name: MappedInteractions.of(getattr(split, name)) for name in PARTS}
+    mapped = inject_split(replace(split, **parts), PROFILES)
+    plain = inject_split(split, PROFILES)
+    for name in PARTS:
+        assert getattr(mapped, name) == getattr(plain, name)
 
 
 def test_labels_that_look_like_fakes_and_numbers(split):
