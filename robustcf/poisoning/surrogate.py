@@ -143,6 +143,8 @@ def _push(task: Task, pairs: Interactions, factors: Factors, kept: ItemIds | Non
             seen = np.bincount(behind, minlength=pairs.n_items)
             seen[task.targets] = -1
             items = np.argsort(-seen, kind="stable")[:most]
+            # In a small catalogue there may be fewer others than that.
+            items = items[seen[items] >= 0]
         users, edge = users[near.numpy()], closest[near]
     items = np.sort(items).astype(np.int64)
     lacking = ~torch.from_numpy(has(pairs, users, items))
@@ -202,6 +204,8 @@ def _followed(
     Each step moves the entry with the largest gradient of a profile by ``stride``, the others in
     proportion: few items change places, and the profile stays that of somebody like its model.
     """
+    if len(fillers) == 0:
+        return weights
     U, _ = steps.factors
     # As many items as before: a profile that grows is no longer that of somebody like its model.
     room = weights.sum(dim=1).round()

@@ -155,6 +155,24 @@ def test_a_folder_belongs_to_one_plan(plan, whole, table, tmp_path):
         poison(plan, tmp_path, jobs=0)
 
 
+def test_a_preset_file_that_was_changed_is_another_plan(table, tmp_path, monkeypatch):
+    preset, out = tmp_path / "mine.json", tmp_path / "out"
+    preset.write_text(json.dumps({"config": {"model": "als", "dim": 4}}))
+
+    def stopping(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(execute, "_complete", stopping)
+    plan = PoisonPlan(table, models=("als",), preset=str(preset))
+    with pytest.raises(Interrupted):
+        poison(plan, out)
+    with pytest.raises(Interrupted):
+        poison(plan, out)
+    preset.write_text(json.dumps({"config": {"model": "als", "dim": 8}}))
+    with pytest.raises(InputError, match="holds a poisoning with preset"):
+        poison(plan, out)
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
