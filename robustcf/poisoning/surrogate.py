@@ -266,9 +266,9 @@ def _binarized(task: Task, push: _Push, weights: Tensor, fillers: Tensor) -> lis
     profiles = []
     for fake in range(task.fakes):
         mine = ids[chosen[fake % len(chosen)]]
-        if fake >= len(chosen):
-            # A profile of a kind again: without a tenth of it, so that no two are the same.
-            mine = task.rng.permutation(mine)[: len(mine) - len(mine) // 10]
+        if fake >= len(chosen) and len(mine) > 1:
+            # A profile of a kind again: without a tenth of it, so that few are the same.
+            mine = task.rng.permutation(mine)[: len(mine) - max(1, len(mine) // 10)]
         profiles.append(np.sort(np.concatenate((push.items, mine))))
     return profiles
 

@@ -254,6 +254,15 @@ def test_the_surrogate_shows_the_targets_to_more_users_than_random_fillers(seed)
     assert hits(Surrogate()) > hits(RandomItems())
 
 
+def test_fakes_of_one_kind_differ_also_where_profiles_are_short(split, monkeypatch):
+    monkeypatch.setattr("robustcf.poisoning.surrogate._KINDS", 2)
+    threat = PoisonThreat(fakes=8, length=6, targets=Targets(1))
+    profiles = Surrogate(rounds=0).attack(split.train, threat).profiles
+    for fake in range(2, 8):
+        assert len(profiles[fake]) == len(profiles[fake % 2]) - 1
+        assert np.isin(profiles[fake], profiles[fake % 2]).all()
+
+
 def test_options_out_of_range_are_refused():
     with pytest.raises(InputError, match="rounds must be an integer of at least 0"):
         Surrogate(rounds=-1)
