@@ -108,12 +108,38 @@ def test_profiles_come_back_from_their_file(split, seed, tmp_path):
     assert all(map(np.array_equal, read_profiles(path, bare), profiles))
 
 
+def test_no_profiles_come_back_as_none(split, tmp_path):
+    write_profiles(tmp_path / "none.csv", [], split.train)
+    assert read_profiles(tmp_path / "none.csv", split.train) == ()
+
+
+def test_profiles_come_in_the_order_of_the_file(split, tmp_path):
+    path = tmp_path / "mixed.csv"
+    path.write_text("user,item\nz,i3\na,i5\nz,i1\nb,i2\na,i0\n")
+    found = read_profiles(path, split.train)
+    assert [profile.tolist() for profile in found] == [[1, 3], [0, 5], [2]]
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint64])
+def test_labels_at_the_end_of_the_numbers(kind):
+    most = np.iinfo(kind).max
+    labels = np.array([most, 1, 0], dtype=kind)
+    pairs = Interactions(np.arange(3), np.arange(3), 3, 3, user_labels=labels)
+    found = inject(pairs, [np.array([2]), np.array([1])]).user_labels
+    assert found.dtype == kind
+    assert found.tolist() == [most, 1, 0, 2, 3]
+    pairs = Interactions(
+        np.arange(3), np.arange(3), 3, 3, user_labels=labels - kind(1) * (labels > 1)
+    )
+    assert inject(pairs, [np.array([2])]).user_labels.tolist() == [most - 1, 1, 0, most]
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         ("user,item\na,i1\na,i1\n", "the fake user 'a' has an item twice"),
         ("user,item\na,i999\n", "there is no item 'i999' in the data"),
-        ("user,item\n", "no rows|no interactions|empty"),
+        ("user,item,note\n", "no rows|no interactions|empty"),
         ("one,two\n1,2\n", "user"),
         ("", "empty|no"),
     ],

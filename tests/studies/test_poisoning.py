@@ -249,6 +249,13 @@ def test_threats_that_do_not_fit_the_data_leave_nothing_behind(table, wrong, wor
     assert not (tmp_path / "out").exists()
 
 
+def test_a_file_without_profiles_is_refused(table, tmp_path):
+    (tmp_path / "none.csv").write_text("user,item\n")
+    plan = PoisonPlan(table, models=("als",), profiles=str(tmp_path / "none.csv"))
+    with pytest.raises(InputError, match=r"none.csv has no profiles: expected one or more"):
+        poison(plan, tmp_path / "out")
+
+
 def test_data_without_test_pairs_are_refused(plan, tmp_path, monkeypatch):
     split = load(plan.dataset)
     nothing = split.test.take(np.zeros(len(split.test), dtype=bool))

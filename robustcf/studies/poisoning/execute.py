@@ -141,8 +141,8 @@ def _check(plan: PoisonPlan, split: Split) -> None:
         plan.targets.choose(split.train, seed)
         for fakes in plan.sizes if plan.profiles is None else ():
             granted(split.train, plan.threat(fakes), seed)
-    if plan.profiles is not None:
-        read_profiles(plan.profiles, split.train)
+    if plan.profiles is not None and not read_profiles(plan.profiles, split.train):
+        raise InputError(f"{plan.profiles} has no profiles: expected one or more, a pair a row")
 
 
 def _complete_part(plan: PoisonPlan, folder: Path, part: Part) -> int:
