@@ -187,7 +187,9 @@ def above_by_groups(
     Group g votes for the items ``ballots[g]``, at most N' of them; items are ranked by votes, ties
     to the lower id. A fake account is in one group, so at most e groups, S, are *corrupted*:
     whatever these vote, the others vote as before. This holds for accounts that are altered or
-    removed, too. With ``v_o`` the votes now, ``s_o`` those that come from S, and ``a_o`` the new
+    removed, too, as long as the other accounts stay in their groups: groups go by label, or, where
+    there are no labels, by id, and then a removed account must keep its place, with an empty row.
+    With ``v_o`` the votes now, ``s_o`` those that come from S, and ``a_o`` the new
     ones, an outsider has ``v_o - s_o + a_o`` and the item i at least ``v_i - s_i``, where
     ``0 <= s_o, a_o <= e``, and all ``a_o`` together are at most ``N' e``. An outsider of higher id
     needs one vote more, so its ``v_o`` counts one less. Three conditions are necessary for a set A

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from robustcf.data.split import Split
+from robustcf.errors import InputError
 from robustcf.poisoning.base import Injected
 from robustcf.poisoning.exposure import CUTOFFS
-from robustcf.poisoning.threat import NONE, PoisonThreat
+from robustcf.poisoning.threat import AVAILABILITY, NONE, PoisonThreat
 from robustcf.poisoning.victim import Defence, Outcome, damage, retrained
 from robustcf.support.registry import POISONINGS
 from robustcf.training.config import TrainConfig
@@ -69,6 +70,10 @@ def strongest(
         seed: of targets and attacks.
         ks: cutoffs of the exposure.
 
+    Raises:
+        InputError: the goal is availability, and there are no test pairs to see it by; or what
+            :meth:`robustcf.poisoning.Poisoning.attack` raises.
+
     Cost: that of every attack, and one training of the victim for each.
 
     Example:
@@ -80,6 +85,11 @@ def strongest(
         >>> found.name in ("random", "bandwagon")
         True
     """
+    if threat.goal == AVAILABILITY and len(split.test) == 0:
+        raise InputError(
+            f"{split.name} has no test pairs: which attack costs most quality cannot be seen; take "
+            "a split with test pairs, or another goal"
+        )
     names = tuple(attacks) or members(threat.goal, threat.knowledge)
     made: dict[str, Injected] = {}
     outcomes: dict[str, Outcome] = {}

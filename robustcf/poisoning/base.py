@@ -106,16 +106,8 @@ class Poisoning(ABC):
                 f"{self._called} has the goals {', '.join(self.goals)}, not {threat.goal!r}: take "
                 "another attack"
             )
-        warm = train.user_degrees[train.user_degrees > 0]
-        mean = float(warm.mean()) if len(warm) else 0.0
-        # The length that is refused must not depend on the number of fakes.
-        fakes, length = threat.budget(train.n_users, train.n_items, mean)
-        targets = threat.targets.choose(train, seed)
-        if threat.goal == PROMOTE and len(targets) > length:
-            raise InputError(
-                f"{len(targets)} targets do not fit into a profile of {length}: ask for fewer "
-                "targets or longer profiles"
-            )
+        # What is refused must not depend on the number of fakes.
+        fakes, length, targets = granted(train, threat, seed)
         allowed = {"fakes": fakes, "length": length}
         profiles: tuple[ItemIds, ...] = ()
         if fakes:
@@ -163,6 +155,35 @@ class Poisoning(ABC):
                 )
             profiles.append(ids)
         return tuple(profiles)
+
+
+def granted(train: Interactions, threat: PoisonThreat, seed: int) -> tuple[int, int, ItemIds]:
+    """Fake users, items of each at most, and the targets, for these training pairs.
+
+    Raises:
+        InputError: the threat does not fit the data.
+
+    Example:
+        >>> from robustcf.data import load
+        >>> fakes, length, targets = granted(load("demo").train, PoisonThreat(fakes=3), seed=0)
+        >>> fakes, len(targets)
+        (3, 5)
+    """
+    warm = train.user_degrees[train.user_degrees > 0]
+    mean = float(warm.mean()) if len(warm) else 0.0
+    fakes, length = threat.budget(train.n_users, train.n_items, mean)
+    targets = threat.targets.choose(train, seed)
+    if threat.goal == PROMOTE and len(targets) > length:
+        raise InputError(
+            f"{len(targets)} targets do not fit into a profile of {length}: ask for fewer targets "
+            "or longer profiles"
+        )
+    if threat.goal != PROMOTE and len(targets) == train.n_items:
+        raise InputError(
+            f"all {train.n_items} items are targets, and for the goal {threat.goal!r} profiles "
+            "need others: ask for fewer targets"
+        )
+    return fakes, length, targets
 
 
 def spent(profiles: Sequence[ItemIds]) -> dict[str, int]:

@@ -28,8 +28,8 @@ class Exposure:
 
     Args:
         values: ``hit_rate@k``, ``ndcg@k``, ``share@k`` -> value.
-        by_target: ``hit_rate@k`` of each target alone, over the users who lack it: k -> values in
-            the order of the targets.
+        by_target: ``hit_rate@k`` of each target alone, over the users who lack it: k -> values,
+            targets by ascending id, each once, in whatever order they were given.
         n_users: users behind hit rate and NDCG: genuine ones who lack at least one target.
     """
 
@@ -74,7 +74,7 @@ def exposure(
         factors: rows of the genuine users first; rows behind them, of fake users, are not looked
             at.
         split: the genuine users' data, without fakes.
-        targets: ids.
+        targets: ids, in any order.
         ks: cutoffs.
         mask: parts whose pairs are not candidates; None for the split's own protocol on test.
 

@@ -19,6 +19,8 @@ from robustcf.poisoning.threat import ItemIds
 from robustcf.support.files import csv_bytes, write_bytes
 
 _FAKE = "fake"
+# A file of no profiles.
+_HEADER = b"user,item\n"
 
 
 def inject(train: Interactions, profiles: Sequence[ItemIds]) -> Interactions:
@@ -98,15 +100,30 @@ def with_train(split: Split, train: Interactions) -> Split:
 
 
 def _wider(pairs: Interactions, train: Interactions) -> Interactions:
-    return replace(pairs, n_users=train.n_users, user_labels=train.user_labels)
+    # Made anew: the pairs of a prepared set lie in files, and take no other number of users.
+    return Interactions(
+        pairs.users,
+        pairs.items,
+        train.n_users,
+        pairs.n_items,
+        user_labels=train.user_labels,
+        item_labels=pairs.item_labels,
+        timestamps=pairs.timestamps,
+        weights=pairs.weights,
+    )
 
 
 def _more_labels(labels: Labels | None, count: int) -> Labels | None:
     if labels is None or count == 0:
         return labels
     if labels.dtype.kind in "iu":
+        kind = np.uint64 if labels.dtype == np.uint64 else np.int64
         first = int(labels.max()) + 1 if len(labels) else 0
-        return np.concatenate((labels, np.arange(first, first + count)))
+        if first + count - 1 <= np.iinfo(kind).max:
+            more = np.arange(first, first + count, dtype=kind)
+        else:  # none above: the smallest that nobody has
+            more = np.setdiff1d(np.arange(len(labels) + count, dtype=kind), labels)[:count]
+        return np.concatenate((labels, more))
     prefix = _FAKE
     while np.any(np.char.startswith(labels, prefix)):
         prefix += "_"
@@ -116,6 +133,9 @@ def _more_labels(labels: Labels | None, count: int) -> Labels | None:
 def write_profiles(path: Path, profiles: Sequence[ItemIds], train: Interactions) -> None:
     """Write profiles as CSV, one line for each pair: ``user,item``, items by their labels.
 
+    :func:`read_profiles` gives them back, but for what a table cannot hold: an empty profile among
+    others, and items whose label is ``nan`` or begins with a space.
+
     Cost: one line a pair.
     """
     labels = train.item_labels
@@ -124,11 +144,13 @@ def write_profiles(path: Path, profiles: Sequence[ItemIds], train: Interactions)
         for number, profile in enumerate(profiles)
         for item in profile
     ]
-    write_bytes(path, csv_bytes(rows) if rows else b"user,item\n")
+    write_bytes(path, csv_bytes(rows) if rows else _HEADER)
 
 
 def read_profiles(path: str | Path, train: Interactions) -> tuple[ItemIds, ...]:
     """Profiles from a table with the columns ``user`` and ``item``: see :func:`write_profiles`.
+
+    They come in the order of the file; a header alone is no profiles.
 
     Args:
         path: CSV, TSV or another table.
@@ -147,7 +169,10 @@ def read_profiles(path: str | Path, train: Interactions) -> tuple[ItemIds, ...]:
         ...     [profile.tolist() for profile in read_profiles(Path(folder) / "a.csv", train)]
         [[1, 2]]
     """
-    table = read_table(Path(path), Columns(user="user", item="item"))
+    path = Path(path)
+    if path.is_file() and path.stat().st_size == len(_HEADER) and path.read_bytes() == _HEADER:
+        return ()
+    table = read_table(path, Columns(user="user", item="item"))
     names = table.items.labels.astype(str)
     known = np.arange(train.n_items) if train.item_labels is None else train.item_labels
     order = np.argsort(known.astype(str), kind="stable")
@@ -160,13 +185,15 @@ def read_profiles(path: str | Path, train: Interactions) -> tuple[ItemIds, ...]:
             "data set's items"
         )
     items = order[places][table.items.codes]
+    codes = table.users.codes
+    rows = np.argsort(codes, kind="stable")
+    each = np.split(rows, np.flatnonzero(np.diff(codes[rows])) + 1)
     profiles = []
     # In the order of the file, which is not that of the labels: fake10 sorts before fake2.
-    firsts = np.unique(table.users.codes, return_index=True)[1]
-    for user in table.users.codes[np.sort(firsts)]:
-        profile = np.sort(items[table.users.codes == user]).astype(np.int64)
+    for mine in sorted(each, key=lambda rows: int(rows[0])):
+        profile = np.sort(items[mine]).astype(np.int64)
         if np.any(profile[1:] == profile[:-1]):
-            label = str(table.users.labels[user])[:60]
+            label = str(table.users.labels[codes[mine[0]]])[:60]
             raise InputError(f"{path}: the fake user {label!r} has an item twice: leave one out")
         profiles.append(profile)
     return tuple(profiles)

@@ -143,6 +143,8 @@ def _push(task: Task, pairs: Interactions, factors: Factors, kept: ItemIds | Non
             seen = np.bincount(behind, minlength=pairs.n_items)
             seen[task.targets] = -1
             items = np.argsort(-seen, kind="stable")[:most]
+            # In a small catalogue there may be fewer others than that.
+            items = items[seen[items] >= 0]
         users, edge = users[near.numpy()], closest[near]
     items = np.sort(items).astype(np.int64)
     lacking = ~torch.from_numpy(has(pairs, users, items))
@@ -202,6 +204,8 @@ def _followed(
     Each step moves the entry with the largest gradient of a profile by ``stride``, the others in
     proportion: few items change places, and the profile stays that of somebody like its model.
     """
+    if len(fillers) == 0:
+        return weights
     U, _ = steps.factors
     # As many items as before: a profile that grows is no longer that of somebody like its model.
     room = weights.sum(dim=1).round()
@@ -262,9 +266,9 @@ def _binarized(task: Task, push: _Push, weights: Tensor, fillers: Tensor) -> lis
     profiles = []
     for fake in range(task.fakes):
         mine = ids[chosen[fake % len(chosen)]]
-        if fake >= len(chosen):
-            # A profile of a kind again: without a tenth of it, so that no two are the same.
-            mine = task.rng.permutation(mine)[: len(mine) - len(mine) // 10]
+        if fake >= len(chosen) and len(mine) > 1:
+            # A profile of a kind again: without a tenth of it, so that few are the same.
+            mine = task.rng.permutation(mine)[: len(mine) - max(1, len(mine) // 10)]
         profiles.append(np.sort(np.concatenate((push.items, mine))))
     return profiles
 

@@ -65,10 +65,17 @@ class Targets:
         """The ids of the targets, ascending; the same for the same seed.
 
         Raises:
-            InputError: more targets than items that have pairs, or an unknown label.
+            InputError: more targets than items that have pairs, an unknown label, or two of one
+                item.
         """
         if self.labels:
-            return np.sort(np.array([_item_of(train, label) for label in self.labels]))
+            items = np.sort(np.array([_item_of(train, label) for label in self.labels]))
+            if np.any(items[1:] == items[:-1]):
+                raise InputError(
+                    f"target labels must be of different items, got {shown(list(self.labels))}: "
+                    "name each once"
+                )
+            return items
         there = np.flatnonzero(train.item_degrees)
         if self.count > len(there):
             raise InputError(
@@ -220,8 +227,11 @@ def fakes_name(fakes: float) -> str:
 def _item_of(train: Interactions, label: str) -> int:
     labels = train.item_labels
     if labels is None:
-        if label.isdecimal() and int(label) < train.n_items:
-            return int(label)
+        # Python converts no text of thousands of digits; one item has one name, not also 01.
+        if label.isdecimal() and len(label) <= len(str(train.n_items)):
+            number = int(label)
+            if str(number) == label and number < train.n_items:
+                return number
         raise InputError(
             f"there is no item {shown(label)}: the data has no labels, give ids from 0 to "
             f"{train.n_items - 1}"

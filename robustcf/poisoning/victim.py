@@ -137,8 +137,8 @@ def damage(goal: str, exposed: Mapping[str, float], quality: Mapping[str, float]
     """How well an attack has reached its goal; larger is worse for the victim.
 
     ``promote``: the hit rate of the targets at the largest cutoff; ``demote``: its negative;
-    ``availability``: the negative NDCG@10 of genuine users. Where these are equal, the targets'
-    NDCG at the largest cutoff decides.
+    ``availability``: the negative NDCG@10 of genuine users, NaN where it is not known. Where hit
+    rates are equal, the targets' NDCG at the largest cutoff decides.
 
     Example:
         >>> damage("promote", {"hit_rate@10": 0.1, "ndcg@10": 0.0}, {})

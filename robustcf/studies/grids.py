@@ -110,6 +110,7 @@ def in_parallel(
         jobs: processes at a time.
         done: called with the name and the result of each piece that is done.
     """
+    others = multiprocessing.active_children()
     # Fresh processes: torch's threads do not survive a fork.
     pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
     try:
@@ -119,7 +120,7 @@ def in_parallel(
     except KeyboardInterrupt:
         # Ctrl-C in a terminal reaches them all; SIGTERM does not.
         for worker in multiprocessing.active_children():
-            if worker.pid is not None:
+            if worker not in others and worker.pid is not None:
                 with suppress(OSError):
                     os.kill(worker.pid, signal.SIGINT)
         raise
@@ -162,8 +163,14 @@ def compact_json(values: Mapping[str, Any]) -> bytes:
         }
     """
     text = json.dumps(values, indent=1, allow_nan=False)
-    flat = re.sub(r"\[[-+\d.e,\s]*\]", lambda found: " ".join(found[0].split()), text)
-    return (flat.replace("[ ", "[").replace(" ]", "]") + "\n").encode()
+    # Texts are found as well, so that brackets in them stay as they are.
+    flat = re.sub(r'"(?:[^"\\]|\\.)*"|\[[-+\d.e,\s]*\]', _on_one_line, text)
+    return (flat + "\n").encode()
+
+
+def _on_one_line(found: re.Match[str]) -> str:
+    part = found[0]
+    return part if part[0] == '"' else f"[{' '.join(part[1:-1].split())}]"
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

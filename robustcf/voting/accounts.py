@@ -79,6 +79,7 @@ class Accounts:
         """Keep the pairs; there is nothing to fit."""
         self.pairs, self.config = pairs, config
         self.degrees: npt.NDArray[np.int64] = pairs.item_degrees.astype(np.int64)
+        self._damping: Values = np.empty(0)  # as long as was asked for so far
 
     def with_settings(self, config: VoteConfig) -> Accounts:
         """The same accounts with other settings; the matrices are shared."""
@@ -133,8 +134,11 @@ class Accounts:
     def damping(self, fakes: int = 0) -> Values:
         """The factor of an item by the number of accounts that hold it, for some fakes more."""
         power = self.config.damping or 0.0
-        held = int(self.degrees.max(initial=0)) + fakes + 1
-        return np.array([float(self.config.prior + n) ** -power for n in range(held)])
+        held, there = int(self.degrees.max(initial=0)) + fakes + 1, len(self._damping)
+        if held > there:
+            more = [float(self.config.prior + n) ** -power for n in range(there, held)]
+            self._damping = np.concatenate((self._damping, more))
+        return self._damping[:held]
 
     def scores(self, votes: Values) -> Values:
         """What items are ranked by."""

@@ -1,8 +1,9 @@
 """Accounts hashed into groups: each fits a small model to its own members, and votes.
 
-An account belongs to one group, by a keyed hash of its label. What a group votes for depends on its
-members and on the served user's history alone, so a fake account changes the votes of one group.
-The proof counts the worst groups; it does not need the key to be secret.
+An account belongs to one group, by a keyed hash of its label; without labels, of its id, which must
+then stay: a removed account keeps its place, with an empty row. What a group votes for depends on
+its members and on the served user's history alone, so a fake account changes the votes of one
+group. The proof counts the worst groups; it does not need the key to be secret.
 
 Models are kept as whole numbers, and scores are added exactly: a group votes the same in any block
 of users.

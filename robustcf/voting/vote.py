@@ -28,6 +28,19 @@ Ids = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class ChosenUsers(Protocol):
+    """The protocol of users whom the caller has named: they are no sample."""
+
+    @property
+    def _users_words(self) -> str:
+        return f"{self.n_users:,} chosen of the {self.sampled_from:,} users"
+
+    @property
+    def _sample(self) -> dict[str, int]:
+        return {"chosen_from": self.sampled_from or 0}
+
+
 @dataclass(frozen=True, eq=False)
 class CertifiedVotes:
     """What stays of every metric with some numbers of fake accounts, whatever they hold.
@@ -123,13 +136,16 @@ class PartitionVote:
     def rank(self, users: Ids, k: int, seen: Interactions | None) -> Ids:
         """The k best items of each user, best first; those in ``seen`` are left out.
 
+        Raises:
+            InputError: k is no cutoff, or a user is none of the pairs.
+
         Example:
             >>> pairs = Interactions.from_pairs([0, 0, 1, 1, 1], [0, 1, 0, 1, 2], 2, 4)[0]
             >>> PartitionVote(pairs).rank(np.array([0]), 2, pairs).tolist()
             [[2, 3]]
         """
-        k = check_cutoff("k", k)
-        found = [served.top(k) for _, served in self._blocks(np.asarray(users), seen)]
+        k = min(check_cutoff("k", k), self.pairs.n_items)
+        found = [served.top(k) for _, served in self._blocks(self._users(users), seen)]
         return np.concatenate(found) if found else np.empty((0, k), dtype=np.int64)
 
     def recommend(self, items: Sequence[int], k: int = 10) -> Ranked:
@@ -149,8 +165,12 @@ class PartitionVote:
         return found, served.scores[0, found].tolist()
 
     def recommend_to(self, user: int, k: int, seen: Interactions | None) -> Ranked:
-        """The k best items and their scores for a user of the pairs, without those in ``seen``."""
-        _, served = next(self._blocks(np.array([user]), seen))
+        """The k best items and their scores for a user of the pairs, without those in ``seen``.
+
+        Raises:
+            InputError: k is no cutoff, or the user is none of the pairs.
+        """
+        _, served = next(self._blocks(self._users([user]), seen))
         found = [int(item) for item in served.top(check_cutoff("k", k))[0] if item >= 0]
         return found, served.scores[0, found].tolist()
 
@@ -182,20 +202,30 @@ class PartitionVote:
         catalogue. Where groups vote, as many accounts are added, altered or removed, but not the
         served user's own. The proof is in :mod:`robustcf.certificates.votes`.
 
+        An account is in the same group before and after the attack: its label stays, or, without
+        labels, its id, so that a removed account keeps an empty row. And the groups can still be
+        fitted: with ``ridge``, none may grow beyond its limit of members.
+
         Args:
             split: the data; the vote must have been fit on its pairs.
             fakes: numbers of fake accounts, ascending; 0 gives the clean values.
             ks: cutoffs.
             part: the pairs that count.
             mask: parts whose pairs are not candidates; None for the split's own protocol.
-            users: some of the users; None for all with a pair that counts.
+            users: ids of some of the users, each with a pair that counts; None for all of them.
+
+        Raises:
+            InputError: the data are not those of the vote, numbers are out of range, or users are
+                none of the pairs.
 
         Cost: one serving of all users; of accounts, also hits x items x log(fakes) comparisons.
         """
         self._check(split)
         numbers, cutoffs = check_fakes(fakes), check_cutoffs(ks)
         judged = judged_users(split, part, mask)
-        chosen = judged.users if users is None else np.asarray(users)
+        chosen = judged.users if users is None else self._users(users)
+        if len(chosen) == 0:
+            raise InputError("users must be at least one, got none: leave it out for all")
         parts = [
             certified_metrics(served, judged, block, numbers, cutoffs)
             for block, served in self._blocks(chosen, judged.seen)
@@ -207,9 +237,27 @@ class PartitionVote:
             for name in parts[0][0]
         }
         values = {name: [float(row.mean()) for row in rows] for name, rows in per_user.items()}
-        return CertifiedVotes(
-            numbers, values, per_user, chosen, judged.protocol(cutoffs, len(chosen))
-        )
+        protocol = judged.protocol(cutoffs, len(chosen))
+        if users is not None:
+            chosen_from = {"sampled_from": judged.n_known, "sample_seed": 0}
+            protocol = ChosenUsers(**(vars(protocol) | chosen_from))
+        return CertifiedVotes(numbers, values, per_user, chosen, protocol)
+
+    def _users(self, users: npt.ArrayLike) -> Ids:
+        """Ids of users of the pairs, or an error that says what was expected."""
+        ids, n_users = np.asarray(users), self.pairs.n_users
+        if ids.ndim == 1 and len(ids) == 0:
+            return np.empty(0, dtype=np.int64)
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise InputError(
+                f"users must be a list of integer ids, got {ids.dtype} of shape {ids.shape}"
+            )
+        if ids.min() < 0 or ids.max() >= n_users:
+            raise InputError(
+                f"user ids must be in [0, {n_users}), got {ids.min()} to {ids.max()}: these users "
+                "are not in the vote's data"
+            )
+        return ids.astype(np.int64)
 
     def _check(self, split: Split) -> None:
         if (split.n_users, split.n_items) != (self.pairs.n_users, self.pairs.n_items):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from robustcf.data import Interactions
 from robustcf.errors import InputError
 from robustcf.poisoning import (
     Bandwagon,
@@ -19,6 +20,7 @@ from robustcf.poisoning import (
     inject,
 )
 from robustcf.poisoning.auto import members
+from robustcf.poisoning.base import granted
 from robustcf.poisoning.half_step import HalfSteps, fit_surrogate
 from robustcf.poisoning.surrogate import projected
 from robustcf.support.registry import POISONINGS
@@ -111,6 +113,35 @@ def test_more_targets_than_a_profile_holds_are_refused(split):
         RandomItems().attack(split.train, PoisonThreat(fakes=1, length=2, targets=Targets(3)))
     demote = PoisonThreat(fakes=1, length=2, targets=Targets(3), goal="demote")
     assert RandomItems().attack(split.train, demote).realised["length"] == 2
+
+
+def few_items() -> Interactions:
+    """Twelve users of a catalogue of four items, without labels."""
+    has = np.random.default_rng(0).random((12, 4)) < 0.5
+    has[np.arange(12), np.arange(12) % 4] = True
+    return Interactions(*np.nonzero(has), 12, 4)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_nearly_all_items_are_targets(name):
+    others = PoisonThreat(5, 4, Targets(labels=("0", "2", "3")), goal="demote")
+    found = POISONINGS[name]().attack(few_items(), others)
+    assert {tuple(profile.tolist()) for profile in found.profiles} == {(1,)}
+    everything = PoisonThreat(5, 4, Targets(4))
+    found = POISONINGS[name]().attack(few_items(), everything)
+    assert {tuple(profile.tolist()) for profile in found.profiles} == {(0, 1, 2, 3)}
+
+
+@pytest.mark.parametrize("goal", ["demote", "availability"])
+def test_targets_that_leave_no_other_item_are_refused(goal):
+    with pytest.raises(InputError, match="all 4 items are targets"):
+        RandomItems().attack(few_items(), PoisonThreat(1, 2, Targets(4), goal))
+
+
+def test_pairs_without_any_user_have_a_mean_length_of_one_item():
+    nobody = few_items().take(np.zeros(0, dtype=np.int64))
+    threat = PoisonThreat(1, targets=Targets(labels=("0",)))
+    assert granted(nobody, threat, 0)[:2] == (1, 1)
 
 
 def test_a_goal_that_an_attack_has_not_is_refused(split):
@@ -221,6 +252,15 @@ def test_the_surrogate_shows_the_targets_to_more_users_than_random_fillers(seed)
         return seen
 
     assert hits(Surrogate()) > hits(RandomItems())
+
+
+def test_fakes_of_one_kind_differ_also_where_profiles_are_short(split, monkeypatch):
+    monkeypatch.setattr("robustcf.poisoning.surrogate._KINDS", 2)
+    threat = PoisonThreat(fakes=8, length=6, targets=Targets(1))
+    profiles = Surrogate(rounds=0).attack(split.train, threat).profiles
+    for fake in range(2, 8):
+        assert len(profiles[fake]) == len(profiles[fake % 2]) - 1
+        assert np.isin(profiles[fake], profiles[fake % 2]).all()
 
 
 def test_options_out_of_range_are_refused():

@@ -95,6 +95,13 @@ def test_hit_rate_reaches_one_with_several_targets():
     assert found.by_target[1] == [1.0, 0.0, 0.0]
 
 
+def test_single_targets_are_by_ascending_id():
+    split = Split.from_csr(np.array([[1, 0, 0, 0], [1, 0, 0, 0]]))
+    factors = Factors(torch.ones(2, 1), torch.tensor([[0.0], [1.0], [3.0], [2.0]]))
+    for targets in ([1, 2, 3], [3, 2, 1], [2, 1, 2, 3]):
+        assert exposure(factors, split, targets, ks=(1,)).by_target == {1: [0.0, 1.0, 0.0]}
+
+
 def test_users_who_have_all_targets_do_not_count():
     split = Split.from_csr(np.array([[1, 1, 0], [0, 0, 1]]), test=np.array([[0, 0, 1], [1, 1, 0]]))
     factors = Factors(torch.ones(2, 1), torch.ones(3, 1))
@@ -189,6 +196,15 @@ def test_auto_takes_the_worst_of_all(split, goal):
     assert measured[found.name] == max(measured.values())
     assert found.outcome is found.outcomes[found.name]
     assert found.injected.attack == found.name
+
+
+def test_auto_needs_test_pairs_to_see_quality_fall(split):
+    nothing = split.test.take(np.zeros(len(split.test), dtype=bool))
+    alone = Split("no test", split.train, split.valid, nothing)
+    threat = PoisonThreat(fakes=2, targets=Targets(2), goal="availability")
+    with pytest.raises(InputError, match="no test has no test pairs"):
+        strongest(alone, ALS, threat, attacks=("random",))
+    assert np.isnan(damage("availability", {}, {}))
 
 
 def test_auto_faces_the_defence(split):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from robustcf.data import Interactions, Split
+from robustcf.data.mapped import MappedInteractions
 from robustcf.errors import DataError, InputError
 from robustcf.poisoning import inject, inject_split, read_profiles, write_profiles
 from robustcf.poisoning.injection import with_train
 
+PARTS = ("train", "valid", "test")
 PROFILES = (np.array([0, 5, 7]), np.array([3]))
 
 
@@ -36,6 +40,14 @@ def test_valid_and_test_stay_the_genuine_users(split):
     assert poisoned.protocol == split.protocol
     assert poisoned.valid_source == split.valid_source
     assert inject_split(split, ()) is split
+
+
+def test_a_prepared_set_is_poisoned_like_any_other(split):
+    parts = {name: MappedInteractions.of(getattr(split, name)) for name in PARTS}
+    mapped = inject_split(replace(split, **parts), PROFILES)
+    plain = inject_split(split, PROFILES)
+    for name in PARTS:
+        assert getattr(mapped, name) == getattr(plain, name)
 
 
 def test_labels_that_look_like_fakes_and_numbers(split):
@@ -96,12 +108,38 @@ def test_profiles_come_back_from_their_file(split, seed, tmp_path):
     assert all(map(np.array_equal, read_profiles(path, bare), profiles))
 
 
+def test_no_profiles_come_back_as_none(split, tmp_path):
+    write_profiles(tmp_path / "none.csv", [], split.train)
+    assert read_profiles(tmp_path / "none.csv", split.train) == ()
+
+
+def test_profiles_come_in_the_order_of_the_file(split, tmp_path):
+    path = tmp_path / "mixed.csv"
+    path.write_text("user,item\nz,i3\na,i5\nz,i1\nb,i2\na,i0\n")
+    found = read_profiles(path, split.train)
+    assert [profile.tolist() for profile in found] == [[1, 3], [0, 5], [2]]
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint64])
+def test_labels_at_the_end_of_the_numbers(kind):
+    most = np.iinfo(kind).max
+    labels = np.array([most, 1, 0], dtype=kind)
+    pairs = Interactions(np.arange(3), np.arange(3), 3, 3, user_labels=labels)
+    found = inject(pairs, [np.array([2]), np.array([1])]).user_labels
+    assert found.dtype == kind
+    assert found.tolist() == [most, 1, 0, 2, 3]
+    pairs = Interactions(
+        np.arange(3), np.arange(3), 3, 3, user_labels=labels - kind(1) * (labels > 1)
+    )
+    assert inject(pairs, [np.array([2])]).user_labels.tolist() == [most - 1, 1, 0, most]
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         ("user,item\na,i1\na,i1\n", "the fake user 'a' has an item twice"),
         ("user,item\na,i999\n", "there is no item 'i999' in the data"),
-        ("user,item\n", "no rows|no interactions|empty"),
+        ("user,item,note\n", "no rows|no interactions|empty"),
         ("one,two\n1,2\n", "user"),
         ("", "empty|no"),
     ],

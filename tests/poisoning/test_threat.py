@@ -112,9 +112,15 @@ def test_targets_by_label(split):
         Targets(labels=("zzz",)).choose(split.train, 0)
     bare = Interactions(np.array([0]), np.array([1]), 1, 3)
     assert Targets(labels=("1",)).choose(bare, 0).tolist() == [1]
-    for label in ("3", "-1", "x"):
+    for label in ("3", "-1", "x", "01", "\u0661", "1" * 5000):
         with pytest.raises(InputError, match="the data has no labels, give ids from 0 to 2"):
             Targets(labels=(label,)).choose(bare, 0)
+
+
+def test_two_labels_of_one_item_are_refused(split):
+    # Text of fixed width ends before its last NUL.
+    with pytest.raises(InputError, match="target labels must be of different items"):
+        Targets(labels=("i3", "i3\0")).choose(split.train, 0)
 
 
 def test_words_of_targets():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import multiprocessing
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +16,7 @@ from robustcf.cli.main import run
 from robustcf.data import load
 from robustcf.errors import InputError, Interrupted
 from robustcf.poisoning import PoisonThreat, RandomItems, Targets, read_profiles, retrained
+from robustcf.studies.grids import compact_json, in_parallel
 from robustcf.studies.poisoning import PoisonPlan, execute, poison
 from robustcf.studies.poisoning.plan import Part
 from robustcf.studies.poisoning.report import findings
@@ -155,11 +158,31 @@ def test_a_folder_belongs_to_one_plan(plan, whole, table, tmp_path):
         poison(plan, tmp_path, jobs=0)
 
 
+def test_a_preset_file_that_was_changed_is_another_plan(table, tmp_path, monkeypatch):
+    preset, out = tmp_path / "mine.json", tmp_path / "out"
+    preset.write_text(json.dumps({"config": {"model": "als", "dim": 4}}))
+
+    def stopping(*_):
+        raise RuntimeError("stopped")
+
+    monkeypatch.setattr(execute, "_complete", stopping)
+    plan = PoisonPlan(table, models=("als",), preset=str(preset))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="stopped"):
+            poison(plan, out)
+    preset.write_text(json.dumps({"config": {"model": "als", "dim": 8}}))
+    with pytest.raises(InputError, match="holds a poisoning with preset"):
+        poison(plan, out)
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
         ({"attacks": ()}, "attacks must be some and differ"),
         ({"fakes": (0.1, 0.1)}, "fakes must be some and differ"),
+        ({"fakes": (0.01, 0.01 + 1e-15)}, "fakes must be some and differ"),
+        ({"seeds": (-1,)}, "every seed must be an integer of at least 0, got -1"),
+        ({"seeds": (0.5,)}, "every seed must be an integer"),
         ({"fakes": (-1,)}, "fakes must be a finite number and not negative"),
         ({"attacks": ("frob",)}, "poisoning must be one of"),
         ({"attacks": ("copy",), "knowledge": "none"}, "copy learns from pairs"),
@@ -173,6 +196,30 @@ def test_a_folder_belongs_to_one_plan(plan, whole, table, tmp_path):
 def test_plans_that_cannot_be_are_refused(table, wrong, words):
     with pytest.raises(InputError, match=words):
         PoisonPlan(**{"dataset": table, "models": ("als",), **wrong})
+
+
+def test_one_account_and_as_many_as_users_are_two_sizes(table, tmp_path, monkeypatch):
+    def told(split, config, profiles, targets, **options):
+        found = retrained(split, config, [], targets, **options)
+        return replace(found, quality=dict.fromkeys(found.quality, len(profiles)))
+
+    monkeypatch.setattr(execute, "retrained", told)
+    plan = PoisonPlan(
+        table,
+        models=("als",),
+        changes=SMALL,
+        attacks=("random",),
+        fakes=(1, 1.0),
+        targets=Targets(2),
+        seeds=(5,),
+        ks=(3,),
+    )
+    found = poison(plan, tmp_path / "out")
+    assert found.values("als", "none", "random", 1, "ndcg@10").tolist() == [1]
+    assert found.values("als", "none", "random", 1.0, "ndcg@10").tolist() == [found.n_users]
+    # No command asks for the seed 5 alone.
+    assert plan.command() is None
+    assert "Command" not in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_an_attack_without_the_goal_is_refused(table):
@@ -201,6 +248,13 @@ def test_threats_that_do_not_fit_the_data_leave_nothing_behind(table, wrong, wor
     assert not (tmp_path / "out").exists()
 
 
+def test_a_file_without_profiles_is_refused(table, tmp_path):
+    (tmp_path / "none.csv").write_text("user,item\n")
+    plan = PoisonPlan(table, models=("als",), profiles=str(tmp_path / "none.csv"))
+    with pytest.raises(InputError, match=r"none.csv has no profiles: expected one or more"):
+        poison(plan, tmp_path / "out")
+
+
 def test_data_without_test_pairs_are_refused(plan, tmp_path, monkeypatch):
     split = load(plan.dataset)
     nothing = split.test.take(np.zeros(len(split.test), dtype=bool))
@@ -212,6 +266,32 @@ def test_data_without_test_pairs_are_refused(plan, tmp_path, monkeypatch):
 def test_a_summary_needs_all_cells(plan, tmp_path):
     with pytest.raises(InputError, match=r"cells.als-none-clean-seed0.json is not there"):
         summarize(plan, tmp_path, load(plan.dataset))
+
+
+def test_lists_of_numbers_are_on_one_line_and_texts_stay():
+    values = {"targets": ["a [ b", "x [1,  2]", 'say "[ 1 ]" \\'], "n": [1, -2.5, 1e-30], "no": []}
+    written = compact_json(values).decode()
+    assert json.loads(written) == values
+    assert '"n": [1, -2.5, 1e-30],\n' in written
+
+
+def test_only_the_workers_of_a_grid_are_stopped(monkeypatch):
+    other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    other.start()
+    signalled = []
+    monkeypatch.setattr("robustcf.studies.grids.os.kill", lambda pid, _: signalled.append(pid))
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            in_parallel(time.sleep, {"one": (0,)}, 1, interrupted)
+        assert len(signalled) == 1
+        assert other.pid not in signalled
+    finally:
+        other.kill()
+        other.join()
 
 
 def test_names_of_parts_make_file_names():
@@ -244,6 +324,9 @@ def test_profiles_from_a_file_and_a_defence_from_the_command_line(
     rows = {(row["defence"], row["attack"]): row for row in found["results"]}
     assert set(rows) == {(d, a) for d in ("none", "drops") for a in ("clean", "file")}
     assert rows["none", "file"]["spent"] == {"fakes": 4, "length": 1, "pairs": 4}
+    assert rows["none", "file"]["fakes"] == "4"
+    with open(tmp_path / "out" / "results.csv", newline="") as file:
+        assert {row["fakes"] for row in csv.DictReader(file)} == {"0", "4"}
     assert rows["drops", "file"]["defence_report"][0]["kept"] > 0
     # Another content is another plan.
     profiles.write_text(f"user,item\nf,{labels[0]}\n")

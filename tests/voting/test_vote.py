@@ -13,7 +13,7 @@ from robustcf.data import Split, load
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.voting import PartitionVote, VoteConfig, choose
-from robustcf.voting.accounts import FULL_VOTE
+from robustcf.voting.accounts import FULL_VOTE, Accounts
 from robustcf.voting.groups import Groups, group_of
 from tests.voting.helpers import ACCOUNTS, DAMPED, world
 
@@ -187,6 +187,58 @@ def test_a_new_user_is_served_like_one_with_the_same_history():
 def test_lists_run_out_with_the_items():
     pairs = Interactions.from_pairs([0, 0, 1], [0, 1, 2], 2, 3)[0]
     assert PartitionVote(pairs, ACCOUNTS).rank(np.array([0]), 5, pairs).tolist() == [[2, -1, -1]]
+
+
+def test_damping_is_computed_once():
+    split = world(0)
+    accounts = Accounts(split.train, DAMPED)
+    most = int(accounts.degrees.max())
+    for fakes in (1, 3, 0):
+        factors = accounts.damping(fakes)
+        assert factors.tolist() == [(DAMPED.prior + n) ** -0.6 for n in range(most + fakes + 1)]
+    assert np.shares_memory(accounts.damping(2), accounts.damping(3))
+    other = accounts.with_settings(dataclasses.replace(DAMPED, damping=0.0))
+    assert set(other.damping(3).tolist()) == {1.0}
+
+
+def test_nobody_has_lists_of_the_usual_length():
+    pairs = Interactions.from_pairs([0, 0, 1], [0, 1, 2], 2, 3)[0]
+    assert PartitionVote(pairs, ACCOUNTS).rank(np.array([]), 5, pairs).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("users", "words"),
+    [
+        ([-1], r"user ids must be in \[0, 12\), got -1 to -1"),
+        ([10**6], r"user ids must be in \[0, 12\)"),
+        ([0.0], "users must be a list of integer ids, got float64"),
+        ([[0]], r"list of integer ids, got int64 of shape \(1, 1\)"),
+    ],
+)
+def test_users_who_are_not_there_are_refused(users, words):
+    split = world(0)
+    vote = PartitionVote(split.train, ACCOUNTS)
+    with pytest.raises(InputError, match=words):
+        vote.certify(split, [0], users=users)
+    with pytest.raises(InputError, match=words):
+        vote.rank(users, 2, None)
+    if users != [[0]]:
+        with pytest.raises(InputError, match=words):
+            vote.recommend_to(users[0], 2, None)
+
+
+def test_chosen_users_are_no_sample():
+    split = world(0)
+    vote = PartitionVote(split.train, ACCOUNTS)
+    known = np.flatnonzero(split.test.user_degrees)
+    found = vote.certify(split, [0], users=known[:2].tolist())
+    assert found.users.tolist() == known[:2].tolist()
+    assert f"mean over 2 chosen of the {len(known)} users with a test item" in str(found.protocol)
+    assert found.as_dict()["protocol"]["chosen_from"] == len(known)
+    assert "sample_seed" not in found.as_dict()["protocol"]
+    assert "chosen" not in str(vote.certify(split, [0]).protocol)
+    with pytest.raises(InputError, match="users must be at least one, got none"):
+        vote.certify(split, [0], users=[])
 
 
 @pytest.mark.slow

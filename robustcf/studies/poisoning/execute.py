@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from robustcf.data import Split, load
 from robustcf.errors import InputError
-from robustcf.poisoning.base import spent
+from robustcf.poisoning.base import granted, spent
 from robustcf.poisoning.injection import read_profiles, write_profiles
 from robustcf.poisoning.threat import ItemIds
 from robustcf.poisoning.victim import retrained
@@ -46,6 +46,7 @@ from robustcf.support.reading import read_plain
 from robustcf.support.registry import DEFENCES, POISONINGS
 from robustcf.support.runtime import set_threads
 from robustcf.support.schema import record, whole
+from robustcf.training.presets import KINDS
 
 PLAN = "poison.json"
 PROFILES = "profiles"
@@ -118,11 +119,15 @@ def _kept_plan(folder: Path) -> dict[str, Any] | None:
 
 
 def _digest(plan: PoisonPlan) -> dict[str, str]:
-    """The content of the file of profiles: what is in it is part of the plan, not where it is."""
-    if plan.profiles is None:
-        return {}
-    content = read_plain(Path(plan.profiles), _MOST_BYTES, follow=True)
-    return {"profiles": hashlib.sha256(content).hexdigest()}
+    """The content of the files of a plan: what is in them is part of it, not where they are."""
+    files = {"profiles": plan.profiles}
+    if plan.preset not in KINDS:
+        files["preset"] = plan.preset
+    return {
+        name: hashlib.sha256(read_plain(Path(path), _MOST_BYTES, follow=True)).hexdigest()
+        for name, path in files.items()
+        if path is not None
+    }
 
 
 def _check(plan: PoisonPlan, split: Split) -> None:
@@ -132,19 +137,12 @@ def _check(plan: PoisonPlan, split: Split) -> None:
             f"{split.name} has no test pairs: what quality is lost cannot be seen; give "
             "--test-ratio or --test-file"
         )
-    degrees = split.train.user_degrees
-    mean = float(degrees[degrees > 0].mean())
     for seed in plan.seeds:
-        targets = plan.targets.choose(split.train, seed)
-    for fakes in plan.sizes if plan.profiles is None else ():
-        _, length = plan.threat(fakes).budget(split.n_users, split.n_items, mean)
-        if plan.goal == "promote" and len(targets) > length:
-            raise InputError(
-                f"{len(targets)} targets do not fit into a profile of {length}: ask for fewer "
-                "targets or longer profiles"
-            )
-    if plan.profiles is not None:
-        read_profiles(plan.profiles, split.train)
+        plan.targets.choose(split.train, seed)
+        for fakes in plan.sizes if plan.profiles is None else ():
+            granted(split.train, plan.threat(fakes), seed)
+    if plan.profiles is not None and not read_profiles(plan.profiles, split.train):
+        raise InputError(f"{plan.profiles} has no profiles: expected one or more, a pair a row")
 
 
 def _complete_part(plan: PoisonPlan, folder: Path, part: Part) -> int:

@@ -114,8 +114,12 @@ class PoisonPlan:
             object.__setattr__(self, "models", (self._default_model(),))
         for name in ("models", "attacks", "fakes", "defences", "seeds"):
             values = getattr(self, name)
-            if not values or len(set(values)) != len(values):
+            # One account and as many as users (1.0) are equal numbers, and are not the same.
+            named = [fakes_name(value) for value in values] if name == "fakes" else values
+            if not values or len(set(named)) != len(named):
                 raise InputError(f"{name} must be some and differ, got {list(values)}")
+        for seed in self.seeds:
+            check_integer("every seed", seed, 0)
         object.__setattr__(self, "ks", check_cutoffs(self.ks))
         check_integer("threads", self.threads, 1, MOST_THREADS)
         for model in self.models:
@@ -193,8 +197,13 @@ class PoisonPlan:
         plain: dict[str, Any] = json.loads(json.dumps(values, default=str))
         return plain
 
-    def command(self) -> str:
-        """The command that does the same, without where the data lie."""
+    def command(self) -> str | None:
+        """The command that does the same, without where the data lie.
+
+        None where there is none: a command takes the seeds from 0 on.
+        """
+        if list(self.seeds) != list(range(len(self.seeds))):
+            return None
         words = ["robustcf", "poison", "--dataset", Path(self.dataset).name, "--model"]
         words += self.models
         words += ["--preset", self.preset] if self.preset else []

@@ -157,7 +157,7 @@ def _how(summary: PoisonSummary) -> str:
         "- Presets: "
         + ", ".join(f"{model}: {plan.train_config(model, 0)[1]}" for model in plan.models)
         + ".",
-        f"- Command: `{plan.command()}`",
+        *([f"- Command: `{command}`"] if (command := plan.command()) is not None else []),
         f"- Threads per training: {plan.threads}. Versions: "
         + ", ".join(f"{name} {version}" for name, version in versions.items())
         + ".",

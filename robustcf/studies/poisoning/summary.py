@@ -97,7 +97,7 @@ class PoisonSummary:
         dataset: name of the data.
         fingerprint: of the data.
         n_users: genuine users.
-        cells: (model, defence, attack, fakes, seed) -> the cell.
+        cells: (model, defence, attack, name of the fakes, seed) -> the cell.
     """
 
     plan: PoisonPlan
@@ -105,7 +105,7 @@ class PoisonSummary:
     dataset: str
     fingerprint: str
     n_users: int
-    cells: Mapping[tuple[str, str, str, float, int], Cell]
+    cells: Mapping[tuple[str, str, str, str, int], Cell]
 
     @property
     def attacks(self) -> list[str]:
@@ -128,8 +128,8 @@ class PoisonSummary:
     def cell(self, model: str, defence: str, attack: str, fakes: float, seed: int) -> Cell:
         """A cell; of ``auto``, that of the attack that did most to this very victim."""
         if attack != AUTO:
-            return self.cells[model, defence, attack, fakes, seed]
-        found = [self.cells[model, defence, name, fakes, seed] for name in self.plan.tried]
+            return self.cells[model, defence, attack, fakes_name(fakes), seed]
+        found = [self.cell(model, defence, name, fakes, seed) for name in self.plan.tried]
         return max(found, key=lambda cell: damage(self.plan.goal, _rates(cell), cell["quality"]))
 
     def values(self, model: str, defence: str, attack: str, fakes: float, metric: str) -> Array:
@@ -143,7 +143,7 @@ class PoisonSummary:
 
     def _value(self, cell: Cell, metric: str) -> float:
         if metric == LOST:
-            clean = self.cells[cell["model"], cell["defence"], CLEAN, 0, cell["seed"]]
+            clean = self.cell(cell["model"], cell["defence"], CLEAN, 0, cell["seed"])
             return float(clean["quality"]["ndcg@10"] - cell["quality"]["ndcg@10"])
         if metric.startswith("target "):
             return float(cell["exposure"][metric.removeprefix("target ")])
@@ -172,6 +172,13 @@ class PoisonSummary:
                 for attack in self.attacks:
                     yield model, defence, attack, fakes
 
+    def fakes_shown(self, model: str, defence: str, attack: str, fakes: float) -> str:
+        """The fakes of a row in a word: as they were asked for; of a file, how many it holds."""
+        if attack != FILE:
+            return fakes_name(fakes)
+        cell = self.cell(model, defence, attack, fakes, self.plan.seeds[0])
+        return str(cell["spent"]["fakes"])
+
     def chosen(self, model: str, defence: str, fakes: float) -> list[str]:
         """The attacks that ``auto`` took, seed by seed."""
         return [
@@ -195,7 +202,7 @@ class PoisonSummary:
                     "model": model,
                     "defence": defence,
                     "attack": attack,
-                    "fakes": fakes_name(fakes),
+                    "fakes": self.fakes_shown(model, defence, attack, fakes),
                     "spent": dict(first["spent"]),
                     **values,
                     "single targets": [round(value, _DIGITS) for value in (low, mean, high)],
@@ -230,7 +237,7 @@ def summarize(plan: PoisonPlan, folder: Path, split: Split) -> PoisonSummary:
             if cell is None:
                 path = cell_path(folder, model, defence, part)
                 raise InputError(f"{path} is not there: go on with the same command")
-            cells[model, defence, part.attack, part.fakes, part.seed] = cell
+            cells[model, defence, part.attack, fakes_name(part.fakes), part.seed] = cell
     summary = PoisonSummary(plan, folder, split.name, split.fingerprint, split.n_users, cells)
     write_bytes(folder / "results.json", compact_json(summary.as_dict()))
     text = io.StringIO(newline="")
@@ -240,7 +247,8 @@ def summarize(plan: PoisonPlan, folder: Path, split: Split) -> PoisonSummary:
         for metric in summary.metrics:
             values = summary.values(model, defence, attack, fakes, metric)
             for seed, value in zip(plan.seeds, values, strict=True):
-                row = (model, defence, attack, fakes_name(fakes), seed, metric)
+                size = summary.fakes_shown(model, defence, attack, fakes)
+                row = (model, defence, attack, size, seed, metric)
                 writer.writerow((*row, round(float(value), _DIGITS)))
     write_bytes(folder / "results.csv", text.getvalue().encode())
     _draw(summary)
@@ -286,5 +294,5 @@ def _percent(summary: PoisonSummary, size: float) -> float:
     plan = summary.plan
     attack = FILE if plan.profiles is not None else plan.tried[0]
     model, defence = plan.victims()[0]
-    spent = summary.cells[model, defence, attack, size, plan.seeds[0]]["spent"]
+    spent = summary.cell(model, defence, attack, size, plan.seeds[0])["spent"]
     return 100 * float(spent["fakes"]) / summary.n_users
