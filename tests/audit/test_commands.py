@@ -322,11 +322,11 @@ def test_the_five_minutes_of_the_guide(capsys, tmp_path, monkeypatch):
 
     split = load("demo")
     model = AlternatingLeastSquares(factors=16, iterations=5, random_state=0, num_threads=1)
-    model.fit(split.train_full.csr().copy(), show_progress=False)
+    model.fit(split.train.csr().copy(), show_progress=False)
     monkeypatch.chdir(tmp_path)
     model.save("als.npz")
-    save_npz("train.npz", split.train_full.csr())
-    save_npz("test.npz", split.test.csr())
+    for part in ("train", "valid", "test"):
+        save_npz(f"{part}.npz", getattr(split, part).csr())
     guide = Path(__file__).parents[2] / "docs" / "guides" / "audit.md"
     part = guide.read_text().split("## Audit your implicit model in five minutes")[1]
     commands = part.split("```bash\n")[1].split("```")[0].splitlines()
