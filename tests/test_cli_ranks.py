@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
+from robustcf.cli import main as entry
 from robustcf.cli.main import run
 from robustcf.data import checkerboard
 from robustcf.data.shards import Shard
@@ -114,3 +115,20 @@ def test_a_training_that_diverges_on_one_rank_is_an_error_there() -> None:
 
     with pytest.raises(TrainingError, match="is not finite in epoch 1"):
         on_threads(2, work)
+
+
+def test_a_rank_waits_on_when_it_is_asked_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun stops all ranks once one has ended: the first one is still to be heard."""
+    clock, slept = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 1:
+            clock[0] += 0.5
+            raise KeyboardInterrupt
+        clock[0] += seconds
+
+    monkeypatch.setattr(entry.time, "sleep", sleep)
+    monkeypatch.setattr(entry.time, "monotonic", lambda: clock[0])
+    entry._wait(2.0)
+    assert slept == [2.0, 1.5]

@@ -13,7 +13,7 @@ from torch import Tensor
 from robustcf.data import Interactions
 from robustcf.errors import InputError
 from robustcf.objectives import Batch, BatchConfig, Batches, Softmax
-from robustcf.objectives.partition import log_partition_rows
+from robustcf.objectives.partition import Scratch, log_partition_rows
 from tests.objectives.naive import gradients, of_epoch, pairs_of, parameters
 
 SEEDS = [0, 1, 2]
@@ -262,3 +262,22 @@ def test_the_margin_at_a_temperature_bounds_the_loss_under_attack(seed: int) -> 
     ]
     slope = float((bound.users * step[users]).sum())
     assert (values[0] - values[1]) / (2 * h) == pytest.approx(slope, rel=1e-5)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_sums_over_the_catalogue_in_memory_that_was_used_before(seed: int) -> None:
+    """Blocks of any size in one scratch: rows of scores are padded, and padding counts nowhere."""
+    rng = torch.Generator().manual_seed(seed)
+    V = torch.randn(23, 4, generator=rng, dtype=torch.float64)
+    scratch = Scratch()
+    for users in (20, 5, 16, 17, 1):
+        U = torch.randn(users, 4, generator=rng, dtype=torch.float64).requires_grad_()
+        W = V.clone().requires_grad_()
+        mass = torch.rand(users, generator=rng, dtype=torch.float64)
+        expected = (mass * (U @ W.T).logsumexp(dim=1)).sum()
+        expected.backward()
+        to_items = torch.zeros_like(V)
+        part, value = log_partition_rows(U.detach(), V, mass, to_items, value=True, scratch=scratch)
+        assert value == pytest.approx(float(expected.detach()))
+        torch.testing.assert_close(part, U.grad)
+        torch.testing.assert_close(to_items, W.grad)
