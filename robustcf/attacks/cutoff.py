@@ -48,7 +48,7 @@ from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import hits_of
 from robustcf.metrics.ranking import ndcg
-from robustcf.metrics.topk import top_items
+from robustcf.metrics.shortlist import Shortlists
 from robustcf.objectives.kernels import SparseRows, add_sparse_product, sparse_scores
 from robustcf.support.checks import check_cutoff, check_integer
 
@@ -115,11 +115,15 @@ class HeadOfRanking:
         self.counts = relevant.user_degrees[self.users]
         discounts = 1 / np.log2(np.arange(2, self.k + 2))
         self.best = np.cumsum(discounts)[np.minimum(self.counts, self.k) - 1]
+        # Steps are small: most rankings are known from a list of each user's best items.
+        self._lists: Shortlists | None = None
 
     def at(self, U: Tensor, V: Tensor) -> Heads:
         """The heads of the rankings by these factors."""
         width = min(_WINDOW * self.k, len(V))
-        top = top_items(Factors(U, V), self.users, width, self.seen)
+        if self._lists is None or self._lists.k != width:
+            self._lists = Shortlists(self.users, width, self.seen)
+        top = self._lists.top(U, V)
         hits = hits_of(top, self.relevant, self.users)
         values = ndcg(hits, self.counts, self.k)
         items, there, own = (

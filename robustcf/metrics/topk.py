@@ -24,7 +24,7 @@ from robustcf.support.checks import check_cutoff, check_integer
 from robustcf.support.ranks import current
 
 # Bulk scores of one block: large enough for a fast matrix product, small enough for the cache.
-BLOCK_BYTES = 16 * 2**20
+BLOCK_BYTES = 40 * 2**20
 # Embeddings of candidates that are scored again in float64, at a time.
 _AGAIN_BYTES = 16 * 2**20
 # Candidates beyond k; more make the float64 ranking of whole rows rarer.
@@ -84,11 +84,39 @@ def top_items(
         return team.joined_array(top)
     with torch.no_grad():
         ranker = _Ranker(factors, k)
-        size = block_users or max(1, BLOCK_BYTES // (ranker.width * ranker.V.element_size()))
-        for start in range(0, len(ids), size):
-            block = ids[start : start + size]
-            top[start : start + size] = ranker.rank(block, seen)
+        for part in ranker.blocks(len(ids), block_users):
+            top[part] = ranker.rank(ids[part], seen)
     return team.joined_array(top)
+
+
+def near_the_top(
+    factors: Factors, users: npt.NDArray[np.int64], length: int, seen: Interactions | None
+) -> tuple[Tensor, Tensor]:
+    """Items at the top of each user's ranking, in no certain order, and what no other item exceeds.
+
+    Cost: as :func:`top_items`, without its second look at what is hard to tell apart.
+
+    Args:
+        factors: float32 or float64.
+        users: ids.
+        length: how many items at least, where there are so many.
+        seen: pairs that may not be recommended, or None.
+
+    Returns:
+        Item ids, int32, -1 where a user has fewer left; and float64 scores, -inf where there is no
+        other item.
+    """
+    factors.check_finite()
+    ranker = _Ranker(factors, min(length, factors.n_items))
+    items = torch.empty((len(users), ranker.candidates), dtype=torch.int32)
+    others = torch.empty(len(users), dtype=torch.float64)
+    with torch.no_grad():
+        for part in ranker.blocks(len(users)):
+            _, _, rough, found, slack = ranker.looked_at(users[part], seen)
+            last = rough[:, -1].double()
+            items[part] = torch.where(rough == -torch.inf, -1, found).to(items)
+            others[part] = (last + slack[:, 0].double() * float(ranker.largest)).to(others)
+    return items, others
 
 
 def _user_ids(users: npt.ArrayLike, n_users: int) -> npt.NDArray[np.int64]:
@@ -120,26 +148,36 @@ class _Ranker:
         self.width = self.n_items + spare_items
         if spare_items:
             self.V = torch.cat((self.V, self.V.new_zeros(spare_items, factors.dim)))
-        # |fl(u.v) - u.v| is at most this times ||u|| ||v||, in whatever order it was added.
-        self.error = (factors.dim + 2) * torch.finfo(self.V.dtype).eps / 2
+        self.error = product_error(self.V)
         self.norms = torch.linalg.vector_norm(self.V, dim=1)
         self.largest = self.norms.max()
         self.buffer = self.V.new_empty(0)
 
-    def rank(self, users: npt.NDArray[np.int64], seen: Interactions | None) -> TopItems:
+    def blocks(self, count: int, size: int | None = None) -> list[slice]:
+        """So many users in parts; by default, such that their scores take a block's memory."""
+        size = size or max(1, BLOCK_BYTES // (self.width * self.V.element_size()))
+        return [slice(start, start + size) for start in range(0, count, size)]
+
+    def looked_at(
+        self, users: npt.NDArray[np.int64], seen: Interactions | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Users' rows, bulk scores of all items, of the candidates, these, and users' errors."""
         device = self.V.device
         Ub = self.U[torch.from_numpy(users).to(device)]
         scores = self._bulk_scores(Ub)
-        left = np.full(len(users), self.n_items)
         if seen is not None:
             rows, items = seen.rows(users)
             flat = torch.from_numpy(rows * self.width + items).to(device)
             scores.view(-1)[flat] = -torch.inf
-            left = left - seen.user_degrees[users]
-        rough, items_t = self._candidates(scores)
-        top = items_t[:, : self.k].cpu().numpy()
-
         slack = self.error * torch.linalg.vector_norm(Ub, dim=1)[:, None]
+        return Ub, scores, *self._candidates(scores), slack
+
+    def rank(self, users: npt.NDArray[np.int64], seen: Interactions | None) -> TopItems:
+        Ub, scores, rough, items_t, slack = self.looked_at(users, seen)
+        left = np.full(len(users), self.n_items)
+        if seen is not None:
+            left = left - seen.user_degrees[users]
+        top = items_t[:, : self.k].cpu().numpy()
         near = torch.nonzero(~self._told_apart(rough, items_t, slack))[:, 0]
         if len(near):
             top[near.cpu().numpy()] = self._rank_again(
@@ -179,7 +217,7 @@ class _Ranker:
             ]
         )
         exact = torch.where(rough == -torch.inf, -torch.inf, exact)
-        top = _by_score_then_id(exact, items)[:, : self.k].cpu().numpy()
+        top = sorted_by_score(exact, items)[:, : self.k].cpu().numpy()
         if self.candidates < self.n_items:
             kept = exact.sort(dim=1, descending=True).values[:, self.k - 1]
             # Everything left out scored at most the last candidate, up to the error of the bulk.
@@ -234,6 +272,14 @@ class _Ranker:
         return items[torch.sort(exact, descending=True, stable=True).indices[: self.k]]
 
 
+def product_error(rows: Tensor) -> float:
+    """e, where a product of such rows differs from u.v by at most ``e ||u|| ||v||``.
+
+    In whatever order it is added.
+    """
+    return float((rows.shape[1] + 2) * torch.finfo(rows.dtype).eps / 2)
+
+
 def dot64(left: Tensor, right: Tensor) -> Tensor:
     """Inner products over the last dimension in float64, added in one fixed order (a tree).
 
@@ -249,7 +295,7 @@ def dot64(left: Tensor, right: Tensor) -> Tensor:
     return terms[..., 0] if terms.shape[-1] else terms.sum(dim=-1)
 
 
-def _by_score_then_id(scores: Tensor, items: Tensor) -> Tensor:
+def sorted_by_score(scores: Tensor, items: Tensor) -> Tensor:
     """Sort each row's items by descending score, equal scores by ascending id."""
     items, by_id = items.sort(dim=1)
     order = scores.gather(1, by_id).sort(dim=1, descending=True, stable=True).indices

@@ -183,6 +183,7 @@ def attack_curve(
     threat: Threat,
     epsilons: Sequence[float],
     ks: Sequence[int] = (10, 20),
+    clean: MetricReport | None = None,
 ) -> RobustnessCurve:
     """Attack a target with growing budgets and evaluate each result.
 
@@ -192,16 +193,19 @@ def attack_curve(
         threat: what the attacker may do, for the record.
         epsilons: ascending, from 0 on.
         ks: cutoffs of the metrics.
+        clean: the evaluation of the target itself, where it is known already.
 
     Returns:
         The curve. At epsilon 0 it is the clean result to the bit.
 
     Cost: the attack's, and one evaluation per epsilon.
     """
+    known = {} if clean is None else {0.0: clean}
     reports, realised = [], []
     for epsilon in epsilons:
         attacked = attack.perturb(target.factors, epsilon)
-        reports.append(target.evaluate(ks, attacked.factors))
+        report = known.get(float(epsilon))
+        reports.append(target.evaluate(ks, attacked.factors) if report is None else report)
         realised.append(attacked.realised)
     first = reports[0]
     return RobustnessCurve(

@@ -285,7 +285,7 @@ def random_directions(request: Request, draws: int) -> dict[str, RobustnessCurve
     """
     spec = AttackSpec(RANDOM, seed=request.spec.seed)
     threat = replace(request.threat, knowledge="none")
-    noise = Request(request.target, threat, spec, request.epsilons, request.ks)
+    noise = replace(request, threat=threat, spec=spec, progress=False)
     return {str(number): random_member(noise, number) for number in range(draws)}
 
 

@@ -8,7 +8,7 @@ the reader's own. The command line, sweeps, the demo and the scripts all go by t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from robustcf.attacks.cutoff import STEPS as CUTOFF_STEPS
 from robustcf.certificates.bounds import BOUNDS
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
+from robustcf.metrics.evaluate import MetricReport
 from robustcf.metrics.topk import top_items
 from robustcf.objectives import BCE, BCEConfig, Objective
 from robustcf.robustness.certified import certified_curve
@@ -239,6 +240,8 @@ class Request:
     """One measurement: what, by whom, how, at which sizes and cutoffs; with a bar or without.
 
     Where the threat leaves open what is known, it is what the attack assumes.
+
+    Requests that follow from one another share what is known of the target without attack.
     """
 
     target: Target
@@ -247,6 +250,7 @@ class Request:
     epsilons: tuple[float, ...]
     ks: tuple[int, ...]
     progress: bool = False
+    unattacked: list[MetricReport] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         way, threat = self.spec.way, self.threat
@@ -263,7 +267,10 @@ class Request:
 
     def curve(self, attack: Attack) -> RobustnessCurve:
         """The curve of a single attack."""
-        curve = attack_curve(self.target, attack, self.threat, self.epsilons, self.ks)
+        if self.epsilons[0] == 0 and not self.unattacked:
+            self.unattacked.append(self.target.evaluate(self.ks))
+        clean = self.unattacked[0] if self.unattacked else None
+        curve = attack_curve(self.target, attack, self.threat, self.epsilons, self.ks, clean)
         # As it was asked for: a class from outside of the package may have no name.
         return replace(curve, objective=self.spec.objective) if self.spec.objective else curve
 

@@ -92,7 +92,7 @@ def test_no_attack_by_name_moves_them(attack, norm, monkeypatch):
 
     monkeypatch.setattr(Target, "evaluate", watched)
     measure(target, attack, Threat(norm), [0, 0.1, 0.5])
-    assert len(seen) >= 3
+    assert len(seen) >= 2
     moved = [factors for factors in seen if factors is not target.factors]
     assert moved
     for factors in moved:
