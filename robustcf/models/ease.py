@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from robustcf.models.base import Model, ModelConfig
 from robustcf.models.svd import truncated_svd
 from robustcf.support.checks import check_number
 from robustcf.support.randomness import stream
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+# The smaller side of the data up to which all singular values are computed at once, by a dense
+# matrix of that many rows.
+_DENSE = 4_096
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,8 @@ class EASE(Model[EASEConfig]):
         config: rank and ridge; None for the defaults.
         **options: see :class:`robustcf.models.base.Model`.
 
-    Cost: that of a randomized SVD.
+    Cost: that of a randomized SVD; where ``dim`` is more than half of the smaller side of the data,
+    and that has at most 4,096 rows, of a dense eigenvalue decomposition.
 
     Example:
         >>> from robustcf.data import checkerboard
@@ -65,7 +75,11 @@ class EASE(Model[EASEConfig]):
         config, train = self.config, self.train
         rank = min(config.dim, self.shard.rows.count, train.n_items)
         R = train.csr().astype(np.float32)
-        left, sizes, right = truncated_svd(R, rank, stream(self.seed, "init"), self.shard.rows)
+        smaller = min(R.shape)
+        if self.shard.rows.whole and 2 * rank > smaller and smaller <= _DENSE:
+            left, sizes, right = _dense_svd(R, rank)
+        else:
+            left, sizes, right = truncated_svd(R, rank, stream(self.seed, "init"), self.shard.rows)
         squares = sizes.double() ** 2
         kept = squares / (squares + config.ridge)
         # At least a rounding error: of an item that its neighbours explain in full.
@@ -76,3 +90,18 @@ class EASE(Model[EASEConfig]):
 
     def _placed(self, part: Tensor) -> Tensor:
         return part.contiguous().to(self.device, self.dtype)
+
+
+def _dense_svd(R: csr_matrix, rank: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The leading singular values and vectors, by the products of the shorter side's rows."""
+    if R.shape[0] > R.shape[1]:
+        right, sizes, left = _dense_svd(R.T.tocsr(), rank)
+        return left, sizes, right
+    R = R.astype(np.float64)
+    squares, vectors = torch.linalg.eigh(torch.from_numpy((R @ R.T).toarray()))
+    left = vectors[:, -rank:].flip(1)
+    sizes = squares[-rank:].flip(0).clamp_min(0.0).sqrt()
+    # Where a singular value is a rounding error, so is its direction: it has no part in any score.
+    inverse = torch.where(sizes > 1e-7 * sizes[0], 1.0 / sizes, 0.0)
+    right = torch.from_numpy(R.T @ left.numpy()) * inverse
+    return left, sizes, right

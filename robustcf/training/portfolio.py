@@ -12,6 +12,8 @@ from robustcf.support.registry import MODELS
 # Beyond this many items a softmax draws some of them for its sum.
 _ALL_ITEMS, _DRAWN_ITEMS = 60_000, 8_192
 _LARGEST_DIM = 512
+# EASE has no epochs: more columns cost it little, and with all of them it is exact.
+_LARGEST_EASE = 1_024
 
 Settings = Mapping[str, Any]
 Values = dict[str, Any]
@@ -30,11 +32,18 @@ class Size:
         """Of the pairs that are trained on."""
         return cls(split.n_users, split.n_items, len(split.train))
 
+    @property
+    def smaller(self) -> int:
+        """The number of users or of items, whichever is less."""
+        return min(self.users, self.items)
+
     def cost(self, settings: Settings) -> float:
         """Seconds of one training and validation, roughly, on one core."""
         dim = float(settings.get("dim", 64))
         cells, both = float(self.users * self.items), self.users + self.items
         svd = 16.0 * self.pairs * dim / 2e9 + 16.0 * both * dim**2 / 3e10
+        if settings["model"] == "ease" and dim == self.smaller:
+            svd = 2.0 * self.pairs * dim / 2e9 + 10.0 * dim**3 / 3e10
         own: float | None = {
             "popularity": 0.0,
             "ease": svd,
@@ -49,14 +58,14 @@ class Size:
 
 def portfolio(size: Size) -> Iterator[Values]:
     """What is tried first, cheap before dear."""
-    smaller = min(size.users, size.items)
-    small = max(4, min(64, smaller))
+    small = max(4, min(64, size.smaller))
     yield {"model": "popularity"}
     # The start alone, a low-pass filter on the graph.
     start = {"model": "softmax-mf", "normalize": False, "epochs": 0}
     yield {**start, "dim": small}
-    for ridge in (100.0, 1000.0):
-        yield {"model": "ease", "dim": max(4, min(256, smaller)), "ridge": ridge}
+    wide = size.smaller if size.smaller <= _LARGEST_EASE else 256
+    for ridge in (300.0, 100.0, 1000.0):
+        yield {"model": "ease", "dim": max(4, wide), "ridge": ridge}
     for unobserved, ridge in ((0.1, 0.01), (0.3, 0.01), (0.3, 0.003)):
         yield {"model": "als", "dim": small, "unobserved": unobserved, "ridge": ridge}
     drawn = {} if size.items <= _ALL_ITEMS else {"sampled_items": _DRAWN_ITEMS}
@@ -73,7 +82,8 @@ Move = Callable[[Settings], Values | None]
 
 def moves(settings: Settings, size: Size) -> list[Move]:
     """Ways to change one setting of a model, the most promising first; None: no further."""
-    wider = _times("dim", 2, most=min(_LARGEST_DIM, size.users, size.items))
+    most = _LARGEST_EASE if settings["model"] == "ease" else _LARGEST_DIM
+    wider = _times("dim", 2, most=max(4, min(most, size.smaller)))
     narrower = _times("dim", 0.5, least=4)
     longer, shorter = _times("epochs", 2, most=64), _times("epochs", 0.5, least=1)
     model = settings["model"]
@@ -111,9 +121,10 @@ def _both(key: str, factor: float) -> list[Move]:
 
 def _times(key: str, factor: float, *, least: float = 1e-9, most: float = 1e9) -> Move:
     def move(settings: Settings) -> Values | None:
-        value = settings[key] * factor
+        value = min(max(settings[key] * factor, least), most)
         value = int(value) if isinstance(settings[key], int) else float(f"{value:.3g}")
-        if not least <= value <= most or value == settings[key]:
+        # At the limit, or beyond it from the start.
+        if (value - settings[key]) * (factor - 1.0) <= 0:
             return None
         return {**settings, key: value}
 

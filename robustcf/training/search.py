@@ -5,7 +5,8 @@ are improved one setting at a time, larger and longer, while it pays and while t
 baseline that nothing beats is the answer.
 
 Small sets are validated on several parts: the set's own and others drawn like it, each trained for
-anew. One validation part of a few hundred users is mostly noise.
+anew. One validation part of a few hundred users is mostly noise. Trials are raced over the parts:
+what is clearly worse than the best on the first of them is not trained for the others.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from robustcf.data.split import Split
@@ -43,6 +45,7 @@ from robustcf.training.train import train
 
 MINUTES = 5.0
 BASELINES = ("popularity", "ease", "als")
+Values64 = npt.NDArray[np.float64]
 METRIC, CUTOFF = "ndcg@20", 20
 # A search ends after this many times what its best trial took, or after the seconds, whichever is
 # later, and at the latest when its minutes are over.
@@ -54,9 +57,12 @@ _TRIAL_KIND = record(
         "error": nullable(NOT_NEGATIVE),
         "seconds": NOT_NEGATIVE,
         "stage": TEXT,
+        "parts": whole(1),
     }
 )
 _BEGUN_KIND = record({"found": record({"fingerprint": TEXT}, {"seed": whole(0, 2**128)})})
+# A trial that is this many standard errors behind the best is not trained for further parts.
+_BEHIND = 1.0
 # Validation pairs below which one more part is drawn, and the most parts.
 _PAIRS_PER_PART, _MOST_PARTS = 8_000, 3
 
@@ -67,11 +73,14 @@ class Trial:
 
     Args:
         settings: the flat settings that differ from the defaults.
-        value: NDCG@20 on valid, mean over the validation parts; None where training diverged.
+        value: NDCG@20 on valid, mean over the validation parts; None where training diverged. Of a
+            trial that was given up after some of the parts: the value of the best trial before it,
+            plus the difference to it on these parts.
         error: standard error over users of its difference to the best trial before it; None for
-            the first, and where that one was made by an earlier search.
+            the first.
         seconds: what it took.
         stage: ``portfolio`` or ``improve``.
+        parts: validation parts that it was trained for.
     """
 
     settings: Values
@@ -79,6 +88,7 @@ class Trial:
     error: float | None
     seconds: float
     stage: str
+    parts: int = 1
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -88,6 +98,7 @@ class Trial:
             "error": self.error,
             "seconds": round(self.seconds, 3),
             "stage": self.stage,
+            "parts": self.parts,
         }
 
     @classmethod
@@ -97,7 +108,7 @@ class Trial:
             check_kind("", values, _TRIAL_KIND)
         except InputError as error:
             raise InputError(
-                f"a trial must have settings, value, error, seconds and stage ({error})"
+                f"a trial must have settings, value, error, seconds, stage and parts ({error})"
             ) from error
         return cls(
             dict(values["settings"]),
@@ -105,6 +116,7 @@ class Trial:
             values["error"],
             float(values["seconds"]),
             values["stage"],
+            values["parts"],
         )
 
 
@@ -128,7 +140,7 @@ class Found:
     Args:
         settings: the flat settings of the best trial; its number of epochs is chosen.
         trials: all trials, in their order.
-        parts: validation parts behind each value.
+        parts: validation parts behind the value of the best trial.
         seconds: of all trials.
     """
 
@@ -256,7 +268,8 @@ class _Search:
         self.known = {_key(trial.settings): trial for trial in done}
         self.trials: list[Trial] = []
         self.best: Trial | None = None
-        self._best_users: list[Any] | None = None
+        # Of the best trial, user by user and part by part; None: it was made by an earlier search.
+        self._best_users: list[Values64] | None = None
         self.size = Size.of(split)
 
     @property
@@ -306,13 +319,8 @@ class _Search:
         known = self.known.get(key)
         trial = known if known is not None else self.measured(settings, stage)
         self.trials.append(trial)
-        if trial.value is not None and (
-            self.best is None or trial.value > (self.best.value or 0.0)
-        ):
-            self.best = trial
-            if known is not None:
-                # Its users are not kept: those of an older trial must not stand in for them.
-                self._best_users = None
+        if known is not None and _is_better(trial, self.best):
+            self.best, self._best_users = trial, None
         if self.record is not None:
             self.record(_with_others(self.trials, self.known.values()))
         if self.report is not None:
@@ -327,35 +335,65 @@ class _Search:
         return min(self.limit, max(_SECONDS, _TIMES * self.best.seconds))
 
     def predicted(self, settings: Settings) -> float:
-        """Seconds that settings will take, from the trials of the same model or from its cost."""
-        cost = self.size.cost(settings) * len(self.parts)
+        """Seconds that settings take on all parts, from trials of the same model or its cost."""
+        cost = self.size.cost(settings)
         same = [t for t in self.trials if _family(t.settings) == _family(settings)]
-        if not same:
-            return cost
-        # The last one is the most alike.
-        before = self.size.cost(same[-1].settings) * len(self.parts)
-        return same[-1].seconds * cost / before
+        if same:
+            # The last one is the most alike.
+            last = same[-1]
+            cost *= last.seconds / last.parts / self.size.cost(last.settings)
+        return cost * len(self.parts)
 
     def measured(self, settings: Values, stage: str) -> Trial:
+        """A race against the best trial so far, which is replaced if it is lost."""
+        rivals = self.best_users()
         began = time.perf_counter()
-        values: list[float] = []
-        users: list[Any] = []
+        users: list[Values64] = []
+        gap = error = None
         try:
             for part in self.parts:
-                config = TrainConfig.of(**settings, seed=self.seed, epochs_chosen=True, refit="no")
-                factors = train(part, config, device=self.device).factors
-                found = evaluate(factors, part, (CUTOFF,), part="valid")
-                values.append(found[METRIC])
-                users.append(found.per_user[METRIC])
+                users.append(self.on_part(settings, part))
+                if rivals is not None:
+                    gap, error = _difference(users, rivals)
+                    if gap < -_BEHIND * error:
+                        break
         except TrainingError:
-            return Trial(settings, None, None, time.perf_counter() - began, stage)
-        value, error = float(np.mean(values)), None
-        if self._best_users is not None:
-            gaps = np.concatenate([a - b for a, b in zip(users, self._best_users, strict=True)])
-            error = float(gaps.std() / max(1, len(gaps)) ** 0.5)
-        if self.best is None or value > (self.best.value or 0.0):
-            self._best_users = users
-        return Trial(settings, value, error, time.perf_counter() - began, stage)
+            seconds = time.perf_counter() - began
+            return Trial(settings, None, None, seconds, stage, len(users) + 1)
+        whole = len(users) == len(self.parts)
+        if whole or self.best is None or self.best.value is None or gap is None:
+            value = float(np.mean([part.mean() for part in users]))
+        else:
+            value = self.best.value + gap
+        trial = Trial(settings, value, error, time.perf_counter() - began, stage, len(users))
+        if whole and _is_better(trial, self.best):
+            self.best, self._best_users = trial, users
+        return trial
+
+    def best_users(self) -> list[Values64] | None:
+        """Values of the best trial on all parts; made again where an earlier search made it."""
+        if self.best is not None and self._best_users is None:
+            settings = dict(self.best.settings)
+            self._best_users = [self.on_part(settings, part) for part in self.parts]
+        return self._best_users
+
+    def on_part(self, settings: Values, part: Split) -> Values64:
+        """NDCG@20 of each user on the validation pairs of one part."""
+        config = TrainConfig.of(**settings, seed=self.seed, epochs_chosen=True, refit="no")
+        factors = train(part, config, device=self.device).factors
+        found: Values64 = evaluate(factors, part, (CUTOFF,), part="valid").per_user[METRIC]
+        return found
+
+
+def _is_better(trial: Trial, best: Trial | None) -> bool:
+    return trial.value is not None and (best is None or trial.value > (best.value or 0.0))
+
+
+def _difference(users: Sequence[Values64], rivals: Sequence[Values64]) -> tuple[float, float]:
+    """Mean over the parts that both have of users' differences, and its standard error."""
+    gaps = [a - b for a, b in zip(users, rivals, strict=False)]
+    every = np.concatenate(gaps)
+    return float(np.mean([gap.mean() for gap in gaps])), float(every.std() / len(every) ** 0.5)
 
 
 def _with_others(trials: Sequence[Trial], known: Iterable[Trial]) -> list[Trial]:

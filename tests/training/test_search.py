@@ -18,6 +18,7 @@ from robustcf.data import Interactions, Split, checkerboard
 from robustcf.data.split import shared_pairs
 from robustcf.errors import InputError, TrainingError
 from robustcf.runs import RunDir
+from robustcf.training.portfolio import Size, moves
 from robustcf.training.presets import choose, read_preset
 from robustcf.training.search import Trial, search, tune_to_file, validation_parts
 
@@ -35,7 +36,11 @@ def clockwork(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def measured(self: Any, settings: dict[str, Any], stage: str) -> Trial:
         how["made"].append(settings)
-        return Trial(settings, how["value"](settings), None, how["seconds"](settings), stage)
+        value, seconds = how["value"](settings), how["seconds"](settings)
+        trial = Trial(settings, value, None, seconds, stage, len(self.parts))
+        if module._is_better(trial, self.best):
+            self.best = trial
+        return trial
 
     monkeypatch.setattr(module._Search, "measured", measured)
     return how
@@ -129,31 +134,98 @@ def test_trials_that_are_not_come_to_yet_are_recorded(clockwork: dict[str, Any])
     assert all(trials == list(done) for trials in kept)
 
 
-def test_errors_are_against_the_best_trial_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The users of a trial of an earlier search are not known: there is no error then."""
-    values = {"popularity": 0.2, "ease": 0.3, "bpr-mf": 0.7, "ultragcn": 0.6}
+Users = dict[str, list[list[float]]]
 
-    class Report(dict[str, float]):
-        @property
-        def per_user(self) -> dict[str, Any]:
-            return {module.METRIC: np.array([self[module.METRIC], 0.0])}
 
-    class Trained:
-        def __init__(self, split: Split, config: Any, **_: Any) -> None:
-            self.factors = config.model.name
+def race(
+    monkeypatch: pytest.MonkeyPatch, values: Users, done: Any = ()
+) -> tuple[Any, list[tuple[str, int]]]:
+    """A search whose models have these values: user by user, part by part. And what it trained."""
+    parts: list[Any] = [type("Part", (), {"number": number})() for number in range(3)]
+    trained: list[tuple[str, int]] = []
 
-    def evaluated(name: str, *_: Any, **__: Any) -> Report:
-        return Report({module.METRIC: values[name]})
+    def on_part(self: Any, settings: dict[str, Any], part: Any) -> Any:
+        trained.append((settings["model"], part.number))
+        return np.array(values[settings["model"]][part.number])
 
-    monkeypatch.setattr(module, "train", Trained)
-    monkeypatch.setattr(module, "evaluate", evaluated)
-    done = [Trial({"model": "als"}, 0.5, None, 1.0, "portfolio")]
-    state = module._Search(checkerboard(), 1000.0, 0, "cpu", done, None, None)
-    models = ["popularity", "als", "ease", "bpr-mf", "ultragcn"]
-    errors = [state.attempt({"model": model}, "portfolio").error for model in models]
-    assert errors[:4] == [None] * 4
-    # Three parts of two users, whose gaps are -0.1 and 0.
-    assert errors[4] == pytest.approx(0.05 / 6**0.5)
+    state = module._Search(checkerboard(), 1000.0, 0, "cpu", list(done), None, None)
+    state.parts = parts
+    monkeypatch.setattr(module._Search, "on_part", on_part)
+    return state, trained
+
+
+def test_what_is_clearly_behind_is_not_trained_for_all_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values: Users = {
+        "popularity": [[0.2, 0.4], [0.2, 0.4], [0.2, 0.4]],
+        # Behind by 0.15 on the first part, with a standard error of 0.05 / sqrt(2).
+        "ease": [[0.1, 0.2], [9.0, 9.0], [9.0, 9.0]],
+        # Behind on the first part, but within its error: users disagree. Ahead on the whole.
+        "als": [[0.0, 0.58], [0.4, 0.4], [0.6, 0.4]],
+        # Behind after the second part.
+        "bpr-mf": [[0.1, 0.55], [0.2, 0.2], [9.0, 9.0]],
+    }
+    state, trained = race(monkeypatch, values)
+    trials = {name: state.attempt({"model": name}, "portfolio") for name in values}
+    assert trained == [
+        *[("popularity", part) for part in range(3)],
+        ("ease", 0),
+        *[("als", part) for part in range(3)],
+        *[("bpr-mf", part) for part in range(2)],
+    ]
+    assert [trial.parts for trial in trials.values()] == [3, 1, 3, 2]
+    assert trials["ease"].value == pytest.approx(0.3 - 0.15)
+    assert trials["ease"].error == pytest.approx(0.05 / 2**0.5)
+    als = (0.29 + 0.4 + 0.5) / 3
+    assert trials["als"].value == pytest.approx(als)
+    # As far behind the best as it was on the parts that both have.
+    gaps = np.array([0.1, -0.03, -0.2, -0.2])
+    assert trials["bpr-mf"].value == pytest.approx(als + gaps.mean())
+    assert trials["bpr-mf"].error == pytest.approx(gaps.std() / 2)
+    assert state.best is trials["als"]
+
+
+def test_users_of_an_earlier_search_are_evaluated_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a search that goes on gives up what it would have given up."""
+    values: Users = {
+        "als": [[0.4, 0.6]] * 3,
+        "ease": [[0.3, 0.52]] * 3,
+        "bpr-mf": [[0.2, 0.3]] * 3,
+    }
+    done = [Trial({"model": "als"}, 0.5, None, 1.0, "portfolio", 3)]
+    state, trained = race(monkeypatch, values, done)
+    trials = [state.attempt({"model": name}, "portfolio") for name in values]
+    assert trained == [*[("als", part) for part in range(3)], ("ease", 0), ("bpr-mf", 0)]
+    assert trials[0] == done[0]
+    assert [trial.parts for trial in trials] == [3, 1, 1]
+    assert trials[1].value == pytest.approx(0.41)
+
+
+def test_seconds_of_some_parts_foretell_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, _ = race(monkeypatch, {})
+    state.trials.append(Trial({"model": "als", "dim": 8}, 0.1, None, 2.0, "portfolio", 2))
+    assert state.predicted({"model": "als", "dim": 8}) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "wanted"),
+    [
+        ({"model": "ease", "dim": 30, "ridge": 9.0}, "dim", {15, 40}),
+        ({"model": "ease", "dim": 40, "ridge": 9.0}, "dim", {20}),
+        ({"model": "als", "dim": 4, "ridge": 1.0, "unobserved": 0.1}, "dim", {8}),
+        ({"model": "als", "dim": 5, "ridge": 1.0, "unobserved": 0.1}, "dim", {4, 10}),
+        ({"model": "bpr-mf", "dim": 4, "epochs": 1, "reg_weight": 1.0}, "epochs", {2}),
+        ({"model": "bpr-mf", "dim": 4, "epochs": 48, "reg_weight": 1.0}, "epochs", {24, 64}),
+    ],
+)
+def test_moves_end_at_a_limit_and_not_before(
+    settings: dict[str, Any], key: str, wanted: set[int]
+) -> None:
+    """Columns at most the smaller side: of EASE these are the exact ones."""
+    made = [move(settings) for move in moves(settings, Size(users=40, items=70, pairs=200))]
+    found = {each[key] for each in made if each is not None} - {settings[key]}
+    assert found == wanted
 
 
 def test_diverged_trials_are_kept_and_never_chosen(clockwork: dict[str, Any]) -> None:
