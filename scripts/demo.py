@@ -7,7 +7,7 @@ The second line draws the README's picture.
 
 Trains softmax MF, UltraGCN with weight decay and with the two-to-infinity regularizer, and the
 robust preset. Then it attacks all of them with growing budgets: first as the paper does (one
-gradient step on the cross-entropy, absolute sizes), then with the strongest attack known: one
+gradient step on the cross-entropy, absolute sizes), then with the headline attack: one
 perturbation for all users, by somebody who knows the test pairs, at sizes relative to the
 embeddings. The random control and the certificate are drawn next to them.
 """
@@ -43,7 +43,7 @@ ATTACKS: dict[str, tuple[Threat, tuple[float, ...]]] = {
 }
 TITLES = {
     "fgm-bce": "the paper's attack: it knows the training pairs",
-    "auto": "the strongest attack known: it knows the test pairs",
+    "auto": "the headline attack: it knows the test pairs",
 }
 Curves = dict[Kind, RobustnessCurve]
 
