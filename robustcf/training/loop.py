@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
@@ -50,11 +52,17 @@ _STATE_KIND = record(
         "history": list_of(_ROW_KIND),
         "looks_since": whole(),
         "best": nullable(list_of(NUMBER, 2, 2)),
-    }
+    },
+    {"worse": whole()},
 )
 # The loss is computed in one step out of this many: as a number to watch, that is enough.
 _VALUE_EVERY = 16
 _PAIRS_PER_UNIT = 1024
+# Times the patience after which a fit ends that is neither better nor clearly worse any more.
+_PLATEAU = 3
+
+
+Values = npt.NDArray[np.float64]
 
 
 class Checkpoint(Protocol):
@@ -75,14 +83,18 @@ class Stop:
 
     Args:
         epochs: epochs at most; with 0 the model stays as it starts.
-        validate: the value to maximize, for factors; None: nothing is chosen.
+        validate: the value to maximize, for factors, or the values of single users, whose mean it
+            is; None: nothing is chosen.
         every: epochs between validations.
-        patience: validations without improvement before stopping; 0 never.
+        patience: validations that are worse than the best before stopping; 0 never. With the values
+            of users, worse is what lies below by more than the standard error of the difference,
+            and what is neither better nor worse has three times the patience: on few users a
+            validation is mostly noise.
         planned: epochs the learning rate falls over (``epochs`` where it is None).
     """
 
     epochs: int
-    validate: Callable[[Factors], float] | None = None
+    validate: Callable[[Factors], float | Values] | None = None
     every: int = 1
     patience: int = 0
     planned: int | None = None
@@ -251,6 +263,8 @@ class FitState:
     history: list[dict[str, Any]] = field(default_factory=list)
     best: tuple[float, int, Factors] | None = None
     since_best: int = 0  # validations
+    worse: int = 0  # those of them that are clearly worse
+    users: Values | None = None  # their values at the best, where they are known
 
     @classmethod
     def restored(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> FitState:
@@ -266,31 +280,54 @@ class FitState:
             for name in ("users", "items"):
                 _check_like(f"best.{name}", tensors.get(f"best.{name}"), tensors[name])
             best = value, int(epoch), Factors(tensors["best.users"], tensors["best.items"])
-        return cls(facts["history"], best, facts["looks_since"])
+        since, users = facts["looks_since"], tensors.get("best.values")
+        if users is not None and (users.dtype, users.ndim) != (torch.float64, 1):
+            raise InputError(
+                f"the tensor best.values must be a row of float64, got {users.dtype} of shape "
+                f"{tuple(users.shape)}"
+            )
+        # Version 0.1 counted whatever was not better.
+        values = None if users is None else users.numpy()
+        return cls(facts["history"], best, since, facts.get("worse", since), values)
 
-    def validate(self, at: Callable[[Factors], float], factors: Factors, epoch: int) -> float:
+    def validate(
+        self, at: Callable[[Factors], float | Values], factors: Factors, epoch: int
+    ) -> float:
         """Evaluate on validation data and keep the factors if they are the best so far."""
-        value = at(factors)
-        self.since_best += 1
+        found = at(factors)
+        users = found if isinstance(found, np.ndarray) else None
+        value = float(np.mean(found))
         if self.best is None or value > self.best[0]:
-            self.best, self.since_best = (value, epoch, factors), 0
+            self.best, self.users = (value, epoch, factors), users
+            self.since_best = self.worse = 0
+            return value
+        self.since_best += 1
+        gaps = None
+        if users is not None and self.users is not None and len(users) == len(self.users):
+            gaps = users - self.users
+        if gaps is None or gaps.mean() <= -gaps.std() / len(gaps) ** 0.5:
+            self.worse += 1
         return value
 
     def out_of_patience(self, stop: Stop) -> bool:
-        """Whether validations have not improved for long enough."""
-        return stop.patience > 0 and self.since_best >= stop.patience
+        """Whether validations have been worse for long enough, or for too long not better."""
+        patience = stop.patience
+        ended = self.worse >= patience or self.since_best >= _PLATEAU * patience
+        return patience > 0 and ended
 
     def tensors(self) -> dict[str, Tensor]:
-        """The best factors, for a checkpoint."""
+        """The best factors, for a checkpoint, and their values."""
         if self.best is None:
             return {}
-        return {"best.users": self.best[2].users, "best.items": self.best[2].items}
+        known = {} if self.users is None else {"best.values": torch.from_numpy(self.users)}
+        return {"best.users": self.best[2].users, "best.items": self.best[2].items, **known}
 
     def facts(self) -> dict[str, Any]:
         """The rest, for a checkpoint; the key looks_since is that of version 0.1."""
         return {
             "history": self.history,
             "looks_since": self.since_best,
+            "worse": self.worse,
             "best": None if self.best is None else [self.best[0], self.best[1]],
         }
 

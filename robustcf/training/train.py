@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from robustcf.data.interactions import Interactions
@@ -365,8 +366,8 @@ def _trained(
     epochs, valid = config.epochs, None
     if not (config.epochs_chosen and refit):
 
-        def validate(factors: Factors) -> float:
-            return evaluate(factors, judged, (10,), part="valid")["ndcg@10"]
+        def validate(factors: Factors) -> npt.NDArray[np.float64]:
+            return evaluate(factors, judged, (10,), part="valid").per_user["ndcg@10"]
 
         choosing = has_valid and not config.epochs_chosen
         stop = Stop(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from robustcf.objectives import BCE, BPR, BatchConfig, Batches, Softmax
 from robustcf.regularizers import DegreeDecay, MaxNorm, Regularizer, TwoToInf, WeightDecay
 from robustcf.support.files import CheckpointFiles
 from robustcf.training.adversarial import AdversaryConfig, adversary
-from robustcf.training.loop import Fitted, Optimizer, Stop, fit, two_to_inf
+from robustcf.training.loop import FitState, Fitted, Optimizer, Stop, fit, two_to_inf
 
 SEEDS = [0, 1, 2]
 BOARD = checkerboard().train
@@ -149,6 +150,38 @@ def test_chooses_the_best_validation_and_stops_early() -> None:
     assert len(found.history) == 4
     assert torch.equal(found.factors.users, seen[1].users)
     assert [row["valid_ndcg@10"] for row in found.history] == [0.1, 0.5, 0.3, 0.2]
+
+
+def users_of(*rows: list[float]) -> Any:
+    """A validation that gives the values of single users, epoch by epoch."""
+    values = iter(np.array(row) for row in rows)
+    return lambda factors: next(values)
+
+
+def test_what_is_within_the_noise_does_not_use_up_patience() -> None:
+    """Means 0.5, 0.48, 0.45, 0.4, ...: the first two differ by less than their standard error."""
+    best = [0.1, 0.9]
+    noisy, worse = [0.4, 0.56], [0.0, 0.8]
+    found = fitted(Stop(20, users_of(best, noisy, noisy, worse, noisy, worse), patience=2))
+    assert [row["epoch"] for row in found.history] == [1, 2, 3, 4, 5, 6]
+    assert found.epochs == 1
+    # A better one begins anew.
+    better = [0.2, 0.9]
+    rows = [best, worse, better, worse, noisy, noisy, worse]
+    found = fitted(Stop(20, users_of(*rows), patience=2))
+    assert (found.epochs, len(found.history)) == (3, 7)
+    assert found.history[2]["valid_ndcg@10"] == pytest.approx(0.55)
+
+
+def test_noise_without_end_has_three_times_the_patience() -> None:
+    rows = [[0.1, 0.9], *[[0.4, 0.56]] * 30]
+    assert len(fitted(Stop(30, users_of(*rows), patience=2)).history) == 7
+    assert len(fitted(Stop(30, users_of(*rows), patience=0)).history) == 30
+
+
+def test_values_that_stay_the_same_are_not_noise() -> None:
+    rows = [[0.1, 0.9]] * 30
+    assert len(fitted(Stop(30, users_of(*rows), patience=2)).history) == 3
 
 
 def test_validates_every_so_often_and_at_the_end() -> None:
@@ -341,3 +374,37 @@ def test_a_resumed_fit_keeps_its_patience(tmp_path: Path) -> None:
     found = fitted(stop, checkpoint=files)
     assert len(found.history) == 4
     assert found.epochs == 1
+
+
+@pytest.mark.parametrize("left", [1, 2, 3, 4])
+def test_a_resumed_fit_knows_the_users_of_its_best(left: int, tmp_path: Path) -> None:
+    rows = [[0.1, 0.9], [0.4, 0.56], [0.0, 0.8], [0.4, 0.56], [0.0, 0.8], [0.9, 0.9]]
+    values = iter(np.array(row) for row in rows)
+    files = Plug(tmp_path, every=0.0)
+    files.left = left
+    stop = Stop(20, lambda factors: next(values), patience=2)
+    with pytest.raises(Stopped):
+        fitted(stop, checkpoint=files)
+    files.left = None
+    found = fitted(stop, checkpoint=files)
+    assert (found.epochs, len(found.history)) == (1, 5)
+
+
+@pytest.mark.parametrize(
+    "values", [torch.zeros(2), torch.zeros(2, 1, dtype=torch.float64), torch.zeros((), dtype=int)]
+)
+def test_damaged_values_of_users_are_refused(values: Tensor) -> None:
+    U, V = torch.zeros(3, 2), torch.zeros(4, 2)
+    tensors = {"users": U, "items": V, "best.users": U, "best.items": V, "best.values": values}
+    facts = {"history": [], "looks_since": 1, "best": [0.5, 1]}
+    with pytest.raises(InputError, match="best.values must be a row of float64, got"):
+        FitState.restored(tensors, facts)
+
+
+def test_states_of_version_0_1_count_all_that_was_not_better() -> None:
+    U, V = torch.zeros(3, 2), torch.zeros(4, 2)
+    tensors = {"users": U, "items": V, "best.users": U, "best.items": V}
+    state = FitState.restored(tensors, {"history": [], "looks_since": 2, "best": [0.5, 1]})
+    assert (state.since_best, state.worse, state.users) == (2, 2, None)
+    state.validate(lambda factors: np.array([0.1, 0.2]), Factors(U, V), 3)
+    assert (state.since_best, state.worse) == (3, 3)
