@@ -18,8 +18,7 @@ from robustcf.support.randomness import stream
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-# The smaller side of the data up to which all singular values are computed at once, by a dense
-# matrix of that many rows.
+# The smaller side of the data up to which a dense matrix of it is inverted.
 _DENSE = 4_096
 
 
@@ -56,8 +55,8 @@ class EASE(Model[EASEConfig]):
         config: rank and ridge; None for the defaults.
         **options: see :class:`robustcf.models.base.Model`.
 
-    Cost: that of a randomized SVD; where ``dim`` is more than half of the smaller side of the data,
-    and that has at most 4,096 rows, of a dense eigenvalue decomposition.
+    Cost: that of a randomized SVD; where ``dim`` is the smaller side of the data, at most 4,096, that
+    of inverting a dense matrix of it.
 
     Example:
         >>> from robustcf.data import checkerboard
@@ -75,11 +74,10 @@ class EASE(Model[EASEConfig]):
         config, train = self.config, self.train
         rank = min(config.dim, self.shard.rows.count, train.n_items)
         R = train.csr().astype(np.float32)
-        smaller = min(R.shape)
-        if self.shard.rows.whole and 2 * rank > smaller and smaller <= _DENSE:
-            left, sizes, right = _dense_svd(R, rank)
-        else:
-            left, sizes, right = truncated_svd(R, rank, stream(self.seed, "init"), self.shard.rows)
+        if self.shard.rows.whole and rank == min(R.shape) <= _DENSE:
+            exact = _exact(R, config.ridge)
+            return self._placed(exact[0]), self._placed(exact[1])
+        left, sizes, right = truncated_svd(R, rank, stream(self.seed, "init"), self.shard.rows)
         squares = sizes.double() ** 2
         kept = squares / (squares + config.ridge)
         # At least a rounding error: of an item that its neighbours explain in full.
@@ -92,16 +90,20 @@ class EASE(Model[EASEConfig]):
         return part.contiguous().to(self.device, self.dtype)
 
 
-def _dense_svd(R: csr_matrix, rank: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The leading singular values and vectors, by the products of the shorter side's rows."""
-    if R.shape[0] > R.shape[1]:
-        right, sizes, left = _dense_svd(R.T.tocsr(), rank)
-        return left, sizes, right
+def _exact(R: csr_matrix, ridge: float) -> tuple[Tensor, Tensor]:
+    """The factors of all singular values, by the inverse of the smaller side's matrix.
+
+    With P as above and K = (R R^T + ridge I)^-1 it is R P = K R, so what the singular values give,
+    R (I - ridge P), is (I - ridge K) R: only one of the two is needed.
+    """
     R = R.astype(np.float64)
-    squares, vectors = torch.linalg.eigh(torch.from_numpy((R @ R.T).toarray()))
-    left = vectors[:, -rank:].flip(1)
-    sizes = squares[-rank:].flip(0).clamp_min(0.0).sqrt()
-    # Where a singular value is a rounding error, so is its direction: it has no part in any score.
-    inverse = torch.where(sizes > 1e-7 * sizes[0], 1.0 / sizes, 0.0)
-    right = torch.from_numpy(R.T @ left.numpy()) * inverse
-    return left, sizes, right
+    by_users = R.shape[0] <= R.shape[1]
+    gram = torch.from_numpy((R @ R.T if by_users else R.T @ R).toarray())
+    gram.diagonal().add_(ridge)
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
+    kept = torch.eye(len(gram), dtype=torch.float64) - ridge * inverse
+    if by_users:
+        explained = np.asarray(R.multiply(inverse.numpy() @ R).sum(axis=0)).ravel()
+        rest = torch.from_numpy(1.0 - explained)
+        return kept, torch.from_numpy(R.T.toarray()) / rest[:, None]
+    return torch.from_numpy(R.toarray()), kept / (ridge * inverse.diagonal())[:, None]

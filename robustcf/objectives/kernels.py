@@ -376,11 +376,16 @@ def bce_row_losses(
 def sparse_scores(users: Tensor, items: Tensor, entries: SparseRows) -> Tensor:
     """The scores of the entries only, some at a time."""
     step = max(1, 2**20 // max(1, users.shape[1] * users.element_size()))
-    scores = users.new_empty(len(entries.rows))
-    for n in range(0, len(scores), step):
-        left = users.index_select(0, entries.rows[n : n + step])
-        left.mul_(items.index_select(0, entries.columns[n : n + step]))
-        torch.sum(left, dim=1, out=scores[n : n + step])
+    count = len(entries.rows)
+    scores = users.new_empty(count)
+    # In memory that is used again: what the system hands out anew takes longer than the products.
+    left, right = (users.new_empty(min(step, count), users.shape[1]) for _ in range(2))
+    for n in range(0, count, step):
+        size = min(step, count - n)
+        a, b = left[:size], right[:size]
+        torch.index_select(users, 0, entries.rows[n : n + size], out=a)
+        torch.index_select(items, 0, entries.columns[n : n + size], out=b)
+        torch.sum(a.mul_(b), dim=1, out=scores[n : n + size])
     return scores
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -23,6 +25,9 @@ _PARTITION_BYTES = 64 * 2**20
 # Rows of the scores begin at multiples of this many numbers: products that write them take half the
 # time then. Blocks have any size where ranks share them.
 _ALIGNED = 16
+
+
+Ids = npt.NDArray[np.integer[Any]]
 
 
 class Scratch:
@@ -168,10 +173,23 @@ class OwnItems:
         from scipy.sparse import csr_matrix
 
         # The structure is known: no sorting, as building it from entries would need.
+        (columns, ends), (rows, item_ends) = self._structure
         shape = (len(self.degrees), self.n_items)
-        ends = np.concatenate(([0], self.degrees.cumsum(0).numpy()))
-        forward = csr_matrix((weights.numpy(), self.columns.numpy(), ends), shape=shape)
+        forward = csr_matrix((weights.numpy(), columns, ends), shape=shape)
         to_users.sub_(torch.from_numpy(forward @ items.detach().numpy()))
-        ends = np.concatenate(([0], np.cumsum(np.bincount(self.columns, minlength=shape[1]))))
-        parts = weights[self.order].numpy(), self.rows[self.order].numpy(), ends
-        to_items.sub_(torch.from_numpy(csr_matrix(parts, shape=shape[::-1]) @ users.numpy()))
+        back = csr_matrix((weights[self.order].numpy(), rows, item_ends), shape=shape[::-1])
+        to_items.sub_(torch.from_numpy(back @ users.numpy()))
+
+    @cached_property
+    def _structure(self) -> tuple[tuple[Ids, Ids], tuple[Ids, Ids]]:
+        """Columns and ends of the rows, and of those of the transposed matrix."""
+        columns, rows = self.columns.numpy(), self.rows[self.order].numpy()
+        counts = np.bincount(columns, minlength=self.n_items)
+        # As scipy keeps them: it would look through them at each product.
+        most = max(len(rows), len(self.degrees), self.n_items)
+        kind: Any = np.int32 if most <= np.iinfo(np.int32).max else np.int64
+        by_row, by_item = (
+            np.concatenate(([0], np.cumsum(each))).astype(kind)
+            for each in (self.degrees.numpy(), counts)
+        )
+        return (columns.astype(kind), by_row), (rows.astype(kind), by_item)

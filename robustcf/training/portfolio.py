@@ -13,7 +13,7 @@ from robustcf.support.registry import MODELS
 _ALL_ITEMS, _DRAWN_ITEMS = 60_000, 8_192
 _LARGEST_DIM = 512
 # EASE has no epochs: more columns cost it little, and with all of them it is exact.
-_LARGEST_EASE = 1_024
+_LARGEST_EASE = 2_048
 
 Settings = Mapping[str, Any]
 Values = dict[str, Any]
@@ -43,7 +43,7 @@ class Size:
         cells, both = float(self.users * self.items), self.users + self.items
         svd = 16.0 * self.pairs * dim / 2e9 + 16.0 * both * dim**2 / 3e10
         if settings["model"] == "ease" and dim == self.smaller:
-            svd = 2.0 * self.pairs * dim / 2e9 + 10.0 * dim**3 / 3e10
+            svd = 4.0 * self.pairs * dim / 2e9 + 2.0 * dim**3 / 3e10
         own: float | None = {
             "popularity": 0.0,
             "ease": svd,
