@@ -55,8 +55,8 @@ class EASE(Model[EASEConfig]):
         config: rank and ridge; None for the defaults.
         **options: see :class:`robustcf.models.base.Model`.
 
-    Cost: that of a randomized SVD; where ``dim`` is the smaller side of the data, at most 4,096, that
-    of inverting a dense matrix of it.
+    Cost: that of a randomized SVD; where ``dim`` is the smaller side of the data, at most 4,096,
+    that of inverting a dense matrix of it.
 
     Example:
         >>> from robustcf.data import checkerboard
