@@ -23,8 +23,10 @@ from robustcf.factors import Factors
 from robustcf.support.checks import check_cutoff, check_integer
 from robustcf.support.ranks import current
 
-# Bulk scores of one block: large enough for a fast matrix product, small enough for the cache.
-BLOCK_BYTES = 40 * 2**20
+# Numbers that are worked on at a time: few enough for the cache.
+BLOCK_BYTES = 16 * 2**20
+# Users and bulk scores of one block. Products of fewer users are slower, and more users gain nothing.
+_MOST_USERS, _SCORE_BYTES = 512, 40 * 2**20
 # Embeddings of candidates that are scored again in float64, at a time.
 _AGAIN_BYTES = 16 * 2**20
 # Candidates beyond k; more make the float64 ranking of whole rows rarer.
@@ -53,7 +55,7 @@ def top_items(
         users: ids of the users, one row of the result each.
         k: how many items; at most as many as there are.
         seen: pairs that may not be recommended, or None; same ids as the factors.
-        block_users: users scored at a time; None keeps a block near 16 MB.
+        block_users: users scored at a time; None: up to 512, their scores within 40 MB.
 
     Returns:
         len(users) x min(k, items) item ids; -1 where a user has fewer items left.
@@ -155,7 +157,8 @@ class _Ranker:
 
     def blocks(self, count: int, size: int | None = None) -> list[slice]:
         """So many users in parts; by default, such that their scores take a block's memory."""
-        size = size or max(1, BLOCK_BYTES // (self.width * self.V.element_size()))
+        most = max(1, _SCORE_BYTES // (self.width * self.V.element_size()))
+        size = size or min(_MOST_USERS, most)
         return [slice(start, start + size) for start in range(0, count, size)]
 
     def looked_at(
