@@ -25,7 +25,7 @@ from robustcf.support.ranks import current
 
 # Numbers that are worked on at a time: few enough for the cache.
 BLOCK_BYTES = 16 * 2**20
-# Users and bulk scores of one block. Products of fewer users are slower, and more users gain nothing.
+# Users and bulk scores of one block: products of fewer users are slower, of more no faster.
 _MOST_USERS, _SCORE_BYTES = 512, 40 * 2**20
 # Embeddings of candidates that are scored again in float64, at a time.
 _AGAIN_BYTES = 16 * 2**20
