@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
@@ -20,6 +22,7 @@ from robustcf.metrics.evaluate import (
     Part,
     check_same_data,
     evaluate,
+    judged_users,
     masked_pairs,
 )
 from robustcf.models.gauge import Gauge, shrink, truncate
@@ -134,11 +137,20 @@ class Target:
         """The pairs that the factors were fit on: what an attacker who has the data knows."""
         return fit_pairs(self.split, self.fit_on)
 
-    @property
+    @cached_property
     def relevant(self) -> Interactions:
-        """The pairs that count: what an attacker who has the labels knows."""
+        """The pairs that count: what an attacker who has the labels knows.
+
+        Where a sample of the users is evaluated, theirs: an attack on pairs that do not count would
+        look weaker than it is.
+        """
         pairs: Interactions = getattr(self.split, self.part)
-        return pairs
+        protocol = self.split.protocol
+        if protocol is None or protocol.users is None or len(pairs) == 0:
+            return pairs
+        counts = np.zeros(pairs.n_users, dtype=bool)
+        counts[judged_users(self.split, self.part, self.mask).users] = True
+        return pairs if counts.all() else pairs.take(counts[pairs.users])
 
     @property
     def seen(self) -> Interactions | None:

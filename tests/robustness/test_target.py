@@ -376,3 +376,27 @@ def test_a_split_without_test_pairs_is_judged_by_train_unless_valid_is_asked_for
     U, V = (np.random.default_rng(0).normal(size=(n, 3)) for n in (20, 30))
     assert Target(U, V, split).part == "train"
     assert Target(U, V, split, part="valid").relevant == board.valid
+
+
+@pytest.mark.parametrize("part", ["test", "valid"])
+def test_where_some_users_are_evaluated_theirs_are_the_labels(part: str) -> None:
+    split = load("demo")
+    rng = np.random.default_rng(0)
+    U, V = rng.normal(size=(split.n_users, 4)), rng.normal(size=(split.n_items, 4))
+    whole = Target(U, V, split, part=part)
+    assert whole.relevant is getattr(split, part)
+    some = Target(U, V, split.with_eval_users(60), part=part)
+    judged = some.evaluate((10,)).users
+    assert len(judged) == 60
+    assert np.array_equal(np.unique(some.relevant.users), judged)
+    degrees = whole.relevant.user_degrees
+    assert np.array_equal(some.relevant.user_degrees[judged], degrees[judged])
+    # One perturbation for fewer users does each of them more harm.
+    attacked = [
+        measure(target, "cutoff", epsilons=[0.0, 0.3], ks=(10,), steps=4, control=False).curve
+        for target in (some, whole)
+    ]
+    left = [curve.per_user["ndcg@10"][1][np.isin(curve.users, judged)] for curve in attacked]
+    assert left[0].mean() < left[1].mean()
+    everybody = Target(U, V, split.with_eval_users(split.n_users), part=part)
+    assert len(everybody.relevant) == len(whole.relevant)
