@@ -46,7 +46,7 @@ from robustcf.training.train import train
 MINUTES = 5.0
 BASELINES = ("popularity", "ease", "als")
 Values64 = npt.NDArray[np.float64]
-METRIC, CUTOFF = "ndcg@20", 20
+METRIC = "ndcg@20"
 # A search ends after this many times what its best trial took, or after the seconds, whichever is
 # later, and at the latest when its minutes are over.
 _TIMES, _SECONDS = 10.0, 60.0
@@ -380,9 +380,9 @@ class _Search:
     def on_part(self, settings: Values, part: Split) -> Values64:
         """NDCG@20 of each user on the validation pairs of one part."""
         config = TrainConfig.of(**settings, seed=self.seed, epochs_chosen=True, refit="no")
-        factors = train(part, config, device=self.device).factors
-        found: Values64 = evaluate(factors, part, (CUTOFF,), part="valid").per_user[METRIC]
-        return found
+        trained = train(part, config, device=self.device)
+        report = trained.valid or evaluate(trained.factors, part, part="valid")
+        return report.per_user[METRIC]
 
 
 def _is_better(trial: Trial, best: Trial | None) -> bool:
