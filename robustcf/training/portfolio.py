@@ -62,7 +62,8 @@ def portfolio(size: Size) -> Iterator[Values]:
     yield {"model": "popularity"}
     # The start alone, a low-pass filter on the graph.
     start = {"model": "softmax-mf", "normalize": False, "epochs": 0}
-    yield {**start, "dim": small}
+    for dim in (small, max(4, small // 4)):
+        yield {**start, "dim": dim}
     wide = size.smaller if size.smaller <= _LARGEST_EASE else 256
     for ridge in (300.0, 100.0, 1000.0):
         yield {"model": "ease", "dim": max(4, wide), "ridge": ridge}
