@@ -101,9 +101,8 @@ def ease(train_pairs: Interactions, ridge: float) -> Scores:
 def item_knn(train_pairs: Interactions, neighbours: int) -> Scores:
     R = train_pairs.csr().astype(np.float64)
     roots = 1.0 / np.sqrt(np.maximum(train_pairs.item_degrees, 1))
-    S = (R.T @ R).multiply(roots[:, None]).multiply(roots).tolil()
+    S = (R.T @ R).multiply(roots[:, None]).multiply(roots).tocsc()
     S.setdiag(0.0)
-    S = S.tocsc()
     for start, stop in zip(S.indptr, S.indptr[1:], strict=False):
         here = S.data[start:stop]  # the items that are like one
         if len(here) > neighbours:

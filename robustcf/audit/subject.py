@@ -49,7 +49,7 @@ class Subject:
         self.whole, self.seed = target, seed
         factors = target.factors
         users = np.arange(factors.n_users)
-        judged = np.flatnonzero(target.relevant.user_degrees)
+        judged = np.flatnonzero(getattr(target.split, target.part).user_degrees)
         self.sampled = len(users) * factors.n_items > MOST_SCORES and len(users) > SAMPLE
         if self.sampled:
             # Users with held-out pairs first: only these have a quality.

@@ -188,7 +188,7 @@ def evaluate(
             model has learnt and not for its quality.
         mask: parts whose pairs are not candidates; None for the split's own protocol. Masking
             more than that makes numbers that published ones do not compare with.
-        block_users: users scored at a time; None keeps a block near 16 MB.
+        block_users: users scored at a time; None: up to 512, their scores within 40 MB.
         progress: whether to show a bar on stderr.
 
     Returns:

@@ -24,6 +24,8 @@ from robustcf.metrics.topk import (
     TopItems,
     dot64,
     near_the_top,
+    norms_of,
+    overflows,
     product_error,
     sorted_by_score,
     top_items,
@@ -75,17 +77,23 @@ class Shortlists:
         """What ``top_items(Factors(U, V), users, k, seen)`` gives."""
         team = current()
         own = self.users[team.share(len(self.users))]
+        factors = Factors(U, V)
         short = len(V) < _WORTH * self.length or U.dtype not in (torch.float32, torch.float64)
-        if short or len(own) == 0 or 4 * len(own) * self.length > _LIST_BYTES:
-            return top_items(Factors(U, V), self.users, self.k, self.seen)
+        # By the users of all ranks: all of them must answer alike.
+        large = 4 * len(self.users) * self.length > _LIST_BYTES * team.size
+        if short or large or overflows(U, V):
+            return top_items(factors, self.users, self.k, self.seen)
+        factors.check_finite()
         with alone(), torch.no_grad():
-            found = self._top(own, U, V)
+            found = self._top(own, factors)
         return team.joined_array(found)
 
-    def _top(self, own: npt.NDArray[np.int64], U: Tensor, V: Tensor) -> TopItems:
-        factors = Factors(U, V)
+    def _top(self, own: npt.NDArray[np.int64], factors: Factors) -> TopItems:
+        if len(own) == 0:
+            return np.empty((0, self.k), dtype=np.int64)
+        U, V = factors
         lists = self._kept
-        if lists is not None and lists.fit(U, V):
+        if lists is not None and lists.fit(own, U, V):
             limits = lists.limits(U, V)
             if float(lists.hopeful(limits).double().mean()) >= _ENOUGH:
                 self._wait = 0
@@ -124,21 +132,20 @@ class _Lists:
         U: Tensor,
         V: Tensor,
     ) -> None:
-        self.ids = torch.from_numpy(users).to(U.device)
+        self.users, self.ids = users, torch.from_numpy(users).to(U.device)
         self.items, self.beyond = items.to(U.device), others.to(U.device)
         self.k, self.served = k, False
         self.U, self.V = U[self.ids].clone(), V.clone()
         self.buffer = V.new_empty(0)
         self.lengths = norms_of(self.U)
-        # |fl(u.v) - u.v| is at most this times ||u|| ||v||, in whatever order it was added.
-        self.error = product_error(U)
+        self.error, self.least = product_error(U)
         # Lists come with the best first, as far as that is known: about the k-th score to come.
         self.kth = dot64(self.U, V[self.items[:, k - 1].clamp_min(0).long()])
 
-    def fit(self, U: Tensor, V: Tensor) -> bool:
-        """Whether the lists can be of such factors."""
+    def fit(self, users: npt.NDArray[np.int64], U: Tensor, V: Tensor) -> bool:
+        """Whether the lists can be of such users and factors."""
         same = V.shape == self.V.shape and V.dtype == self.V.dtype and V.device == self.V.device
-        return same and len(U) > int(self.ids.max())
+        return same and len(U) > users.max() and np.array_equal(users, self.users)
 
     def limits(self, U: Tensor, V: Tensor) -> Tensor:
         """What no item beyond a user's list can score by these factors."""
@@ -146,7 +153,8 @@ class _Lists:
         items, longest = norms_of(V - self.V).max(), norms_of(V).max()
         moved = users * longest + self.lengths * items
         # And what float64 rounds: scores are those of dot64.
-        rounded = 4.0 * product_error(self.beyond[:, None]) * V.shape[1] * self.lengths * longest
+        error, least = product_error(V.new_empty(0, V.shape[1], dtype=torch.float64))
+        rounded = 4.0 * (error * self.lengths * longest + least)
         return self.beyond + moved * _ROUNDING + rounded
 
     def hopeful(self, limits: Tensor) -> Tensor:
@@ -191,7 +199,8 @@ class _Lists:
         best, top = found.double(), items.gather(1, places)
         slack = self.error * norms_of(Ub)[:, None]
         # Each is told from the next for certain, or they are scored in float64.
-        low, most = best - slack * norms[top], best + slack * norms.max()
+        low = best - slack * norms[top] - self.least
+        most = best + slack * norms.max() + self.least
         nothing = found[:, 1 : self.k + 1] == -torch.inf
         clear = (low[:, : self.k] > most[:, 1 : self.k + 1]) | nothing
         first, kth = top[:, : self.k], low[:, self.k - 1]
@@ -211,9 +220,3 @@ class _Lists:
         # Places where a list has ended come behind every item.
         ranked = sorted_by_score(scores, items.masked_fill(ended, len(V)))
         return ranked[:, : self.k], scores.topk(self.k, dim=1).values[:, -1]
-
-
-def norms_of(rows: Tensor) -> Tensor:
-    """Norms in float64."""
-    norms: Tensor = torch.linalg.vector_norm(rows.double(), dim=1)
-    return norms

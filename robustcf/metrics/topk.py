@@ -117,7 +117,8 @@ def near_the_top(
             _, _, rough, found, slack = ranker.looked_at(users[part], seen)
             last = rough[:, -1].double()
             items[part] = torch.where(rough == -torch.inf, -1, found).to(items)
-            others[part] = (last + slack[:, 0].double() * float(ranker.largest)).to(others)
+            error = slack[:, 0].double() * float(ranker.largest) + ranker.least
+            others[part] = (last + error).to(others)
     return items, others
 
 
@@ -142,6 +143,8 @@ class _Ranker:
         U, V = factors
         wide = U.dtype in (torch.float32, torch.float64)
         self.U, self.V = (U, V) if wide else (U.float(), V.float())
+        if overflows(self.U, self.V):
+            self.U, self.V = self.U.double(), self.V.double()
         self.k, self.n_items = k, factors.n_items
         self.candidates = min(self.n_items, k + _SPARE)
         # n / g groups are looked through, then the members of the best: least work at the root.
@@ -150,8 +153,8 @@ class _Ranker:
         self.width = self.n_items + spare_items
         if spare_items:
             self.V = torch.cat((self.V, self.V.new_zeros(spare_items, factors.dim)))
-        self.error = product_error(self.V)
-        self.norms = torch.linalg.vector_norm(self.V, dim=1)
+        self.error, self.least = product_error(self.V)
+        self.norms = norms_of(self.V).to(self.V.dtype)
         self.largest = self.norms.max()
         self.buffer = self.V.new_empty(0)
 
@@ -172,7 +175,7 @@ class _Ranker:
             rows, items = seen.rows(users)
             flat = torch.from_numpy(rows * self.width + items).to(device)
             scores.view(-1)[flat] = -torch.inf
-        slack = self.error * torch.linalg.vector_norm(Ub, dim=1)[:, None]
+        slack = self.error * norms_of(Ub).to(Ub.dtype)[:, None]
         return Ub, scores, *self._candidates(scores), slack
 
     def rank(self, users: npt.NDArray[np.int64], seen: Interactions | None) -> TopItems:
@@ -191,11 +194,11 @@ class _Ranker:
 
     def _told_apart(self, rough: Tensor, items: Tensor, slack: Tensor) -> Tensor:
         """Whether the bulk scores alone tell each of the first k from the next, for certain."""
-        errors = slack * self.norms[items]
+        errors = slack * self.norms[items] + self.least
         high, low = rough - errors, rough + errors
         if self.candidates < self.n_items:
             # What is no candidate scores at most the last one, with the largest error there is.
-            low[:, -1] = rough[:, -1] + slack[:, 0] * self.largest
+            low[:, -1] = rough[:, -1] + slack[:, 0] * self.largest + self.least
         last = min(self.k, rough.shape[1] - 1)
         clear = (high[:, :last] > low[:, 1 : last + 1]) | (rough[:, 1 : last + 1] == -torch.inf)
         whole: Tensor = clear.all(dim=1)
@@ -224,11 +227,11 @@ class _Ranker:
         if self.candidates < self.n_items:
             kept = exact.sort(dim=1, descending=True).values[:, self.k - 1]
             # Everything left out scored at most the last candidate, up to the error of the bulk.
-            bound = rough[:, -1].double() + slack * self.largest
+            bound = rough[:, -1].double() + slack * self.largest + self.least
             unsure = ~(kept > bound) & (rough[:, -1] > -torch.inf)
             for place in torch.nonzero(unsure)[:, 0].tolist():
                 row = int(near[place])
-                reach = scores[row].double() + slack[place] * self.norms
+                reach = scores[row].double() + slack[place] * self.norms + self.least
                 # Not "reach >= kept": what overflowed is no number, and open too.
                 may_be = ~(reach < kept[place]) & (scores[row] != -torch.inf)
                 open_items = torch.nonzero(may_be)[:, 0]
@@ -275,12 +278,25 @@ class _Ranker:
         return items[torch.sort(exact, descending=True, stable=True).indices[: self.k]]
 
 
-def product_error(rows: Tensor) -> float:
-    """e, where a product of such rows differs from u.v by at most ``e ||u|| ||v||``.
+def product_error(rows: Tensor) -> tuple[float, float]:
+    """Numbers e and f: a product of such rows differs from u.v by at most ``e ||u|| ||v|| + f``.
 
-    In whatever order it is added.
+    In whatever order it is added; f is for terms too small to be numbers of full precision.
     """
-    return float((rows.shape[1] + 2) * torch.finfo(rows.dtype).eps / 2)
+    kind, dim = torch.finfo(rows.dtype), rows.shape[1]
+    return float((dim + 4) * kind.eps / 2), float((dim + 1) * kind.tiny)
+
+
+def overflows(U: Tensor, V: Tensor) -> bool:
+    """Whether products of rows may be too large for their kind of number."""
+    largest = [float(part.abs().max()) if part.numel() else 0.0 for part in (U, V)]
+    return largest[0] * largest[1] * U.shape[1] > torch.finfo(U.dtype).max / 4
+
+
+def norms_of(rows: Tensor) -> Tensor:
+    """Norms in float64: squares of small numbers would vanish."""
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    return norms
 
 
 def dot64(left: Tensor, right: Tensor) -> Tensor:

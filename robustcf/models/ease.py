@@ -18,8 +18,11 @@ from robustcf.support.randomness import stream
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-# The smaller side of the data up to which a dense matrix of it is inverted.
-_DENSE = 4_096
+# The smaller side of the data up to which a dense matrix of it is inverted, and the most cells of
+# users x items: the factors are as large.
+_DENSE, _CELLS = 4_096, 5e7
+# At least a rounding error: of an item that its neighbours explain in full.
+_LEAST = 1e-6
 
 
 @dataclass(frozen=True)
@@ -74,14 +77,14 @@ class EASE(Model[EASEConfig]):
         config, train = self.config, self.train
         rank = min(config.dim, self.shard.rows.count, train.n_items)
         R = train.csr().astype(np.float32)
-        if self.shard.rows.whole and rank == min(R.shape) <= _DENSE:
+        if self.shard.rows.whole and rank == min(R.shape) and is_small(*R.shape):
             exact = _exact(R, config.ridge)
-            return self._placed(exact[0]), self._placed(exact[1])
+            if exact is not None:
+                return self._placed(exact[0]), self._placed(exact[1])
         left, sizes, right = truncated_svd(R, rank, stream(self.seed, "init"), self.shard.rows)
         squares = sizes.double() ** 2
         kept = squares / (squares + config.ridge)
-        # At least a rounding error: of an item that its neighbours explain in full.
-        rest = (1.0 - (right.double() ** 2) @ kept).clamp_min_(1e-6)
+        rest = (1.0 - (right.double() ** 2) @ kept).clamp_min_(_LEAST)
         users = left.double() * (sizes.double() * kept)
         items = right.double() / rest[:, None]
         return self._placed(users), self._placed(items)
@@ -90,8 +93,20 @@ class EASE(Model[EASEConfig]):
         return part.contiguous().to(self.device, self.dtype)
 
 
-def _exact(R: csr_matrix, ridge: float) -> tuple[Tensor, Tensor]:
+def is_small(n_users: int, n_items: int) -> bool:
+    """Whether EASE with all columns is exact, by a dense inverse, for so many users and items.
+
+    Example:
+        >>> is_small(900, 3_000), is_small(1_000_000, 900)
+        (True, False)
+    """
+    return min(n_users, n_items) <= _DENSE and n_users * n_items <= _CELLS
+
+
+def _exact(R: csr_matrix, ridge: float) -> tuple[Tensor, Tensor] | None:
     """The factors of all singular values, by the inverse of the smaller side's matrix.
+
+    None where rounding errors are too much for that: a ridge next to nothing.
 
     With P as above and K = (R R^T + ridge I)^-1 it is R P = K R, so what the singular values give,
     R (I - ridge P), is (I - ridge K) R: only one of the two is needed.
@@ -100,10 +115,14 @@ def _exact(R: csr_matrix, ridge: float) -> tuple[Tensor, Tensor]:
     by_users = R.shape[0] <= R.shape[1]
     gram = torch.from_numpy((R @ R.T if by_users else R.T @ R).toarray())
     gram.diagonal().add_(ridge)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
+    root, failed = torch.linalg.cholesky_ex(gram)
+    if failed or ridge < _LEAST:
+        return None
+    inverse = torch.cholesky_inverse(root)
     kept = torch.eye(len(gram), dtype=torch.float64) - ridge * inverse
     if by_users:
         explained = np.asarray(R.multiply(inverse.numpy() @ R).sum(axis=0)).ravel()
-        rest = torch.from_numpy(1.0 - explained)
-        return kept, torch.from_numpy(R.T.toarray()) / rest[:, None]
-    return torch.from_numpy(R.toarray()), kept / (ridge * inverse.diagonal())[:, None]
+        rest = torch.from_numpy(1.0 - explained).clamp_min_(_LEAST)
+        return kept, torch.from_numpy(R.T.toarray()).div_(rest[:, None])
+    rest = (ridge * inverse.diagonal()).clamp_min_(_LEAST)
+    return torch.from_numpy(R.toarray()), kept.div_(rest[:, None])

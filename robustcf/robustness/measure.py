@@ -328,7 +328,8 @@ def _known(attack: Attack, target: Target) -> str:
         (getattr(attack, "head", None), "relevant"),
     )
     pairs = [getattr(part, name, None) for part, name in held]
-    labels = target.part != "train" and any(known is target.relevant for known in pairs)
+    counting = (target.relevant, getattr(target.split, target.part))
+    labels = target.part != "train" and any(known is each for known in pairs for each in counting)
     return "labels" if labels else "data"
 
 

@@ -250,7 +250,7 @@ class Request:
     epsilons: tuple[float, ...]
     ks: tuple[int, ...]
     progress: bool = False
-    unattacked: list[MetricReport] = field(default_factory=list)
+    unattacked: dict[tuple[Target, tuple[int, ...]], MetricReport] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         way, threat = self.spec.way, self.threat
@@ -267,9 +267,10 @@ class Request:
 
     def curve(self, attack: Attack) -> RobustnessCurve:
         """The curve of a single attack."""
-        if self.epsilons[0] == 0 and not self.unattacked:
-            self.unattacked.append(self.target.evaluate(self.ks))
-        clean = self.unattacked[0] if self.unattacked else None
+        this = self.target, self.ks
+        if self.epsilons[0] == 0 and this not in self.unattacked:
+            self.unattacked[this] = self.target.evaluate(self.ks)
+        clean = self.unattacked.get(this)
         curve = attack_curve(self.target, attack, self.threat, self.epsilons, self.ks, clean)
         # As it was asked for: a class from outside of the package may have no name.
         return replace(curve, objective=self.spec.objective) if self.spec.objective else curve
@@ -342,6 +343,8 @@ def _cutoff(request: Request) -> Curves:
     """The attack at the cutoff; without the labels, on what the attacker guesses them to be."""
     target, many = request.target, _many(request)
     pairs = request.threat.pairs(target)
+    if target.part == "train":
+        pairs = target.relevant  # known, and of those that count alone
     if request.spec.guesses(request.threat, target.part):
         pairs = guessed_labels(target, request.ks[0])
     attack = Cutoff(

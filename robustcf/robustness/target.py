@@ -182,7 +182,7 @@ class Target:
     def with_factors(self, factors: Factors) -> Target:
         """The same target with other factors."""
         users, items = factors
-        return Target(
+        other = Target(
             users,
             items,
             self.split,
@@ -193,6 +193,8 @@ class Target:
             label=self.label,
             bce=self.bce,
         )
+        other.relevant = self.relevant  # the very same: attacks are told apart by what they hold
+        return other
 
     def __repr__(self) -> str:
         held = f", {counted(len(self.fixed), 'column')} held fixed" if self.fixed else ""

@@ -108,7 +108,7 @@ class TrainConfig:
         beta1: Adam's first decay.
         beta2: Adam's second decay.
         eval_every: epochs between validations.
-        patience: validations that are worse than the best, by more than their standard error,
+        patience: validations that are worse than the best, by at least their standard error,
             before stopping; three times as many that are not better. 0 never stops early.
         refit: ``auto``: train again on train and valid together where valid was carved out of
             the training pairs; ``yes``, ``no``.

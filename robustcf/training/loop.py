@@ -87,7 +87,7 @@ class Stop:
             is; None: nothing is chosen.
         every: epochs between validations.
         patience: validations that are worse than the best before stopping; 0 never. With the values
-            of users, worse is what lies below by more than the standard error of the difference,
+            of users, worse is what lies below by at least the standard error of the difference,
             and what is neither better nor worse has three times the patience: on few users a
             validation is mostly noise.
         planned: epochs the learning rate falls over (``epochs`` where it is None).
@@ -286,6 +286,10 @@ class FitState:
                 f"the tensor best.values must be a row of float64, got {users.dtype} of shape "
                 f"{tuple(users.shape)}"
             )
+        if users is not None and not bool(torch.isfinite(users).all()):
+            raise InputError("the tensor best.values must be finite")
+        if facts.get("worse", 0) > since:
+            raise InputError(f"worse must be at most looks_since, {since}, got {facts['worse']}")
         # Version 0.1 counted whatever was not better.
         values = None if users is None else users.numpy()
         return cls(facts["history"], best, since, facts.get("worse", since), values)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from robustcf.data.split import Split
+from robustcf.models.ease import is_small
 from robustcf.support.registry import MODELS
 
 # Beyond this many items a softmax draws some of them for its sum.
@@ -37,12 +38,17 @@ class Size:
         """The number of users or of items, whichever is less."""
         return min(self.users, self.items)
 
+    @property
+    def widest_ease(self) -> int:
+        """The most columns of EASE."""
+        return _LARGEST_EASE if is_small(self.users, self.items) else _LARGEST_DIM
+
     def cost(self, settings: Settings) -> float:
         """Seconds of one training and validation, roughly, on one core."""
         dim = float(settings.get("dim", 64))
         cells, both = float(self.users * self.items), self.users + self.items
         svd = 16.0 * self.pairs * dim / 2e9 + 16.0 * both * dim**2 / 3e10
-        if settings["model"] == "ease" and dim == self.smaller:
+        if settings["model"] == "ease" and dim == self.smaller <= self.widest_ease:
             svd = 4.0 * self.pairs * dim / 2e9 + 2.0 * dim**3 / 3e10
         own: float | None = {
             "popularity": 0.0,
@@ -64,7 +70,7 @@ def portfolio(size: Size) -> Iterator[Values]:
     start = {"model": "softmax-mf", "normalize": False, "epochs": 0}
     for dim in (small, max(4, small // 4)):
         yield {**start, "dim": dim}
-    wide = size.smaller if size.smaller <= _LARGEST_EASE else 256
+    wide = size.smaller if size.smaller <= size.widest_ease else 256
     for ridge in (300.0, 100.0, 1000.0):
         yield {"model": "ease", "dim": max(4, wide), "ridge": ridge}
     for unobserved, ridge in ((0.1, 0.01), (0.3, 0.01), (0.3, 0.003)):
@@ -83,7 +89,7 @@ Move = Callable[[Settings], Values | None]
 
 def moves(settings: Settings, size: Size) -> list[Move]:
     """Ways to change one setting of a model, the most promising first; None: no further."""
-    most = _LARGEST_EASE if settings["model"] == "ease" else _LARGEST_DIM
+    most = size.widest_ease if settings["model"] == "ease" else _LARGEST_DIM
     wider = _times("dim", 2, most=max(4, min(most, size.smaller)))
     narrower = _times("dim", 0.5, least=4)
     longer, shorter = _times("epochs", 2, most=64), _times("epochs", 0.5, least=1)

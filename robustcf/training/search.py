@@ -184,7 +184,9 @@ class Found:
         lines = [f"{f'valid {METRIC}':>14}  seconds  settings"]
         for trial in sorted(self.trials, key=lambda t: -(t.value if t.value is not None else -1.0)):
             value = "not finite" if trial.value is None else f"{trial.value:.4f}"
-            lines.append(f"{value:>14}  {trial.seconds:7.1f}  {_words(trial.settings)}")
+            given_up = " (given up)" if trial.parts < self.parts else ""
+            words = f"{_words(trial.settings)}{given_up}"
+            lines.append(f"{value:>14}  {trial.seconds:7.1f}  {words}")
         return "\n".join(lines)
 
 
@@ -232,7 +234,8 @@ def search(
     Raises:
         InputError: there are no validation pairs, or ``minutes`` is not positive.
 
-    Cost: at most ``minutes``, and the trial during which they end.
+    Cost: at most ``minutes``, and the trial during which they end. Where it goes on, the best trial
+    of before is made once more to compare with, and that is not counted.
 
     Example:
         >>> from robustcf.data import checkerboard
@@ -317,6 +320,9 @@ class _Search:
         if self.trials and self.spent + self.predicted(settings) > self.until():
             return None
         known = self.known.get(key)
+        if known is not None and known.parts < len(self.parts) and _is_better(known, self.best):
+            # It was given up against a trial that is missing here: its value is only a guess.
+            known = None
         trial = known if known is not None else self.measured(settings, stage)
         self.trials.append(trial)
         if known is not None and _is_better(trial, self.best):
@@ -381,6 +387,8 @@ class _Search:
         """NDCG@20 of each user on the validation pairs of one part."""
         config = TrainConfig.of(**settings, seed=self.seed, epochs_chosen=True, refit="no")
         trained = train(part, config, device=self.device)
+        if trained.interrupted:
+            raise KeyboardInterrupt
         report = trained.valid or evaluate(trained.factors, part, part="valid")
         return report.per_user[METRIC]
 

@@ -165,12 +165,61 @@ def test_other_factors_are_no_trouble() -> None:
 
 @pytest.mark.parametrize("where", ["users", "items"])
 def test_numbers_that_are_not_finite_are_refused(where: str) -> None:
+    """Whether these rows are ranked or not."""
     U, V = factors_of(0, torch.float32, "plain")
-    lists = Shortlists(np.arange(40), 5, None)
+    lists = Shortlists(np.arange(30), 5, None)
     lists.top(U, V)
-    (U if where == "users" else V)[5, 2] = torch.nan
+    (U if where == "users" else V)[39, 2] = torch.nan
     with pytest.raises(InputError, match="finite"):
         lists.top(U, V)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("scales", [(1e-22, 1e-22), (1e-30, 1.0), (3e19, 3e19), (1e-38, 1e-3)])
+def test_numbers_at_the_ends_of_float32(seed: int, scales: tuple[float, float]) -> None:
+    """Products vanish or overflow in float32; the ranking is that of float64 all the same."""
+    U, V = factors_of(seed, torch.float32, "plain")
+    U, V = U * scales[0], V * scales[1]
+    users = np.arange(40)
+    lists = Shortlists(users, 5, None)
+    for factor in (1.0, 1.001, 0.999):
+        scores = (U * factor).double() @ V.double().T
+        expected = torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :5]
+        assert np.array_equal(top_items(Factors(U * factor, V), users, 5), expected)
+        assert np.array_equal(lists.top(U * factor, V), expected)
+
+
+class OneOf:
+    """A rank that sees its own share only."""
+
+    size = 2
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def share(self, count: int) -> slice:
+        return slice(0, count // 3) if self.rank == 0 else slice(count // 3, count)
+
+    def joined_array(self, rows: Any) -> Any:
+        return rows
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_ranks_share_the_users(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    U, V = factors_of(seed, torch.float32, "plain")
+    users = np.arange(40)[::-1].copy()
+    lists = [Shortlists(users, 5, None) for _ in range(2)]
+    for _ in range(4):
+        parts = []
+        for rank in range(2):
+            monkeypatch.setattr(shortlist, "current", lambda rank=rank: OneOf(rank))
+            parts.append(lists[rank].top(U, V))
+        assert len(parts[0]) == 13
+        assert np.array_equal(np.concatenate(parts), top_items(Factors(U, V), users, 5))
+        V = V + 0.01
+    # Another team, other users: the lists of before are of no use.
+    monkeypatch.setattr(shortlist, "current", lambda: OneOf(1))
+    assert np.array_equal(lists[0].top(U, V), top_items(Factors(U, V), users[13:], 5))
 
 
 def test_nobody_has_no_list() -> None:

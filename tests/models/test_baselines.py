@@ -58,6 +58,17 @@ def test_ease_of_users_and_items_that_are_alike(shape: tuple[int, int]) -> None:
     assert np.abs((U @ V.T).numpy() - item_item_scores(R, 2.0))[~there].max() < 1e-10
 
 
+@pytest.mark.parametrize("ridge", [1e-16, 1e-9])
+@pytest.mark.parametrize("shape", [(12, 30), (30, 12)])
+def test_ease_with_a_ridge_next_to_nothing_stays_finite(
+    ridge: float, shape: tuple[int, int]
+) -> None:
+    there = np.random.default_rng(0).random(shape) < 0.4
+    there[1], there[:, 1] = there[0], there[:, 0]
+    pairs = Interactions.from_pairs(*np.nonzero(there), *shape)[0]
+    EASE(pairs, dim=12, ridge=ridge).factors().check_finite()
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_ease_is_the_same_by_either_decomposition(
     seed: int, monkeypatch: pytest.MonkeyPatch

@@ -82,17 +82,17 @@ def test_no_attack_moves_them_by_a_bit(make, budget, relative, seed):
 @pytest.mark.parametrize("norm", BUDGETS)
 def test_no_attack_by_name_moves_them(attack, norm, monkeypatch):
     target, fixed = biased(0)
-    seen = []
+    seen, clean = [], []
     evaluate = Target.evaluate
 
     def watched(self, ks=(10, 20), factors=None):
-        if factors is not None:
-            seen.append(factors)
+        (seen if factors is not None else clean).append(factors)
         return evaluate(self, ks, factors)
 
     monkeypatch.setattr(Target, "evaluate", watched)
     measure(target, attack, Threat(norm), [0, 0.1, 0.5])
     assert len(seen) >= 2
+    assert len(clean) == 1, "the target itself is evaluated once"
     moved = [factors for factors in seen if factors is not target.factors]
     assert moved
     for factors in moved:

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
+from robustcf.attacks.cutoff import Cutoff
 from robustcf.data import Interactions, Split, checkerboard, load
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
@@ -399,3 +400,32 @@ def test_where_some_users_are_evaluated_theirs_are_the_labels(part: str) -> None
     assert left[0].mean() < left[1].mean()
     everybody = Target(U, V, split.with_eval_users(split.n_users), part=part)
     assert len(everybody.relevant) == len(whole.relevant)
+
+
+def test_built_attacks_on_a_sample_of_users_know_the_labels() -> None:
+    split = load("demo").with_eval_users(60)
+    U, V = train(split, TrainConfig.of(dim=4, init="smooth", epochs=0, refit="no")).factors
+    target = Target(U, V, split)
+    for pairs in (split.test, target.relevant):
+        for judged in (target, target.with_factors(target.factors), harden(target)):
+            attack = Cutoff(pairs, target.seen, 10, steps=1)
+            result = measure(judged, attack, epsilons=[0.0, 0.1], ks=(10,), control=False)
+            assert result.threat.knowledge == "labels"
+    attack = Cutoff(target.known, None, 10, steps=1)
+    result = measure(target, attack, epsilons=[0.0, 0.1], ks=(10,), control=False)
+    assert result.threat.knowledge == "data"
+
+
+def test_judged_by_training_pairs_a_sample_is_what_is_attacked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    split = load("demo").with_eval_users(60)
+    U, V = train(split, TrainConfig.of(dim=4, init="smooth", epochs=0, refit="no")).factors
+    target = Target(U, V, split, part="train")
+    given = []
+    monkeypatch.setattr(
+        "robustcf.robustness.table.Cutoff",
+        lambda pairs, *a, **o: given.append(pairs) or Cutoff(pairs, *a, **o),
+    )
+    measure(target, "cutoff", epsilons=[0.0, 0.1], ks=(10,), steps=1, control=False)
+    assert np.array_equal(np.unique(given[0].users), target.evaluate((10,)).users)

@@ -401,6 +401,17 @@ def test_damaged_values_of_users_are_refused(values: Tensor) -> None:
         FitState.restored(tensors, facts)
 
 
+def test_states_that_contradict_themselves_are_refused() -> None:
+    U, V = torch.zeros(3, 2), torch.zeros(4, 2)
+    tensors = {"users": U, "items": V, "best.users": U, "best.items": V}
+    facts = {"history": [], "looks_since": 1, "best": [0.5, 1], "worse": 2}
+    with pytest.raises(InputError, match="worse must be at most looks_since, 1, got 2"):
+        FitState.restored(tensors, facts)
+    tensors["best.values"] = torch.tensor([0.1, torch.nan], dtype=torch.float64)
+    with pytest.raises(InputError, match="best.values must be finite"):
+        FitState.restored(tensors, facts | {"worse": 1})
+
+
 def test_states_of_version_0_1_count_all_that_was_not_better() -> None:
     U, V = torch.zeros(3, 2), torch.zeros(4, 2)
     tensors = {"users": U, "items": V, "best.users": U, "best.items": V}

@@ -18,9 +18,9 @@ from robustcf.data import Interactions, Split, checkerboard
 from robustcf.data.split import shared_pairs
 from robustcf.errors import InputError, TrainingError
 from robustcf.runs import RunDir
-from robustcf.training.portfolio import Size, moves
+from robustcf.training.portfolio import Size, moves, portfolio
 from robustcf.training.presets import choose, read_preset
-from robustcf.training.search import Trial, search, tune_to_file, validation_parts
+from robustcf.training.search import Found, Trial, search, tune_to_file, validation_parts
 
 module = sys.modules["robustcf.training.search"]
 
@@ -200,6 +200,52 @@ def test_users_of_an_earlier_search_are_evaluated_again(monkeypatch: pytest.Monk
     assert trials[0] == done[0]
     assert [trial.parts for trial in trials] == [3, 1, 1]
     assert trials[1].value == pytest.approx(0.41)
+
+
+def test_what_was_given_up_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trial that it lost against is not come to this time: it is trained for all parts."""
+    values: Users = {"ease": [[0.3, 0.5]] * 3}
+    als = Trial({"model": "als", "dim": 8}, 0.5, None, 5000.0, "portfolio", 3)
+    ease = Trial({"model": "ease"}, 0.45, 0.01, 1.0, "portfolio", 1)
+    state, trained = race(monkeypatch, values, [als, ease])
+    state.limit = 10.0
+    state.trials.append(Trial({"model": "als", "dim": 8, "ridge": 1.0}, None, None, 9.0, "x", 3))
+    assert state.attempt(dict(als.settings), "portfolio") is None
+    trial = state.attempt(dict(ease.settings), "portfolio")
+    assert (trial.parts, trial.value) == (3, pytest.approx(0.4))
+    assert state.best is trial
+    assert len(trained) == 3
+
+
+def test_ctrl_c_ends_the_search_and_not_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: Any, **__: Any) -> Any:
+        return type("Trained", (), {"interrupted": True})()
+
+    monkeypatch.setattr(module, "train", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        search(checkerboard())
+
+
+def test_tables_say_what_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    values: Users = {"als": [[0.4, 0.6]] * 3, "ease": [[0.3, 0.52]] * 3}
+    state, _ = race(monkeypatch, values)
+    for name in values:
+        state.attempt({"model": name}, "portfolio")
+    lines = Found({"model": "als"}, tuple(state.trials), 3, 1.0).table().splitlines()
+    assert [line.endswith("(given up)") for line in lines] == [False, False, True]
+
+
+def test_ease_is_exact_where_that_fits_into_memory() -> None:
+    def widths(users: int, items: int) -> set[int]:
+        size = Size(users=users, items=items, pairs=10 * users)
+        return {entry["dim"] for entry in portfolio(size) if entry["model"] == "ease"}
+
+    assert widths(900, 3_000) == {900}
+    assert widths(1_000_000, 2_000) == {256}
+    assert widths(5_000, 9_000) == {256}
+    wide = {"model": "ease", "dim": 512, "ridge": 9.0}
+    made = [move(wide) for move in moves(wide, Size(1_000_000, 2_000, 10**7))]
+    assert max(entry["dim"] for entry in made if entry is not None) == 512
 
 
 def test_seconds_of_some_parts_foretell_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
