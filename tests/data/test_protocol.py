@@ -79,6 +79,7 @@ def test_a_named_set_whose_valid_is_carved_masks_both(toy: Any) -> None:
     assert masks(load("toy", toy)) == BOTH
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 def test_ml_1m_masks_train_alone(real_data: Path) -> None:
     split = load("ml-1m", real_data, download=False)

@@ -11,7 +11,8 @@ import pytest
 from robustcf.data import load
 from robustcf.data.readers import read_adjacency, read_json_lists
 
-pytestmark = pytest.mark.realdata
+# Slow to read, and all that reading does is tested on small files too.
+pytestmark = [pytest.mark.realdata, pytest.mark.slow]
 
 
 def naive_adjacency(path) -> set[tuple[int, int]]:

@@ -70,7 +70,13 @@ def test_the_defaults_are_those_of_the_parts() -> None:
         config.lr = 1.0  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("model", list(MODELS))
+FAST = ("ultragcn", "softmax-mf")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in MODELS],
+)
 def test_every_combination_goes_flat_and_nested_and_back(model: str) -> None:
     for names in combinations():
         if names["model"] != model:
