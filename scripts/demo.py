@@ -105,7 +105,7 @@ def main() -> None:
         arguments = ["--dataset", options.dataset, *where, *how, "--out", str(folder)]
         step(f"Train: {setting}.", "train", *arguments)
         trained = RunDir(folder)
-        target = trained.target(trained.split())
+        target = trained.target(trained.split(options.data_dir))
         for attack in found:
             found[attack][setting] = curves_of(target, attack)
 
