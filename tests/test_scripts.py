@@ -47,6 +47,15 @@ def test_every_script_says_what_it_takes(name, imported, monkeypatch, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.realdata
+def test_the_demo_on_a_set_in_a_folder(real_data, tmp_path):
+    """The runs it makes are opened with that folder too."""
+    words = ("--dataset", "ml-100k", "--data-dir", real_data, "--attacks", "fgm-bce")
+    script("demo", *words, "--out", tmp_path)
+    assert (tmp_path / "robustness.json").is_file()
+
+
+@pytest.mark.slow
 def test_the_demo_trains_attacks_and_draws(tmp_path):
     out = script("demo", "--out", tmp_path)
     assert f"Look at {tmp_path / 'robustness.png'}" in out
