@@ -178,18 +178,25 @@ def plot_panels(panels: Sequence[Sequence[Panel]], path: str | Path, *, title: s
     if single and len(handles) <= _INSIDE:
         grid[0, 0].legend(handles=handles, frameon=False, fontsize="small")
     else:
-        figure.legend(
-            handles=handles,
-            loc="outside lower center",
-            ncols=min(4, 2 * columns + single),
-            frameon=False,
-            fontsize="small",
-        )
+        _legend_below(figure, handles, min(4, 2 * columns + single))
     if title:
         figure.suptitle(_plain(title), fontsize="medium")
     target.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(target, _svg(figure) if target.suffix == ".svg" else _png(figure))
     return target
+
+
+def _legend_below(figure: Figure, handles: list[Any], columns: int) -> None:
+    """A legend in as many columns as fit, of so many at most."""
+    width = figure.get_figwidth() * figure.dpi
+    for ncols in range(columns, 0, -1):
+        legend = figure.legend(
+            handles=handles, loc="outside lower center", ncols=ncols, frameon=False,
+            fontsize="small",
+        )  # fmt: skip
+        if ncols == 1 or legend.get_window_extent().width <= width:
+            return
+        legend.remove()
 
 
 def _draw(axes: Axes, panel: Panel, styles: Mapping[str, tuple[str, str]]) -> None:

@@ -90,3 +90,26 @@ def test_labels_of_users_are_drawn_as_they_are(tmp_path, label):
     ElementTree.fromstring(drawn)
     assert "<script" not in drawn
     plot_panels([[panel]], tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3])
+@pytest.mark.parametrize("labels", [("a", "b"), ("a rather long name of a setting", "b", "c")])
+def test_the_legend_below_is_not_cut_off(columns, labels, tmp_path, monkeypatch):
+    """Four entries of several words side by side are wider than two panels."""
+    drawn = []
+    monkeypatch.setattr(
+        "robustcf.studies.plots._png", lambda figure: drawn.append(figure) or PNG + b"..."
+    )
+    values = np.array([[0.3, 0.2], [0.4, 0.1]])
+    lines = [
+        Line(label, (0.0, 0.1), values, kind)
+        for label in labels
+        for kind in ("attack", "random", "certificate")
+    ]
+    panel = Panel(lines, "size", "NDCG@10", "")
+    plot_panels([[panel] * columns] * 2, tmp_path / "a.png")
+    figure = drawn[0]
+    assert len(figure.legends) == 1
+    box, whole = figure.legends[0].get_window_extent(), figure.bbox
+    assert box.x0 >= whole.x0 - 1
+    assert box.x1 <= whole.x1 + 1
