@@ -96,8 +96,13 @@ def dtype_of_products(precision: str) -> torch.dtype | None:
     return None if precision == "float32" else torch.bfloat16
 
 
+def product(a: Tensor, b: Tensor, products: torch.dtype | None) -> Tensor:
+    """``a @ b``, with a and b rounded to a type first, unless it is None."""
+    return a @ b if products is None else (a.to(products) @ b.to(products)).to(a)
+
+
 def set_product(out: Tensor, a: Tensor, b: Tensor, products: torch.dtype | None) -> None:
-    """``out = a @ b``, with a and b rounded to a type first, unless it is None."""
+    """``out = a @ b``, likewise."""
     if products is None:
         torch.mm(a, b, out=out)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +16,7 @@ from robustcf.objectives.kernels import (
     SparseRows,
     add_product,
     add_sparse_product,
+    product,
     set_product,
 )
 
@@ -52,6 +54,20 @@ class Scratch:
         return kept
 
 
+@dataclass(frozen=True, eq=False)
+class Pull:
+    """What own items take from the catalogue's sum, see :func:`log_partition_rows`.
+
+    Args:
+        own: the own items of the users.
+        term: the value of a span of users' own items, and its derivative by their scores. It gets
+            those scores, and which users and which entries they are of.
+    """
+
+    own: OwnItems
+    term: Callable[[Tensor, slice, slice], tuple[float, Tensor]]
+
+
 def log_partition_rows(
     users: Tensor,
     items: Tensor,
@@ -59,6 +75,7 @@ def log_partition_rows(
     item_gradient: Tensor,
     *,
     value: bool = False,
+    pull: Pull | None = None,
     scratch: Scratch | None = None,
     products: torch.dtype | None = None,
 ) -> tuple[Tensor, float | None]:
@@ -71,16 +88,18 @@ def log_partition_rows(
     Args:
         users: the block's embeddings, B x d.
         items: the items of the sum, n x d.
-        mass: one weight per user.
+        mass: one weight per user, positive where the user has own items.
         item_gradient: n x d, to which the gradient for the items is ADDED.
         value: whether to compute the loss too (cheap here).
+        pull: what is taken away for own items, inside the same products: for users who have many
+            of the items. None: nothing is.
         scratch: memory of an earlier call to use again.
         products: the type that operands of the products are rounded to; None: their own.
 
     Returns:
         The gradient for the users (B x d), and the loss or None.
 
-    Cost: three products of B x n x d and one pass over the scores.
+    Cost: three products of B x n x d and one pass over the scores, two with ``pull``.
 
     Example:
         >>> U, V = torch.zeros(1, 1), torch.ones(2, 1)
@@ -90,7 +109,8 @@ def log_partition_rows(
     """
     longest = [float(torch.linalg.vector_norm(rows, dim=1).amax()) for rows in (users, items)]
     bounded = longest[0] * longest[1] <= _EXP_LIMIT
-    wide = torch.cat((items, items.new_ones(len(items), 1)), dim=1)
+    in_product = products is None and pull is None
+    right = torch.cat((items, items.new_ones(len(items), 1)), dim=1) if in_product else items
     gradient = torch.empty_like(users)
     total = 0.0
     n = len(items)
@@ -102,22 +122,37 @@ def log_partition_rows(
         block = users[span]
         # Items by users: all three products are faster this way round.
         width = -(-len(block) // _ALIGNED) * _ALIGNED
-        scores = buffer[: width * n].view(n, width)[:, : len(block)]
+        flat = buffer[: width * n]
+        scores = flat.view(n, width)[:, : len(block)]
         set_product(scores, items, block.T, products)
+        if pull is not None:
+            entries = pull.own.entries_of(span)
+            rows, columns = (
+                ids[entries].to(flat.device) for ids in (pull.own.rows, pull.own.columns)
+            )
+            places = columns * width + (rows - start)
+            taken, slopes = pull.term(flat.index_select(0, places), span, entries)
+            total -= taken
         top = None
         if not bounded:
             top = scores.amax(dim=0)
             scores.sub_(top)
         scores.exp_()
-        if products is None:
-            sums = scores.T @ wide
+        if in_product:
+            sums = scores.T @ right
             norm, sums = sums[:, -1], sums[:, :-1]
-        else:  # sums over the catalogue are not for few digits
-            norm, sums = scores.sum(dim=0), (scores.T.to(products) @ items.to(products)).to(users)
+        else:
+            # Sums over the catalogue are not for few digits, and come before anything is taken.
+            norm = scores.sum(dim=0)
         weight = mass[span]
         if value:
             total += float(weight @ (norm.log() if top is None else norm.log() + top))
+        if pull is not None:
+            slopes = slopes * (norm / weight)[rows - start]
+            flat.index_add_(0, places, slopes, alpha=-1)
         factor = (weight / norm)[:, None]
+        if not in_product:
+            sums = product(scores.T, items, products)
         torch.mul(sums, factor, out=gradient[span])
         add_product(item_gradient, scores, block * factor, products)
     return gradient, total if value else None
@@ -161,6 +196,10 @@ class OwnItems:
         rows, columns = self.rows.to(weights.device), self.columns.to(weights.device)
         return SparseRows(rows, columns, weights)
 
+    def entries_of(self, users: slice) -> slice:
+        """Which entries belong to consecutive users of the block."""
+        return slice(int(self._ends[users.start]), int(self._ends[users.stop]))
+
     def subtract_products(
         self, weights: Tensor, users: Tensor, items: Tensor, to_users: Tensor, to_items: Tensor
     ) -> None:
@@ -181,6 +220,11 @@ class OwnItems:
         to_items.sub_(torch.from_numpy(back @ users.numpy()))
 
     @cached_property
+    def _ends(self) -> Ids:
+        """Where the entries of each user end, after a 0."""
+        return _running(self.degrees.numpy())
+
+    @cached_property
     def _structure(self) -> tuple[tuple[Ids, Ids], tuple[Ids, Ids]]:
         """Columns and ends of the rows, and of those of the transposed matrix."""
         columns, rows = self.columns.numpy(), self.rows[self.order].numpy()
@@ -188,8 +232,10 @@ class OwnItems:
         # As scipy keeps them: it would look through them at each product.
         most = max(len(rows), len(self.degrees), self.n_items)
         kind: Any = np.int32 if most <= np.iinfo(np.int32).max else np.int64
-        by_row, by_item = (
-            np.concatenate(([0], np.cumsum(each))).astype(kind)
-            for each in (self.degrees.numpy(), counts)
-        )
+        by_row, by_item = self._ends.astype(kind), _running(counts).astype(kind)
         return (columns.astype(kind), by_row), (rows.astype(kind), by_item)
+
+
+def _running(counts: Ids) -> Ids:
+    """Running sums, after a 0."""
+    return np.concatenate(([0], np.cumsum(counts)))

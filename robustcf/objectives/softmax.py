@@ -31,10 +31,13 @@ from robustcf.objectives.kernels import (
 )
 from robustcf.objectives.leverage import check_max_share, item_weights
 from robustcf.objectives.margin import CentredMargin
-from robustcf.objectives.partition import OwnItems, Scratch, log_partition_rows
+from robustcf.objectives.partition import OwnItems, Pull, Scratch, log_partition_rows
 from robustcf.support.checks import check_choice, check_number, check_numbers
 
 WEIGHTINGS = ("users", "pairs")
+# Products with own items alone read two rows for each; one place in the scores costs less where
+# users have this share of the catalogue.
+_DENSE = 0.01
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,12 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
         c = self.config
         return c.temperature == 1.0 and c.positive_temperature is None and c.sampled_items is None
 
+    @cached_property
+    def _dense(self) -> bool:
+        """Whether own items are worth a place in the products with the whole catalogue."""
+        cells = len(self.shard.warm_users) * self.pairs.n_items
+        return self._products is None and self.shard.n_pairs >= _DENSE * cells
+
     def full_gradient(self, U: Tensor, V: Tensor) -> Gradient:
         """Value and gradient over all users at (U, V), in one go; nothing is drawn."""
         self.check_shapes(U, V)
@@ -222,30 +231,39 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
         block, rows = U[users] / c.temperature, own.rows.to(U.device)
         mass = block.new_zeros(len(users)).index_add_(0, rows, weights)
         drawn, items = batch.negatives, torch.zeros_like(V)
+
+        def pulled(scores: Tensor, span: slice, entries: slice) -> tuple[float, Tensor]:
+            """The term of own items of some users, and its derivative by their scores."""
+            mine = weights[entries]
+            if c.positive_temperature is None:
+                return float(mine @ scores) if value else 0.0, mine
+            ratio = c.positive_temperature / c.temperature
+            capped = self._capped(own.columns[entries], mine)
+            places = rows[entries] - span.start
+            soft, slopes = _soft_means(scores / ratio, places, mine, mass[span], capped)
+            return ratio * soft, slopes
+
+        folded = drawn is None and batch.items is None and self._dense
+        options: dict[str, Any] = {
+            "value": value, "scratch": self._scratch, "products": self._products
+        }  # fmt: skip
         if drawn is None:
-            part, total = log_partition_rows(
-                block, V, mass, items, value=value, scratch=self._scratch, products=self._products
-            )
+            options["pull"] = Pull(own, pulled) if folded else None
+            part, total = log_partition_rows(block, V, mass, items, **options)
         else:
             some = V[drawn]
             to_some = torch.zeros_like(some)
-            part, total = log_partition_rows(
-                block, some, mass, to_some,
-                value=value, scratch=self._scratch, products=self._products,
-            )  # fmt: skip
+            part, total = log_partition_rows(block, some, mass, to_some, **options)
             items.index_copy_(0, drawn, to_some)
             if total is not None:
                 total += float(mass.sum()) * float(np.log(len(V) / len(drawn)))
-        if value or c.positive_temperature is not None:
-            scores = sparse_scores(block, V, own.entries(weights))
-        if c.positive_temperature is not None:
-            ratio = c.positive_temperature / c.temperature
-            capped = self._capped(own.columns, weights)
-            soft, weights = _soft_means(scores / ratio, rows, weights, mass, capped)
-            total = None if total is None else total - ratio * soft
-        elif total is not None:
-            total -= float(weights @ scores)
-        own.subtract_products(weights, block, V, part, items)
+        if not folded:
+            slopes = weights
+            if value or c.positive_temperature is not None:
+                scores = sparse_scores(block, V, own.entries(weights))
+                term, slopes = pulled(scores, slice(0, len(users)), slice(0, len(rows)))
+                total = None if total is None else total - term
+            own.subtract_products(slopes, block, V, part, items)
         return Gradient(part.div_(c.temperature), users, items, total)
 
     def margin_gradient(

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from robustcf.data import Interactions
 from robustcf.errors import InputError
-from robustcf.objectives import Batch, BatchConfig, Batches, Softmax
-from robustcf.objectives.partition import Scratch, log_partition_rows
+from robustcf.objectives import Batch, BatchConfig, Batches, Softmax, partition, softmax
+from robustcf.objectives.partition import OwnItems, Scratch, log_partition_rows
 from tests.objectives.naive import gradients, of_epoch, pairs_of, parameters
 
 SEEDS = [0, 1, 2]
@@ -49,6 +49,73 @@ def defined(
     return total
 
 
+@pytest.fixture(params=["folded", "apart"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Own items inside the products with the catalogue, or in products of their own."""
+    way: str = request.param
+    monkeypatch.setattr(softmax, "_DENSE", 0.0 if way == "folded" else 2.0)
+    return way
+
+
+def test_dense_data_is_folded_and_sparse_data_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    products = OwnItems.subtract_products
+
+    def counted(self: OwnItems, *arguments: Any) -> None:
+        calls.append(len(self.rows))
+        products(self, *arguments)
+
+    monkeypatch.setattr(OwnItems, "subtract_products", counted)
+    # One pair in 99 and one in 101 of what the users with pairs could have.
+    for n_items, expected in ((99, []), (101, [2])):
+        pairs = Interactions(np.array([0, 2]), np.array([1, 0]), 5, n_items)
+        objective = Softmax(pairs, temperature=0.2)
+        objective.full_gradient(torch.ones(5, 1), torch.ones(n_items, 1))
+        assert calls == expected
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("max_share", [None, 0.3])
+@pytest.mark.parametrize("long_rows", [False, True])
+def test_some_users_at_a_time_are_all_of_them(
+    monkeypatch: pytest.MonkeyPatch, seed: int, max_share: float | None, *, long_rows: bool
+) -> None:
+    """Blocks of three users; rows so long that the largest score is subtracted first."""
+    rng = np.random.default_rng(seed)
+    pairs = pairs_of(rng)
+    U, V = (part.detach() * (9.0 if long_rows else 1.0) for part in parameters(rng, pairs))
+    objective = Softmax(
+        pairs, dtype=torch.float64,
+        temperature=0.5, positive_temperature=0.3, weighting="pairs", max_share=max_share,
+    )  # fmt: skip
+    whole = objective.full_gradient(U, V)
+    monkeypatch.setattr(partition, "_PARTITION_BYTES", 3 * len(V) * 8)
+    found = objective.full_gradient(U, V)
+    assert found.value == pytest.approx(whole.value, rel=1e-12)
+    torch.testing.assert_close(found.users, whole.users)
+    torch.testing.assert_close(found.items, whole.items)
+
+
+@pytest.mark.parametrize("max_share", [None, 0.3])
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_both_ways_agree(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], max_share: float | None
+) -> None:
+    rng = np.random.default_rng(3)
+    pairs = pairs_of(rng)
+    U, V = (part.detach() for part in parameters(rng, pairs))
+    found = []
+    for limit in (0.0, 2.0):
+        monkeypatch.setattr(softmax, "_DENSE", limit)
+        objective = Softmax(pairs, dtype=torch.float64, max_share=max_share, **settings)
+        found.append(objective.full_gradient(U, V))
+    assert found[0].value == pytest.approx(found[1].value, rel=1e-12)
+    torch.testing.assert_close(found[0].users, found[1].users)
+    torch.testing.assert_close(found[0].items, found[1].items)
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_gradients_are_autograds_of_the_definition(settings: dict[str, Any], seed: int) -> None:
