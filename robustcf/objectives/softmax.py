@@ -34,7 +34,8 @@ from robustcf.objectives.margin import CentredMargin
 from robustcf.objectives.partition import OwnItems, Pull, Scratch, log_partition_rows
 from robustcf.support.checks import check_choice, check_number, check_numbers
 
-WEIGHTINGS = ("users", "pairs")
+# How much a user counts: this power of the number of own items.
+WEIGHTINGS = {"users": 0.0, "damped": 0.75, "pairs": 1.0}
 # Products with own items alone read two rows for each; one place in the scores costs less where
 # users have this share of the catalogue.
 _DENSE = 0.01
@@ -49,7 +50,8 @@ class SoftmaxConfig(ObjectiveConfig):
             looks harder at the best-placed negatives.
         positive_temperature: None for the mean of a user's own scores; a number for the bilateral
             form, a soft maximum of them at this temperature.
-        weighting: ``users``: every user counts once; ``pairs``: as often as they have items.
+        weighting: ``users``: every user counts once; ``pairs``: as often as they have items;
+            ``damped``: between the two, the number of items to the power 3/4.
         sampled_items: items drawn for a block to stand for the whole catalogue in the sum; None
             for all of them.
         max_share: the most that one user may decide of what an item learns, see
@@ -72,7 +74,7 @@ class SoftmaxConfig(ObjectiveConfig):
         check_number("temperature", self.temperature, positive=True)
         if self.positive_temperature is not None:
             check_number("positive_temperature", self.positive_temperature, positive=True)
-        check_choice("weighting", self.weighting, WEIGHTINGS)
+        check_choice("weighting", self.weighting, tuple(WEIGHTINGS))
         check_max_share(self.max_share)
 
 
@@ -83,12 +85,13 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
 
         w_u (log sum over all items j of exp(s_uj / t)  -  mean over own items i of s_ui / t)
 
-    where w_u is 1, or the number of the user's items (``weighting``). The published losses draw
-    the items of the sum; here it is exact, unless ``sampled_items`` are drawn: then the sum over
-    them, times n_items / sampled_items, is an unbiased estimate of it. ``positive_temperature`` p
-    replaces the mean of own scores by ``p log mean exp(s_ui / p)``: the bilateral softmax loss.
-    ``max_share`` gives the pairs weights, by which each pair's share of its user's term counts; the
-    bilateral form then has the weighted mean of exp, and w_u is the sum of the weights.
+    where w_u is 1, or the number of the user's items, or between (``weighting``). The published
+    losses draw the items of the sum; here it is exact, unless ``sampled_items`` are drawn: then the
+    sum over them, times n_items / sampled_items, is an unbiased estimate of it.
+    ``positive_temperature`` p replaces the mean of own scores by ``p log mean exp(s_ui / p)``: the
+    bilateral softmax loss. ``max_share`` gives the pairs weights, by which each pair's share of its
+    user's term counts; the bilateral form then has the weighted mean of exp, and w_u is the sum of
+    the weights.
 
     It rises when own items fall behind the others, and is blind to a constant added to all of a
     user's scores, as a ranking is; the cross-entropy spends most of an attack on just that. A batch
@@ -301,11 +304,7 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
 
     def _weights(self, degrees: Tensor, items: Tensor, dtype: torch.dtype) -> Tensor:
         """The weight of each pair, from the number of its user's pairs and from its item."""
-        weights = (
-            torch.ones(len(degrees), dtype=dtype, device=degrees.device)
-            if self.config.weighting == "pairs"
-            else 1.0 / degrees.to(dtype)
-        )
+        weights = degrees.to(dtype) ** (WEIGHTINGS[self.config.weighting] - 1.0)
         capped = self._capped(items, weights)
         return weights if capped is None else weights * capped
 
@@ -353,7 +352,7 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
     def user_loss(self, items: Ids, V: Tensor) -> Callable[[Tensor], Tensor]:
         """The objective of a new user with these items."""
         c, mine = self.config, torch.from_numpy(items).to(V.device)
-        count = len(items) if c.weighting == "pairs" else 1
+        count = float(len(items)) ** WEIGHTINGS[c.weighting]
         p = None if c.positive_temperature is None else c.positive_temperature / c.temperature
 
         def loss(u: Tensor) -> Tensor:
@@ -361,7 +360,7 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
             own = scores[mine]
             mean = own.mean() if p is None else p * ((own / p).logsumexp(0) - np.log(len(items)))
             value: Tensor = scores.logsumexp(dim=0) - mean
-            return value if count == 1 else count * value
+            return value if count == 1.0 else count * value
 
         return loss
 

@@ -21,10 +21,13 @@ SETTINGS: list[dict[str, Any]] = [
     {"temperature": 0.2},
     {"temperature": 0.2, "weighting": "pairs"},
     {"weighting": "pairs"},
+    {"temperature": 0.2, "weighting": "damped"},
     {"temperature": 0.5, "positive_temperature": 0.3},
     {"temperature": 0.5, "positive_temperature": 2.0, "weighting": "pairs"},
     {"positive_temperature": 1.0},
+    {"temperature": 0.3, "positive_temperature": 0.4, "weighting": "damped"},
 ]
+POWERS = {"users": 0.0, "damped": 0.75, "pairs": 1.0}
 
 
 def defined(
@@ -45,7 +48,7 @@ def defined(
         if positive_temperature is not None:
             mean = positive_temperature * (scores[own] / positive_temperature).exp().mean().log()
         term = (scores / temperature).exp().sum().log() - mean / temperature
-        total = total + (len(own) if weighting == "pairs" else 1) * term
+        total = total + len(own) ** POWERS[weighting] * term
     return total
 
 
@@ -136,7 +139,7 @@ def test_gradients_are_autograds_of_the_definition(settings: dict[str, Any], see
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("settings", SETTINGS[:3])
+@pytest.mark.parametrize("settings", SETTINGS[:4])
 def test_batches_of_pairs_add_up_to_the_whole(settings: dict[str, Any], seed: int) -> None:
     rng = np.random.default_rng(seed)
     pairs = pairs_of(rng)
@@ -281,7 +284,7 @@ def test_a_user_without_pairs_has_no_gradient() -> None:
         ({"temperature": float("nan")}, "temperature must be a finite number"),
         ({"temperature": "x"}, "temperature must be a finite number"),
         ({"positive_temperature": 0.0}, "positive_temperature must be a finite number and pos"),
-        ({"weighting": "items"}, "weighting must be one of users, pairs, got 'items'"),
+        ({"weighting": "items"}, "weighting must be one of users, damped, pairs, got 'items'"),
         ({"sampled_items": 0}, "sampled_items must be an integer of at least 1, got 0"),
         ({"sampled_items": 10}, "sampled_items must be at most the 9 items there are, got 10"),
     ],
