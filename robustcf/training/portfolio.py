@@ -107,7 +107,7 @@ def moves(settings: Settings, size: Size) -> list[Move]:
             _faster(2.0),
             shorter,
             _set("positive_temperature", 1.0),
-            _set("weighting", "users"),
+            _set("weighting", "damped"),
             narrower,
         ],
         "bpr-mf": [wider, *_both("reg_weight", 3.0), longer, shorter, narrower],

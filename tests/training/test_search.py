@@ -63,7 +63,7 @@ def test_it_climbs_one_setting_at_a_time(clockwork: dict[str, Any]) -> None:
         if settings["model"] != "softmax-mf" or settings["epochs"] == 0:
             return 0.01
         far = abs(np.log(settings["temperature"] / 0.4)) + abs(np.log2(settings["dim"] / 10))
-        return 1.0 / (1.0 + far + (settings.get("weighting") == "users"))
+        return 1.0 / (1.0 + far + (settings.get("weighting") == "damped"))
 
     clockwork["value"] = value
     found = search(checkerboard(), minutes=60)
