@@ -73,7 +73,9 @@ def portfolio(size: Size) -> Iterator[Values]:
     wide = size.smaller if size.smaller <= size.widest_ease else 256
     for ridge in (300.0, 100.0, 1000.0):
         yield {"model": "ease", "dim": max(4, wide), "ridge": ridge}
-    for unobserved, ridge in ((0.1, 0.01), (0.3, 0.01), (0.3, 0.003)):
+    # What a user does not have weighs so much in all, in a large catalogue as in a small one.
+    little, much = (float(f"{min(0.3, all_ / size.items):.3g}") for all_ in (300.0, 900.0))
+    for unobserved, ridge in ((little, 0.01), (much, 0.01), (much, 0.003)):
         yield {"model": "als", "dim": small, "unobserved": unobserved, "ridge": ridge}
     drawn = {} if size.items <= _ALL_ITEMS else {"sampled_items": _DRAWN_ITEMS}
     for temperature in (0.13, 0.2, 0.08, 0.3):
@@ -99,7 +101,7 @@ def moves(settings: Settings, size: Size) -> list[Move]:
     return {
         "popularity": [],
         "ease": [wider, *_both("ridge", 3.0), narrower],
-        "als": [*_both("ridge", 2.0), *_both("unobserved", 2.0), wider, narrower],
+        "als": [wider, *_both("ridge", 2.0), *_both("unobserved", 2.0), narrower],
         "softmax-mf": [
             *_both("temperature", 1.25),
             wider,
