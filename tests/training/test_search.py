@@ -574,3 +574,11 @@ def test_tune_is_a_command(clockwork: dict[str, Any], table: Path, tmp_path: Pat
     run = str(tmp_path / "run")
     assert robustcf(["train", "--dataset", str(table), "--preset", str(out), "--out", run]) == 0
     assert RunDir(run).config.preset == "preset"
+
+
+@pytest.mark.parametrize("items", [500, 3_000, 15_000, 40_000])
+def test_als_starts_with_the_same_weight_of_a_whole_catalogue(items: int) -> None:
+    starts = [s for s in portfolio(Size(5_000, items, 200_000)) if s["model"] == "als"]
+    assert [s["unobserved"] for s in starts] == pytest.approx(
+        [min(0.3, 300 / items), min(0.3, 900 / items), min(0.3, 900 / items)], rel=0.01
+    )
