@@ -24,6 +24,19 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 _CG_STEPS = 3
+# What all items that a user does not have weigh together, where nothing else is asked for; chosen
+# on the valid parts of seven sets with 1,500 to 41,000 items.
+_ABSENT, _MOST_UNOBSERVED = 300.0, 0.3
+
+
+def unobserved_weight(n_items: int, all_items: float = _ABSENT) -> float:
+    """The weight of one pair that is not there, by what a whole catalogue of them is to weigh.
+
+    Example:
+        >>> unobserved_weight(30_000), unobserved_weight(100)
+        (0.01, 0.3)
+    """
+    return min(_MOST_UNOBSERVED, all_items / n_items)
 
 
 @dataclass(frozen=True)
@@ -32,7 +45,8 @@ class ALSConfig(ModelConfig):
 
     Args:
         dim: columns of the factors.
-        unobserved: weight of a pair that is not there, against 1 for one that is.
+        unobserved: weight of a pair that is not there, against 1 for one that is; None for one by
+            the size of the catalogue, see :func:`unobserved_weight`.
         ridge: weight of the squared norm of a row, times the weight of all its pairs.
         sweeps: how many times both sides are solved for.
         max_share: the most that one user may decide of what an item learns, see
@@ -40,14 +54,15 @@ class ALSConfig(ModelConfig):
     """
 
     dim: int = 64
-    unobserved: float = 0.1
+    unobserved: float | None = None
     ridge: float = 0.01
     sweeps: int = 10
     max_share: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("unobserved", self.unobserved, positive=True)
+        if self.unobserved is not None:
+            check_number("unobserved", self.unobserved, positive=True)
         check_number("ridge", self.ridge, positive=True)
         check_max_share(self.max_share)
 
@@ -98,24 +113,31 @@ class ALS(Model[ALSConfig]):
         if weights is not None:
             R.data = weights[R.indices].astype(np.float32)
         back = R.T.tocsr()
+        a = config.unobserved
+        a = unobserved_weight(train.n_items) if a is None else a
         for _ in range(config.sweeps):
-            V = _solve(back, V, U, config, self.shard)
-            U = _solve(R, U, V, config)
+            V = _solve(back, V, U, a, config.ridge, self.shard)
+            U = _solve(R, U, V, a, config.ridge)
         return U.to(self.device, self.dtype), V.to(self.device, self.dtype)
 
 
 def _solve(
-    R: csr_matrix, X: Tensor, Y: Tensor, config: ALSConfig, shard: Shard | None = None
+    R: csr_matrix,
+    X: Tensor,
+    Y: Tensor,
+    unobserved: float,
+    ridge: float,
+    shard: Shard | None = None,
 ) -> Tensor:
     """Rows X that fit R, the other side Y held fixed, from X on.
 
     With a shard, X are all items and Y the users of one rank: what users say is added up.
     """
     ranks = Ranks() if shard is None else shard.ranks
-    gram = config.unobserved * ranks.sum(Y.T @ Y)
+    gram = unobserved * ranks.sum(Y.T @ Y)
     others = R.shape[1] if shard is None else shard.rows.count
     mass = ranks.sum(torch.from_numpy(np.array(R.sum(axis=1, dtype=np.float64)).ravel()))
-    ridge = (mass + config.unobserved * others).to(Y.dtype) * config.ridge
+    decay = (mass + unobserved * others).to(Y.dtype) * ridge
     rows = torch.from_numpy(np.repeat(np.arange(R.shape[0]), np.diff(R.indptr)))
     columns = torch.from_numpy(R.indices.astype(np.int64))
 
@@ -128,7 +150,7 @@ def _solve(
 
     def applied(P: Tensor) -> Tensor:
         scores = sparse_scores(P, Y, SparseRows(rows, columns, columns))
-        return P @ gram + product(scores.numpy() * R.data) + ridge[:, None] * P
+        return P @ gram + product(scores.numpy() * R.data) + decay[:, None] * P
 
     X = X.clone()
     residual = product(R.data) - applied(X)

@@ -12,7 +12,7 @@ with a the weight of what is unobserved and r the ridge, as in :class:`robustcf.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -25,7 +25,8 @@ from robustcf.models.als import ALS, ALSConfig
 from robustcf.poisoning.threat import ItemIds
 
 _RANK, _SWEEPS = 64, 5
-_WEIGHTS = ALSConfig()
+# The weights of the surrogate, whatever the victim's are.
+_UNOBSERVED, _RIDGE = 0.1, 0.01
 # Systems solved at a time, and entries of their matrices.
 _ENTRIES = 2**22
 
@@ -36,7 +37,7 @@ def fit_surrogate(pairs: Interactions, seed: int) -> Factors:
     Cost: some fifty products of pairs x 64.
     """
     dim = min(_RANK, max(1, min(pairs.n_users, pairs.n_items) - 1))
-    config = replace(_WEIGHTS, dim=dim, sweeps=_SWEEPS)
+    config = ALSConfig(dim=dim, unobserved=_UNOBSERVED, ridge=_RIDGE, sweeps=_SWEEPS)
     return ALS(pairs, config, seed=seed).factors()
 
 
@@ -73,7 +74,7 @@ class HalfSteps:
         Cost: fakes x fillers x dim^2, some fakes at a time.
         """
         _, V = self.factors
-        a, ridge = _WEIGHTS.unobserved, _WEIGHTS.ridge
+        a, ridge = _UNOBSERVED, _RIDGE
         always = V[torch.from_numpy(self.pushed)]
         Y = V[fillers]
         gram = a * (V.T @ V) + always.T @ always
@@ -98,7 +99,7 @@ class HalfSteps:
             counts: how many there are of each kind.
         """
         U, _ = self.factors
-        a, ridge = _WEIGHTS.unobserved, _WEIGHTS.ridge
+        a, ridge = _UNOBSERVED, _RIDGE
         weighted = fakes * counts[:, None]
         spread, pull, number = fakes.T @ weighted, weighted.sum(dim=0), counts.sum()
         eye = torch.eye(U.shape[1], dtype=U.dtype)
@@ -112,7 +113,7 @@ class HalfSteps:
     def _genuine(self) -> list[tuple[Tensor, Tensor, int]]:
         """What the genuine users bring to each pushed item: Gram matrix, sum of rows, number."""
         U, _ = self.factors
-        shared = _WEIGHTS.unobserved * (U.T @ U)
+        shared = _UNOBSERVED * (U.T @ U)
         found = []
         for item in self.pushed:
             owners = self.pairs.users[self.pairs.items == item].astype(np.int64)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from robustcf.data.split import Split
+from robustcf.models.als import unobserved_weight
 from robustcf.models.ease import is_small
 from robustcf.support.registry import MODELS
 
@@ -73,8 +74,9 @@ def portfolio(size: Size) -> Iterator[Values]:
     wide = size.smaller if size.smaller <= size.widest_ease else 256
     for ridge in (300.0, 100.0, 1000.0):
         yield {"model": "ease", "dim": max(4, wide), "ridge": ridge}
-    # What a user does not have weighs so much in all, in a large catalogue as in a small one.
-    little, much = (float(f"{min(0.3, all_ / size.items):.3g}") for all_ in (300.0, 900.0))
+    little, much = (
+        float(f"{unobserved_weight(size.items, all_items):.3g}") for all_items in (300.0, 900.0)
+    )
     for unobserved, ridge in ((little, 0.01), (much, 0.01), (much, 0.003)):
         yield {"model": "als", "dim": small, "unobserved": unobserved, "ridge": ridge}
     drawn = {} if size.items <= _ALL_ITEMS else {"sampled_items": _DRAWN_ITEMS}

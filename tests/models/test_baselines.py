@@ -106,11 +106,23 @@ def als_loss(R: np.ndarray, U: np.ndarray, V: np.ndarray, config: Any) -> float:
     return float(fit + config.ridge * rows)
 
 
+@pytest.mark.parametrize(("n_items", "weight"), [(4_000, 0.075), (20, 0.3)])
+def test_als_weighs_what_is_not_there_by_the_catalogue(n_items: int, weight: float) -> None:
+    pairs = Interactions(np.arange(30), np.arange(30) % 20, 30, n_items)
+    default, same, other = (
+        ALS(pairs, dim=3, **options).factors()
+        for options in ({}, {"unobserved": weight}, {"unobserved": 1.1 * weight})
+    )
+    assert torch.equal(default.users, same.users)
+    assert torch.equal(default.items, same.items)
+    assert not torch.equal(default.users, other.users)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_als_comes_to_rest_where_its_loss_has_no_slope(seed: int) -> None:
     pairs = random_pairs(seed)
     R = pairs.csr().toarray().astype(np.float64)
-    model = ALS(pairs, dim=3, ridge=0.05, sweeps=60, seed=seed)
+    model = ALS(pairs, dim=3, unobserved=0.1, ridge=0.05, sweeps=60, seed=seed)
     U, V = (part.double().requires_grad_() for part in model.factors())
     a, scores = model.config.unobserved, U @ V.T
     r = torch.from_numpy(R)
@@ -119,7 +131,7 @@ def test_als_comes_to_rest_where_its_loss_has_no_slope(seed: int) -> None:
     for rows, weight in zip((U, V), weights, strict=True):
         loss = loss + model.config.ridge * (weight * (rows**2).sum(dim=1)).sum()
     slopes = torch.autograd.grad(loss, (U, V))
-    start = ALS(pairs, dim=3, ridge=0.05, sweeps=1, seed=seed)
+    start = ALS(pairs, dim=3, unobserved=0.1, ridge=0.05, sweeps=1, seed=seed)
     assert max(float(slope.abs().max()) for slope in slopes) < 2e-3
     values = [
         als_loss(R, *(part.double().numpy() for part in each.factors()), model.config)

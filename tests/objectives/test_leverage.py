@@ -176,7 +176,7 @@ def test_als_solves_the_weighted_problem(seed: int) -> None:
     """After many sweeps every row is the closed-form solution for the other side, weighted."""
     rng = np.random.default_rng(seed)
     pairs = pairs_of(rng)
-    config = ALS.Config(dim=3, sweeps=200, max_share=CAP, ridge=0.05)
+    config = ALS.Config(dim=3, sweeps=200, max_share=CAP, unobserved=0.1, ridge=0.05)
     U, V = (each.double().numpy() for each in ALS(pairs, config, seed=seed).factors())
     U[pairs.user_degrees == 0] = 0.0  # these are given the mean of the others afterwards
     weights = item_weights(pairs.item_degrees, CAP)
