@@ -45,8 +45,8 @@ class ALSConfig(ModelConfig):
 
     Args:
         dim: columns of the factors.
-        unobserved: weight of a pair that is not there, against 1 for one that is; None for one by
-            the size of the catalogue, see :func:`unobserved_weight`.
+        unobserved: weight of a pair that is not there, against 1 for one that is; None for 300 over
+            the number of items, at most 0.3.
         ridge: weight of the squared norm of a row, times the weight of all its pairs.
         sweeps: how many times both sides are solved for.
         max_share: the most that one user may decide of what an item learns, see

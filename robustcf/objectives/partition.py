@@ -83,7 +83,8 @@ def log_partition_rows(
 
     Where the rows are so short that no score can overflow (rows of length 1, say), the largest
     score is not looked for, and the sums come out of the product that the users' gradient needs
-    anyway: the scores are written once, exponentiated once and read twice.
+    anyway: the scores are written once, exponentiated once and read twice. With ``pull`` the term
+    of own items is subtracted, in value and gradients, and the sums take a pass of their own.
 
     Args:
         users: the block's embeddings, B x d.
@@ -167,14 +168,12 @@ class OwnItems:
         columns: item, int64.
         degrees: items of each user of the block, int64.
         n_items: items there are.
-        order: the entries sorted by item, then by user: where a transposed product reads them.
     """
 
     rows: Tensor
     columns: Tensor
     degrees: Tensor
     n_items: int
-    order: Tensor
 
     @classmethod
     def of(cls, block: Any) -> OwnItems:
@@ -182,14 +181,13 @@ class OwnItems:
         degrees = torch.from_numpy(np.diff(block.indptr).astype(np.int64))
         rows = torch.repeat_interleave(degrees)
         columns = torch.from_numpy(block.indices.astype(np.int64))
-        return cls(rows, columns, degrees, block.shape[1], columns.argsort(stable=True))
+        return cls(rows, columns, degrees, block.shape[1])
 
     @classmethod
     def of_entries(cls, entries: SparseRows, n_users: int, n_items: int) -> OwnItems:
         """From entries whose rows ascend."""
         degrees = torch.bincount(entries.rows, minlength=n_users)
-        order = entries.columns.argsort(stable=True)
-        return cls(entries.rows, entries.columns, degrees, n_items, order)
+        return cls(entries.rows, entries.columns, degrees, n_items)
 
     def entries(self, weights: Tensor) -> SparseRows:
         """The entries with weights, on the device of the weights."""
@@ -216,8 +214,13 @@ class OwnItems:
         shape = (len(self.degrees), self.n_items)
         forward = csr_matrix((weights.numpy(), columns, ends), shape=shape)
         to_users.sub_(torch.from_numpy(forward @ items.detach().numpy()))
-        back = csr_matrix((weights[self.order].numpy(), rows, item_ends), shape=shape[::-1])
+        back = csr_matrix((weights[self._order].numpy(), rows, item_ends), shape=shape[::-1])
         to_items.sub_(torch.from_numpy(back @ users.numpy()))
+
+    @cached_property
+    def _order(self) -> Tensor:
+        """The entries sorted by item, then by user: where a transposed product reads them."""
+        return self.columns.argsort(stable=True)
 
     @cached_property
     def _ends(self) -> Ids:
@@ -227,7 +230,7 @@ class OwnItems:
     @cached_property
     def _structure(self) -> tuple[tuple[Ids, Ids], tuple[Ids, Ids]]:
         """Columns and ends of the rows, and of those of the transposed matrix."""
-        columns, rows = self.columns.numpy(), self.rows[self.order].numpy()
+        columns, rows = self.columns.numpy(), self.rows[self._order].numpy()
         counts = np.bincount(columns, minlength=self.n_items)
         # As scipy keeps them: it would look through them at each product.
         most = max(len(rows), len(self.degrees), self.n_items)

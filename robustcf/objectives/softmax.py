@@ -142,7 +142,10 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
 
     @cached_property
     def _dense(self) -> bool:
-        """Whether own items are worth a place in the products with the whole catalogue."""
+        """Whether own items are worth a place in the products with the whole catalogue.
+
+        Not in products of few digits: what own items say is exact.
+        """
         cells = len(self.shard.warm_users) * self.pairs.n_items
         return self._products is None and self.shard.n_pairs >= _DENSE * cells
 
@@ -233,7 +236,7 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
             own, weights = OwnItems.of_entries(entries, len(users), len(V)), entries.weights
         block, rows = U[users] / c.temperature, own.rows.to(U.device)
         mass = block.new_zeros(len(users)).index_add_(0, rows, weights)
-        drawn, items = batch.negatives, torch.zeros_like(V)
+        drawn = batch.negatives
 
         def pulled(scores: Tensor, span: slice, entries: slice) -> tuple[float, Tensor]:
             """The term of own items of some users, and its derivative by their scores."""
@@ -247,17 +250,17 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
             return ratio * soft, slopes
 
         folded = drawn is None and batch.items is None and self._dense
-        options: dict[str, Any] = {
-            "value": value, "scratch": self._scratch, "products": self._products
-        }  # fmt: skip
+        some = V if drawn is None else V[drawn]
+        to_some = torch.zeros_like(some)
+        part, total = log_partition_rows(
+            block, some, mass, to_some,
+            value=value, pull=Pull(own, pulled) if folded else None,
+            scratch=self._scratch, products=self._products,
+        )  # fmt: skip
         if drawn is None:
-            options["pull"] = Pull(own, pulled) if folded else None
-            part, total = log_partition_rows(block, V, mass, items, **options)
+            items = to_some
         else:
-            some = V[drawn]
-            to_some = torch.zeros_like(some)
-            part, total = log_partition_rows(block, some, mass, to_some, **options)
-            items.index_copy_(0, drawn, to_some)
+            items = torch.zeros_like(V).index_copy_(0, drawn, to_some)
             if total is not None:
                 total += float(mass.sum()) * float(np.log(len(V) / len(drawn)))
         if not folded:

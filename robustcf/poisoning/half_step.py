@@ -25,7 +25,7 @@ from robustcf.models.als import ALS, ALSConfig
 from robustcf.poisoning.threat import ItemIds
 
 _RANK, _SWEEPS = 64, 5
-# The weights of the surrogate, whatever the victim's are.
+# The surrogate's own, whatever the victim's are, so that profiles stay what they were.
 _UNOBSERVED, _RIDGE = 0.1, 0.01
 # Systems solved at a time, and entries of their matrices.
 _ENTRIES = 2**22

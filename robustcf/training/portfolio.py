@@ -74,11 +74,11 @@ def portfolio(size: Size) -> Iterator[Values]:
     wide = size.smaller if size.smaller <= size.widest_ease else 256
     for ridge in (300.0, 100.0, 1000.0):
         yield {"model": "ease", "dim": max(4, wide), "ridge": ridge}
-    little, much = (
-        float(f"{unobserved_weight(size.items, all_items):.3g}") for all_items in (300.0, 900.0)
-    )
-    for unobserved, ridge in ((little, 0.01), (much, 0.01), (much, 0.003)):
-        yield {"model": "als", "dim": small, "unobserved": unobserved, "ridge": ridge}
+    much = unobserved_weight(size.items, 900.0)
+    for unobserved, ridge in ((much / 3, 0.01), (much, 0.01), (much, 0.003)):
+        yield {
+            "model": "als", "dim": small, "unobserved": float(f"{unobserved:.3g}"), "ridge": ridge,
+        }  # fmt: skip
     drawn = {} if size.items <= _ALL_ITEMS else {"sampled_items": _DRAWN_ITEMS}
     for temperature in (0.13, 0.2, 0.08, 0.3):
         yield {

@@ -61,7 +61,10 @@ OBJECTIVES: dict[str, Any] = {
     "softmax": (Softmax, {}),
     "softmax, cool": (Softmax, {"temperature": 0.5, "weighting": "pairs"}),
     "softmax, sampled": (Softmax, {"temperature": 0.5, "sampled_items": 6}),
-    "softmax, bilateral": (Softmax, {"temperature": 0.5, "positive_temperature": 0.7}),
+    "softmax, bilateral": (
+        Softmax,
+        {"temperature": 0.5, "positive_temperature": 0.7, "weighting": "damped"},
+    ),
     "bce, capped": (BCE, {"negative_weight": 10.0, "max_share": 0.2}),
     "bpr, capped": (BPR, {"max_share": 0.2}),
     "softmax, capped": (Softmax, {"temperature": 0.5, "max_share": 0.2}),

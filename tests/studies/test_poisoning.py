@@ -158,6 +158,28 @@ def test_a_folder_belongs_to_one_plan(plan, whole, table, tmp_path):
         poison(plan, tmp_path, jobs=0)
 
 
+@pytest.mark.parametrize("older", [{"ridge": 0.5}, None])
+def test_defaults_that_were_others_when_it_was_begun_are_another_plan(
+    plan, tmp_path, monkeypatch, older
+):
+    """Of another version, or of one that did not write settings down: no mixture of the two."""
+
+    def stopping(*_):
+        raise RuntimeError("stopped")
+
+    monkeypatch.setattr(execute, "_complete", stopping)
+    with pytest.raises(RuntimeError, match="stopped"):
+        poison(plan, tmp_path)
+    kept = json.loads((tmp_path / "poison.json").read_text())
+    settings = kept.pop("settings of als")
+    assert settings["model"]["dim"] == 4
+    if older is not None:
+        kept["settings of als"] = {**settings, "model": settings["model"] | older}
+    (tmp_path / "poison.json").write_text(json.dumps(kept))
+    with pytest.raises(InputError, match="holds a poisoning with settings of als"):
+        poison(plan, tmp_path)
+
+
 def test_a_preset_file_that_was_changed_is_another_plan(table, tmp_path, monkeypatch):
     preset, out = tmp_path / "mine.json", tmp_path / "out"
     preset.write_text(json.dumps({"config": {"model": "als", "dim": 4}}))

@@ -83,6 +83,9 @@ def poison(
     make_folder(folder)
     with alone(folder, "poisoning"), goes_on(folder):
         asked = {**plan.identity(), "fingerprint": split.fingerprint} | _digest(plan)
+        # Presets and defaults may be others by the time that a grid is gone on with.
+        for model in plan.models:
+            asked[f"settings of {model}"] = plan.train_config(model, plan.seeds[0])[0].as_dict()
         keep_plan(folder / PLAN, _kept_plan(folder), asked, "poisoning")
         for name in (CELLS, PROFILES):
             make_folder(folder / name)
