@@ -14,6 +14,7 @@ from robustcf.support.registry import MODELS
 # Beyond this many items a softmax draws some of them for its sum.
 _ALL_ITEMS, _DRAWN_ITEMS = 60_000, 8_192
 _LARGEST_DIM = 512
+_WIDE = 256
 # EASE has no epochs: more columns cost it little, and with all of them it is exact.
 _LARGEST_EASE = 2_048
 
@@ -71,13 +72,17 @@ def portfolio(size: Size) -> Iterator[Values]:
     start = {"model": "softmax-mf", "normalize": False, "epochs": 0}
     for dim in (small, max(4, small // 4)):
         yield {**start, "dim": dim}
-    wide = size.smaller if size.smaller <= size.widest_ease else 256
+    wide = size.smaller if size.smaller <= size.widest_ease else _WIDE
     for ridge in (300.0, 100.0, 1000.0):
         yield {"model": "ease", "dim": max(4, wide), "ridge": ridge}
     much = unobserved_weight(size.items, 900.0)
-    for unobserved, ridge in ((much / 3, 0.01), (much, 0.01), (much, 0.003)):
+    tried = [(small, much / 3, 0.01), (small, much, 0.01), (small, much, 0.003)]
+    if size.smaller >= 2 * _WIDE:
+        # Sparse data want many columns, and ALS is the cheapest way to see it.
+        tried.append((_WIDE, much / 3, 0.01))
+    for dim, unobserved, ridge in tried:
         yield {
-            "model": "als", "dim": small, "unobserved": float(f"{unobserved:.3g}"), "ridge": ridge,
+            "model": "als", "dim": dim, "unobserved": float(f"{unobserved:.3g}"), "ridge": ridge,
         }  # fmt: skip
     drawn = {} if size.items <= _ALL_ITEMS else {"sampled_items": _DRAWN_ITEMS}
     for temperature in (0.13, 0.2, 0.08, 0.3):
