@@ -307,9 +307,10 @@ def test_only_the_workers_of_a_grid_are_stopped(monkeypatch):
 
     try:
         # Only for the call: the process below is killed by the same function.
-        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patched:
             patched.setattr("robustcf.studies.grids.os.kill", lambda pid, _: signalled.append(pid))
-            in_parallel(time.sleep, {"one": (0,)}, 1, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                in_parallel(time.sleep, {"one": (0,)}, 1, interrupted)
         assert len(signalled) == 1
         assert other.pid not in signalled
     finally:
