@@ -42,6 +42,7 @@ def call(capsys, *arguments: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+@pytest.mark.slow
 def test_every_help_answers_quickly(path):
     def cpu_seconds(*command: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

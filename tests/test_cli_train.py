@@ -70,6 +70,7 @@ def test_train_reports_what_was_promised(table: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", list(MODELS))
 @pytest.mark.parametrize("reg", list(REGULARIZERS))
+@pytest.mark.slow
 def test_every_model_with_every_regularizer(
     table: Path, tmp_path: Path, model: str, reg: str
 ) -> None:

@@ -78,6 +78,7 @@ def check(norm: str, attack, factors: Factors, size: float) -> dict[str, float]:
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str
 )
+@pytest.mark.slow
 def test_no_factor_moves_further_than_it_may(norm, spread, dtype, seeds):
     for seed, size in itertools.product(seeds, SIZES):
         factors = some_factors(seed, dtype, spread)

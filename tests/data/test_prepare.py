@@ -79,6 +79,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.slow
 def test_it_is_what_load_makes_of_the_same_rows(seed, case, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_BLOCK", 40)  # many blocks, some of one user
     case = dict(case)

@@ -43,6 +43,7 @@ KINDS = _kinds()
 @pytest.mark.parametrize(
     "method", ["sketch", "twinest", "twinest_pp", "rsvd_sketch", "xrownorm", "xnysdiag"]
 )
+@pytest.mark.slow
 def test_coverage(method: str, kind: str) -> None:
     A = KINDS[kind]
     top = row_norms(A).max() * (1 - 1e-12)

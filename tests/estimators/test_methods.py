@@ -346,6 +346,7 @@ matrices = hnp.arrays(
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(A=matrices, budget=st.integers(5, 40), seed=st.integers(0, 2**32))
 @pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.slow
 def test_any_matrix(method: str, A: np.ndarray, budget: int, seed: int) -> None:
     answer = two_to_inf(A, budget, method, generator=seed)
     norms = row_norms(A)

@@ -82,6 +82,7 @@ def to_length(rows: Tensor, size: Tensor | float) -> Tensor:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize(("name", "batching"), CASES)
+@pytest.mark.slow
 def test_no_attack_within_the_slack_exceeds_the_bound(name: str, batching: str, seed: int) -> None:
     """Uphill steps, random ones at the edge and inside of it, and many steps uphill."""
     rng = np.random.default_rng(seed)

@@ -71,6 +71,7 @@ def test_an_honest_proposal_is_reported(split):
 @pytest.mark.parametrize("name", ATTACKS)
 @pytest.mark.parametrize("goal", ["promote", "demote", "availability"])
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.slow
 def test_every_attack_spends_its_budget_on_its_goal(split, name, goal, seed):
     threat = PoisonThreat(fakes=7, length=8, targets=Targets(2), goal=goal)
     found = POISONINGS[name]().attack(split.train, threat, seed)

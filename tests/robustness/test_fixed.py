@@ -80,6 +80,7 @@ def test_no_attack_moves_them_by_a_bit(make, budget, relative, seed):
     "attack", ["fgm-bpr", "pgd-softmax", "cutoff", "auto", "random", "robustcf.attacks:RandomNoise"]
 )
 @pytest.mark.parametrize("norm", BUDGETS)
+@pytest.mark.slow
 def test_no_attack_by_name_moves_them(attack, norm, monkeypatch):
     target, fixed = biased(0)
     seen, clean = [], []

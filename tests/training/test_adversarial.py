@@ -405,6 +405,7 @@ def naive_user_loss(
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("size", ["loss", "norm"])
 @pytest.mark.parametrize(("name", "batching"), list(itertools.product(STEPPING, BATCHINGS)))
+@pytest.mark.slow
 def test_the_step_with_a_size_per_user_is_the_formula(
     name: str, batching: str, size: str, seed: int
 ) -> None:

@@ -56,6 +56,7 @@ CHOICES = [
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=", ".join)
+@pytest.mark.slow
 def test_training_stays_on_its_device(choice: tuple[str, ...]) -> None:
     expected = trained(choice, "cpu")
     with second_device() as mode:

@@ -172,6 +172,7 @@ def test_ranks_evaluate_to_the_bit(size: int, seed: int) -> None:
         (Popularity, {"dim": 1}),
     ],
 )
+@pytest.mark.slow
 def test_ranks_start_where_one_process_starts(size: int, kind: Any, settings: Any) -> None:
     # Four tastes and no two singular values alike: the start has one answer.
     rng = np.random.default_rng(size)

@@ -287,6 +287,7 @@ def test_a_zero_jacobian_has_penalty_zero_and_a_finite_gradient(name):
 
 @pytest.mark.parametrize("name", REGS)
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.slow
 def test_descending_on_a_penalty_lowers_its_norm(name, seed):
     """A learning test: what is penalized falls."""
     net, x = small_net(seed), images(seed)

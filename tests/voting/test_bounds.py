@@ -97,6 +97,7 @@ def test_corrupting_the_same_groups_is_worse_than_counting_each_item_alone(seed)
 
 @pytest.mark.parametrize("power", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
+@pytest.mark.slow
 def test_accounts_against_all_fakes(seed, power):
     """Each fake has one vote for all that it holds: 0, a part, or the full one."""
     rng = np.random.default_rng(seed)

@@ -100,6 +100,7 @@ def test_a_group_is_a_keyed_hash_of_the_label_alone():
 
 @pytest.mark.parametrize("config", [DAMPED, VoteConfig(groups=6, votes=3)], ids=["one", "groups"])
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.slow
 def test_blocks_do_not_change_a_bit(config, seed, monkeypatch):
     split = world(seed, n_users=30, n_items=12)
     vote = PartitionVote(split.train, config)
