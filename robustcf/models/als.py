@@ -113,11 +113,12 @@ class ALS(Model[ALSConfig]):
         if weights is not None:
             R.data = weights[R.indices].astype(np.float32)
         back = R.T.tocsr()
-        a = config.unobserved
-        a = unobserved_weight(train.n_items) if a is None else a
+        weight = config.unobserved
+        if weight is None:
+            weight = unobserved_weight(train.n_items)
         for _ in range(config.sweeps):
-            V = _solve(back, V, U, a, config.ridge, self.shard)
-            U = _solve(R, U, V, a, config.ridge)
+            V = _solve(back, V, U, weight, config.ridge, self.shard)
+            U = _solve(R, U, V, weight, config.ridge)
         return U.to(self.device, self.dtype), V.to(self.device, self.dtype)
 
 
