@@ -1,7 +1,66 @@
 """Robust collaborative filtering: measure, prove and improve how rankings hold under attack.
 
-Nothing is imported here on purpose: each subpackage (``robustcf.data``,
-``robustcf.estimators``, ...) loads on its own and brings only what it needs.
+Example:
+    >>> import robustcf
+    >>> model = robustcf.train(robustcf.load("demo"), "als", dim=16)
+    >>> model.recommend(0, k=2).columns.tolist()
+    ['user', 'rank', 'item', 'score']
+
+Names are imported when they are first asked for, so ``import robustcf`` costs next to nothing.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from robustcf.support.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from robustcf.auditing.audit import audit
+    from robustcf.data.loading import load
+    from robustcf.estimators import two_to_inf
+    from robustcf.recommender import Recommender
+    from robustcf.recommender import open_recommender as open
+    from robustcf.regularizers import TwoToInf
+    from robustcf.robustness.hardening import harden
+    from robustcf.robustness.measuring import certify, measure
+    from robustcf.robustness.threat import Threat
+    from robustcf.studies.comparing import compare, sweep
+    from robustcf.training.front import train
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Recommender",
+    "Threat",
+    "TwoToInf",
+    "audit",
+    "certify",
+    "compare",
+    "harden",
+    "load",
+    "measure",
+    "open",
+    "sweep",
+    "train",
+    "two_to_inf",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Recommender": ".recommender",
+        "Threat": ".robustness.threat",
+        "TwoToInf": ".regularizers",
+        "audit": ".auditing.audit",
+        "certify": ".robustness.measuring",
+        "compare": ".studies.comparing",
+        "harden": ".robustness.hardening",
+        "load": ".data.loading",
+        "measure": ".robustness.measuring",
+        "open": ".recommender.saved:open_recommender",
+        "sweep": ".studies.comparing",
+        "train": ".training.front",
+        "two_to_inf": ".estimators",
+    },
+)

@@ -23,9 +23,10 @@ from torch import Tensor
 
 from robustcf.attacks.cutoff import STEPS
 from robustcf.data import load
-from robustcf.robustness import Target, measure
+from robustcf.recommender import Recommender
+from robustcf.robustness import measure
 from robustcf.support.runtime import set_threads
-from robustcf.training import train
+from robustcf.training.fitting import fit_split
 from robustcf.training.presets import preset
 
 # Data set, model (None for the preset's own) and kind of preset.
@@ -57,7 +58,7 @@ def main() -> None:
             continue
         chosen = preset(dataset, model, kind=kind)
         split = load(dataset, data_dir=options.data_dir, download=False)
-        target = Target.of(train(split, chosen.config))
+        target = fit_split(split, chosen.config).recommender()
         rows.append(
             {"model": f"{dataset}: {chosen.name}", **judged(target, options.sizes, options.effort)}
         )
@@ -66,7 +67,7 @@ def main() -> None:
     options.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def judged(target: Target, sizes: list[float], effort: int) -> dict[str, Any]:
+def judged(target: Recommender, sizes: list[float], effort: int) -> dict[str, Any]:
     """What each attack leaves at each size, and how far the headline is from the least."""
 
     def left(attack: str, **options: Any) -> list[float]:
@@ -97,7 +98,7 @@ def line(row: dict[str, Any]) -> str:
     return f"{row['model']}: {shown}"
 
 
-def independent(target: Target, size: float, steps: int = 40, stride: float = 0.25) -> float:
+def independent(target: Recommender, size: float, steps: int = 40, stride: float = 0.25) -> float:
     """A plain projected ascent on dense scores; what its best step leaves of the mean NDCG@10."""
     U, V = (part.double() for part in target.factors)
     reach = [size * float(part.norm(dim=1).median()) for part in (U, V)]

@@ -38,7 +38,8 @@ from robustcf.data import Interactions, Split, k_core, load, split_pairs
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import evaluate, evaluate_rankings
 from robustcf.support.runtime import set_threads
-from robustcf.training import TrainConfig, train
+from robustcf.training import TrainConfig
+from robustcf.training.fitting import fit_split
 from robustcf.training.presets import preset
 from robustcf.training.search import search, validation_parts
 
@@ -228,7 +229,7 @@ def of_preset(split: Split) -> dict[str, Any]:
 
 def trained(split: Split, config: TrainConfig) -> dict[str, Any]:
     began = time.perf_counter()
-    report = train(split, config).evaluate((20,))
+    report = fit_split(split, config).evaluate((20,))
     seconds = time.perf_counter() - began
     return {
         "test": report[METRIC],

@@ -20,7 +20,8 @@ from robustcf.data.interactions import Interactions
 from robustcf.data.split import Split
 from robustcf.support.ranks import joined
 from robustcf.support.runtime import set_threads
-from robustcf.training import TrainConfig, train
+from robustcf.training import TrainConfig
+from robustcf.training.fitting import fit_split
 
 ITEMS, PAIRS, DIM, BLOCK = 20_000, 20, 64, 4096
 
@@ -72,7 +73,7 @@ def main() -> None:
         for users in options.users:
             split = made_up(users)
             forget()
-            train(split, config)
+            fit_split(split, config)
             found = team.joined_array(np.array([peak()]))
             if team.first:
                 expected = base + formula(users, len(split.train), team.size)

@@ -36,9 +36,9 @@ from robustcf.objectives import Batches
 from robustcf.support import ranks
 from robustcf.support.ranks import Pending, alone, joined
 from robustcf.support.runtime import set_threads
+from robustcf.training.fitting import build_model, build_objective, build_regularizer
 from robustcf.training.loop import Optimizer, Stop, fit
 from robustcf.training.presets import adapted, preset
-from robustcf.training.train import build_model, build_objective, build_regularizer
 
 
 def main() -> None:

@@ -34,10 +34,10 @@ from robustcf.metrics import evaluate
 from robustcf.objectives import Batches
 from robustcf.support.runtime import set_threads
 from robustcf.training import TrainConfig
+from robustcf.training.fitting import build_model, build_objective, build_regularizer
 from robustcf.training.loop import Optimizer, Stop, fit
 from robustcf.training.optim import Adam
 from robustcf.training.presets import preset
-from robustcf.training.train import build_model, build_objective, build_regularizer
 
 Curve = list[tuple[float, float, float]]  # seconds, Recall@20, NDCG@20
 

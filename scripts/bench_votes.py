@@ -20,7 +20,6 @@ from robustcf.data import Split, load
 from robustcf.data.splits import split_pairs
 from robustcf.studies.fakes import plot_fakes, published
 from robustcf.support.files import write_json
-from robustcf.training.train import fit_mask, fit_pairs
 from robustcf.voting import CertifiedVotes, PartitionVote, VoteConfig, choose
 
 SMALL, LARGE = (0, 1, 2, 5, 10, 20), (0, 1, 6, 30, 60, 120)
@@ -47,8 +46,8 @@ def measured(
     chosen = choose(split, config)
     choosing = time.process_time() - start
     fit_on = "train and valid" if split.valid_source == "carved" else "train"
-    vote = PartitionVote(fit_pairs(split, fit_on), chosen.config)
-    found = vote.certify(split, fakes, (10, 20), mask=fit_mask(split, fit_on, "test"))
+    vote = PartitionVote(split.fit_pairs(fit_on), chosen.config)
+    found = vote.certify_fakes(split, fakes, (10, 20), mask=split.fit_mask(fit_on, "test"))
     facts = {
         "cap": chosen.config.cap,
         "damping": chosen.config.damping,

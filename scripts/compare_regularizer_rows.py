@@ -15,10 +15,10 @@ import time
 from robustcf.data import Interactions, load
 from robustcf.objectives import Batches
 from robustcf.support.runtime import set_threads
-from robustcf.training import TrainConfig, train
+from robustcf.training import TrainConfig
+from robustcf.training.fitting import build_model, build_objective, build_regularizer, fit_split
 from robustcf.training.loop import Optimizer, Stop, fit, two_to_inf
 from robustcf.training.presets import preset
-from robustcf.training.train import build_model, build_objective, build_regularizer
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
         return
     for rows in options.rows:
         for weight in options.weights:
-            trained = train(split, base.replace(reg_top=rows, reg_weight=weight))
+            trained = fit_split(split, base.replace(reg_top=rows, reg_weight=weight))
             valid = trained.valid
             assert valid is not None
             print(

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from robustcf.cli.main import run
-from robustcf.robustness import AttackSpec, RobustnessCurve, Target, Threat, measure
+from robustcf.recommender import Recommender
+from robustcf.robustness import AttackSpec, RobustnessCurve, Threat, measure
 from robustcf.robustness.table import CERTIFICATE
 from robustcf.runs import RunDir
 from robustcf.studies.plots import Kind, Line, Panel, plot_panels
@@ -55,7 +56,7 @@ def step(title: str, *arguments: str) -> None:
         raise SystemExit(code)
 
 
-def curves_of(target: Target, attack: str) -> Curves:
+def curves_of(target: Recommender, attack: str) -> Curves:
     """The curve under an attack, its random control, and the certified lower bound."""
     threat, sizes = ATTACKS[attack]
     # What an attacker without labels does is not drawn, so the control is asked for by itself.

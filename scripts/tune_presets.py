@@ -29,7 +29,8 @@ from robustcf.errors import TrainingError
 from robustcf.metrics import MetricReport, evaluate
 from robustcf.support.randomness import stream
 from robustcf.support.runtime import set_threads
-from robustcf.training import TrainConfig, presets, train
+from robustcf.training import TrainConfig, presets
+from robustcf.training.fitting import fit_split
 from robustcf.training.presets import preset
 
 FOLDER = Path(presets.__file__).parent
@@ -144,7 +145,7 @@ def moved(
 
 
 def trial(split: Split, config: TrainConfig) -> MetricReport:
-    trained = train(split, config.replace(refit="no"))
+    trained = fit_split(split, config.replace(refit="no"))
     return evaluate(trained.factors, split, part="valid")
 
 

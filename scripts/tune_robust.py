@@ -29,12 +29,13 @@ import numpy as np
 from robustcf.data import Interactions, Split, load
 from robustcf.factors import Factors
 from robustcf.models import MODELS
-from robustcf.robustness import Target, measure
+from robustcf.recommender import Recommender
+from robustcf.robustness import measure
 from robustcf.robustness.table import CERTIFICATE, CUTOFF
 from robustcf.support.runtime import set_threads
-from robustcf.training import TrainConfig, presets, train
+from robustcf.training import TrainConfig, presets
+from robustcf.training.fitting import fit_split, gauged
 from robustcf.training.presets import Preset, preset
-from robustcf.training.train import gauged
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 FOLDER = Path(presets.__file__).parent
@@ -119,7 +120,7 @@ def search(split: Split, names: list[str], options: argparse.Namespace) -> list[
         All candidates that are known then, also those that were not asked for.
     """
     known = {row["candidate"]: row for row in rows_of(options, split)}
-    trained: dict[TrainConfig, Target] = {}
+    trained: dict[TrainConfig, Recommender] = {}
     for name in names:
         model, reg, changes = CANDIDATES[name]
         config = configured(split, model, reg, changes)
@@ -204,13 +205,13 @@ def judge(
     # Candidates that differ in their gauge alone come from one training.
     raw = config.replace(gauge="none", shrink=0.0, rank=None)
     if raw not in trained:
-        trained[raw] = train(split, raw).factors
+        trained[raw] = fit_split(split, raw).factors
     users, items = gauged(trained[raw], config)
     if options.users and options.users < split.n_users:
         rng = np.random.default_rng(0)
         some = np.sort(rng.choice(split.n_users, options.users, replace=False))
         split, users = of_users(split, some), users[some]
-    return attacked(Target(users, items, split, part="valid"), options.epsilons)
+    return attacked(Recommender(users, items, split, part="valid"), options.epsilons)
 
 
 def of_users(split: Split, some: np.ndarray) -> Split:
@@ -228,7 +229,7 @@ def of_users(split: Split, some: np.ndarray) -> Split:
     return Split(split.name, *parts, valid_source=split.valid_source, protocol=split.protocol)
 
 
-def attacked(target: Target, epsilons: list[float]) -> dict[str, Any]:
+def attacked(target: Recommender, epsilons: list[float]) -> dict[str, Any]:
     """NDCG@10 on valid under the attack at the cutoff, and the certificate."""
 
     def measured(attack: str, sizes: Sequence[float], **options: Any) -> list[float]:

@@ -1,61 +1,59 @@
-"""Other libraries' factors: read, matched with interactions, checked, and made into a run.
+"""Other libraries' factors as recommenders.
 
 ``from_implicit``, ``from_cornac``, ``from_lenskit``, ``from_rectools``, ``from_lightfm``,
-``from_recbole`` and ``from_torch`` take a trained model. :func:`read` takes files. All of them
-return an :class:`Imported`; :func:`match` brings its rows and your pairs together, and
-:func:`import_run` makes a run directory of both. No other library is imported here: its objects
-are read through their attributes.
+``from_recbole`` and ``from_torch`` take a trained model, :func:`from_files` takes files, each with
+the interactions that it was fit on, and return a :class:`robustcf.Recommender`. No other library is
+imported here: its objects are read through their attributes.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from robustcf.support.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from robustcf.adapters.aligning import Alignment, alignment
     from robustcf.adapters.base import Imported
     from robustcf.adapters.cornac import from_cornac
     from robustcf.adapters.implicit import from_implicit
+    from robustcf.adapters.joining import joined
     from robustcf.adapters.lenskit import from_lenskit
     from robustcf.adapters.lightfm import from_lightfm
-    from robustcf.adapters.matching import match
     from robustcf.adapters.pytorch import from_torch
-    from robustcf.adapters.reading import read
+    from robustcf.adapters.reading import from_files
     from robustcf.adapters.recbole import from_recbole
     from robustcf.adapters.rectools import from_rectools
-    from robustcf.adapters.smelling import Smell, smell
-    from robustcf.adapters.writing import import_run
 
 __all__ = [
+    "Alignment",
     "Imported",
-    "Smell",
+    "alignment",
     "from_cornac",
+    "from_files",
     "from_implicit",
     "from_lenskit",
     "from_lightfm",
     "from_recbole",
     "from_rectools",
     "from_torch",
-    "import_run",
-    "match",
-    "read",
-    "smell",
+    "joined",
 ]
 
-_HOMES = {
-    "Imported": "base",
-    "Smell": "smelling",
-    "from_torch": "pytorch",
-    "import_run": "writing",
-    "match": "matching",
-    "read": "reading",
-    "smell": "smelling",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # On demand: one adapter does not load the others.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOMES.get(name, name.removeprefix("from_"))
-    return getattr(import_module(f"{__name__}.{home}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Alignment": ".aligning",
+        "Imported": ".base",
+        "alignment": ".aligning",
+        "from_cornac": ".cornac",
+        "from_files": ".reading",
+        "from_implicit": ".implicit",
+        "from_lenskit": ".lenskit",
+        "from_lightfm": ".lightfm",
+        "from_recbole": ".recbole",
+        "from_rectools": ".rectools",
+        "from_torch": ".pytorch",
+        "joined": ".joining",
+    },
+)

@@ -6,17 +6,28 @@ from typing import Any
 
 from robustcf.adapters.base import Imported, labels_of_map, matrix, needs, vector, with_biases
 from robustcf.adapters.base import with_constants as constants
+from robustcf.adapters.joining import joined
 from robustcf.errors import InputError
 from robustcf.factors import Factors
+from robustcf.recommender import Recommender
 
 
-def from_cornac(model: Any) -> Imported:
-    """The factors of a fitted Cornac model, with its own ids as labels.
+def from_cornac(
+    model: Any, interactions: Any = None, test: Any = None, **joining: Any
+) -> Recommender:
+    """Return a fitted Cornac model as a recommender, with its own ids as labels.
 
     Models with ``u_factors`` and ``i_factors`` (BPR, WBPR, MF, NMF) bring their biases, which
     become columns held fixed; those with ``U`` and ``V`` (WMF, PMF) have none. Any other model that
     Cornac serves by the dot product of user and item vectors is taken through
     ``get_user_vectors`` and ``get_item_vectors``.
+
+    Args:
+        model: after ``fit``.
+        interactions: the pairs that it was fit on, see :func:`robustcf.adapters.joined`; None
+            where they are not at hand.
+        test: held-out pairs in the same form.
+        **joining: how ids are matched, the label, see :func:`robustcf.adapters.joined`.
 
     Raises:
         InputError: it is not fitted, or its scores are no dot product.
@@ -28,8 +39,8 @@ def from_cornac(model: Any) -> Imported:
         ...     i_biases = np.arange(4.0)
         ...     uid_map, iid_map = {"ann": 0, "bob": 1}, {"a": 0, "b": 1, "c": 2, "d": 3}
         >>> from_cornac(Fitted())
-        Imported(cornac: 2 users x 4 items, dim 4, float64, 1 column held fixed, user and item
-        labels)
+        Recommender(cornac Fitted, 2 users x 4 items, 4 factors, 1 column held fixed, without
+        interactions)
     """
     name = type(model).__name__
     factors: Factors
@@ -61,7 +72,7 @@ def from_cornac(model: Any) -> Imported:
     else:
         raise InputError(
             f"a cornac {name} has no factors: give a fitted matrix factorization (BPR, MF, WMF, "
-            "PMF, NMF), or take its vectors yourself and use robustcf.Target"
+            "PMF, NMF), or take its vectors yourself and use robustcf.Recommender"
         )
     maps = {}
     for side, rows in (("uid", factors.n_users), ("iid", factors.n_items)):
@@ -70,4 +81,6 @@ def from_cornac(model: Any) -> Imported:
             own = getattr(getattr(model, "train_set", None), f"{side}_map", None)
         kind = "user" if side == "uid" else "item"
         maps[kind] = None if own is None else labels_of_map(kind, own, rows)
-    return Imported(factors, "cornac", f"cornac {name}", maps["user"], maps["item"], fixed, notes)
+    source = f"cornac {name}"
+    found = Imported(factors, "cornac", source, maps["user"], maps["item"], fixed, notes)
+    return joined(found, interactions, test, **joining)

@@ -8,14 +8,24 @@ from typing import Any
 
 from robustcf.adapters.arrays import Keys, Layout, npz_bytes, read_npz
 from robustcf.adapters.base import Imported, matrix, needs, with_constants
+from robustcf.adapters.joining import joined
 from robustcf.factors import Factors
+from robustcf.recommender import Recommender
 from robustcf.support import files
 
 _KEYS = {"user_factors", "item_factors"}
 
 
-def from_implicit(model: Any, *, user_labels: Any = None, item_labels: Any = None) -> Imported:
-    """The factors of a fitted implicit model (ALS, BPR, logistic MF), on CPU or GPU.
+def from_implicit(
+    model: Any,
+    interactions: Any = None,
+    test: Any = None,
+    *,
+    user_labels: Any = None,
+    item_labels: Any = None,
+    **joining: Any,
+) -> Recommender:
+    """Return a fitted implicit model (ALS, BPR, logistic MF), on CPU or GPU, as a recommender.
 
     implicit knows no ids: rows are those of the matrix that it was fitted on, unless labels are
     given. Its BPR has one bias column (the last), its logistic MF two; they are recognized by the
@@ -23,8 +33,12 @@ def from_implicit(model: Any, *, user_labels: Any = None, item_labels: Any = Non
 
     Args:
         model: after ``fit``.
+        interactions: the pairs that it was fit on, see :func:`robustcf.adapters.joined`; None
+            where they are not at hand.
+        test: held-out pairs in the same form.
         user_labels: what each row of ``user_items`` is called, or None.
         item_labels: what each column is called, or None.
+        **joining: how ids are matched, the label, see :func:`robustcf.adapters.joined`.
 
     Raises:
         InputError: the model is not fitted, or is no factorization.
@@ -42,7 +56,9 @@ def from_implicit(model: Any, *, user_labels: Any = None, item_labels: Any = Non
     users = matrix("user_factors", model.user_factors)
     factors = Factors.of(users, matrix("item_factors", model.item_factors))
     fixed, notes = with_constants(factors, None)
-    return Imported(factors, "implicit", f"implicit {name}", user_labels, item_labels, fixed, notes)
+    source = f"implicit {name}"
+    found = Imported(factors, "implicit", source, user_labels, item_labels, fixed, notes)
+    return joined(found, interactions, test, **joining)
 
 
 def is_implicit(names: Any) -> bool:

@@ -5,15 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from robustcf.adapters.base import Imported, check_labels, matrix, needs, vector, with_biases
+from robustcf.adapters.joining import joined
+from robustcf.recommender import Recommender
 
 
-def from_lenskit(scorer: Any) -> Imported:
-    """The embeddings of a trained LensKit scorer, with its vocabularies as labels.
+def from_lenskit(
+    scorer: Any, interactions: Any = None, test: Any = None, **joining: Any
+) -> Recommender:
+    """Return a trained LensKit scorer as a recommender, with its vocabularies as labels.
 
     Takes ``ImplicitMFScorer``, ``BiasedMFScorer`` and ``FunkSVDScorer`` (with their bias model) and
     the FlexMF scorers (with LightGCN layers where they have some). LensKit's ALS folds a user in
     again whenever a query brings a history; what is imported are the embeddings that training
     left, which it serves with ``user_embeddings="prefer"``.
+
+    Args:
+        scorer: after training.
+        interactions: the pairs that it was fit on, see :func:`robustcf.adapters.joined`; None
+            where they are not at hand.
+        test: held-out pairs in the same form.
+        **joining: how ids are matched, the label, see :func:`robustcf.adapters.joined`.
 
     Raises:
         InputError: it is not trained, or keeps no user embeddings.
@@ -27,7 +38,7 @@ def from_lenskit(scorer: Any) -> Imported:
         ...     users = items = Vocabulary()
         ...     user_embeddings = item_embeddings = np.eye(2, dtype=np.float32)
         >>> from_lenskit(Trained())
-        Imported(lenskit: 2 users x 2 items, dim 2, float32, user and item labels)
+        Recommender(lenskit Trained, 2 users x 2 items, 2 factors, without interactions)
     """
     name = type(scorer).__name__
     inner = getattr(scorer, "model", None)
@@ -45,7 +56,7 @@ def from_lenskit(scorer: Any) -> Imported:
     user_bias = None if own[0] is None else vector("user biases", own[0], len(users))
     item_bias = None if own[1] is None else vector("item biases", own[1], len(items))
     factors, fixed = with_biases(users, items, user_bias, item_bias)
-    return Imported(
+    found = Imported(
         factors,
         "lenskit",
         f"lenskit {name}",
@@ -53,6 +64,7 @@ def from_lenskit(scorer: Any) -> Imported:
         check_labels("item", scorer.items.ids(), factors.n_items),
         fixed,
     )
+    return joined(found, interactions, test, **joining)
 
 
 def _layered(model: Any, side: str) -> Any:

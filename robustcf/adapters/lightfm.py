@@ -5,19 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 from robustcf.adapters.base import Imported, labels_of_map, matrix, needs, vector, with_biases
+from robustcf.adapters.joining import joined
 from robustcf.errors import InputError
+from robustcf.recommender import Recommender
 
 
 def from_lightfm(
-    model: Any, dataset: Any = None, *, user_features: Any = None, item_features: Any = None
-) -> Imported:
-    """The representations of a fitted LightFM model; its two biases become fixed columns.
+    model: Any,
+    interactions: Any = None,
+    test: Any = None,
+    *,
+    dataset: Any = None,
+    user_features: Any = None,
+    item_features: Any = None,
+    **joining: Any,
+) -> Recommender:
+    """Return a fitted LightFM model as a recommender; its two biases become fixed columns.
 
     Args:
         model: a fitted ``lightfm.LightFM``.
+        interactions: the pairs that it was fit on, see :func:`robustcf.adapters.joined`; None
+            where they are not at hand.
+        test: held-out pairs in the same form.
         dataset: the ``lightfm.data.Dataset`` that numbered users and items; its ids become labels.
         user_features: the matrix that the model was fitted with, if any.
         item_features: the same for items.
+        **joining: how ids are matched, the label, see :func:`robustcf.adapters.joined`.
 
     Raises:
         InputError: it is not fitted, or has a row for each feature and the features were not given.
@@ -30,8 +43,8 @@ def from_lightfm(
         ...         return np.zeros(3), self.user_embeddings
         ...     get_item_representations = get_user_representations
         >>> from_lightfm(Fitted())
-        Imported(lightfm: 3 users x 3 items, dim 4, float64, 2 columns held fixed, rows without
-        labels)
+        Recommender(lightfm LightFM, 3 users x 3 items, 4 factors, 2 columns held fixed, without
+        interactions)
     """
     needs(model, ("user_embeddings", "item_embeddings"), "a LightFM model")
     user_bias, users = model.get_user_representations(user_features)
@@ -53,4 +66,6 @@ def from_lightfm(
                     f"{kind}s: it was fitted with features, give {kind}_features"
                 )
             labels[kind] = labels_of_map(kind, numbers, rows)
-    return Imported(factors, "lightfm", "lightfm LightFM", labels["user"], labels["item"], fixed)
+    name = "lightfm LightFM"
+    found = Imported(factors, "lightfm", name, labels["user"], labels["item"], fixed)
+    return joined(found, interactions, test, **joining)

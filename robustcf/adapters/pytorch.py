@@ -11,28 +11,36 @@ from torch import Tensor
 from robustcf.adapters.arrays import Keys, Layout
 from robustcf.adapters.base import Imported, with_constants
 from robustcf.adapters.checkpoint import Checkpoint, state_of
+from robustcf.adapters.joining import joined
 from robustcf.errors import InputError
 from robustcf.factors import Factors
+from robustcf.recommender import Recommender
 
 
 def from_torch(
     model: Any,
+    interactions: Any = None,
+    test: Any = None,
+    *,
     user_key: str | None = None,
     item_key: str | None = None,
-    *,
     user_bias_key: str | None = None,
     item_bias_key: str | None = None,
     user_labels: Any = None,
     item_labels: Any = None,
     padding: int = 0,
-) -> Imported:
-    """The embeddings of a torch module, or of a state dict, by the names of their tensors.
+    **joining: Any,
+) -> Recommender:
+    """Return the embeddings of a torch module, or of a state dict, as a recommender.
 
     Only right where the score is the product of the two embeddings (and biases): what else the
     module does, layers say, is not imported; a note names the tensors that were not used.
 
     Args:
         model: a module, or its ``state_dict()``.
+        interactions: the pairs that it was fit on, see :func:`robustcf.adapters.joined`; None
+            where they are not at hand.
+        test: held-out pairs in the same form.
         user_key: the name of the users' matrix; None where exactly one is called after users.
         item_key: the same for items.
         user_bias_key: the name of the users' biases, if any.
@@ -40,6 +48,7 @@ def from_torch(
         user_labels: what each row is called, or None.
         item_labels: the same for items.
         padding: rows at the start of both that are no user and no item.
+        **joining: how ids are matched, the label, see :func:`robustcf.adapters.joined`.
 
     Example:
         >>> import torch
@@ -47,7 +56,7 @@ def from_torch(
         ...     def __init__(self):
         ...         super().__init__()
         ...         self.user, self.item = torch.nn.Embedding(3, 2), torch.nn.Embedding(4, 2)
-        >>> found = from_torch(Mine(), "user.weight", "item.weight")
+        >>> found = from_torch(Mine(), user_key="user.weight", item_key="item.weight")
         >>> found.factors
         Factors(3 users x 4 items, dim 2, float32)
     """
@@ -61,9 +70,9 @@ def from_torch(
     layout = Layout(dict(state), name, keys, skip=padding)
     factors, held, notes = layout.factors()
     fixed, about = (held, ()) if held else with_constants(factors, None)
-    return Imported(
-        factors, "torch", f"torch {name}", user_labels, item_labels, fixed, (*notes, *about)
-    )
+    said = (*notes, *about)
+    found = Imported(factors, "torch", f"torch {name}", user_labels, item_labels, fixed, said)
+    return joined(found, interactions, test, **joining)
 
 
 def read_state(

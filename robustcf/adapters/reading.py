@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ from robustcf.adapters.arrays import Keys, read_named, read_npy, read_two_npy
 from robustcf.adapters.base import Imported, check_labels, readable
 from robustcf.adapters.checkpoint import Checkpoint
 from robustcf.adapters.implicit import is_implicit, read_implicit
+from robustcf.adapters.joining import joined
 from robustcf.adapters.parquet import SPARK, is_parquet, read_parquet
 from robustcf.adapters.pytorch import read_state
 from robustcf.adapters.recbole import is_recbole, read_recbole
 from robustcf.errors import DataError, InputError
+from robustcf.recommender import Recommender
 
 Source = str | os.PathLike[str]
 
@@ -121,6 +123,39 @@ def read(
     if idle:
         raise InputError(f"{', '.join(idle)} means nothing for {found.format}: leave it out")
     return _labelled(found, user_ids, item_ids)
+
+
+def from_files(
+    source: Source | Sequence[Source],
+    interactions: Any = None,
+    test: Any = None,
+    *,
+    check: bool = True,
+    label: str | None = None,
+    matching: Mapping[str, Any] | None = None,
+    **reading: Any,
+) -> Recommender:
+    """Return the factors in files of another library as a recommender; nothing in them is run.
+
+    Args:
+        source: a file or folder, or two of them, users first, see :func:`read`.
+        interactions: the pairs that they were fit on, see :func:`robustcf.adapters.joined`.
+        test: held-out pairs in the same form.
+        check: whether to refuse factors that do not know the pairs.
+        label: what to call it; None for the name of the file.
+        matching: how ids are matched, see :func:`robustcf.recommender.matching.match`.
+        **reading: other options of :func:`read`.
+
+    Example:
+        >>> import numpy as np, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = os.path.join(folder, "mine.npz")
+        ...     np.savez(file, U=np.eye(3, 2), V=np.eye(4, 2))
+        ...     from_files(file)
+        Recommender(mine.npz, 3 users x 4 items, 2 factors, without interactions)
+    """
+    found = read(source, **reading)
+    return joined(found, interactions, test, check=check, label=label, **(matching or {}))
 
 
 def _paths(source: Source | Sequence[Source]) -> list[Path]:

@@ -17,9 +17,11 @@ import torch
 from robustcf.adapters.arrays import Keys
 from robustcf.adapters.base import Imported, check_labels, matrix
 from robustcf.adapters.checkpoint import Checkpoint, Stored
+from robustcf.adapters.joining import joined
 from robustcf.adapters.pytorch import read_state
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
+from robustcf.recommender import Recommender
 from robustcf.support.unpickling import Stub, read_with_stubs
 
 # Models whose score is the product of user_embedding and item_embedding, as they are stored.
@@ -28,15 +30,21 @@ _RESTORED = ("restore_user_e", "restore_item_e")
 _GRAPH_NOTE = "embeddings are those after propagation"
 
 
-def from_recbole(model: Any, dataset: Any) -> Imported:
-    """The embeddings that a RecBole model scores with, and the tokens of its dataset as labels.
+def from_recbole(
+    model: Any, interactions: Any = None, test: Any = None, *, dataset: Any, **joining: Any
+) -> Recommender:
+    """Return a RecBole model as a recommender, with the tokens of its dataset as labels.
 
     BPR and LINE are taken as they are; graph models (LightGCN, NGCF, SGL, NCL, DGCF, SpectralCF)
     after propagation.
 
     Args:
         model: a trained general recommender of RecBole.
+        interactions: the pairs that it was fit on, see :func:`robustcf.adapters.joined`; None
+            where they are not at hand.
+        test: held-out pairs in the same form.
         dataset: the dataset that it was made with.
+        **joining: how ids are matched, the label, see :func:`robustcf.adapters.joined`.
 
     Raises:
         InputError: a model whose score is no product of two embeddings.
@@ -54,8 +62,8 @@ def from_recbole(model: Any, dataset: Any) -> Imported:
         ...         "user_id": np.array(["[PAD]", "ann", "bob"]),
         ...         "item_id": np.array(["[PAD]", "x", "y", "z"]),
         ...     }
-        >>> from_recbole(BPR(), Dataset())
-        Imported(recbole: 2 users x 3 items, dim 2, float32, user and item labels)
+        >>> from_recbole(BPR(), dataset=Dataset())
+        Recommender(recbole BPR, 2 users x 3 items, 2 factors, without interactions)
     """
     name = type(model).__name__
     was_training = bool(getattr(model, "training", False))
@@ -67,7 +75,7 @@ def from_recbole(model: Any, dataset: Any) -> Imported:
         model.train(was_training)
     U, V = (matrix(side, value)[1:] for side, value in (("users", users), ("items", items)))
     tokens = dataset.field2id_token
-    return Imported(
+    found = Imported(
         Factors.of(U, V),
         "recbole",
         f"recbole {name}",
@@ -75,6 +83,7 @@ def from_recbole(model: Any, dataset: Any) -> Imported:
         check_labels("item", tokens[dataset.iid_field][1:], len(V)),
         notes=notes,
     )
+    return joined(found, interactions, test, **joining)
 
 
 def _scored(model: Any, name: str) -> tuple[Any, Any, tuple[str, ...]]:
@@ -84,7 +93,7 @@ def _scored(model: Any, name: str) -> tuple[Any, Any, tuple[str, ...]]:
         if len(takes) != len(graph):
             raise InputError(
                 f"recbole's {name} propagates with arguments that are not known here "
-                f"({', '.join(takes)}): call it yourself and use robustcf.Target"
+                f"({', '.join(takes)}): call it yourself and use robustcf.Recommender"
             )
         found = model.forward(*graph)
         return found[0], found[1], (_GRAPH_NOTE,)
@@ -133,8 +142,8 @@ def read_recbole(
         raise DataError(
             f"{path}: a checkpoint of {name}, whose scores are not known to be the product of the "
             "embeddings stored in it (graph models score propagated ones): load it with RecBole "
-            "and use robustcf.adapters.from_recbole(model, dataset), or name two tensors by "
-            "user_key and item_key (--user-key, --item-key) if they are"
+            "and use robustcf.adapters.from_recbole(model, dataset=dataset), or name two tensors "
+            "by user_key and item_key (--user-key, --item-key) if they are"
         )
     else:
         if not given:

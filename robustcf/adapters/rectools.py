@@ -6,16 +6,28 @@ import inspect
 from typing import Any
 
 from robustcf.adapters.base import Imported, check_labels, matrix, with_constants
+from robustcf.adapters.joining import joined
 from robustcf.errors import InputError
 from robustcf.factors import Factors
+from robustcf.recommender import Recommender
 
 
-def from_rectools(model: Any, dataset: Any) -> Imported:
-    """The vectors of a fitted rectools model, with the dataset's external ids as labels.
+def from_rectools(
+    model: Any, interactions: Any = None, test: Any = None, *, dataset: Any, **joining: Any
+) -> Recommender:
+    """Return a fitted rectools model as a recommender, the dataset's external ids as labels.
 
     Takes whatever has ``get_vectors`` (ImplicitALS, ImplicitBPR, LightFM and DSSM wrappers) or
     ``user_factors`` and ``item_factors`` (PureSVD). Biases are columns of such vectors; they are
     recognized by the constant they are multiplied with, and held fixed.
+
+    Args:
+        model: after ``fit``.
+        interactions: the pairs that it was fit on, see :func:`robustcf.adapters.joined`; None
+            where they are not at hand.
+        test: held-out pairs in the same form.
+        dataset: the rectools dataset that it was fitted on, for its ids.
+        **joining: how ids are matched, the label, see :func:`robustcf.adapters.joined`.
 
     Raises:
         InputError: the model has no vectors, or does not rank by their dot product.
@@ -29,7 +41,7 @@ def from_rectools(model: Any, dataset: Any) -> Imported:
         >>> class Fitted:  # as rectools.models.ImplicitALSWrapperModel is after fit
         ...     def get_vectors(self):
         ...         return np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32)
-        >>> from_rectools(Fitted(), Dataset()).item_labels.tolist()
+        >>> from_rectools(Fitted(), dataset=Dataset()).item_labels.tolist()
         [7, 9]
     """
     name = type(model).__name__
@@ -56,4 +68,6 @@ def from_rectools(model: Any, dataset: Any) -> Imported:
         if getattr(dataset, f"n_hot_{kind}s", len(ids)) == rows:
             ids = ids[:rows]
         labels.append(check_labels(kind, ids, rows))
-    return Imported(factors, "rectools", f"rectools {name}", labels[0], labels[1], fixed, notes)
+    source = f"rectools {name}"
+    found = Imported(factors, "rectools", source, labels[0], labels[1], fixed, notes)
+    return joined(found, interactions, test, **joining)

@@ -137,8 +137,8 @@ class PGD(FGM):
 
     The best point by the objective is returned, out of all steps of all starts, FGM's own point
     among them: PGD is never weaker than FGM in the objective. In a ranking metric it may be, for
-    the objective is not the metric: :func:`robustcf.robustness.measure` reports the worst of both,
-    user by user.
+    the objective is not the metric: :func:`robustcf.measure` reports the worst of both, user by
+    user.
 
     Args:
         objective: what to make worse.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -13,10 +14,8 @@ from robustcf.cli.words import SEED, ListCommand, NameOf
 from robustcf.support.registry import ATTACKS, OBJECTIVES
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from robustcf.robustness import AttackSpec, Result, Target
-    from robustcf.runs import RunDir
+    from robustcf.recommender import Recommender
+    from robustcf.robustness import AttackSpec, Result
 
 
 @click.command(cls=ListCommand)
@@ -92,7 +91,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="The pairs that count; choose by valid, report test.",
 )
-@opens_run()
+@opens_run
 @reports
 def attack(
     opened: OpenedRun,
@@ -122,6 +121,7 @@ def attack(
     RUN/robustness, under a name that tells all settings; so does the random control.
     """
     from robustcf.robustness import AttackSpec, Threat, measure
+    from robustcf.runs.records import results_folder
     from robustcf.support.checks import check_cutoffs, check_epsilons
 
     if kind is None:
@@ -145,20 +145,20 @@ def attack(
     if idle := _without_effect(kind, spec):
         verb = "has" if len(idle) == 1 else "have"
         say(f"robustcf: {' and '.join(idle)} {verb} no effect on {kind}")
-    trained = opened.trained()
-    target = trained.target(opened.split(trained), part)
-    say_capped(cutoffs, target.factors.n_items)
+    model = _judged(opened.recommender(), part)
+    say_capped(cutoffs, model.factors.n_items)
+    folder = results_folder(Path(opened.path))
     if spec is None:
-        return _quantization(trained, target, cutoffs)
+        return _quantization(opened.path, model, cutoffs)
     bar = shows_progress()
-    result = measure(target, spec, threat, epsilons or None, cutoffs, progress=bar)
+    result = measure(model, spec, threat, epsilons or None, cutoffs, progress=bar)
     alone = None
     if personal:
-        alone = measure(target, "personal", threat, result.curve.epsilons, cutoffs)
-    saved, replaced = trained.save(result)
+        alone = measure(model, "personal", threat, result.curve.epsilons, cutoffs)
+    saved, replaced = result.save(folder)
     pictures = _draw(result, saved)
     data = {
-        "run": str(trained.path),
+        "run": opened.path,
         **result.as_dict(),
         "file": str(saved),
         "replaced": replaced,
@@ -169,7 +169,7 @@ def attack(
     if result.members:
         lines.append("\n" + _members_table(result))
     if alone is not None:
-        trained.save(alone)
+        alone.save(folder)
         lines.append(f"\n{alone}")
         data["personal"] = alone.curve.as_lists()
         data["random_personal"] = alone.control.as_lists() if alone.control else None
@@ -251,7 +251,7 @@ def _draw(result: Result, saved: Path) -> list[str]:
     """Draw the curve, its control and what stands next to it; returns the paths of PNG and SVG."""
     from robustcf.studies.plots import plot_curves
 
-    label = result.target.label
+    label = result.model.label
     curves = {label: result.curve}
     if result.per_user is not None:
         curves[f"{label}, per user"] = result.per_user
@@ -272,19 +272,25 @@ def _draw(result: Result, saved: Path) -> list[str]:
     ]
 
 
-def _quantization(trained: RunDir, target: Target, ks: tuple[int, ...]) -> Report:
+def _judged(model: Recommender, part: Literal["test", "valid"]) -> Recommender:
+    """The recommender judged by these pairs; without test pairs, by those it was fit on."""
+    return model if part == "test" else model.judged_by(part)
+
+
+def _quantization(run: str, model: Recommender, ks: tuple[int, ...]) -> Report:
     from robustcf.robustness import quantization_table
+    from robustcf.runs.records import results_folder
     from robustcf.support.files import write_json
 
-    found = quantization_table(target, ks)
+    found = quantization_table(model, ks)
     cutoffs = sorted(set(ks))
-    words = ["quantization", *([target.part] if target.part != "test" else [])]
+    words = ["quantization", *([model.part] if model.part != "test" else [])]
     name = "-".join([*words, "k" + "_".join(map(str, cutoffs))])
-    saved = trained.results_folder() / f"{name}.json"
+    saved = results_folder(Path(run)) / f"{name}.json"
     saved.parent.mkdir(parents=True, exist_ok=True)
     protocol = found[0].metrics.protocol
     data: dict[str, Any] = {
-        "run": str(trained.path),
+        "run": run,
         "attack": "quantization",
         "kinds": {row.kind: row.as_dict() for row in found},
         "protocol": protocol.as_dict(),

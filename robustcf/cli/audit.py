@@ -13,12 +13,14 @@ from robustcf.cli.options import out_option
 from robustcf.cli.reporting import Report, reports, shows_progress, table
 from robustcf.cli.sources import (
     Runs,
+    caveats_of,
     interactions_option,
     is_run,
     open_source,
     other_version,
     run_options,
     source_options,
+    words_of,
 )
 from robustcf.cli.words import SEED, ListCommand
 from robustcf.errors import InputError
@@ -27,7 +29,7 @@ from robustcf.support.ranks import job
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from robustcf.audit import Audit
+    from robustcf.auditing import Audit
 
 
 @click.command(cls=ListCommand)
@@ -81,26 +83,31 @@ def audit(
     a verdict, its number and what to do; --out writes them as a page. Checks that the inputs do not
     allow are skipped, with the reason.
     """
-    from robustcf.audit import CHECKS, thresholds_from, write_page
-    from robustcf.audit import audit as run_audit
+    from robustcf.auditing import CHECKS, thresholds_from, write_page
+    from robustcf.auditing import audit as run_audit
 
     checks = thresholds_from(thresholds) if thresholds else CHECKS
     floors = dict(_floor(word) for word in fail_under)
     _known((*only, *fail_on, *floors))
-    subject = open_source(source, interactions, test, how, opened)
+    if interactions is None and not is_run(source):
+        raise InputError(
+            f"{' '.join(source)} holds embeddings and no pairs: give those they were fit on with "
+            "--interactions PAIRS"
+        )
+    model = open_source(source, interactions, test, how, opened)
     other = None
     if against is not None:
-        other = other_version(against, subject.target, interactions, how, opened)
+        other = other_version(against, model, interactions, how, opened)
     with _steps(len(only or checks)) as step:
         found = run_audit(
-            subject.target,
+            model,
             against=other,
             attack=not no_attack,
             size=size,
             checks=checks,
             only=only or None,
-            caveats=subject.caveats,
-            source=subject.words,
+            caveats=caveats_of(model),
+            source=words_of(source, model),
             seed=seed,
             step=step,
             progress=shows_progress(),
@@ -120,17 +127,16 @@ def audit(
 @reports
 def report(runs: tuple[str, ...], out: str, no_attack: bool, opened: Runs) -> Report:
     """The page of an audit for runs of our own, or for all runs of a sweep."""
-    from robustcf.audit import CHECKS, write_page
-    from robustcf.audit import audit as run_audit
+    from robustcf.auditing import CHECKS, write_page
+    from robustcf.auditing import audit as run_audit
 
     folders = [folder for run in runs for folder in _run_folders(run)]
     audits = []
     with _steps(len(CHECKS) * len(folders)) as step:
         for folder in folders:
-            subject = open_source((folder,), None, None, {}, opened)
-            audits.append(
-                run_audit(subject.target, attack=not no_attack, source=subject.words, step=step)
-            )
+            model = open_source((folder,), None, None, {}, opened)
+            words = words_of((folder,), model)
+            audits.append(run_audit(model, attack=not no_attack, source=words, step=step))
     page = str(write_page(audits, out))
     text = "\n\n".join(f"{one.source}\n{_text(one)}" for one in audits)
     data = {"page": page, "runs": [one.as_dict() for one in audits]}
@@ -141,9 +147,11 @@ def _run_folders(path: str) -> list[str]:
     """A run, or the runs of a sweep, which lie below its folder."""
     if is_run((path,)):
         return [path]
-    found = sorted(str(config.parent) for config in Path(path).glob("**/config.json"))
+    found = sorted(str(record.parent) for record in Path(path).glob("**/recommender.json"))
     if not found:
-        raise InputError(f"{path} is neither a run nor the folder of a sweep: no config.json in it")
+        raise InputError(
+            f"{path} is neither a run nor the folder of a sweep: no recommender.json in it"
+        )
     return found
 
 
@@ -192,7 +200,7 @@ def _floor(word: str) -> tuple[str, float]:
 
 
 def _known(names: tuple[str, ...]) -> None:
-    from robustcf.audit.checks import CHECKS, unknown_check
+    from robustcf.auditing.checks import CHECKS, unknown_check
 
     for name in names:
         if name not in CHECKS:

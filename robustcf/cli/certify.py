@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     "and the certificate.",
 )
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the noise.")
-@opens_run()
+@opens_run
 @reports
 def certify(
     opened: OpenedRun,
@@ -78,6 +79,7 @@ def certify(
         return certify_fakes(opened, fakes, ks or (10, 20))
     from robustcf.robustness import Threat, certified_radii, measure
     from robustcf.robustness.table import CERTIFIED_SIZES
+    from robustcf.runs.records import results_folder
     from robustcf.studies.plots import plot_curves
     from robustcf.support.checks import check_cutoffs, check_epsilons
     from robustcf.support.files import write_arrays
@@ -85,26 +87,25 @@ def certify(
     sizes = check_epsilons(epsilons or CERTIFIED_SIZES)
     cutoffs = check_cutoffs(ks or (10, 20))
     threat = Threat(unit=unit, side=side, knowledge="labels")
-    trained = opened.trained()
-    target = trained.target(opened.split(trained))
-    say_capped(cutoffs, target.factors.n_items)
-    if target.part == "train":  # an imported run without test pairs: those it was fit on count
+    model = opened.recommender()
+    say_capped(cutoffs, model.factors.n_items)
+    if model.part == "train":  # an imported run without test pairs: those it was fit on count
         threat = dataclasses.replace(threat, knowledge="data")
-    result = measure(target, "certificate", threat, sizes, cutoffs, bound=bound)
-    radii = certified_radii(target, threat, (1, *cutoffs), bound=bound)
-    attacked = measure(target, "fgm-softmax", threat, sizes, cutoffs, seed=seed)
+    result = measure(model, "certificate", threat, sizes, cutoffs, bound=bound)
+    radii = certified_radii(model, threat, (1, *cutoffs), bound=bound)
+    attacked = measure(model, "fgm-softmax", threat, sizes, cutoffs, seed=seed)
     others: dict[str, RobustnessCurve] = {"fgm_softmax": attacked.curve}
     if attacked.control is not None:
         others["random"] = attacked.control
     if personal:
-        others["personal"] = measure(target, "personal", threat, sizes, cutoffs).curve
+        others["personal"] = measure(model, "personal", threat, sizes, cutoffs).curve
 
-    saved, replaced = trained.save(result)
+    saved, replaced = result.save(results_folder(Path(opened.path)))
     radii_file = saved.with_name(f"{saved.stem}-radii.npz")
     write_arrays(
         radii_file, {"users": radii.users, **{f"top{k}": r for k, r in radii.radii.items()}}
     )
-    label, curve = target.label, result.curve
+    label, curve = model.label, result.curve
     drawn = {label: attacked.curve}
     if personal:
         drawn[f"{label}, each user alone"] = others["personal"]
@@ -116,7 +117,7 @@ def certify(
         certificates={label: curve},
     )
     data = {
-        "run": str(trained.path),
+        "run": opened.path,
         **result.as_dict(),
         "bound": radii.bound,
         "radii": radii.as_dict(),

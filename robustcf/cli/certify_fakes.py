@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from robustcf.cli.opening import OpenedRun
 from robustcf.cli.reporting import Report, say_capped, table
 
@@ -9,31 +11,25 @@ from robustcf.cli.reporting import Report, say_capped, table
 def certify_fakes(opened: OpenedRun, fakes: tuple[int, ...], ks: tuple[int, ...]) -> Report:
     """Certify a vote against some numbers of fake accounts, save and draw it."""
     from robustcf.certificates.votes import check_fakes
-    from robustcf.errors import InputError
-    from robustcf.runs.vote import VoteRun
+    from robustcf.robustness import certify
+    from robustcf.runs.fakes import save_certificate
     from robustcf.studies.fakes import plot_fakes, published
     from robustcf.support.checks import check_cutoffs
 
     numbers, cutoffs = check_fakes(fakes), check_cutoffs(ks)
-    run = opened.recommender()
-    if not isinstance(run, VoteRun):
-        raise InputError(
-            f"{run.path} is a run with embeddings, of which nothing is certain once accounts are "
-            "added: train a vote, 'robustcf train --model vote', and certify that with --fakes"
-        )
-    split = opened.split(run)
-    say_capped(cutoffs, split.n_items)
-    certified = run.certify(split, numbers, cutoffs)
-    saved, replaced = run.save(certified)
+    model = opened.recommender()
+    say_capped(cutoffs, model.n_items)
+    certified = certify(model, fakes=numbers, ks=cutoffs)
+    saved, replaced = save_certificate(Path(opened.path), certified)
     first, last = cutoffs[0], cutoffs[-1]
     picture = plot_fakes(
         {"vote": certified},
         saved.with_suffix(".png"),
         metric=f"precision@{first}",
-        published=published(split, first),
+        published=published(model.split, first),
     )
     data = {
-        "run": str(run.path),
+        "run": opened.path,
         **certified.as_dict(),
         "file": str(saved),
         "replaced": replaced,
@@ -44,7 +40,7 @@ def certify_fakes(opened: OpenedRun, fakes: tuple[int, ...], ks: tuple[int, ...]
         (f"{number:,}", *(f"{certified[metric][n]:.4f}" for metric in shown))
         for n, number in enumerate(certified.fakes)
     ]
-    voters = run.settings.groups
+    voters = model.scorer.stored().facts["settings"]["groups"]
     what = (
         "fake accounts that are added, whatever they hold"
         if voters is None

@@ -56,7 +56,7 @@ def compare(
     """
     from robustcf.runs.saved import common_curves, group_runs, kind_words, open_run
     from robustcf.studies.comparison import METHOD
-    from robustcf.studies.comparison import compare as compare_groups
+    from robustcf.studies.comparison import compare_curves as compare_groups
 
     opened = [open_run(run, allow_unfinished=allow_unfinished) for run in runs]
     curves = common_curves(opened, attack)

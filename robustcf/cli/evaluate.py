@@ -32,7 +32,7 @@ from robustcf.cli.words import ListCommand
     help="Leave the items of these parts out of the ranking (overrides the protocol).",
 )
 @eval_users_option
-@opens_run()
+@opens_run
 @reports
 def evaluate(
     opened: OpenedRun,
@@ -45,8 +45,9 @@ def evaluate(
     from robustcf.support.checks import check_cutoffs
 
     cutoffs = check_cutoffs(ks or (10, 20))
-    trained = opened.recommender()
-    split = opened.split(trained).with_eval_users(eval_users)
-    report = trained.evaluate(split, cutoffs, part=part, mask=mask or None)
-    say_capped(cutoffs, split.n_items)
+    model = opened.recommender().with_eval_users(eval_users)
+    if part != "test":
+        model = model.judged_by(part)
+    report = model.evaluate(cutoffs, mask=mask or None)
+    say_capped(cutoffs, model.n_items)
     return Report({"run": opened.path, report.protocol.part: report.as_dict()}, str(report))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +11,11 @@ import click
 from robustcf.cli.options import out_option
 from robustcf.cli.reporting import Report, reports, say, table
 from robustcf.cli.sources import (
-    Opened,
     Runs,
+    caveats_of,
     interactions_option,
     is_run,
     open_source,
-    read_source,
     run_options,
     source_options,
 )
@@ -25,9 +23,8 @@ from robustcf.cli.words import ListCommand
 from robustcf.errors import InputError
 
 if TYPE_CHECKING:
-    from robustcf.adapters import Imported
-    from robustcf.metrics.evaluate import Part
-    from robustcf.robustness import Hardened, Target
+    from robustcf.recommender import Recommender
+    from robustcf.robustness import Hardened
 
 _WARNING = (
     "for exact search in full precision: cosine search gets far worse, 4 bits and IVF may get "
@@ -63,90 +60,47 @@ def harden(
     target = Path(out)
     if target.exists():
         raise InputError(f"{target} exists already: choose another name")
-    if interactions is None and not is_run(source):
-        if valid is not None:
-            raise click.UsageError("--valid needs --interactions")
-        return _gauge_alone(read_source(source, how), target)
-    subject = _judged(source, interactions, valid, how, opened)
+    if valid is not None and interactions is None and not is_run(source):
+        raise click.UsageError("--valid needs --interactions")
+    model = open_source(source, interactions, valid, how, opened, to_choose=True)
+    if not model.has_interactions:
+        from robustcf.robustness import harden as balanced
+
+        balanced(model).export(target)
+        text = f"the balanced gauge: same rankings, nothing measured\n{_WARNING}\nwritten: {target}"
+        return Report({"out": str(target), "chosen": None, "warning": _WARNING}, text)
     from robustcf.robustness import harden_by_trial
 
-    best, tried, chosen = harden_by_trial(subject.target, step=_say)
-    _write(subject.imported, best, target)
-    serving = _serving(subject.target, best)
-    kept = _kept(subject.target, best)
+    best, tried, chosen = harden_by_trial(model, step=_say)
+    best.export(target)
+    serving = _serving(model, best)
+    kept = _kept(model, best)
     data = {
         "out": str(target),
         "chosen": chosen.as_dict(),
         "tried": [trial.as_dict() for trial in tried],
         "serving": serving,
         "overlap@10": kept,
-        "judged_by": subject.target.part,
+        "judged_by": model.part,
         "warning": _WARNING,
     }
-    return Report(data, _text(subject, tried, chosen, serving, kept, target))
+    return Report(data, _text(model, tried, chosen, serving, kept, target))
 
 
-def _gauge_alone(imported: Imported, target: Path) -> Report:
-    from scipy.sparse import csr_matrix
-
-    from robustcf.robustness import Target
-    from robustcf.robustness import harden as balanced
-
-    factors = imported.factors
-    # The gauge asks for no pairs, but a target is made with some.
-    one = csr_matrix(([1.0], ([0], [0])), shape=(factors.n_users, factors.n_items))
-    users, items = factors
-    safer = balanced(Target(users, items, one, fixed=imported.fixed))
-    _write(imported, safer, target)
-    text = f"the balanced gauge: same rankings, nothing measured\n{_WARNING}\nwritten: {target}"
-    return Report({"out": str(target), "chosen": None, "warning": _WARNING}, text)
-
-
-def _judged(
-    source: tuple[str, ...],
-    interactions: str | None,
-    valid: str | None,
-    how: dict[str, Any],
-    opened: Runs,
-) -> Opened:
-    """The source, judged by pairs to choose by: of a run, those it was not fit on, but test."""
-    if not is_run(source):
-        return open_source(source, interactions, valid, how, opened, to_choose=True)
-    if interactions is not None or valid is not None:
-        raise InputError(f"{source[0]} is a run: leave --interactions and --valid out")
-    run = opened(source[0]).trained()
-    split = opened(source[0]).split(run)
-    part: Part = "valid" if run.fit_on == "train" and len(split.valid) else "train"
-    return Opened(run.target(split, part), None, (), f"run {run.path}, {split.name}")
-
-
-def _write(imported: Imported | None, best: Target, target: Path) -> None:
-    if imported is not None:
-        imported.write_back(best.factors, target)
-        return
-    from robustcf.support.files import write_tensors
-
-    if target.suffix != ".safetensors":
-        raise InputError(f"hardened factors of a run are a .safetensors file, got {target.name}")
-    users, items = (part.cpu().contiguous() for part in best.factors)
-    facts = {"format": "robustcf factors 1", "fixed": json.dumps(list(best.fixed))}
-    write_tensors(target, {"users": users, "items": items}, facts)
-
-
-def _serving(before: Target, after: Target) -> dict[str, dict[str, float]]:
+def _serving(before: Recommender, after: Recommender) -> dict[str, dict[str, float]]:
     """How the top lists of each hold in fewer bits and by cosine."""
-    from robustcf.audit import audit
+    from robustcf.auditing import audit
 
     names = ("int8", "int4", "cosine")
     return {
-        word: audit(target, only=names, attack=False).numbers
-        for word, target in (("before", before), ("after", after))
+        word: audit(model, only=names, attack=False).numbers
+        for word, model in (("before", before), ("after", after))
     }
 
 
-def _kept(before: Target, after: Target) -> float:
+def _kept(before: Recommender, after: Recommender) -> float:
     """How much of a top 10 is still in it."""
-    from robustcf.audit import audit
+    from robustcf.auditing import audit
 
     return audit(before, only=("churn",), against=after.factors, attack=False).numbers["churn"]
 
@@ -157,7 +111,7 @@ def _say(name: str) -> None:
 
 
 def _text(
-    subject: Opened,
+    model: Recommender,
     tried: list[Hardened],
     chosen: Hardened,
     serving: dict[str, dict[str, float]],
@@ -180,11 +134,11 @@ def _text(
         (f"  {word}", *(f"{numbers[name]:.3f}" for name in ("int8", "int4", "cosine")))
         for word, numbers in serving.items()
     ]
-    part = subject.target.part
+    part = model.part
     by = "the pairs it was fit on" if part == "train" else "held-out pairs to choose by"
     return "\n".join(
         [
-            *(f"! {caveat}" for caveat in subject.caveats),
+            *(f"! {caveat}" for caveat in caveats_of(model)),
             f"NDCG@10, judged by {by}; joint attack, sizes in median row norms",
             table(header, rows),
             f"a top 10 keeps {kept:.1%} of its items; what follows is each version for itself",

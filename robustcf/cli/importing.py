@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
 
 from robustcf.cli.options import out_option
-from robustcf.cli.reporting import Report, reports
+from robustcf.cli.reporting import Report, reports, shows_progress
 from robustcf.cli.sources import (
-    MATCHING,
     Runs,
     interactions_option,
+    open_source,
     pairs_from,
-    read_source,
     run_options,
     source_options,
 )
@@ -51,30 +49,35 @@ def import_(
     columns that attacks and certificates hold fixed. Ids are matched by labels where the source has
     them, else they are row numbers. Factors that know nothing of the given pairs are refused.
     """
-    from robustcf.adapters import import_run
+    from robustcf.adapters.ordering import ordered
+    from robustcf.data import Split
 
-    imported = read_source(source, how)
-    run = import_run(
-        imported,
-        pairs_from(interactions, opened),
-        out,
-        test=test,
-        force=how["force"],
-        name=name,
-        label=label,
-        progress=sys.stderr.isatty(),
-        **{option: how[option] for option in MATCHING},
-    )
-    result = run.metrics()
-    part = "train" if result["test"] is None else "test"
-    values = result[part]
+    how |= {"name": name}
+    model = open_source(source, interactions, test, how, opened)
+    pairs = pairs_from(interactions, opened)
+    facts = dict(model.training or {})
+    model = ordered(model, pairs if isinstance(pairs, Split) else None)
+    if label is not None:
+        model = model.renamed(label)
+    report = model.evaluate(progress=shows_progress())
+    model.save(out)
     shown = ("ndcg@10", "recall@20", "mrr@10", "coverage@10")
-    held = ", ".join(map(str, run.fixed)) or "none"
+    held = ", ".join(map(str, model.fixed)) or "none"
     lines = [
-        repr(imported),
-        *(f"- {note}" for note in result["imported"]["notes"]),
+        repr(model),
+        *(f"- {note}" for note in facts["notes"]),
         f"columns held fixed: {held}",
-        f"{part:6}" + "  ".join(f"{name} {values[name]:.4f}" for name in shown),
-        f"run: {run.path}",
+        f"{model.part:6}" + "  ".join(f"{name} {report[name]:.4f}" for name in shown),
+        f"run: {out}",
     ]
-    return Report({**result, "fixed": list(run.fixed)}, "\n".join(lines))
+    data = {
+        "run": out,
+        "dataset": model.split.name,
+        "label": model.label,
+        "test": report.as_dict() if model.part == "test" else None,
+        **({"train": report.as_dict()} if model.part == "train" else {}),
+        "learnt_from": model.fit_on,
+        "imported": facts,
+        "fixed": list(model.fixed),
+    }
+    return Report(data, "\n".join(lines))

@@ -1,4 +1,4 @@
-"""A run that a command is given: opened, with its data, the same on all ranks."""
+"""A recommender that a command is given: a saved one or a run, the same on all ranks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from robustcf.support.ranks import job
 if TYPE_CHECKING:
     from robustcf.data import Split
     from robustcf.factors import Factors
-    from robustcf.runs import RunDir
-    from robustcf.runs.vote import VoteRun
+    from robustcf.recommender import Recommender
 
 Read = TypeVar("Read")
 
@@ -35,45 +34,39 @@ def in_turn(read: Callable[[], Read]) -> Read:
 
 @dataclass(frozen=True)
 class OpenedRun:
-    """A run that a command was given, and what the user said about where its data are.
+    """A folder that a command was given, and where the user says that its data are.
 
     Args:
-        path: the run directory.
+        path: the folder of a run, or of a saved recommender.
         allow_unfinished: whether its training may have been interrupted.
-        places: the arguments of :meth:`robustcf.runs.base.RunBase.split`.
+        places: the arguments of :meth:`robustcf.runs.base.RunBase.split`, for a run that does not
+            have its interactions with it.
     """
 
     path: str
     allow_unfinished: bool
     places: Mapping[str, Any]
 
-    def trained(self, *, allow_code: bool = False) -> RunDir:
-        """The run of a recommender; an error unless it is finished, before any data are read."""
+    def recommender(self, *, allow_code: bool = False) -> Recommender:
+        """Open it; ranks make sure that they have the same."""
+        from robustcf.recommender import open_recommender
+
+        how = {"allow_unfinished": self.allow_unfinished, "allow_code": allow_code}
+        model = open_recommender(self.path, **how)
+        if not model.has_interactions:
+            model = open_recommender(self.path, interactions=self._data(), **how)
+        if model.kind == "factors":
+            check_same(model.split, model.factors)
+        else:
+            check_one_process()
+        return model
+
+    def _data(self) -> Split:
+        """Load the data of a run that was too large to keep them, as it was trained."""
         from robustcf.runs import RunDir
 
-        run = RunDir(self.path, allow_unfinished=self.allow_unfinished, allow_code=allow_code)
-        run.factors()
-        return run
-
-    def recommender(self, *, allow_code: bool = False) -> RunDir | VoteRun:
-        """The run of a recommender of either kind; an error unless it is finished."""
-        from robustcf.runs.opening import holds_vote
-        from robustcf.runs.vote import VoteRun
-
-        if not holds_vote(self.path):
-            return self.trained(allow_code=allow_code)
-        check_one_process()
-        run = VoteRun(self.path, allow_unfinished=self.allow_unfinished)
-        run.check_finished()
-        return run
-
-    def split(self, run: RunDir | VoteRun) -> Split:
-        """Its data; ranks make sure that they have the same, and the same run."""
-        from robustcf.runs import RunDir
-
-        split = in_turn(lambda: run.split(**self.places))
-        check_same(split, run.factors() if isinstance(run, RunDir) else None)
-        return split
+        run = RunDir(self.path, allow_unfinished=self.allow_unfinished)
+        return in_turn(lambda: run.split(**self.places))
 
 
 def check_one_process() -> None:
@@ -109,39 +102,29 @@ unfinished_option = click.option(
 code_option = click.option(
     "--allow-code",
     is_flag=True,
-    help="Import the modules that the run names, if it was trained with code of somebody's own.",
+    help="Import the modules that the run names, if it was trained with code from outside.",
 )
 PLACE_OPTIONS: tuple[Callable[[Command], Command], ...] = (
-    click.option("--data-dir", metavar="DIR", help="Look here first for the data of the run."),
-    click.option("--download", is_flag=True, help="Fetch data of the run that are missing."),
     click.option(
-        "--dataset", metavar="PATH", help="Own data: where they are now, if they have moved."
+        "--data-dir", metavar="DIR", help="Where named data are, for a run without interactions."
     ),
-)
-_FILE_OPTIONS: tuple[Callable[[Command], Command], ...] = (
-    click.option("--valid-file", metavar="FILE", help="Own data: likewise the file for valid."),
-    click.option("--test-file", metavar="FILE", help="Own data: likewise the file for test."),
-)
+    click.option("--download", is_flag=True, help="Fetch data that are missing."),
+    click.option(
+        "--dataset", metavar="PATH", help="Where a prepared set is now, for a run without "
+        "interactions.",
+    ),
+)  # fmt: skip
 
 
-def opens_run(*, own_parts: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the argument RUN and all that concerns opening it, as one ``opened``.
+def opens_run(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the argument RUN and all that concerns opening it, as one ``opened``."""
+    names = ["data_dir", "download", "dataset"]
 
-    Args:
-        own_parts: whether valid and test can be files of their own.
-    """
-    options = (*PLACE_OPTIONS, *(_FILE_OPTIONS if own_parts else ()))
-    names = ["data_dir", "download", "dataset", *(["valid_file", "test_file"] * own_parts)]
+    @functools.wraps(function)
+    def command(*args: Any, run: str, allow_unfinished: bool, **kwargs: Any) -> Any:
+        places = {name: kwargs.pop(name) for name in names}
+        return function(*args, opened=OpenedRun(run, allow_unfinished, places), **kwargs)
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def command(*args: Any, run: str, allow_unfinished: bool, **kwargs: Any) -> Any:
-            places = {name: kwargs.pop(name) for name in names}
-            opened = OpenedRun(run, allow_unfinished, places)
-            return function(*args, opened=opened, **kwargs)
-
-        for option in reversed((click.argument("run"), unfinished_option, *options)):
-            command = option(command)
-        return command
-
-    return decorate
+    for option in reversed((click.argument("run"), unfinished_option, *PLACE_OPTIONS)):
+        command = option(command)
+    return command

@@ -42,18 +42,35 @@ _DATA_OPTIONS: tuple[Callable[[Command], Command], ...] = (
     ),
     click.option(
         "--split",
-        type=click.Choice(["random", "leave-one-out"]),
-        help="Own data: how to hold out (default random).",
+        type=click.Choice(["random", "leave-one-out", "time"]),
+        help="Own data: random pairs of each user (default), the latest one, or one cut in time.",
     ),
-    click.option("--test-ratio", type=_SHARE, help="Own data: share for test (default 0.1)."),
-    click.option("--valid-ratio", type=_SHARE, help="Own data: share for valid (default 0.1)."),
+    click.option(
+        "--test-ratio",
+        type=_SHARE,
+        help="Own data: share for test (default 0.1); the latest with --split time.",
+    ),
+    click.option(
+        "--valid-ratio", type=_SHARE, help="Own data: share of the rest for valid (default 0.1)."
+    ),
+    click.option(
+        "--test-from",
+        metavar="WHEN",
+        help="With --split time: test begins at this ISO date or number.",
+    ),
+    click.option(
+        "--valid-from",
+        metavar="WHEN",
+        help="With --split time: valid begins at this ISO date or number.",
+    ),
     click.option("--valid-file", metavar="FILE", help="Own data: a file for valid."),
     click.option("--test-file", metavar="FILE", help="Own data: a file for test."),
     eval_users_option,
 )
 _DATA_NAMES = (
     *("data_dir", "download", "user_col", "item_col", "rating_col", "time_col", "min_rating"),
-    *("k_core", "split", "test_ratio", "valid_ratio", "valid_file", "test_file", "eval_users"),
+    *("k_core", "split", "test_ratio", "valid_ratio", "test_from", "valid_from"),
+    *("valid_file", "test_file", "eval_users"),
 )
 
 

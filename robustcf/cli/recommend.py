@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +32,7 @@ _INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
     show_default=True,
     help="Items per user.",
 )
-@opens_run()
+@opens_run
 @code_option
 @reports
 def recommend(
@@ -53,23 +52,25 @@ def recommend(
     from robustcf.support.checks import check_cutoff
 
     check_cutoff("k", k)
-    trained = opened.recommender(allow_code=allow_code)
-    split = opened.split(trained)
-    say_capped((k,), split.n_items)
-    if users:
-        ids = [_id("user", label, split.user_labels, split.n_users) for label in users]
-        found = trained.recommend(split, ids, k)
-    else:
-        ids = [_id("item", label, split.item_labels, split.n_items) for label in items]
-        found = [trained.fold_in(split, ids, k)]
+    model = opened.recommender(allow_code=allow_code)
+    say_capped((k,), model.n_items)
+    found = model.recommend(
+        users=[_typed(label, model.user_labels) for label in users] or None,
+        items=[_typed(label, model.item_labels) for label in items] or None,
+        k=k,
+        as_ids=True,
+    )
     names = list(users) if users else ["new user"]
     lists: list[dict[str, Any]] = [
         {
             "user": name if users else None,
-            "items": [_label(split.item_labels, item) for item in chosen],
-            "scores": scores,
+            "items": [
+                item if model.item_labels is None else model.item_labels[item].item()
+                for item in chosen[chosen >= 0].tolist()
+            ],
+            "scores": scores[chosen >= 0].tolist(),
         }
-        for name, (chosen, scores) in zip(names, found, strict=True)
+        for name, chosen, scores in zip(names, *found, strict=True)
     ]
     text = "\n".join(
         f"{name}: " + ", ".join(str(item) for item in entry["items"])
@@ -78,25 +79,7 @@ def recommend(
     return Report({"run": opened.path, "k": k, "recommendations": lists}, text)
 
 
-def _id(kind: str, label: str, labels: Labels | None, count: int) -> int:
-    """The id behind a label; without labels the ids themselves are the labels."""
-    from robustcf.errors import InputError
-
-    if labels is None:
-        if label.isdecimal() and int(label) < count:
-            return int(label)
-        raise InputError(f"no {kind} {label!r} in this run: its {kind}s are 0 to {count - 1}")
-    wanted: int | str | None = label
-    if labels.dtype.kind != "U":
-        wanted = int(label) if _INTEGER.fullmatch(label) else None
-    found = [] if wanted is None else (labels == wanted).nonzero()[0]
-    if len(found):
-        return int(found[0])
-    names: list[str] = labels.astype(str).tolist()
-    close = difflib.get_close_matches(label, names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    raise InputError(f"no {kind} {label!r} in this run{hint}")
-
-
-def _label(labels: Labels | None, index: int) -> Any:
-    return index if labels is None else labels[index].item()
+def _typed(label: str, labels: Labels | None) -> int | str:
+    """A label as it was typed, as the integer it stands for where labels are integers."""
+    numbers = labels is None or labels.dtype.kind != "U"
+    return int(label) if numbers and _INTEGER.fullmatch(label) else label

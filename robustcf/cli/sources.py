@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +13,8 @@ from robustcf.cli.opening import PLACE_OPTIONS, OpenedRun, check_same, unfinishe
 from robustcf.errors import DownloadError, InputError
 
 if TYPE_CHECKING:
-    from robustcf.adapters import Imported
     from robustcf.factors import Factors
-    from robustcf.metrics.evaluate import Part
-    from robustcf.robustness import Target
+    from robustcf.recommender import Recommender
 
 Runs = Callable[[str], OpenedRun]
 
@@ -72,7 +69,9 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="A data set or run as PAIRS: whether its validation pairs were fit on too (default: "
         "unless they were published apart).",
     ),
-    click.option("--force", is_flag=True, help="Take factors that know nothing of the pairs too."),
+    click.option(
+        "--force", is_flag=True, help="Skip the alignment check of factors and interactions."
+    ),
 )
 
 
@@ -93,7 +92,7 @@ def pairs_from(interactions: str, opened: Runs) -> Any:
 
     run = opened(interactions)
     if is_run((interactions,)):
-        return run.split(run.trained())
+        return run.recommender().split
     if catalog.find(interactions) is None:
         return interactions
     places = {name: run.places[name] for name in ("data_dir", "download")}
@@ -135,30 +134,6 @@ def source_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@dataclass(frozen=True, eq=False)
-class Opened:
-    """What a source turned out to be.
-
-    Args:
-        target: its embeddings with their pairs.
-        imported: what was read, where it is no run; its rows are those of the target.
-        caveats: what is to be said about it.
-        words: what it is, in words.
-    """
-
-    target: Target
-    imported: Imported | None
-    caveats: tuple[str, ...]
-    words: str
-
-
-def read_source(source: tuple[str, ...], how: dict[str, Any]) -> Imported:
-    """Factors from a file, without pairs."""
-    from robustcf.adapters import read
-
-    return read(source, fixed=how["fixed"], **{name: how[name] for name in READING})
-
-
 def open_source(
     source: tuple[str, ...],
     interactions: str | None,
@@ -167,89 +142,85 @@ def open_source(
     opened: Runs,
     *,
     to_choose: bool = False,
-) -> Opened:
-    """A run, or factors from elsewhere matched with their interactions.
+) -> Recommender:
+    """A saved recommender, or factors from elsewhere matched with their interactions.
 
     Args:
         source: the words of the command line.
-        interactions: the pairs they were fit on.
+        interactions: the pairs they were fit on; None for factors alone.
         held_out: pairs to judge by.
         how: options of reading and matching.
         opened: opens a run.
-        to_choose: judge by pairs to choose by, not by the test pairs of a data set.
+        to_choose: judge by pairs to choose by, not by test pairs.
     """
-    from robustcf.adapters import match, smell
-    from robustcf.adapters.matching import fit_on_of
-    from robustcf.robustness import Target
+    from robustcf.adapters import from_files
 
     if is_run(source):
-        return _open_run(opened(source[0]), interactions)
-    if interactions is None:
-        raise InputError(
-            f"{' '.join(source)} holds embeddings and no pairs: give those they were fit on with "
-            "--interactions PAIRS"
+        if interactions is not None or held_out is not None:
+            raise InputError(
+                f"{source[0]} is a saved recommender and has its pairs: leave --interactions, "
+                "--test and --valid out"
+            )
+        model = opened(source[0]).recommender()
+    else:
+        pairs = None if interactions is None else pairs_from(interactions, opened)
+        model = from_files(
+            source,
+            pairs,
+            held_out,
+            check=not how["force"],
+            label=Path(source[0]).name,
+            matching=_matching(how) if interactions is not None else {},
+            fixed=how["fixed"],
+            **{name: how[name] for name in READING},
         )
-    imported = read_source(source, how)
-    pairs = pairs_from(interactions, opened)
-    split, notes = match(imported, pairs, held_out, **{name: how[name] for name in MATCHING})
-    found = smell(imported, split.train)
-    if not how["force"]:
-        found.require()
-    caveats = () if found.good else (f"Taken by force although {found.reason}.",)
-    users, items = imported.factors
-    check_same(split, imported.factors)
-    fit_on = fit_on_of(split, how["with_valid"])
-    part: Part | None = None
-    if to_choose and held_out is None:  # never by the pairs that will be reported on
-        part = "valid" if fit_on == "train" and len(split.valid) else "train"
-    target = Target(
-        users,
-        items,
-        split,
-        part=part,
-        fixed=imported.fixed,
-        fit_on=fit_on,
-        label=Path(source[0]).name,
-    )
+        if model.has_interactions:
+            check_same(model.split, model.factors)
+    if to_choose and held_out is None and model.has_interactions:
+        # Never by the pairs that will be reported on.
+        has_valid = model.fit_on == "train" and len(model.split.valid) > 0
+        model = model.judged_by("valid" if has_valid else "train")
+    return model
+
+
+def _matching(how: dict[str, Any]) -> dict[str, Any]:
+    return {name: how[name] for name in (*MATCHING, "name") if name in how}
+
+
+def words_of(source: tuple[str, ...], model: Recommender) -> str:
+    """What a source turned out to be, in words."""
+    if is_run(source):
+        return f"run {source[0]}, {model.split.name}"
+    facts: Mapping[str, Any] = model.training or {}
     names = " and ".join(Path(word).name for word in source)
-    said = "; ".join((f"{names}, read as {imported.format}", *imported.notes, *notes))
-    return Opened(target, imported, caveats, said)
+    return "; ".join((f"{names}, read as {facts.get('format')}", *facts.get("notes", ())))
+
+
+def caveats_of(model: Recommender) -> tuple[str, ...]:
+    """What could void the findings about a source."""
+    facts: Mapping[str, Any] = model.training or {}
+    reason = facts.get("alignment")
+    return (f"The alignment check was skipped although {reason}.",) if reason else ()
 
 
 def other_version(
-    source: str, target: Target, interactions: str | None, how: dict[str, Any], opened: Runs
+    source: str, model: Recommender, interactions: str | None, how: dict[str, Any], opened: Runs
 ) -> Factors:
     """The factors of another version, rows in the order of the one that is open."""
-    from robustcf.adapters import match
-    from robustcf.adapters.writing import in_rows_of
+    from robustcf.adapters.ordering import in_rows_of
 
-    labelled = target.split.user_labels is not None or target.split.item_labels is not None
-    if is_run((source,)):
-        run = opened(source)
-        trained = run.trained()
-        factors = trained.factors()
-        return in_rows_of(target.split, factors, run.split(trained)) if labelled else factors
-    imported = read_source((source,), how)
-    if interactions is None:
-        return imported.factors
-    pairs = pairs_from(interactions, opened)
-    split, _ = match(imported, pairs, **{name: how[name] for name in MATCHING})
-    return in_rows_of(target.split, imported.factors, split)
+    other = open_source((source,), None if is_run((source,)) else interactions, None, how, opened)
+    labelled = model.user_labels is not None or model.item_labels is not None
+    if not labelled or not other.has_interactions:
+        return other.factors
+    return in_rows_of(model.split, other.factors, other.split)
 
 
 def is_run(source: tuple[str, ...]) -> bool:
-    """Whether this is the folder of a run."""
-    return len(source) == 1 and (Path(source[0]) / "config.json").is_file()
-
-
-def _open_run(opened: OpenedRun, interactions: str | None) -> Opened:
-    if interactions is not None:
-        raise InputError(
-            f"{opened.path} is a run and knows its pairs: leave --interactions and --test out"
-        )
-    run = opened.trained()
-    split = opened.split(run)
-    return Opened(run.target(split), None, (), f"run {run.path}, {split.name}")
+    """Whether this is the folder of a run, or of a saved recommender."""
+    folder = Path(source[0])
+    names = ("recommender.json", "config.json")
+    return len(source) == 1 and any((folder / name).is_file() for name in names)
 
 
 def _columns(given: tuple[str, ...]) -> tuple[int, ...] | None:

@@ -17,7 +17,6 @@ from robustcf.cli.options import (
     parse_settings,
 )
 from robustcf.cli.reporting import Report, reports, say, say_replaced, shows_progress
-from robustcf.cli.train_vote import metric_lines, report_vote, train_vote
 from robustcf.cli.words import SEED, NameOf
 from robustcf.errors import InputError
 from robustcf.support.naming import counted
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from robustcf.data import Split
     from robustcf.runs import RunDir
     from robustcf.runs.config import RunConfig
+    from robustcf.training import TrainConfig
 
 BASELINE = "\n      (a baseline without training: nothing that was trained did better on valid)"
 
@@ -161,28 +161,35 @@ def train(
     from robustcf.data.catalog import find
     from robustcf.runs import RunDir
     from robustcf.runs.config import RunConfig
+    from robustcf.support.checks import check_known
     from robustcf.support.runtime import device_of, set_threads
     from robustcf.training.presets import adapted, choose
     from robustcf.training.search import search_settings
+    from robustcf.voting import VoteConfig
 
     manifest = find(dataset)
     name = manifest.name if manifest is not None else Path(dataset).name
     changes = {key: value for key, value in given.items() if value is not None}
     changes |= parse_settings(settings)
+    config: TrainConfig | VoteConfig
+    preset, searches = None, False
     if model == "vote":
         named = {"--reg": reg, "--preset": kind, "--minutes": minutes}
         refused = [option for option, value in named.items() if value is not None]
         if refused:
             raise click.UsageError(f"a vote has no {' and '.join(refused)}: leave it out")
-        dataset, options = load_arguments(dataset, data, split_seed)
-        return train_vote(dataset, name, options, {"seed": seed, **changes}, threads, device, out)
-    chosen = choose(name, model, reg, kind, changed=changes)
-    if kind == "robust" and "valid" not in chosen.found:
-        say(f"the robust preset is not tuned for {name}: {chosen.name} is used")
-    if minutes is not None and not chosen.searches:
-        raise click.UsageError("--minutes is for --preset auto, which searches")
-    _check_ranks(out, searches=chosen.searches)
-    config = adapted(chosen.config, changes).replace(seed=seed)
+        check_one_process()
+        check_known(VoteConfig, changes)
+        config = VoteConfig(seed=seed, **changes)
+    else:
+        chosen = choose(name, model, reg, kind, changed=changes)
+        if kind == "robust" and "valid" not in chosen.found:
+            say(f"the robust preset is not tuned for {name}: {chosen.name} is used")
+        if minutes is not None and not chosen.searches:
+            raise click.UsageError("--minutes is for --preset auto, which searches")
+        _check_ranks(out, searches=chosen.searches)
+        preset, searches = chosen.name, chosen.searches
+        config = adapted(chosen.config, changes).replace(seed=seed)
     device_of(device)
     dataset, options = load_arguments(dataset, data, split_seed)
     # Every core, unless told otherwise: torch counts hyper-threads out.
@@ -194,10 +201,10 @@ def train(
         config,
         set_threads(threads),
         device,
-        preset=chosen.name,
-        search=search_settings(minutes) if chosen.searches else None,
+        preset=preset,
+        search=search_settings(minutes) if searches else None,
     )
-    label = "-".join(chosen.name.split(".")[1:]).replace(":", ".") or chosen.name
+    label = "-".join((preset or "set.vote").split(".")[1:]).replace(":", ".") or preset
     folder = Path(out) if out else free_folder(f"{Path(name).stem}-{label}-seed{seed}")
     check_same(split, config=run_config.to_json())
     if not job().first:
@@ -239,47 +246,49 @@ def _assist(config: RunConfig, split: Split) -> Report:
 
 def _resume(folder: str, dataset: str | None, data: Mapping[str, Any], allow_code: bool) -> Report:
     """Go on with a run; its settings are its own, only where its data are may be said."""
-    from robustcf.runs.opening import open_recommender
-    from robustcf.runs.vote import VoteRun
+    from robustcf.runs import RunDir
     from robustcf.support.runtime import set_threads
 
     team = job()
-    run = open_recommender(folder, allow_code=allow_code)
-    if isinstance(run, VoteRun):
+    run = RunDir(folder, allow_code=allow_code)
+    if run.is_vote:
         check_one_process()
     # One rank looks: it removes what a kill left.
     done = team.first and run.settle()
     if team.text_from_first("done" if done else ""):
-        if isinstance(run, VoteRun):
-            return report_vote(run)
         return _report(run) if team.first else Report({}, "")
     set_threads(run.config.threads)
     places = {key: data[key] for key in ("data_dir", "valid_file", "test_file")}
     split = in_turn(lambda: run.split(dataset=dataset, download=bool(data["download"]), **places))
-    if isinstance(run, VoteRun):
-        run.execute(split)
-        return report_vote(run)
     _check_ranks(folder, searches=run.config.search is not None)
     check_same(split, config=run.config.to_json())
     return _execute(run, split) if team.first else _assist(run.config, split)
 
 
 def _execute(run: RunDir, split: Split) -> Report:
-    if run.execute(split, progress=shows_progress(), report=say).interrupted:
+    if not run.execute(split, progress=shows_progress(), report=say):
         raise run.interrupted()
     return _report(run)
 
 
-def _report(run: Any) -> Report:
+def _report(run: RunDir) -> Report:
     result = run.metrics()
     return Report(result, _text(result, run))
 
 
-def _text(result: dict[str, Any], run: Any) -> str:
-    lines = metric_lines(result)
+def _text(result: dict[str, Any], run: RunDir) -> str:
+    lines = _metric_lines(result)
+    seconds, fit_on = f"{result['train_seconds']:.1f} s", f"fit on {result['learnt_from']}"
+    if run.is_vote:
+        lines += [
+            f"{_voters(run)}; {fit_on} in {seconds}",
+            f"run: {run.path}",
+            f"next: robustcf certify {run.path} --fakes 0 1 2 5 10 20",
+        ]
+        return "\n".join(lines)
     lines.append(
-        f"{counted(result['epochs'], 'epoch')} in {result['train_seconds']:.1f} s, fit on "
-        f"{result['learnt_from']}; norm of the scores (two-to-infinity) {result['two_to_inf']:.2f}"
+        f"{counted(result['epochs'], 'epoch')} in {seconds}, {fit_on}; norm of the scores "
+        f"(two-to-infinity) {result['two_to_inf']:.2f}"
     )
     searched = result.get("search")
     if searched is not None:
@@ -289,3 +298,34 @@ def _text(result: dict[str, Any], run: Any) -> str:
         )
     lines.append(f"run: {run.path}")
     return "\n".join(lines)
+
+
+def _voters(run: RunDir) -> str:
+    """Who votes, and how, in words."""
+    from robustcf.recommender.record import read_recommender
+
+    settings = read_recommender(run.path)["scorer"]["settings"]
+    if settings["groups"] is None:
+        return f"every account votes: cap {settings['cap']:g}, damping {settings['damping']:g}"
+    groups, votes = settings["groups"], settings["votes"]
+    return f"{groups:,} groups vote for {votes} items each ({settings['base']})"
+
+
+def _metric_lines(result: Mapping[str, Any]) -> list[str]:
+    """The metrics of a run's parts, with their protocol."""
+    lines = []
+    for part in ("test", "valid"):
+        values = result[part]
+        if values is None:
+            continue
+        protocol = values["protocol"]
+        masked = " and ".join(protocol["masked"])
+        known = protocol.get("sampled_from")
+        sample = f", a sample of {known:,}" if known else ""
+        shown = ("ndcg@10", "recall@20", "ndcg@20", "mrr@10", "coverage@10")
+        lines.append(f"{part:6}" + "  ".join(f"{name} {values[name]:.4f}" for name in shown))
+        lines.append(
+            f"      ({protocol['dataset']}: full ranking, {masked} masked, "
+            f"{protocol['n_users']:,} users{sample})"
+        )
+    return lines

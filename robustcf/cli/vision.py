@@ -210,7 +210,7 @@ def _measured(test: dict[str, Any]) -> str:
     "--jacobian-images", type=click.IntRange(min=1), default=100, show_default=True,
     help="Test images at which the Jacobian is measured.",
 )  # fmt: skip
-@opens_run(own_parts=False)
+@opens_run
 @reports
 def evaluate(opened: OpenedRun, eps: float, steps: int, jacobian_images: int) -> Report:
     """Accuracy of RUN, clean and attacked, and the norms and stable rank of its Jacobian."""
@@ -245,7 +245,7 @@ def evaluate(opened: OpenedRun, eps: float, steps: int, jacobian_images: int) ->
 @click.option("--budgets", type=int, multiple=True, metavar="B...", help="Products (10 20 50 100).")
 @click.option("--trials", type=int, default=100, show_default=True, help="Trials for each point.")
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the first trial.")
-@opens_run(own_parts=False)
+@opens_run
 @reports
 def jacobian(
     opened: OpenedRun,

@@ -6,12 +6,19 @@ Example:
     Split('demo', 2,000 users x 1,500 items, train 80,846, valid 9,067, test 10,087)
 """
 
-from robustcf.data.interactions import Interactions
-from robustcf.data.loading import load
-from robustcf.data.preparing import prepare
-from robustcf.data.split import EvaluationProtocol, Split
-from robustcf.data.splits import k_core, split_pairs
-from robustcf.data.synthetic import checkerboard, demo
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from robustcf.support.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from robustcf.data.interactions import Interactions
+    from robustcf.data.loading import load
+    from robustcf.data.preparing import prepare
+    from robustcf.data.split import EvaluationProtocol, Split
+    from robustcf.data.splits import k_core, split_pairs
+    from robustcf.data.synthetic import checkerboard, demo
 
 __all__ = [
     "EvaluationProtocol",
@@ -24,3 +31,18 @@ __all__ = [
     "prepare",
     "split_pairs",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Interactions": ".interactions",
+        "load": ".loading",
+        "prepare": ".preparing",
+        "EvaluationProtocol": ".split",
+        "Split": ".split",
+        "k_core": ".splits",
+        "split_pairs": ".splits",
+        "checkerboard": ".synthetic",
+        "demo": ".synthetic",
+    },
+)

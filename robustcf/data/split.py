@@ -18,6 +18,8 @@ from robustcf.support.checks import check_integer
 from robustcf.support.randomness import stream
 
 ValidSource = Literal["published", "carved", "none"]
+#: The pairs that a model was fit on.
+FIT_ON = ("train", "train and valid")
 
 
 @dataclass(frozen=True)
@@ -239,6 +241,29 @@ class Split:
     def train_full(self) -> Interactions:
         """Train and valid together: what a final refit learns from."""
         return self.train.union(self.valid)
+
+    def fit_pairs(self, fit_on: str) -> Interactions:
+        """Return the pairs that a model was fit on: train, or train and valid after a refit."""
+        return self.train if fit_on == "train" else self.train_full
+
+    def fit_mask(self, fit_on: str, part: str) -> tuple[str, ...]:
+        """Return the parts that are masked when a model fit on ``fit_on`` is judged by ``part``.
+
+        Raises:
+            DataError: the model was fit on the very pairs that it would be judged by.
+
+        Example:
+            >>> from robustcf.data import load
+            >>> load("demo").fit_mask("train and valid", "test")
+            ('train', 'valid')
+        """
+        if part == "train":
+            return ()
+        if fit_on == "train":
+            return self.masked(part)
+        if part == "valid":
+            raise DataError("the model was fit on train and valid: evaluate it on test only")
+        return ("train", "valid")
 
     @cached_property
     def fingerprint(self) -> str:

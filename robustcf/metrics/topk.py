@@ -10,6 +10,7 @@ block size, number of threads or machine shows in it.
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -44,6 +45,7 @@ def top_items(
     seen: Interactions | None = None,
     *,
     block_users: int | None = None,
+    ranker: Ranker | None = None,
 ) -> TopItems:
     """The k best items of each user, best first, those already seen left out.
 
@@ -56,6 +58,7 @@ def top_items(
         k: how many items; at most as many as there are.
         seen: pairs that may not be recommended, or None; same ids as the factors.
         block_users: users scored at a time; None: up to 512, their scores within 40 MB.
+        ranker: what :class:`Ranker` prepared for these factors and this k, where it is asked often.
 
     Returns:
         len(users) x min(k, items) item ids; -1 where a user has fewer items left.
@@ -77,7 +80,8 @@ def top_items(
         )
     if block_users is not None:
         check_integer("block_users", block_users)
-    factors.check_finite()
+    if ranker is None:
+        factors.check_finite()
     # The ranking of a user does not depend on who is ranked along: ranks share the users.
     team = current()
     ids = ids[team.share(len(ids))]
@@ -85,9 +89,9 @@ def top_items(
     if factors.n_items == 0 or len(ids) == 0:
         return team.joined_array(top)
     with torch.no_grad():
-        ranker = _Ranker(factors, k)
-        for part in ranker.blocks(len(ids), block_users):
-            top[part] = ranker.rank(ids[part], seen)
+        own = Ranker(factors, k) if ranker is None else ranker.for_one_call()
+        for part in own.blocks(len(ids), block_users):
+            top[part] = own.rank(ids[part], seen)
     return team.joined_array(top)
 
 
@@ -109,7 +113,7 @@ def near_the_top(
         other item.
     """
     factors.check_finite()
-    ranker = _Ranker(factors, min(length, factors.n_items))
+    ranker = Ranker(factors, min(length, factors.n_items))
     items = torch.empty((len(users), ranker.candidates), dtype=torch.int32)
     others = torch.empty(len(users), dtype=torch.float64)
     with torch.no_grad():
@@ -136,10 +140,16 @@ def _user_ids(users: npt.ArrayLike, n_users: int) -> npt.NDArray[np.int64]:
     return ids.astype(np.int64)
 
 
-class _Ranker:
-    """What stays the same over the blocks: padded items, norms, and a buffer for the scores."""
+class Ranker:
+    """What is prepared once to rank by some factors: padded items, norms, a buffer for scores.
+
+    Args:
+        factors: finite embeddings.
+        k: the length of the lists, at most the number of items.
+    """
 
     def __init__(self, factors: Factors, k: int) -> None:
+        """Prepare the items."""
         U, V = factors
         wide = U.dtype in (torch.float32, torch.float64)
         self.U, self.V = (U, V) if wide else (U.float(), V.float())
@@ -157,6 +167,12 @@ class _Ranker:
         self.norms = norms_of(self.V).to(self.V.dtype)
         self.largest = self.norms.max()
         self.buffer = self.V.new_empty(0)
+
+    def for_one_call(self) -> Ranker:
+        """Return a copy with a buffer of its own: several threads may rank at a time."""
+        own = copy.copy(self)
+        own.buffer = self.V.new_empty(0)
+        return own
 
     def blocks(self, count: int, size: int | None = None) -> list[slice]:
         """So many users in parts; by default, such that their scores take a block's memory."""
@@ -179,6 +195,7 @@ class _Ranker:
         return Ub, scores, *self._candidates(scores), slack
 
     def rank(self, users: npt.NDArray[np.int64], seen: Interactions | None) -> TopItems:
+        """Return the k best items of a block of users."""
         Ub, scores, rough, items_t, slack = self.looked_at(users, seen)
         left = np.full(len(users), self.n_items)
         if seen is not None:

@@ -1,14 +1,22 @@
 """Models: parameters, where they start, what is scored, how a new user folds in."""
 
-from robustcf.models.als import ALS, ALSConfig
-from robustcf.models.base import INITS, Model, ModelConfig, fold_in
-from robustcf.models.bprmf import BPRMF
-from robustcf.models.ease import EASE, EASEConfig
-from robustcf.models.lightgcn import LightGCN, LightGCNConfig
-from robustcf.models.popularity import Popularity, PopularityConfig
-from robustcf.models.softmaxmf import SoftmaxMF, SoftmaxMFConfig
-from robustcf.models.ultragcn import UltraGCN
-from robustcf.support.registry import MODELS
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from robustcf.support.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from robustcf.models.als import ALS, ALSConfig
+    from robustcf.models.base import INITS, Model, ModelConfig
+    from robustcf.models.bprmf import BPRMF
+    from robustcf.models.ease import EASE, EASEConfig
+    from robustcf.models.folding import fold_in
+    from robustcf.models.lightgcn import LightGCN, LightGCNConfig
+    from robustcf.models.popularity import Popularity, PopularityConfig
+    from robustcf.models.softmaxmf import SoftmaxMF, SoftmaxMFConfig
+    from robustcf.models.ultragcn import UltraGCN
+    from robustcf.support.registry import MODELS
 
 __all__ = [
     "ALS",
@@ -29,3 +37,26 @@ __all__ = [
     "UltraGCN",
     "fold_in",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "ALS": ".als",
+        "ALSConfig": ".als",
+        "INITS": ".base",
+        "Model": ".base",
+        "ModelConfig": ".base",
+        "BPRMF": ".bprmf",
+        "EASE": ".ease",
+        "EASEConfig": ".ease",
+        "fold_in": ".folding",
+        "LightGCN": ".lightgcn",
+        "LightGCNConfig": ".lightgcn",
+        "Popularity": ".popularity",
+        "PopularityConfig": ".popularity",
+        "SoftmaxMF": ".softmaxmf",
+        "SoftmaxMFConfig": ".softmaxmf",
+        "UltraGCN": ".ultragcn",
+        "MODELS": "robustcf.support.registry",
+    },
+)

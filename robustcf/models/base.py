@@ -9,10 +9,10 @@ are a function of its parameters (propagation over a graph, rows of length 1) sa
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,14 @@ from robustcf.data.shards import Shard
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.models.spectral import spectral_factors
-from robustcf.objectives.base import Gradient, Objective
+from robustcf.objectives.base import Gradient
 from robustcf.support.checks import check_choice, check_known, check_number, check_numbers
 from robustcf.support.randomness import stream
 from robustcf.support.ranks import alone
+from robustcf.support.registry import TRAINING
+
+if TYPE_CHECKING:
+    from robustcf.recommender import Recommender
 
 # Rows of the normal start that are drawn at a time.
 _DRAWN_ROWS = 2**16
@@ -62,14 +66,16 @@ class Model(ABC, Generic[ConfigT]):
     """A factorization: the score of user u and item i is the product of their scored rows.
 
     Args:
-        train: the pairs to learn from.
+        train: the pairs to build parameters for, as the training loop does; None to call
+            :meth:`fit`.
         config: its settings; None for the defaults.
         start: factors to start from instead of ``config.init``.
         seed: of the initialization.
         device: where the tensors live.
         dtype: of the tensors.
         shard: where the pairs are those of one rank's users, what to know of all pairs.
-        **settings: single settings instead of a config.
+        **settings: single settings instead of a config; with :meth:`fit`, those of training too:
+            ``lr=0.01``, ``epochs=20``, ``reg="two_to_inf"``.
     """
 
     name: ClassVar[str] = ""
@@ -90,7 +96,7 @@ class Model(ABC, Generic[ConfigT]):
 
     def __init__(
         self,
-        train: Interactions,
+        train: Interactions | None = None,
         config: ConfigT | None = None,
         *,
         start: Factors | None = None,
@@ -102,12 +108,17 @@ class Model(ABC, Generic[ConfigT]):
     ) -> None:
         """Build the parameters; nothing is learnt yet."""
         _check_gradients(type(self))
+        if config is not None and settings:
+            raise InputError(f"give {type(self).__name__} a config or single settings, not both")
+        self.seed = seed
+        if train is None:
+            own = settings if config is None else vars(config)
+            self._recipe = TRAINING["config"](type(self), {**own, "seed": seed})
+            return
         with alone():
             self.shard = Shard.of(train) if shard is None else shard
         if self.shard.n_pairs == 0:
             raise InputError("train has no pairs: there is nothing to learn from")
-        if config is not None and settings:
-            raise InputError(f"give {type(self).__name__} a config or single settings, not both")
         if config is None:
             check_known(self.Config, settings)
             config = self.Config(**settings)  # type: ignore[assignment]
@@ -116,9 +127,36 @@ class Model(ABC, Generic[ConfigT]):
                 f"{type(self).__name__} takes a {self.Config.__name__}, got a "
                 f"{type(config).__name__}"
             )
-        self.train, self.config, self.seed = train, config, seed
+        self.train, self.config = train, config
         self.device, self.dtype = torch.device(device), dtype
         self.users, self.items = self._start() if start is None else self._started_from(start)
+        self.updated(None)
+
+    def fit(self, data: Any, **options: Any) -> Recommender:
+        """Train on data and return the recommender, as other libraries' ``fit`` does.
+
+        Args:
+            data: a :class:`robustcf.data.Split`, or anything that :func:`robustcf.load` takes: a
+                DataFrame, a users x items matrix, a file. Data that are not split yet are held out
+                from as ``load`` does.
+            **options: ``device``, ``threads`` and ``progress``, see :func:`robustcf.train`.
+
+        Raises:
+            InputError: it was built on pairs already.
+
+        Example:
+            >>> from robustcf.data import checkerboard
+            >>> from robustcf.models import BPRMF
+            >>> BPRMF(dim=4, epochs=2).fit(checkerboard()).label
+            'bpr-mf, weight_decay'
+        """
+        if hasattr(self, "train"):
+            raise InputError(
+                f"this {type(self).__name__} has its pairs already: make one without, "
+                f"{type(self).__name__}(dim=64).fit(data)"
+            )
+        found: Recommender = TRAINING["fit"](self._recipe, data, **options)
+        return found
 
     @property
     def dim(self) -> int:
@@ -210,80 +248,3 @@ def _check_gradients(kind: type[Model[Any]]) -> None:
             "those of other factors; define pull_back, the gradient for the parameters from that "
             "for the scored factors"
         )
-
-
-def fold_in(
-    objective: Objective[Any],
-    factors: Factors,
-    items: npt.ArrayLike,
-    *,
-    ridge: float = 0.0,
-    steps: int = 60,
-    offset: bool = False,
-    unit: bool = False,
-    fixed: Sequence[int] = (),
-) -> Tensor:
-    """An embedding for a new user who has these items; the items' embeddings stay.
-
-    It minimizes the user's own part of an objective, a convex function of one row, from the mean
-    of the users.
-
-    Args:
-        objective: what the factors were trained with.
-        factors: trained embeddings.
-        items: ids of the items, at least one, each once.
-        ridge: weight of the squared norm of the row.
-        steps: iterations of L-BFGS at most.
-        offset: whether one number, free and then forgotten, is added to all scores of the user:
-            for items in a gauge that has taken it from them, see :mod:`robustcf.models.gauge`.
-        unit: whether the row has length 1: for models that score such rows.
-        fixed: columns that stay at the mean of the users: a bias, and the constant it is multiplied
-            with.
-
-    Returns:
-        The embedding, of length dim.
-
-    Cost: a few products of n_items x dim for each step.
-
-    Example:
-        >>> from robustcf.data import checkerboard
-        >>> from robustcf.models import BPRMF
-        >>> from robustcf.objectives import BPR
-        >>> train = checkerboard().train
-        >>> fold_in(BPR(train), BPRMF(train, dim=4).factors(), [0, 2]).shape
-        torch.Size([4])
-    """
-    n_items = factors.n_items
-    ids = np.asarray(items)
-    if ids.ndim != 1 or len(ids) == 0 or ids.dtype.kind not in "iu":
-        raise InputError(f"fold-in needs a list of item ids, at least one, got {items!r}")
-    if ids.min() < 0 or ids.max() >= n_items or len(np.unique(ids)) != len(ids):
-        raise InputError(f"item ids must be in [0, {n_items}) and differ, got {ids.tolist()}")
-    check_number("ridge", ridge)
-    # float64: the line search compares losses that differ by little.
-    V = factors.items.detach().double()
-    start = factors.users.detach().double().mean(dim=0)
-    if offset:
-        V, start = torch.cat([V, V.new_ones(len(V), 1)], 1), torch.cat([start, V.new_zeros(1)])
-    loss = objective.user_loss(ids.astype(np.int64), V)
-    held, mean = list(fixed), start.clone()
-    row = start.requires_grad_()
-    optimizer = torch.optim.LBFGS(
-        [row], max_iter=steps, tolerance_grad=1e-7, line_search_fn="strong_wolfe"
-    )
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        own, scored = row[: factors.dim], row
-        if held:
-            own = own.index_fill(0, torch.tensor(held), 0.0)
-            scored = row.index_copy(0, torch.tensor(held), mean[held])
-        if unit:
-            scored = torch.cat((own / own.norm(), row[factors.dim :]))
-        value = loss(scored) + ridge * (own @ own if not unit else (own.norm() - 1) ** 2)
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
-
-    optimizer.step(closure)  # type: ignore[no-untyped-call]
-    own = row.detach()[: factors.dim]
-    return (own / own.norm() if unit else own).to(factors.users.dtype)

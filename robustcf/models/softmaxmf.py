@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import torch
@@ -74,11 +73,6 @@ class SoftmaxMF(Model[SoftmaxMFConfig]):
 
     _units: tuple[Tensor, Tensor]
     _lengths: tuple[Tensor, Tensor]
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        """Build the parameters and what is scored."""
-        super().__init__(*args, **options)
-        self.updated(None)
 
     def _start(self) -> tuple[Tensor, Tensor]:
         config = self.config

@@ -15,7 +15,7 @@ from robustcf.poisoning.exposure import CUTOFFS, Exposure, exposure
 from robustcf.poisoning.injection import inject_split, with_train
 from robustcf.poisoning.threat import AVAILABILITY, DEMOTE, ItemIds
 from robustcf.training.config import TrainConfig
-from robustcf.training.train import fit_mask, train
+from robustcf.training.fitting import fit_split
 
 #: Of the quality on test pairs of the genuine users.
 QUALITY = ("ndcg@10", "recall@20")
@@ -114,10 +114,10 @@ def retrained(
             defended.config,
             defended.report,
         )
-    trained = train(poisoned, config)
+    trained = fit_split(poisoned, config)
     if trained.interrupted:
         raise KeyboardInterrupt
-    mask = fit_mask(split, trained.fit_on, "test")
+    mask = split.fit_mask(trained.fit_on, "test")
     genuine = Factors(trained.factors.users[: split.n_users], trained.factors.items)
     if len(split.test):
         report = evaluate(genuine, split, (10, 20), mask=mask)

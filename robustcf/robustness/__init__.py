@@ -1,31 +1,37 @@
 """Robustness: what attacks leave of a recommender, and certified lower bounds.
 
-Two classes and one function: a :class:`Target` is what is attacked, a :class:`Threat` what the
-attacker may do and knows, and :func:`measure` gives the result.
+A :class:`robustcf.Recommender` is attacked, a :class:`Threat` says what the attacker may do and
+knows, and :func:`measure` gives the result.
 
 Example:
     >>> import numpy as np
-    >>> from robustcf.robustness import Target, harden, measure
+    >>> from robustcf import Recommender, harden, measure
     >>> rng = np.random.default_rng(0)
-    >>> target = Target(rng.normal(size=(30, 8)), rng.normal(size=(20, 8)), np.eye(30, 20))
-    >>> attacked = measure(target, "fgm-softmax", epsilons=[0, 0.1, 0.2])
-    >>> certified = measure(target, "certificate", epsilons=[0, 0.1, 0.2])
+    >>> model = Recommender(rng.normal(size=(30, 8)), rng.normal(size=(20, 8)), np.eye(30, 20))
+    >>> attacked = measure(model, "fgm-softmax", epsilons=[0, 0.1, 0.2])
+    >>> certified = measure(model, "certificate", epsilons=[0, 0.1, 0.2])
     >>> bool((certified.curve["ndcg@10"] <= attacked.curve["ndcg@10"]).all())
     True
-    >>> harden(target).factors.dim
+    >>> harden(model).factors.dim
     8
 """
 
-from robustcf.robustness.certified import CertifiedRadii, certified_radii
-from robustcf.robustness.curves import RobustnessCurve
-from robustcf.robustness.hardening import Hardened, harden_by_trial
-from robustcf.robustness.measure import Result, measure
-from robustcf.robustness.quantization import Quantized, quantization_table
-from robustcf.robustness.table import NAMES, AttackSpec
-from robustcf.robustness.target import Target, harden
-from robustcf.robustness.threat import Threat
-from robustcf.robustness.worst import joint_of, worst_counts, worst_of
-from robustcf.support.registry import ATTACKS
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from robustcf.support.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from robustcf.robustness.certified import CertifiedRadii, certified_radii
+    from robustcf.robustness.curves import RobustnessCurve
+    from robustcf.robustness.hardening import Hardened, harden, harden_by_trial
+    from robustcf.robustness.measuring import Result, certify, measure
+    from robustcf.robustness.quantization import Quantized, quantization_table
+    from robustcf.robustness.table import NAMES, AttackSpec
+    from robustcf.robustness.threat import Threat
+    from robustcf.robustness.worst import joint_of, worst_counts, worst_of
+    from robustcf.support.registry import ATTACKS
 
 __all__ = [
     "ATTACKS",
@@ -36,9 +42,9 @@ __all__ = [
     "Quantized",
     "Result",
     "RobustnessCurve",
-    "Target",
     "Threat",
     "certified_radii",
+    "certify",
     "harden",
     "harden_by_trial",
     "joint_of",
@@ -47,3 +53,27 @@ __all__ = [
     "worst_counts",
     "worst_of",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "CertifiedRadii": ".certified",
+        "certified_radii": ".certified",
+        "RobustnessCurve": ".curves",
+        "Hardened": ".hardening",
+        "harden": ".hardening",
+        "harden_by_trial": ".hardening",
+        "Result": ".measuring",
+        "certify": ".measuring",
+        "measure": ".measuring",
+        "Quantized": ".quantization",
+        "quantization_table": ".quantization",
+        "NAMES": ".table",
+        "AttackSpec": ".table",
+        "Threat": ".threat",
+        "joint_of": ".worst",
+        "worst_counts": ".worst",
+        "worst_of": ".worst",
+        "ATTACKS": "robustcf.support.registry",
+    },
+)

@@ -1,4 +1,4 @@
-"""Certificates of a whole target: what every user keeps under any attack of a threat."""
+"""Certificates of a whole model: what every user keeps under any attack of a threat."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy.typing as npt
 
 from robustcf.certificates.bounds import certified_metrics, top_radii, usable_bound
 from robustcf.metrics.evaluate import Protocol
+from robustcf.recommender import Recommender, check_recommender
 from robustcf.robustness.curves import CERTIFIED, RobustnessCurve, curve_from_users
-from robustcf.robustness.target import Target, check_target
 from robustcf.robustness.threat import Threat, check_threat
 from robustcf.support.checks import check_cutoffs
 
 
 def certified_curve(
-    target: Target,
+    model: Recommender,
     threat: Threat,
     epsilons: Sequence[float],
     ks: Sequence[int],
@@ -31,7 +31,7 @@ def certified_curve(
     any user below these values; the proofs are in :mod:`robustcf.certificates`.
 
     Args:
-        target: what is attacked.
+        model: what is attacked.
         threat: of the norm ``row``; what the attacker knows does not matter.
         epsilons: ascending, from 0 on.
         ks: cutoffs of the metrics, ascending.
@@ -49,24 +49,24 @@ def certified_curve(
         >>> import torch
         >>> from robustcf.data import checkerboard
         >>> parity = torch.eye(2)[torch.arange(30) % 2]
-        >>> target = Target(parity[:20], parity, checkerboard())
-        >>> certified_curve(target, Threat(), [0, 0.316, 0.317], [10])["ndcg@10"].tolist()
+        >>> model = Recommender(parity[:20], parity, checkerboard())
+        >>> certified_curve(model, Threat(), [0, 0.316, 0.317], [10])["ndcg@10"].tolist()
         [1.0, 1.0, 0.0]
     """
-    clean = target.evaluate(ks)
-    budgets = threat.row_budgets(target)
+    clean = model.evaluate(ks)
+    budgets = threat.row_budgets(model)
     positive = [size for size in epsilons if size > 0]
     proved = (
         certified_metrics(
-            target.factors,
+            model.factors,
             budgets,
             clean.users,
-            target.relevant,
-            target.seen,
+            model.relevant,
+            model.seen,
             positive,
             ks,
             bound=bound,
-            fixed=target.fixed,
+            fixed=model.fixed,
         )
         if positive
         else []
@@ -116,7 +116,7 @@ class CertifiedRadii:
 
 
 def certified_radii(
-    target: Target,
+    model: Recommender,
     threat: Threat | None = None,
     ks: Sequence[int] = (1, 10),
     *,
@@ -125,7 +125,7 @@ def certified_radii(
     """How large an attack must be before a user's top k are no longer the same items.
 
     Args:
-        target: what is attacked; users with a pair that counts.
+        model: what is attacked; users with a pair that counts.
         threat: of the norm ``row``; None for the default, relative sizes.
         ks: sizes of the set; 1 is the first recommendation.
         bound: ``tight`` gives the exact radius, ``plain`` a lower bound of it.
@@ -139,19 +139,19 @@ def certified_radii(
         >>> import torch
         >>> from robustcf.data import checkerboard
         >>> parity = torch.eye(2)[torch.arange(30) % 2]
-        >>> found = certified_radii(Target(parity[:20], parity, checkerboard()), ks=(1,))
+        >>> found = certified_radii(Recommender(parity[:20], parity, checkerboard()), ks=(1,))
         >>> found.radii[1].max()  # many items are alike: the first is a tie
         np.float64(0.0)
     """
-    check_target(target)
+    check_recommender(model)
     threat = check_threat(threat)
     cutoffs = check_cutoffs(ks)
-    used = usable_bound(bound, target.fixed)
-    clean = target.evaluate(cutoffs)
-    budgets, seen = threat.row_budgets(target), target.seen
+    used = usable_bound(bound, model.fixed)
+    clean = model.evaluate(cutoffs)
+    budgets, seen = threat.row_budgets(model), model.seen
     radii = {
         k: top_radii(
-            target.factors, budgets, clean.users, seen, k, bound=used, fixed=target.fixed
+            model.factors, budgets, clean.users, seen, k, bound=used, fixed=model.fixed
         )
         for k in cutoffs
     }  # fmt: skip

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from robustcf.attacks.base import Attack
 from robustcf.errors import InputError
 from robustcf.metrics.evaluate import MetricReport, Protocol
-from robustcf.robustness.target import Target
+from robustcf.recommender import Recommender
 from robustcf.robustness.threat import Threat
 from robustcf.support.curves import FORMATS, is_curve, read_facts, read_users
 from robustcf.support.files import write_arrays, write_json
@@ -94,14 +94,14 @@ class RobustnessCurve:
         Returns:
             The path.
         """
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        model = Path(path)
+        model.parent.mkdir(parents=True, exist_ok=True)
         # float32 is exact to 1e-7 and halves the file; a mean of these is never reported.
         values = {name: array.astype(np.float32) for name, array in self.per_user.items()}
-        write_arrays(target.with_suffix(".npz"), {"users": self.users, **values})
+        write_arrays(model.with_suffix(".npz"), {"users": self.users, **values})
         written = {"format": _FORMAT, "metrics": list(self.values), **self.as_dict()}
-        write_json(target, {**(extra or {}), **written})
-        return target
+        write_json(model, {**(extra or {}), **written})
+        return model
 
     @classmethod
     def load(cls, path: str | Path) -> RobustnessCurve:
@@ -178,22 +178,22 @@ def kind_of(facts: Mapping[str, Any]) -> str:
 
 
 def attack_curve(
-    target: Target,
+    model: Recommender,
     attack: Attack,
     threat: Threat,
     epsilons: Sequence[float],
     ks: Sequence[int] = (10, 20),
     clean: MetricReport | None = None,
 ) -> RobustnessCurve:
-    """Attack a target with growing budgets and evaluate each result.
+    """Attack a model with growing budgets and evaluate each result.
 
     Args:
-        target: what is attacked.
+        model: what is attacked.
         attack: how to perturb; made for this threat.
         threat: what the attacker may do, for the record.
         epsilons: ascending, from 0 on.
         ks: cutoffs of the metrics.
-        clean: the evaluation of the target itself, where it is known already.
+        clean: the evaluation of the model itself, where it is known already.
 
     Returns:
         The curve. At epsilon 0 it is the clean result to the bit.
@@ -203,9 +203,9 @@ def attack_curve(
     known = {} if clean is None else {0.0: clean}
     reports, realised = [], []
     for epsilon in epsilons:
-        attacked = attack.perturb(target.factors, epsilon)
+        attacked = attack.perturb(model.factors, epsilon)
         report = known.get(float(epsilon))
-        reports.append(target.evaluate(ks, attacked.factors) if report is None else report)
+        reports.append(model.evaluate(ks, attacked.factors) if report is None else report)
         realised.append(attacked.realised)
     first = reports[0]
     return RobustnessCurve(

@@ -21,8 +21,8 @@ from robustcf.certificates.radius import Budgets
 from robustcf.data.interactions import Interactions
 from robustcf.metrics.evaluate import PER_USER
 from robustcf.metrics.topk import BLOCK_BYTES
+from robustcf.recommender import Recommender
 from robustcf.robustness.curves import ALONE, RobustnessCurve, curve_from_users
-from robustcf.robustness.target import Target
 from robustcf.robustness.threat import Threat
 from robustcf.support.checks import check_integer
 from robustcf.support.ranks import current
@@ -33,7 +33,7 @@ PerUser = dict[str, npt.NDArray[np.float64]]
 
 
 def personal_curve(
-    target: Target,
+    model: Recommender,
     threat: Threat,
     epsilons: Sequence[float],
     ks: Sequence[int],
@@ -46,7 +46,7 @@ def personal_curve(
     ``side="items"`` both agree.
 
     Args:
-        target: what is attacked.
+        model: what is attacked.
         threat: of the norm ``row``.
         epsilons: ascending, from 0 on.
         ks: cutoffs of the metrics, ascending.
@@ -58,10 +58,10 @@ def personal_curve(
     Cost: ``steps + 1`` evaluations per epsilon (one where users may not move).
     """
     check_integer("steps", steps, 0)
-    clean = target.evaluate(ks)
-    budgets = threat.row_budgets(target)
-    search = _Search(target, list(ks), steps)
-    n_items, dim = target.factors.n_items, max(1, target.factors.dim)
+    clean = model.evaluate(ks)
+    budgets = threat.row_budgets(model)
+    search = _Search(model, list(ks), steps)
+    n_items, dim = model.factors.n_items, max(1, model.factors.dim)
     # Scores of all items, and the embeddings of those that are looked at.
     looked_at = min(2 * ks[-1], n_items) * dim
     block = max(1, min(BLOCK_BYTES // (8 * n_items), 16 * BLOCK_BYTES // (8 * looked_at)))
@@ -88,10 +88,10 @@ def personal_curve(
 class _Search:
     """What all blocks share."""
 
-    def __init__(self, target: Target, ks: list[int], steps: int) -> None:
-        self.U, self.V = (part.cpu().double() for part in target.factors)
-        self.relevant, self.seen = target.relevant, target.seen
-        self.ks, self.steps, self.fixed = ks, steps, list(target.fixed)
+    def __init__(self, model: Recommender, ks: list[int], steps: int) -> None:
+        self.U, self.V = (part.cpu().double() for part in model.factors)
+        self.relevant, self.seen = model.relevant, model.seen
+        self.ks, self.steps, self.fixed = ks, steps, list(model.fixed)
         self.item_lengths = torch.linalg.vector_norm(self._free(self.V), dim=1)
 
     def _free(self, rows: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 from robustcf.attacks.budgets import RowBudget
 from robustcf.attacks.quantization import KINDS, quantize
 from robustcf.metrics.evaluate import MetricReport
-from robustcf.robustness.target import Target, check_target
+from robustcf.recommender import Recommender, check_recommender
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,14 +39,14 @@ class Quantized:
 
 
 def quantization_table(
-    target: Target, ks: Sequence[int] = (10, 20), *, kinds: Sequence[str] = KINDS
+    model: Recommender, ks: Sequence[int] = (10, 20), *, kinds: Sequence[str] = KINDS
 ) -> tuple[Quantized, ...]:
-    """Quantize a target's factors in every kind and evaluate each.
+    """Quantize a model's factors in every kind and evaluate each.
 
     Columns held fixed (biases) are kept as they are, and count in no scale and no length.
 
     Args:
-        target: what is quantized.
+        model: what is quantized.
         ks: cutoffs of the metrics.
         kinds: which ones, in this order.
 
@@ -56,19 +56,19 @@ def quantization_table(
         >>> import torch
         >>> from robustcf.data import checkerboard
         >>> parity = torch.eye(2)[torch.arange(30) % 2]
-        >>> table = quantization_table(Target(parity[:20], parity, checkerboard()))
+        >>> table = quantization_table(Recommender(parity[:20], parity, checkerboard()))
         >>> [(row.kind, row.absolute["users"]) for row in table][:2]
         [('float32', 0.0), ('bfloat16', 0.0)]
     """
-    check_target(target)
-    budget, factors, free = RowBudget(), target.factors, target.free
+    check_recommender(model)
+    budget, factors, free = RowBudget(), model.factors, model.free
     units = {
         "users": budget.unit(factors.users[:, free]),
         "items": budget.unit(factors.items[:, free]),
     }
     table = []
     for kind in kinds:
-        rounded = quantize(factors, kind, target.fixed)
+        rounded = quantize(factors, kind, model.fixed)
         moved = {
             "users": budget.measure(rounded.users.double() - factors.users.double()),
             "items": budget.measure(rounded.items.double() - factors.items.double()),
@@ -76,7 +76,7 @@ def quantization_table(
         table.append(
             Quantized(
                 kind=kind,
-                metrics=target.evaluate(ks, rounded),
+                metrics=model.evaluate(ks, rounded),
                 absolute=moved,
                 relative={n: moved[n] / units[n] if units[n] else None for n in moved},
             )

@@ -21,10 +21,10 @@ from robustcf.errors import InputError
 from robustcf.metrics.evaluate import MetricReport
 from robustcf.metrics.topk import top_items
 from robustcf.objectives import BCE, BCEConfig, Objective
+from robustcf.recommender import Recommender
 from robustcf.robustness.certified import certified_curve
 from robustcf.robustness.curves import RobustnessCurve, attack_curve
 from robustcf.robustness.personal import PERSONAL_STEPS, personal_curve
-from robustcf.robustness.target import Target
 from robustcf.robustness.threat import Threat
 from robustcf.support.checks import check_choice, check_integer
 from robustcf.support.naming import counted, grid_name
@@ -36,7 +36,7 @@ GRADIENT = ("fgm", "pgd")
 OWN_OBJECTIVE = "softmax"  # of a gradient attack from outside of the package, unless it is told
 # Not an attack of some size -> where it is done.
 _ELSEWHERE = {
-    "quantization": "use robustcf.robustness.quantization_table(target), or 'robustcf attack RUN "
+    "quantization": "use robustcf.robustness.quantization_table(model), or 'robustcf attack RUN "
     "--attack quantization'"
 }
 CUTOFFS = (10, 20)
@@ -241,22 +241,24 @@ class Request:
 
     Where the threat leaves open what is known, it is what the attack assumes.
 
-    Requests that follow from one another share what is known of the target without attack.
+    Requests that follow from one another share what is known of the model without attack.
     """
 
-    target: Target
+    model: Recommender
     threat: Threat
     spec: AttackSpec
     epsilons: tuple[float, ...]
     ks: tuple[int, ...]
     progress: bool = False
-    unattacked: dict[tuple[Target, tuple[int, ...]], MetricReport] = field(default_factory=dict)
+    unattacked: dict[tuple[Recommender, tuple[int, ...]], MetricReport] = field(
+        default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         way, threat = self.spec.way, self.threat
         if threat.knowledge is None or not way.told:
             # Without held-out pairs, those of the training are all that counts, and are known.
-            data = way.told and self.target.part == "train"
+            data = way.told and self.model.part == "train"
             known = replace(threat, knowledge="data" if data else way.knowledge)
             object.__setattr__(self, "threat", known)
 
@@ -267,31 +269,31 @@ class Request:
 
     def curve(self, attack: Attack) -> RobustnessCurve:
         """The curve of a single attack."""
-        this = self.target, self.ks
+        this = self.model, self.ks
         if self.epsilons[0] == 0 and this not in self.unattacked:
-            self.unattacked[this] = self.target.evaluate(self.ks)
+            self.unattacked[this] = self.model.evaluate(self.ks)
         clean = self.unattacked.get(this)
-        curve = attack_curve(self.target, attack, self.threat, self.epsilons, self.ks, clean)
+        curve = attack_curve(self.model, attack, self.threat, self.epsilons, self.ks, clean)
         # As it was asked for: a class from outside of the package may have no name.
         return replace(curve, objective=self.spec.objective) if self.spec.objective else curve
 
     def objective(self, name: str) -> Objective[Any]:
         """What to make worse, on the pairs that the attacker knows.
 
-        The cross-entropy has the weights of the target's training, without the item-item term,
+        The cross-entropy has the weights of the model's training, without the item-item term,
         which is a constraint of training and no part of the paper's attack.
         """
-        users = self.target.factors.users
+        users = self.model.factors.users
         place: dict[str, Any] = {"dtype": users.dtype, "device": users.device}
-        kind, pairs = OBJECTIVES[name], self.threat.pairs(self.target)
+        kind, pairs = OBJECTIVES[name], self.threat.pairs(self.model)
         if kind is BCE:
-            weights = replace(self.target.bce or BCEConfig(), item_weight=0.0, sampled_items=None)
+            weights = replace(self.model.bce or BCEConfig(), item_weight=0.0, sampled_items=None)
             return kind(pairs, weights, **place)
         return kind(pairs, **place)
 
     def options(self) -> dict[str, Any]:
-        """The options of an attack on the target."""
-        return self.threat.options(self.target)
+        """The options of an attack on the model."""
+        return self.threat.options(self.model)
 
 
 Curves = dict[str, RobustnessCurve]
@@ -335,35 +337,35 @@ def _pgd(request: Request) -> Curves:
 
 def _many(request: Request) -> dict[str, int]:
     spec = request.spec
-    steps = spec.n_steps(request.threat, request.target.part)
+    steps = spec.n_steps(request.threat, request.model.part)
     return {"steps": steps, "restarts": spec.restarts, "seed": spec.seed}
 
 
 def _cutoff(request: Request) -> Curves:
     """The attack at the cutoff; without the labels, on what the attacker guesses them to be."""
-    target, many = request.target, _many(request)
-    pairs = request.threat.pairs(target)
-    if target.part == "train":
-        pairs = target.relevant  # known, and of those that count alone
-    if request.spec.guesses(request.threat, target.part):
-        pairs = guessed_labels(target, request.ks[0])
+    model, many = request.model, _many(request)
+    pairs = request.threat.pairs(model)
+    if model.part == "train":
+        pairs = model.relevant  # known, and of those that count alone
+    if request.spec.guesses(request.threat, model.part):
+        pairs = guessed_labels(model, request.ks[0])
     attack = Cutoff(
-        pairs, target.seen, request.ks[0], progress=request.progress, **many, **request.options()
+        pairs, model.seen, request.ks[0], progress=request.progress, **many, **request.options()
     )
     return {CUTOFF: request.curve(attack)}
 
 
-def guessed_labels(target: Target, k: int) -> Interactions:
+def guessed_labels(model: Recommender, k: int) -> Interactions:
     """What an attacker without labels takes for them: the k items that each user is shown.
 
     They rank highest, so none are more likely to be relevant, and pushing them out of the list is
     the most that can be done without knowing more. Pushing down the training pairs, which are no
     candidates, does next to nothing to the others.
     """
-    users = np.flatnonzero(target.relevant.user_degrees)
-    top = top_items(target.factors, users, k, target.seen)
+    users = np.flatnonzero(model.relevant.user_degrees)
+    top = top_items(model.factors, users, k, model.seen)
     rows, places = np.nonzero(top >= 0)
-    shape = target.factors.n_users, target.factors.n_items
+    shape = model.factors.n_users, model.factors.n_items
     return Interactions.from_pairs(users[rows], top[rows, places], *shape)[0]
 
 
@@ -388,13 +390,13 @@ def random_member(request: Request, number: int) -> RobustnessCurve:
 
 def _certificate(request: Request) -> Curves:
     curve = certified_curve(
-        request.target, request.threat, request.epsilons, request.ks, bound=request.spec.bound
+        request.model, request.threat, request.epsilons, request.ks, bound=request.spec.bound
     )
     return {CERTIFICATE: curve}
 
 
 def _personal(request: Request) -> Curves:
-    curve = personal_curve(request.target, request.threat, request.epsilons, request.ks)
+    curve = personal_curve(request.model, request.threat, request.epsilons, request.ks)
     return {PERSONAL: curve}
 
 

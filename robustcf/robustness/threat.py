@@ -13,7 +13,7 @@ from robustcf.attacks.budgets import BUDGETS, Budget, OwnRowBudget, check_reach
 from robustcf.certificates.radius import Budgets
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
-from robustcf.robustness.target import Target
+from robustcf.recommender import Recommender
 from robustcf.support.checks import check_choice
 
 UNITS: tuple[str, ...] = ("relative", "own", "absolute")
@@ -99,48 +99,48 @@ class Threat:
         words = {"labels": "the labels (the pairs that count)", "data": "the training pairs"}
         return words.get(self.knowledge or "", "nothing but the embeddings")
 
-    def options(self, target: Target) -> dict[str, Any]:
-        """The options of an :class:`robustcf.attacks.Attack` on this target."""
+    def options(self, model: Recommender) -> dict[str, Any]:
+        """The options of an :class:`robustcf.attacks.Attack` on this model."""
         return {
             "budget": self.budget,
             "relative": self.relative,
             "side": self.side,
-            "fixed": target.fixed,
+            "fixed": model.fixed,
         }
 
-    def pairs(self, target: Target) -> Interactions:
+    def pairs(self, model: Recommender) -> Interactions:
         """The pairs that the attacker pushes down: those the attacker knows."""
         if self.knowledge not in ("data", "labels"):
             raise InputError(
                 "an attacker who knows nothing has no pairs to aim at: use the attack random, or "
                 "knowledge data or labels"
             )
-        if self.knowledge == "labels" and target.part == "train":
+        if self.knowledge == "labels" and model.part == "train":
             raise InputError(
-                "knowledge 'labels' is about held-out pairs, and this target has none: give it "
+                "knowledge 'labels' is about held-out pairs, and this model has none: give it "
                 "test pairs, or use knowledge data"
             )
-        return target.known if self.knowledge == "data" else target.relevant
+        return model.known if self.knowledge == "data" else model.relevant
 
-    def check_sizes(self, target: Target, epsilons: Sequence[float]) -> None:
+    def check_sizes(self, model: Recommender, epsilons: Sequence[float]) -> None:
         """Raise where an attack of these sizes leaves no scores that could be computed.
 
         Example:
             >>> import numpy as np
-            >>> Threat().check_sizes(Target(np.eye(2), np.eye(2), np.eye(2)), [0.1, 1e308])
+            >>> Threat().check_sizes(Recommender(np.eye(2), np.eye(2), np.eye(2)), [0.1, 1e308])
             Traceback (most recent call last):
             robustcf.errors.InputError: an attack of size 1e+308 makes embeddings or scores larger
             than float64 can hold: use smaller sizes
         """
         size, reaches = max(epsilons), []
-        for name, factor in zip(("users", "items"), target.factors, strict=True):
-            free = factor[:, target.free]
+        for name, factor in zip(("users", "items"), model.factors, strict=True):
+            free = factor[:, model.free]
             budget = self.budget.of(free)
             unit = budget.unit(free) if self.relative else 1.0
             reaches.append(budget.reach(factor, size * unit if self.side in ("both", name) else 0))
-        check_reach(target.factors, (reaches[0], reaches[1]), size)
+        check_reach(model.factors, (reaches[0], reaches[1]), size)
 
-    def row_budgets(self, target: Target) -> Budgets:
+    def row_budgets(self, model: Recommender) -> Budgets:
         """How far rows may move at size 1, for certificates.
 
         Raises:
@@ -148,19 +148,17 @@ class Threat:
         """
         if self.norm != "row":
             raise InputError(f"there are certificates for the norm 'row' only, got {self.norm!r}")
-        budget, free = self.budget, target.free
-        users, items = target.factors
+        budget, free = self.budget, model.free
+        users, items = model.factors
 
         def unit(factor: Tensor) -> float:
-            return (
-                budget.unit(factor[:, free] if target.fixed else factor) if self.relative else 1.0
-            )
+            return budget.unit(factor[:, free] if model.fixed else factor) if self.relative else 1.0
 
         largest = items.double().norm(dim=1).max().item() if len(items) else 0.0
         return Budgets(
             users=unit(users) if self.side != "items" else 0.0,
             items=unit(items) if self.side != "users" else 0.0,
-            dim=target.factors.dim,
+            dim=model.factors.dim,
             largest_item=largest * (1 + 1e-9),
             own=self.unit == "own",
         )

@@ -118,7 +118,7 @@ def worst_counts(
     """For how many users each member is the worst, at each epsilon by itself.
 
     Args:
-        members: name -> curve, as a result of :func:`robustcf.robustness.measure` holds them.
+        members: name -> curve, as a result of :func:`robustcf.robustness.measuring` holds them.
         metric: one with values of single users, ``ndcg@10`` say.
 
     Returns:

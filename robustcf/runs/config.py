@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from robustcf.runs.base import RunConfigBase
-from robustcf.runs.records import refuse_vote
+from robustcf.runs.records import VOTE, is_vote
+from robustcf.support.checks import check_known
 from robustcf.support.schema import (
     ABSENT,
     FLAG,
     NAME,
     NUMBER,
+    OBJECT,
     Kind,
+    check_kind,
     choice,
     either,
     nullable,
@@ -21,6 +24,7 @@ from robustcf.support.schema import (
     whole,
 )
 from robustcf.training.config import TrainConfig
+from robustcf.voting.config import VoteConfig
 
 _COLUMN = nullable(either(NAME, whole()))
 #: The arguments of :func:`robustcf.data.load` that a run may have.
@@ -34,9 +38,10 @@ DATA_OPTIONS = record(
         "min_rating": nullable(NUMBER),
         "k_core": nullable(whole(1)),
         "eval_users": nullable(whole(1)),
-        "split": nullable(choice("random", "leave-one-out")),
+        "split": nullable(choice("random", "leave-one-out", "time")),
         **dict.fromkeys(("user_col", "item_col", "rating_col", "time_col"), _COLUMN),
         **dict.fromkeys(("test_ratio", "valid_ratio"), nullable(NUMBER)),
+        **dict.fromkeys(("test_from", "valid_from"), nullable(either(NAME, NUMBER))),
         **dict.fromkeys(("valid_file", "test_file"), nullable(NAME)),
     },
     others=ABSENT,
@@ -44,7 +49,7 @@ DATA_OPTIONS = record(
 
 
 @dataclass(frozen=True)
-class RunConfig(RunConfigBase[TrainConfig]):
+class RunConfig(RunConfigBase[TrainConfig | VoteConfig]):
     """What a run directory was made from: the data, and how to train on them.
 
     Args:
@@ -68,12 +73,16 @@ class RunConfig(RunConfigBase[TrainConfig]):
     search: Mapping[str, Any] | None = None
 
     @classmethod
-    def read_train(cls, values: Mapping[str, Any]) -> TrainConfig:
-        """Nested, or flat as version 0.1 wrote it; a vote's are refused."""
-        refuse_vote(values)
-        return TrainConfig.from_dict(values)
+    def read_train(cls, values: Mapping[str, Any]) -> TrainConfig | VoteConfig:
+        """Nested, or ``{"vote": settings}`` of a vote."""
+        if not is_vote(values):
+            return TrainConfig.from_dict(values)
+        settings = values[VOTE]
+        check_kind("", settings, OBJECT, VOTE)
+        check_known(VoteConfig, settings)
+        return VoteConfig(**settings)
 
     @staticmethod
-    def plain_train(train: TrainConfig) -> dict[str, Any]:
+    def plain_train(train: TrainConfig | VoteConfig) -> dict[str, Any]:
         """Nested plain values."""
-        return train.as_dict()
+        return train.as_dict() if isinstance(train, TrainConfig) else {VOTE: asdict(train)}

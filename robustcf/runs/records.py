@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from robustcf.data.split import FIT_ON
 from robustcf.errors import InputError, UnfinishedError
 from robustcf.support.curves import PROTOCOL
 from robustcf.support.naming import counted
@@ -30,12 +31,14 @@ from robustcf.support.schema import (
     record,
     whole,
 )
+from robustcf.support.temporary import clear_leftovers
 
 CONFIG, ENVIRONMENT, DATA = "config.json", "environment.json", "data.json"
 METRICS, HISTORY = "metrics.json", "history.csv"
+#: Where attack curves and certificates are kept, and certificates against fake accounts.
+RESULTS, FAKES = "robustness", "fakes"
 #: The part of a configuration that only the run of a vote has.
 VOTE = "vote"
-FIT_ON = ("train", "train and valid")
 MOST_THREADS = 1024
 
 #: What every configuration has; how to train is checked by what trains.
@@ -69,20 +72,7 @@ _PART_KIND = record(
 )
 #: What every result says, whatever was trained.
 RESULT_KIND = record({"interrupted": FLAG, "epochs": whole(), "reg": TEXT, "model": TEXT})
-#: The result of a recommender by vote.
-VOTE_METRICS_KIND = record(
-    {
-        "model": choice("vote"),
-        "reg": TEXT,
-        "test": nullable(_PART_KIND),
-        "valid": nullable(_PART_KIND),
-        "epochs": whole(),
-        "train_seconds": NOT_NEGATIVE,
-        "learnt_from": choice(*FIT_ON),
-        "interrupted": FLAG,
-    }
-)
-#: The result of a recommender with embeddings.
+#: The result of a recommender.
 METRICS_KIND = record(
     {
         "model": TEXT,
@@ -91,14 +81,14 @@ METRICS_KIND = record(
         "valid": nullable(_PART_KIND),
         "epochs": whole(),
         "train_seconds": NOT_NEGATIVE,
-        "two_to_inf": NOT_NEGATIVE,
         "learnt_from": choice(*FIT_ON),
         "interrupted": FLAG,
     },
     {
+        "two_to_inf": NOT_NEGATIVE,
         "search": record(
             {"trials": whole(), "seconds": NOT_NEGATIVE, "chosen": TEXT, "baseline": FLAG}
-        )
+        ),
     },
 )
 
@@ -106,16 +96,6 @@ METRICS_KIND = record(
 def is_vote(train: object) -> bool:
     """Whether these training settings, as a configuration has them, are those of a vote."""
     return isinstance(train, Mapping) and VOTE in train
-
-
-def refuse_vote(train: object) -> None:
-    """Raise for the settings of a vote where embeddings are needed."""
-    if is_vote(train):
-        raise InputError(
-            "this is a run of a vote, which has no embeddings to attack, certify against "
-            "perturbations, harden, audit or compare: use 'robustcf certify RUN --fakes 0 1 2 5 "
-            "10' for what fake accounts cannot take, 'robustcf evaluate' and 'robustcf recommend'"
-        )
 
 
 def read_record(path: Path, kind: Kind) -> dict[str, Any]:
@@ -178,6 +158,14 @@ def own_folder(run: Path, name: str) -> Path:
     folder = run / name
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise InputError(f"{folder} must be a folder of the run itself, got a link or a file")
+    return folder
+
+
+def results_folder(run: Path, name: str = RESULTS) -> Path:
+    """The home of what is measured of a run; what a kill left there is cleared first."""
+    folder = own_folder(run, name)
+    for place in (run, folder):
+        clear_leftovers(place)
     return folder
 
 

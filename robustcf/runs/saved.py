@@ -12,23 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf.errors import InputError
-from robustcf.runs.records import (
-    CONFIG,
-    CONFIG_KIND,
-    check_run,
-    facts_of_data,
-    own_folder,
-    read_record,
-    refuse_vote,
-    result_of,
-)
+from robustcf.recommender.record import RECOMMENDER, read_recommender
+from robustcf.runs.records import RESULTS, own_folder
 from robustcf.support.curves import is_curve, read_facts, read_users
 from robustcf.support.naming import grid_name
-from robustcf.support.schema import OBJECT, TEXT, check_kind, record
+from robustcf.support.schema import TEXT, check_kind, record
 
 # The home of every saved curve, and where version 0.1 kept them.
-FOLDER = "robustness"
-FOLDERS = (FOLDER, "attacks", "certificates")
+FOLDERS = (RESULTS, "attacks", "certificates")
 # From the strongest on. Not by measured damage: which curve is read must not depend on results.
 _ATTACKS = ("auto", "cutoff", "pgd", "fgm")
 _OBJECTIVES = ("softmax", "bpr", "bce")
@@ -137,17 +128,20 @@ def open_run(path: str | Path, *, allow_unfinished: bool = False) -> SavedRun:
         InputError: it is no run directory, or a file in it cannot be read.
     """
     folder = Path(path)
-    check_run(folder, "robustcf train")
-    config = read_record(folder / CONFIG, CONFIG_KIND)
-    check_kind(folder / CONFIG, config, record({"train": OBJECT}))
-    try:
-        refuse_vote(config["train"])
-    except InputError as error:
-        raise InputError(f"{folder}: {error}") from error
-    settings = flat_settings(config["train"])
-    check_kind(folder / CONFIG, settings, record({"model": TEXT, "reg": TEXT}), "train")
-    fingerprint = facts_of_data(folder)["fingerprint"]
-    result_of(folder, "robustcf train", allow_unfinished=allow_unfinished)
+    facts = read_recommender(folder, allow_unfinished=allow_unfinished)
+    if facts["kind"] != "factors":
+        raise InputError(
+            f"{folder}: a recommender of the kind {facts['kind']!r} has no embeddings, and so no "
+            "attack curves to compare"
+        )
+    training = facts["training"] or {}
+    settings: dict[str, Any] = {"model": facts["label"], "reg": "none"}
+    if isinstance(training.get("config"), dict):
+        settings = flat_settings(training["config"])
+        check_kind(folder / RECOMMENDER, settings, record({"model": TEXT, "reg": TEXT}), "training")
+    else:
+        settings |= {"label": facts["label"], "source": training.get("source")}
+    fingerprint = str(facts["fingerprint"])
     curves: dict[str, SavedCurve] = {}
     for home in FOLDERS:
         for file in sorted(own_folder(folder, home).glob("*.json")):
@@ -360,8 +354,8 @@ def label_of(settings: Mapping[str, Any]) -> str:
         >>> label_of({"model": "bpr-mf", "reg": "none", "adversarial": "bpr"})
         'bpr-mf, none, adversarial bpr'
     """
-    if settings["model"] == "imported":
-        return str(settings.get("label", "imported"))
+    if "label" in settings:  # it was not trained here
+        return str(settings["label"])
     adversarial = settings.get("adversarial", "none")
     extra = [] if adversarial == "none" else [f"adversarial {adversarial}"]
     return ", ".join([settings["model"], settings["reg"], *extra])

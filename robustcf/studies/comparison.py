@@ -139,7 +139,7 @@ class Comparison:
         return ", ".join(f"{self.epsilons[n]:g}" for n in where)
 
 
-def compare(
+def compare_curves(
     groups: Mapping[str, Sequence[npt.ArrayLike]],
     epsilons: Sequence[float],
     *,
@@ -171,7 +171,7 @@ def compare(
     Example:
         >>> rng = np.random.default_rng(0)
         >>> base = rng.random((2, 300))
-        >>> found = compare({"a": [base], "b": [base + [[0.0], [-0.2]]]}, [0, 1], resamples=999)
+        >>> found = compare_curves({"a": [base], "b": [base + [[0.0], [-0.2]]]}, [0, 1], resamples=999)
         >>> found.contrasts[0].verdict.tolist()
         [1, 0, 1]
         >>> print(found.words()[0].split(". ")[0])

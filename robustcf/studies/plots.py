@@ -154,6 +154,18 @@ def plot_panels(panels: Sequence[Sequence[Panel]], path: str | Path, *, title: s
     target = Path(path)
     if target.suffix not in (".png", ".svg"):
         raise InputError(f"a picture must end in .png or .svg, got {target.name}")
+    figure = draw_panels(panels, title=title)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(target, _svg(figure) if target.suffix == ".svg" else _png(figure))
+    return target
+
+
+def draw_panels(panels: Sequence[Sequence[Panel]], *, title: str = "") -> Figure:
+    """Draw a grid of panels with one legend; a notebook shows the figure.
+
+    Raises:
+        InputError: no panels, or rows of different lengths.
+    """
     if not panels or not panels[0] or len({len(row) for row in panels}) > 1:
         raise InputError("plot_panels needs rows of panels, all of one length and not empty")
     # No global state of pyplot: a library must not open or keep windows.
@@ -181,9 +193,7 @@ def plot_panels(panels: Sequence[Sequence[Panel]], path: str | Path, *, title: s
         _legend_below(figure, handles, min(4, 2 * columns + single))
     if title:
         figure.suptitle(_plain(title), fontsize="medium")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(target, _svg(figure) if target.suffix == ".svg" else _png(figure))
-    return target
+    return figure
 
 
 def _legend_below(figure: Figure, handles: list[Any], columns: int) -> None:

@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ from robustcf.support.temporary import alone_in, put_aside, temporary_file, temp
 if TYPE_CHECKING:
     from torch import Tensor
 
+#: The packages that decide what is computed.
+PACKAGES = ("robustcf", "numpy", "pandas", "pyarrow", "safetensors", "scipy", "torch")
 CHECKPOINT = "checkpoint.{}.safetensors"
 #: What to do about a checkpoint that cannot be gone on from.
 REMOVE = "remove this file to begin again, or train anew with another --out"
@@ -75,14 +78,14 @@ def write_parts(path: Path, parts: Sequence[bytes | memoryview]) -> None:
 
 def create_folder(
     target: Path,
-    contents: Mapping[str, bytes],
+    contents: Mapping[str, bytes] | Callable[[Path], None],
     replaceable: Callable[[Path], bool] | None = None,
 ) -> bool:
     """Make a folder that appears with its first files in it, or not at all.
 
     Args:
         target: must not exist yet, or be an empty folder; a link to one counts as the folder.
-        contents: file name -> bytes.
+        contents: file name -> bytes; or a function that writes the files into the folder.
         replaceable: says of a folder with something in it whether it may be replaced.
 
     Returns:
@@ -102,8 +105,11 @@ def create_folder(
         place.parent.mkdir(parents=True, exist_ok=True)
         with temporary_folder(place) as fresh:
             try:
-                for name, content in contents.items():
-                    write_bytes(fresh / name, content)
+                if callable(contents):
+                    contents(fresh)
+                else:
+                    for name, content in contents.items():
+                        write_bytes(fresh / name, content)
             except WriteError as error:
                 raise WriteError(str(error).replace(str(fresh), str(target))) from error
             fresh.chmod(0o755)
@@ -117,6 +123,16 @@ def create_folder(
     except OSError as error:
         raise unwritable(target, error) from error
     return occupied
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that decide what is computed.
+
+    Example:
+        >>> sorted(versions())[:2]
+        ['numpy', 'pandas']
+    """
+    return {name: metadata.version(name) for name in PACKAGES}
 
 
 def unwritable(path: Path, error: OSError) -> WriteError:

@@ -17,9 +17,19 @@ if TYPE_CHECKING:
     from robustcf.objectives.base import Objective
     from robustcf.poisoning.base import Poisoning
     from robustcf.poisoning.defences.base import Defence
+    from robustcf.recommender.scorer import Scorer
     from robustcf.regularizers import Regularizer
     from robustcf.training.adversarial import Adversary
 
+#: Kinds of recommenders: what scores.
+SCORERS: Table[Scorer] = Table(
+    "scorer",
+    {
+        "factors": "robustcf.recommender.factorized:FactorScorer",
+        "vote": "robustcf.voting.vote:PartitionVote",
+    },
+    "robustcf.recommender.scorer:Scorer",
+)
 MODELS: Table[Model[Any]] = Table(
     "model",
     {
@@ -32,6 +42,19 @@ MODELS: Table[Model[Any]] = Table(
         "popularity": "robustcf.models.popularity:Popularity",
     },
     "robustcf.models.base:Model",
+)
+#: Models that no loop trains: what fits them to a split.
+FITTERS: Table[Any] = Table(
+    "model", {"vote": "robustcf.voting.fitting:fit_vote"}, "builtins:object"
+)
+#: What ``fit`` of a model calls: models stand below training, and do not import it.
+TRAINING: Table[Any] = Table(
+    "step of training",
+    {
+        "config": "robustcf.training.front:model_config",
+        "fit": "robustcf.training.front:train",
+    },
+    "builtins:object",
 )
 OBJECTIVES: Table[Objective[Any]] = Table(
     "objective",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from typing import Any
 
@@ -31,6 +33,18 @@ def set_threads(count: int | None) -> int:
     if count is not None:
         torch.set_num_threads(check_integer("threads", count, 1, MOST_THREADS))
     return torch.get_num_threads()
+
+
+@contextmanager
+def threads_used(
+    count: int | None, n_users: int | None = None, n_items: int | None = None
+) -> Iterator[int]:
+    """Use this many threads meanwhile (None: as it is decided), and the former number again."""
+    before = torch.get_num_threads()
+    try:
+        yield set_threads(count)
+    finally:
+        torch.set_num_threads(before)
 
 
 def device_of(name: str) -> torch.device:

@@ -27,6 +27,7 @@ from robustcf.errors import InputError, Interrupted, TrainingError
 from robustcf.metrics.evaluate import evaluate
 from robustcf.support import files
 from robustcf.support.checks import check_number
+from robustcf.support.progress import bar
 from robustcf.support.randomness import stream
 from robustcf.support.schema import (
     NAME,
@@ -40,8 +41,8 @@ from robustcf.support.schema import (
     whole,
 )
 from robustcf.training.config import TrainConfig
+from robustcf.training.fitting import fit_split
 from robustcf.training.portfolio import Settings, Size, Values, moves, portfolio
-from robustcf.training.train import train
 
 MINUTES = 5.0
 BASELINES = ("popularity", "ease", "als")
@@ -215,6 +216,7 @@ def search(
     done: Sequence[Trial] = (),
     record: Callable[[Sequence[Trial]], None] | None = None,
     report: Callable[[str], None] | None = None,
+    progress: bool | None = False,
 ) -> Found:
     """Find the settings with the best NDCG@20 on valid; test pairs are never touched.
 
@@ -227,6 +229,8 @@ def search(
         record: called with all trials after each, to keep them; those of ``done`` that were not
             come to yet are the last.
         report: called with a line of text after each.
+        progress: whether to show a bar with the best trial so far; None: in a terminal and in a
+            notebook.
 
     Returns:
         The best settings and all trials.
@@ -249,7 +253,17 @@ def search(
             f"{split.name} has no validation pairs to search on: load it with a share of them, or "
             "name a model and its settings"
         )
-    return _Search(split, minutes * 60.0, seed, device, list(done), record, report).run()
+    with bar(None, "search", "trial", progress) as steps:
+        shown = report
+
+        def told(line: str) -> None:
+            steps.set_postfix_str(f"best {running.best.value:.4f}" if running.best else "")
+            steps.update()
+            if shown is not None:
+                shown(line)
+
+        running = _Search(split, minutes * 60.0, seed, device, list(done), record, told)
+        return running.run()
 
 
 class _Search:
@@ -386,7 +400,7 @@ class _Search:
     def on_part(self, settings: Values, part: Split) -> Values64:
         """NDCG@20 of each user on the validation pairs of one part."""
         config = TrainConfig.of(**settings, seed=self.seed, epochs_chosen=True, refit="no")
-        trained = train(part, config, device=self.device)
+        trained = fit_split(part, config, device=self.device)
         if trained.interrupted:
             raise KeyboardInterrupt
         report = trained.valid or evaluate(trained.factors, part, part="valid")

@@ -6,6 +6,15 @@ of accounts vote. The certificate is proved in :mod:`robustcf.certificates.votes
 
 from robustcf.voting.choosing import ChosenVote, choose
 from robustcf.voting.config import VoteConfig
+from robustcf.voting.fitting import Vote, fit_vote
 from robustcf.voting.vote import CertifiedVotes, PartitionVote
 
-__all__ = ["CertifiedVotes", "ChosenVote", "PartitionVote", "VoteConfig", "choose"]
+__all__ = [
+    "CertifiedVotes",
+    "ChosenVote",
+    "PartitionVote",
+    "Vote",
+    "VoteConfig",
+    "choose",
+    "fit_vote",
+]

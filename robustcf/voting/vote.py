@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,9 @@ from robustcf.data.interactions import Interactions
 from robustcf.data.split import Split
 from robustcf.errors import InputError
 from robustcf.metrics.evaluate import MetricReport, Part, Protocol, evaluate_rankings, judged_users
-from robustcf.metrics.recommend import Ranked
-from robustcf.support.checks import check_cutoff, check_cutoffs
+from robustcf.recommender.scorer import Ranking, Scorer, Stored
+from robustcf.support.checks import check_cutoff, check_cutoffs, check_known
+from robustcf.support.schema import OBJECT, check_kind
 from robustcf.voting.accounts import Accounts
 from robustcf.voting.config import FALLBACK_CAP, FALLBACK_DAMPING, VoteConfig
 from robustcf.voting.groups import Groups
@@ -71,7 +72,7 @@ class CertifiedVotes:
         }  # fmt: skip
 
 
-class PartitionVote:
+class PartitionVote(Scorer):
     """A recommender that counts votes, so that a few fake accounts move little.
 
     Every account votes for the items that it holds, with a weight between 0 and 1 by how alike it
@@ -95,7 +96,7 @@ class PartitionVote:
         >>> from robustcf.data import load
         >>> split = load("demo")
         >>> vote = PartitionVote(split.train, VoteConfig(cap=0.2, damping=0.5))
-        >>> certified = vote.certify(split, [0, 1], [10], part="valid")
+        >>> certified = vote.certify_fakes(split, [0, 1], [10], part="valid")
         >>> clean, attacked = certified["precision@10"]
         >>> clean > attacked > 0
         True
@@ -127,52 +128,113 @@ class PartitionVote:
         np.add.at(counted, (rows, ballots.ravel()), 1.0)  # -1, the padding, is the last column
         return Served(counted[:, :-1], masked, voters, ballots)
 
-    def _blocks(self, users: Ids, seen: Interactions | None) -> Iterator[tuple[Ids, Served]]:
+    def _blocks(
+        self, users: Ids, seen: Interactions | None, candidates: Ids | None = None
+    ) -> Iterator[tuple[Ids, Served]]:
         votes = (self.config.groups or 0) * self.config.votes
+        out = _left_out(candidates, self.n_items)
         for block in blocks_of(users, self.pairs, votes):
-            masked = masked_rows(seen, block, self.pairs.n_items)
+            masked = masked_rows(seen, block, self.n_items) | out
             yield block, self.served(self.pairs.csr()[block], masked)
 
-    def rank(self, users: Ids, k: int, seen: Interactions | None) -> Ids:
-        """The k best items of each user, best first; those in ``seen`` are left out.
+    kind = "vote"
+
+    @property
+    def n_users(self) -> int:
+        """The number of accounts."""
+        return self.pairs.n_users
+
+    @property
+    def n_items(self) -> int:
+        """The number of items in the catalogue."""
+        return self.pairs.n_items
+
+    def top(
+        self,
+        users: Ids,
+        k: int,
+        seen: Interactions | None = None,
+        candidates: Ids | None = None,
+    ) -> Ranking:
+        """Return the k best items per user with their votes, see :meth:`Scorer.top`.
 
         Raises:
             InputError: k is no cutoff, or a user is none of the pairs.
 
         Example:
             >>> pairs = Interactions.from_pairs([0, 0, 1, 1, 1], [0, 1, 0, 1, 2], 2, 4)[0]
-            >>> PartitionVote(pairs).rank(np.array([0]), 2, pairs).tolist()
+            >>> PartitionVote(pairs).top(np.array([0]), 2, pairs).items.tolist()
             [[2, 3]]
         """
-        k = min(check_cutoff("k", k), self.pairs.n_items)
-        found = [served.top(k) for _, served in self._blocks(self._users(users), seen)]
-        return np.concatenate(found) if found else np.empty((0, k), dtype=np.int64)
+        k = min(check_cutoff("k", k), self.n_items if candidates is None else len(candidates))
+        blocks = self._blocks(self._users(users), seen, candidates)
+        found = [_ranking(served, k) for _, served in blocks]
+        if not found:
+            return Ranking(np.empty((0, k), dtype=np.int64), np.empty((0, k)))
+        items, scores = zip(*found, strict=True)
+        return Ranking(np.concatenate(items), np.concatenate(scores))
 
-    def recommend(self, items: Sequence[int], k: int = 10) -> Ranked:
-        """The k best items and their scores, for somebody who has these items; none: popularity.
+    def top_for_history(
+        self,
+        history: Ids,
+        k: int,
+        pairs: Interactions,
+        *,
+        filter_seen: bool = True,
+        candidates: Ids | None = None,
+    ) -> Ranking:
+        """Return the k best items for somebody who has these items; none: by popularity.
 
         Example:
             >>> pairs = Interactions.from_pairs([0, 0, 1, 1], [0, 1, 0, 2], 2, 3)[0]
-            >>> PartitionVote(pairs).recommend([1], k=1)[0]
-            [0]
+            >>> PartitionVote(pairs).top_for_history(np.array([1]), 1, pairs).items.tolist()
+            [[0]]
         """
-        ids = sorted(set(items))
-        if ids and (ids[0] < 0 or ids[-1] >= self.pairs.n_items):
-            raise InputError(f"item ids must be in [0, {self.pairs.n_items}), got {ids}")
-        one = Interactions.from_pairs([0] * len(ids), ids, 1, self.pairs.n_items)[0].csr()
-        served = self.served(one, one.toarray() > 0)
-        found = [int(item) for item in served.top(check_cutoff("k", k))[0] if item >= 0]
-        return found, served.scores[0, found].tolist()
+        ids = np.unique(np.asarray(history, dtype=np.int64))
+        if len(ids) and (ids[0] < 0 or ids[-1] >= self.n_items):
+            raise InputError(f"item ids must be in [0, {self.n_items}), got {ids.tolist()}")
+        one = Interactions(np.zeros(len(ids), dtype=np.int64), ids, 1, self.n_items).csr()
+        masked = one.toarray() > 0 if filter_seen else np.zeros((1, self.n_items), dtype=bool)
+        served = self.served(one, masked | _left_out(candidates, self.n_items))
+        most = self.n_items if candidates is None else len(candidates)
+        return _ranking(served, min(check_cutoff("k", k), most))
 
-    def recommend_to(self, user: int, k: int, seen: Interactions | None) -> Ranked:
-        """The k best items and their scores for a user of the pairs, without those in ``seen``.
+    def similar(self, items: Ids, k: int) -> Ranking:
+        """Return items by the cosine of the accounts that hold them."""
+        columns = self.pairs.csr().T.tocsr().astype(np.float64)
+        lengths = np.sqrt(np.maximum(self.pairs.item_degrees, 1))
+        found = []
+        for item in items.tolist():
+            shared = (columns @ columns[[item]].T).toarray().ravel()
+            scores = shared / (lengths * lengths[item])
+            scores[item] = -1.0
+            best = np.argsort(-scores, kind="stable")[:k]
+            found.append((best, scores[best]))
+        return Ranking(np.array([row for row, _ in found]), np.array([row for _, row in found]))
 
-        Raises:
-            InputError: k is no cutoff, or the user is none of the pairs.
-        """
-        _, served = next(self._blocks(self._users([user]), seen))
-        found = [int(item) for item in served.top(check_cutoff("k", k))[0] if item >= 0]
-        return found, served.scores[0, found].tolist()
+    def stored(self) -> Stored:
+        """Return the settings: what else it needs are the interactions."""
+        return Stored(facts={"settings": asdict(self.config)}, needs_interactions=True)
+
+    @classmethod
+    def restored(
+        cls, tensors: Mapping[str, Any], facts: Mapping[str, Any], pairs: Interactions | None
+    ) -> PartitionVote:
+        """Build the vote again from its settings and the interactions."""
+        settings = facts.get("settings")
+        check_kind("", settings, OBJECT, "settings")
+        check_known(VoteConfig, settings or {})
+        if pairs is None:
+            raise InputError("a vote scores by its interactions: give them")
+        return cls(pairs, VoteConfig(**(settings or {})))
+
+    def no_embeddings(self) -> NoReturn:
+        """Say what a vote can be asked instead."""
+        raise InputError(
+            "a vote has no embeddings to attack, certify against perturbations, harden or audit: "
+            "certify it against fake accounts, certify(model, fakes=[0, 1, 2, 5, 10]) or "
+            "'robustcf certify RUN --fakes 0 1 2 5 10'"
+        )
 
     def evaluate(
         self,
@@ -186,7 +248,7 @@ class PartitionVote:
         self._check(split)
         return evaluate_rankings(self.rank, split, ks, part=part, mask=mask)
 
-    def certify(
+    def certify_fakes(
         self,
         split: Split,
         fakes: Sequence[int],
@@ -265,3 +327,17 @@ class PartitionVote:
                 f"the vote is of {self.pairs.n_users} users x {self.pairs.n_items} items, "
                 f"{split.name} has {split.n_users} x {split.n_items}: they are different data"
             )
+
+
+def _left_out(candidates: Ids | None, n_items: int) -> npt.NDArray[np.bool_]:
+    """Return True for each item that is not a candidate."""
+    out = np.full(n_items, candidates is not None)
+    if candidates is not None:
+        out[candidates] = False
+    return out
+
+
+def _ranking(served: Served, k: int) -> Ranking:
+    items = served.top(k)
+    scores = np.take_along_axis(served.scores, np.maximum(items, 0), axis=1).astype(np.float64)
+    return Ranking(items, np.where(items >= 0, scores, np.nan))

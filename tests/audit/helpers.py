@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from robustcf.data import Split
-from robustcf.robustness import Target
+from robustcf.recommender import Recommender
 
 
 def small_split(seed=0, users=40, items=30, labels=False):
@@ -31,7 +31,7 @@ def small_target(seed=0, dim=5, **options):
     rng = np.random.default_rng([seed, 1])
     users = rng.normal(size=(split.n_users, dim)).astype(np.float32)
     items = rng.normal(size=(split.n_items, dim)).astype(np.float32)
-    return Target(users, items, split, **options)
+    return Recommender(users, items, split, **options)
 
 
 def naive_top(users, items, seen, k=10):

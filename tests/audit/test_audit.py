@@ -9,16 +9,18 @@ import pytest
 import torch
 
 from robustcf.attacks import quantize
-from robustcf.audit import CHECKS, audit, serving, stability
-from robustcf.audit import subject as subject_module
-from robustcf.audit.churn import rank_biased_overlap, turned_rows
-from robustcf.audit.shape import copies
-from robustcf.audit.subject import Subject, overlap
+from robustcf.auditing import CHECKS, audit, serving, stability
+from robustcf.auditing import subject as subject_module
+from robustcf.auditing.churn import rank_biased_overlap, turned_rows
+from robustcf.auditing.shape import copies
+from robustcf.auditing.subject import Subject, overlap
 from robustcf.data import Split, load
 from robustcf.errors import InputError
 from robustcf.factors import Factors
-from robustcf.robustness import Target, measure
-from robustcf.training import TrainConfig, train
+from robustcf.recommender import Recommender
+from robustcf.robustness import measure
+from robustcf.training import TrainConfig
+from robustcf.training.fitting import fit_split
 from tests.audit.helpers import naive_top, small_split, small_target
 
 SEEDS = (0, 1, 2)
@@ -83,7 +85,7 @@ def test_rows_that_were_never_trained_are_counted_once():
     users, items = rng.normal(size=(40, 4)), rng.normal(size=(30, 4))
     users[3] = users[5]
     items[7] = 0.0
-    target = Target(users, items, train_pairs, split.test.csr().toarray())
+    target = Recommender(users, items, train_pairs, split.test.csr().toarray())
     found = audit(target, only=["untrained"])["untrained"]
     without = int((train_pairs.sum(axis=0) == 0).sum())
     assert found.details["rows"] == 2 + 1 + without
@@ -93,8 +95,8 @@ def test_rows_that_were_never_trained_are_counted_once():
 @pytest.mark.slow
 def test_quality_is_that_of_the_evaluation():
     split = load("demo")
-    trained = train(split, TrainConfig.of(dim=8, epochs=1))
-    target = Target.of(trained)
+    trained = fit_split(split, TrainConfig.of(dim=8, epochs=1))
+    target = trained.recommender()
     found = audit(target, only=["popularity", "fresh"])
     own = trained.evaluate((10,))["ndcg@10"]
     degrees = torch.from_numpy(target.known.item_degrees.astype(np.float32))
@@ -110,9 +112,9 @@ def test_a_model_that_learnt_the_test_pairs_is_suspected():
     split = small_split()
     both = split.train.csr() + split.test.csr()
     left, sizes, right = np.linalg.svd(both.toarray())
-    leaky = Target((left[:, :30] * sizes), right.T, split)
+    leaky = Recommender((left[:, :30] * sizes), right.T, split)
     fair = np.linalg.svd(split.train.csr().toarray())
-    honest = Target(fair[0][:, :30] * fair[1], fair[2].T, split)
+    honest = Recommender(fair[0][:, :30] * fair[1], fair[2].T, split)
     assert audit(honest, only=["leak"])["leak"].verdict == "pass"
     found = audit(leaky, only=["leak"])
     assert found["leak"].verdict == "warn"
@@ -143,7 +145,7 @@ def test_noise_attack_and_certificate_are_those_of_measure():
 
 def test_what_cannot_be_run_is_skipped_with_the_reason():
     split = small_split()
-    target = Target(np.eye(40, 4), np.eye(30, 4), split.train.csr())
+    target = Recommender(np.eye(40, 4), np.eye(30, 4), split.train.csr())
     found = audit(target, attack=False)
     reasons = {f.check.name: f.sentence for f in found.findings if f.verdict == "skipped"}
     assert "no held-out pairs" in reasons["popularity"]
@@ -251,7 +253,7 @@ def test_a_large_subject_is_sampled_and_says_so(monkeypatch):
 
 
 def test_too_large_to_attack_is_said(monkeypatch):
-    monkeypatch.setattr("robustcf.audit.stability.MOST_SCORES", 100)
+    monkeypatch.setattr("robustcf.auditing.stability.MOST_SCORES", 100)
     found = audit(small_target(0), only=["attack"])
     assert found["attack"].verdict == "skipped"
     assert "too many to attack" in found["attack"].sentence
@@ -262,8 +264,8 @@ def test_biases_stay_out_of_norms_and_copies():
     users = np.c_[rng.normal(size=(40, 3)), np.ones(40)]
     items = np.c_[rng.normal(size=(30, 3)), 1000 * rng.normal(size=30)]
     split = small_split()
-    free = audit(Target(users[:, :3], items[:, :3], split), only=["norms"])["norms"].number
-    held = audit(Target(users, items, split, fixed=[3]), only=["norms"])["norms"].number
+    free = audit(Recommender(users[:, :3], items[:, :3], split), only=["norms"])["norms"].number
+    held = audit(Recommender(users, items, split, fixed=[3]), only=["norms"])["norms"].number
     assert held == pytest.approx(free)
 
 
@@ -298,7 +300,7 @@ def test_bad_options_are_refused(options, words):
 
 
 def test_only_a_target_is_audited():
-    with pytest.raises(InputError, match="target must be a Target"):
+    with pytest.raises(InputError, match="Recommender"):
         audit(np.eye(3))
     with pytest.raises(InputError, match="unknown check 'x'"):
         audit(small_target(0), only=["norms"])["x"]
@@ -321,14 +323,14 @@ def test_biases_are_served_in_full_precision(seed):
         users, items = (part.numpy() for part in factors)
         return np.hstack([users, np.ones((40, 1), np.float32)]), np.hstack([items, bias])
 
-    wide = Target(*with_bias(plain.factors), plain.split, fixed=(5,))
+    wide = Recommender(*with_bias(plain.factors), plain.split, fixed=(5,))
     found = audit(wide, only=("int4",))["int4"]
     exact = naive_top(*with_bias(plain.factors), plain.split.train)
     rounded = naive_top(*with_bias(quantize(plain.factors, "int4")), plain.split.train)
     shares = [len(set(a) & set(b)) / 10 for a, b in zip(exact, rounded, strict=True)]
     assert found.number == pytest.approx(np.mean(shares))
     assert found.sentence.endswith("Biases are kept in full precision.")
-    free = audit(Target(*wide.factors, plain.split), only=("int4",))["int4"]
+    free = audit(Recommender(*wide.factors, plain.split), only=("int4",))["int4"]
     assert free.number != pytest.approx(np.mean(shares))
     assert "Biases" not in free.sentence
 

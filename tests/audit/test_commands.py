@@ -14,10 +14,11 @@ from robustcf.adapters import read
 from robustcf.cli import harden
 from robustcf.cli.main import run
 from robustcf.data import load
-from robustcf.robustness import Target
+from robustcf.recommender import Recommender
 from robustcf.runs import RunDir
 from robustcf.runs.config import RunConfig
-from robustcf.training import TrainConfig, train
+from robustcf.training import TrainConfig
+from robustcf.training.fitting import fit_split
 from tests.adapters.helpers import library
 from tests.audit.helpers import small_split, small_target
 
@@ -64,14 +65,14 @@ def test_an_audit_of_a_file(capsys, folder, tmp_path):
 
 
 def test_the_numbers_are_those_of_the_library(capsys, folder):
-    from robustcf.audit import audit
+    from robustcf.auditing import audit
 
     _, out, _ = audited(
         capsys, folder, "--test", folder / "test.csv", "--only", "popularity", "int4", "--json"
     )
     numbers = {entry["check"]: entry["number"] for entry in json.loads(out)["checks"]}
     with np.load(folder / "mine.npz") as stored:
-        target = Target(stored["U"], stored["V"], small_split())
+        target = Recommender(stored["U"], stored["V"], small_split())
     expected = audit(target, only=["popularity", "int4"]).numbers
     assert numbers == pytest.approx(expected)
 
@@ -269,7 +270,7 @@ def our_run(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "first"
     config = RunConfig("demo", train=TrainConfig.of(dim=8, epochs=1, refit="no"))
     made = RunDir.create(path, config, load("demo"))
-    made.write(train(load("demo"), config.train))
+    made.write(fit_split(load("demo"), config.train))
     return path
 
 

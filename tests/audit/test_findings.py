@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from robustcf.audit import CHECKS, Limit, thresholds_from
-from robustcf.audit.findings import worst
+from robustcf.auditing import CHECKS, Limit, thresholds_from
+from robustcf.auditing.findings import worst
 from robustcf.errors import InputError
 
 

@@ -11,10 +11,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from robustcf.audit import audit, page, write_page
-from robustcf.audit.page import inline
+from robustcf.auditing import audit, page, write_page
+from robustcf.auditing.page import inline
 from robustcf.data import Split
-from robustcf.robustness import Target
+from robustcf.recommender import Recommender
 from tests.audit.helpers import small_split, small_target
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
@@ -54,7 +54,7 @@ def hostile_target():
     }
     named = Split.from_csr(split.train.csr(), split.test.csr(), **labels)
     rng = np.random.default_rng(0)
-    return Target(rng.normal(size=(40, 4)), rng.normal(size=(30, 4)), named, label=HOSTILE)
+    return Recommender(rng.normal(size=(40, 4)), rng.normal(size=(30, 4)), named, label=HOSTILE)
 
 
 def test_labels_are_escaped():
@@ -112,7 +112,7 @@ def test_the_page_stays_small_whatever_the_data(tmp_path):
     columns = rng.integers(0, items, len(rows))
     matrix = np.zeros((users, items), dtype=np.int8)
     matrix[rows, columns] = 1
-    target = Target(rng.normal(size=(users, 8)), rng.normal(size=(items, 8)), matrix)
+    target = Recommender(rng.normal(size=(users, 8)), rng.normal(size=(items, 8)), matrix)
     path = write_page(audit(target, attack=False, against=target.factors), tmp_path / "a.html")
     assert path.stat().st_size < 200_000
 

@@ -10,7 +10,8 @@ import torch
 from robustcf.attacks import Attack
 from robustcf.data import checkerboard
 from robustcf.factors import Factors
-from robustcf.robustness import RobustnessCurve, Target, measure
+from robustcf.recommender import Recommender
+from robustcf.robustness import RobustnessCurve, measure
 
 BOARD = checkerboard()
 PARITY = torch.eye(2)[torch.arange(30) % 2]
@@ -31,7 +32,7 @@ def curve_of(
     factors: Factors, attack: Attack, epsilons: Any, ks: Any = (10, 20), **options: Any
 ) -> RobustnessCurve:
     """The curve of an attack that is built, on the checkerboard."""
-    target = Target(*factors, BOARD, **options)
+    target = Recommender(*factors, BOARD, **options)
     return measure(target, attack, epsilons=epsilons, ks=ks, control=False).curve
 
 
@@ -49,7 +50,7 @@ def random_world(
     return U, V, train, test
 
 
-def random_target(seed: int, **options: Any) -> Target:
+def random_target(seed: int, **options: Any) -> Recommender:
     """The same as a target."""
     sizes = {key: options.pop(key) for key in ("n_users", "n_items", "dim") if key in options}
-    return Target(*random_world(seed, **sizes), **options)
+    return Recommender(*random_world(seed, **sizes), **options)

@@ -12,7 +12,8 @@ from robustcf.attacks import FGM, RandomNoise, Softmax
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import evaluate
-from robustcf.robustness import AttackSpec, RobustnessCurve, Target, Threat, measure
+from robustcf.recommender import Recommender
+from robustcf.robustness import AttackSpec, RobustnessCurve, Threat, measure
 from robustcf.robustness.curves import threat_of
 from robustcf.support.checks import check_epsilons
 from tests.robustness.helpers import BOARD, PARITY, RIGHT, curve_of
@@ -64,7 +65,7 @@ def test_bad_epsilons_are_refused(epsilons, message):
     if epsilons:  # none are asked for: the sizes of the table
         for attack in (RandomNoise(), "fgm-softmax", "certificate"):
             with pytest.raises(InputError, match=message):
-                measure(Target(*RIGHT, BOARD), attack, epsilons=epsilons)
+                measure(Recommender(*RIGHT, BOARD), attack, epsilons=epsilons)
 
 
 def test_other_factors_than_the_splits_and_unknown_metrics():

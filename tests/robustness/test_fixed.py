@@ -16,7 +16,8 @@ from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.topk import top_items
 from robustcf.objectives import OBJECTIVES
-from robustcf.robustness import Target, Threat, certified_radii, harden, measure
+from robustcf.recommender import Recommender
+from robustcf.robustness import Threat, certified_radii, harden, measure
 from robustcf.robustness import personal as personal_module
 from tests.robustness.helpers import random_world
 
@@ -28,7 +29,7 @@ KS = (1, 2, 4)
 
 def biased(
     seed: int, scale: float = 30.0, n_users: int = 12, n_items: int = 15, dim: int = 3
-) -> tuple[Target, list[int]]:
+) -> tuple[Recommender, list[int]]:
     """A factorization with biases: ``u.v + b_i``, written as columns ``(1, b_i)`` and ``(c, 0)``.
 
     Among the columns are a constant 1, one of zeros, and a bias of another scale than the rest.
@@ -40,7 +41,7 @@ def biased(
     U = np.hstack([U[:, :1], ones, U[:, 1:], scale * rng.normal(size=(n_users, 1))])
     V = np.hstack([V[:, :1], bias, V[:, 1:], zeros])
     fixed = [1, dim + 1]
-    return Target(U, V, train, test, fixed=fixed), fixed
+    return Recommender(U, V, train, test, fixed=fixed), fixed
 
 
 # --- attacks ----------------------------------------------------------------------------------
@@ -84,13 +85,13 @@ def test_no_attack_moves_them_by_a_bit(make, budget, relative, seed):
 def test_no_attack_by_name_moves_them(attack, norm, monkeypatch):
     target, fixed = biased(0)
     seen, clean = [], []
-    evaluate = Target.evaluate
+    evaluate = Recommender.evaluate
 
     def watched(self, ks=(10, 20), factors=None):
         (seen if factors is not None else clean).append(factors)
         return evaluate(self, ks, factors)
 
-    monkeypatch.setattr(Target, "evaluate", watched)
+    monkeypatch.setattr(Recommender, "evaluate", watched)
     measure(target, attack, Threat(norm), [0, 0.1, 0.5])
     assert len(seen) >= 2
     assert len(clean) == 1, "the target itself is evaluated once"
@@ -120,7 +121,7 @@ def test_the_attack_on_each_user_alone_does_not_move_them_either(seed, monkeypat
         assert delta[:, target.free].any()
 
 
-def moved_items(target: Target, user: int, x: np.ndarray, size: float) -> Factors:
+def moved_items(target: Recommender, user: int, x: np.ndarray, size: float) -> Factors:
     """All items in the worst place for one user at x, by columns that may move only."""
     U, V = (part.clone().double() for part in target.factors)
     U[user] = torch.from_numpy(x)
@@ -189,7 +190,7 @@ def check_not_below(report, certificate, more, rows=slice(None)) -> None:
         assert (values[rows] >= lower - 1e-12).all(), (name, values[rows], lower, more)
 
 
-def places_to_stand(target: Target, user: int, reach: float, rng: np.random.Generator):
+def places_to_stand(target: Recommender, user: int, reach: float, rng: np.random.Generator):
     """Points that a user may be moved to: a net of the ball in the columns that may move."""
     u, free = target.factors.users[user].numpy(), target.free
     yield u
@@ -208,7 +209,7 @@ def places_to_stand(target: Target, user: int, reach: float, rng: np.random.Gene
             yield x
 
 
-def check_sound(target: Target, size: float, side: str, relative: bool, seed: int) -> None:
+def check_sound(target: Recommender, size: float, side: str, relative: bool, seed: int) -> None:
     """No attack that leaves the fixed columns alone goes below what is certified."""
     threat = Threat(unit="relative" if relative else "absolute", side=side)
     certificate = measure(target, "certificate", threat, [size * (1 + 1e-9)], KS).curve
@@ -268,7 +269,7 @@ def test_no_attack_on_any_world_falls_below_the_certificate(seed, scale, dim, si
 @pytest.mark.parametrize("seed", SEEDS)
 def test_who_may_do_less_does_less(seed):
     target, _ = biased(seed, 30.0, n_users=8, n_items=10, dim=3)
-    everything = Target(*target.factors, target.split)
+    everything = Recommender(*target.factors, target.split)
     threat = Threat(unit="absolute")
     some, whole = (
         measure(each, "certificate", threat, [0.3], KS, bound="plain").curve["ndcg@4"]
@@ -281,7 +282,7 @@ def test_who_may_do_less_does_less(seed):
 def test_the_tight_radius_would_promise_too_much(monkeypatch):
     """Why the bound is the plain one, and that the check above would have seen it."""
     monkeypatch.setattr("robustcf.certificates.bounds.usable_bound", lambda bound, fixed: bound)
-    module = importlib.import_module("robustcf.robustness.measure")
+    module = importlib.import_module("robustcf.robustness.measuring")
     monkeypatch.setattr(module, "usable_bound", lambda bound, fixed: bound)
     for seed in range(12):
         target, _ = biased(seed, 1.0, n_users=8, n_items=10, dim=2)
@@ -301,7 +302,7 @@ def test_the_bound_that_is_reported_is_the_one_that_was_used(bound):
     assert "certified lower bound (plain)" in str(result)
     assert certified_radii(target, bound=bound).bound == "plain"
     assert usable_bound(bound, target.fixed) == "plain"
-    free = Target(*target.factors, target.split)
+    free = Recommender(*target.factors, target.split)
     assert measure(free, "certificate", epsilons=[0, 0.05], bound=bound).spec.bound == bound
 
 
@@ -342,10 +343,12 @@ def test_a_bias_that_decides_everything_is_certified_whatever_happens(seed):
     V = np.hstack([1e-6 * rng.normal(size=(20, 2)), bias[:, None]])
     relevant = np.zeros((5, 20))
     relevant[:, :3] = 1
-    target = Target(U, V, relevant, fixed=[2])
+    target = Recommender(U, V, relevant, fixed=[2])
     curve = measure(target, "certificate", epsilons=[0, 1.0, 10.0], ks=(3,)).curve
     assert curve["ndcg@3"].tolist() == [1.0, 1.0, 1.0]
-    assert measure(Target(U, V, relevant), "certificate", epsilons=[1.0]).curve["ndcg@10"][0] < 1
+    assert (
+        measure(Recommender(U, V, relevant), "certificate", epsilons=[1.0]).curve["ndcg@10"][0] < 1
+    )
 
 
 # --- hardening --------------------------------------------------------------------------------

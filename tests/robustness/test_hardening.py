@@ -7,8 +7,10 @@ import pytest
 
 from robustcf.data import load
 from robustcf.errors import InputError
-from robustcf.robustness import Target, harden, harden_by_trial, measure
-from robustcf.training import TrainConfig, train
+from robustcf.recommender import Recommender
+from robustcf.robustness import harden, harden_by_trial, measure
+from robustcf.training import TrainConfig
+from robustcf.training.fitting import fit_split
 from tests.audit.helpers import small_target
 
 
@@ -41,7 +43,7 @@ def test_biases_stay():
     plain = small_target(0, dim=4)
     users = np.c_[plain.factors.users.numpy(), np.ones(40, np.float32)]
     items = np.c_[plain.factors.items.numpy(), rng.normal(size=30).astype(np.float32)]
-    target = Target(users, items, plain.split, fixed=[4])
+    target = Recommender(users, items, plain.split, fixed=[4])
     best, tried, _ = harden_by_trial(target, sizes=(0.1,), steps=2)
     assert np.array_equal(best.factors.items[:, 4].numpy(), items[:, 4])
     assert max(trial.rank or 0 for trial in tried) < 4
@@ -49,11 +51,11 @@ def test_biases_stay():
 
 @pytest.mark.slow
 def test_a_trained_model_keeps_far_more_afterwards():
-    trained = train(load("demo"), TrainConfig.of(dim=16, epochs=4, refit="no"))
-    target = Target.of(trained, part="valid")
+    trained = fit_split(load("demo"), TrainConfig.of(dim=16, epochs=4, refit="no"))
+    target = trained.recommender().judged_by("valid")
     best, tried, chosen = harden_by_trial(target, steps=5)
     assert chosen.left > 1.5 * tried[0].left
-    test = Target.of(trained)
+    test = trained.recommender()
     sizes = (0.0, 0.05)
     before = measure(test, "fgm-softmax", None, sizes, (10,)).curve["ndcg@10"]
     after = measure(test.with_factors(best.factors), "fgm-softmax", None, sizes, (10,)).curve[
@@ -79,5 +81,5 @@ def test_bad_options_are_refused(options, words):
 
 
 def test_only_a_target_is_hardened():
-    with pytest.raises(InputError, match="target must be a Target"):
+    with pytest.raises(InputError, match="Recommender"):
         harden_by_trial(np.eye(3))

@@ -116,11 +116,12 @@ SCRIPT = """
     import resource, sys
     import numpy as np
     from robustcf.data import load
-    from robustcf.robustness import Target, certified_radii, measure
+    from robustcf.recommender import Recommender
+from robustcf.robustness import certified_radii, measure
 
     rng = np.random.default_rng(0)
     U, V = (rng.normal(size=(n, 16)).astype(np.float32) for n in (2000, 1500))
-    target = Target(U, V, load("demo"))
+    target = Recommender(U, V, load("demo"))
     # Beyond what is there already, mapped libraries above all.
     pages = int(open("/proc/self/statm").read().split()[0])
     limit = pages * resource.getpagesize() + 1024 * 2**20

@@ -13,9 +13,10 @@ from robustcf.attacks import FGM
 from robustcf.cli.main import run
 from robustcf.errors import InputError
 from robustcf.objectives import BCE
-from robustcf.robustness import AttackSpec, Target, Threat, measure
+from robustcf.robustness import AttackSpec, Threat, measure
 from robustcf.runs import RunDir
-from robustcf.training import TrainConfig, train
+from robustcf.training import TrainConfig
+from robustcf.training.fitting import fit_split
 from tests.robustness.helpers import random_target
 
 MODULE = '''
@@ -293,8 +294,8 @@ def test_from_python(here):
         model="my_module:Wide", reg="my_module:RowSum", objective="my_module:Twice", width=3.0,
         dim=3, epochs=1, reg_power=1,
     )  # fmt: skip
-    done = train(target.split, config)
-    mine = Target.of(done)
+    done = fit_split(target.split, config)
+    mine = done.recommender()
     assert mine.label == "my_module:Wide, my_module:RowSum"
     assert measure(mine, "auto", epsilons=[0, 0.1], steps=3).curve["ndcg@10"][0] > 0
     assert TrainConfig.from_dict(json.loads(json.dumps(config.as_dict()))).resolved() == config

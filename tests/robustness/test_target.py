@@ -14,8 +14,10 @@ from robustcf.data import Interactions, Split, checkerboard, load
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
 from robustcf.objectives import BCEConfig
-from robustcf.robustness import Target, Threat, harden, measure
-from robustcf.training import TrainConfig, train
+from robustcf.recommender import Recommender
+from robustcf.robustness import Threat, harden, measure
+from robustcf.training import TrainConfig
+from robustcf.training.fitting import fit_split
 from tests.robustness.helpers import random_target, random_world
 
 SEEDS = [0, 1, 2]
@@ -33,7 +35,7 @@ def naive_recall(U, V, hidden, relevant, k) -> dict[int, float]:
     return found
 
 
-def check_clean(target: Target, expected: dict[int, float], k: int) -> None:
+def check_clean(target: Recommender, expected: dict[int, float], k: int) -> None:
     report = target.evaluate((k,))
     assert report.users.tolist() == list(expected)
     np.testing.assert_allclose(report.per_user[f"recall@{k}"], list(expected.values()))
@@ -58,7 +60,7 @@ ARRAYS = {
 def test_any_array_of_numbers_is_judged_as_a_naive_ranking_does(kind, seed):
     U, V, train, test = random_world(seed)
     made = [ARRAYS[kind](part) for part in (U, V)]
-    target = Target(*made, train, test)
+    target = Recommender(*made, train, test)
     assert (target.part, target.mask, target.fit_on) == ("test", ("train",), "train")
     wide = [np.asarray(part).astype(np.float64) for part in made]
     check_clean(target, naive_recall(*wide, train, test, 5), 5)
@@ -68,8 +70,8 @@ def test_any_array_of_numbers_is_judged_as_a_naive_ranking_does(kind, seed):
 def test_an_array_that_may_not_be_written_to_is_taken_too():
     U, V, train, test = random_world(0)
     U.flags.writeable = False
-    expected = Target(U.copy(), V, train, test).evaluate()
-    assert Target(U, V, train, test).evaluate().values == expected.values
+    expected = Recommender(U.copy(), V, train, test).evaluate()
+    assert Recommender(U, V, train, test).evaluate().values == expected.values
 
 
 MATRICES = {
@@ -94,8 +96,8 @@ MATRICES = {
 def test_any_matrix_of_interactions_is_the_same_pairs(kind):
     U, V, train, test = random_world(1)
     make = MATRICES[kind]
-    target = Target(U, V, make(train), make(test))
-    plain = Target(U, V, train, test)
+    target = Recommender(U, V, make(train), make(test))
+    plain = Recommender(U, V, train, test)
     for part in ("known", "relevant", "seen"):
         ours, theirs = getattr(target, part), getattr(plain, part)
         np.testing.assert_array_equal(ours.users, theirs.users)
@@ -108,27 +110,27 @@ def test_any_matrix_of_interactions_is_the_same_pairs(kind):
 def test_kinds_of_interactions_may_be_mixed_and_named():
     U, V, train, test = random_world(2)
     pairs = [Interactions(*np.nonzero(matrix), *train.shape) for matrix in (train, test)]
-    plain = Target(U, V, train, test).evaluate().values
-    assert Target(U, V, pairs[0], test).evaluate().values == plain
-    assert Target(U, V, sp.csr_matrix(train), pairs[1]).evaluate().values == plain
+    plain = Recommender(U, V, train, test).evaluate().values
+    assert Recommender(U, V, pairs[0], test).evaluate().values == plain
+    assert Recommender(U, V, sp.csr_matrix(train), pairs[1]).evaluate().values == plain
     items = np.array([f"item {n}" for n in range(40)])
     labels = {"user_labels": np.arange(30) + 100, "item_labels": items}
     named = Interactions.from_csr(train, **labels)
-    assert Target(U, V, named, sp.csr_matrix(test)).evaluate().values == plain
+    assert Recommender(U, V, named, sp.csr_matrix(test)).evaluate().values == plain
 
 
 def test_a_split_brings_its_parts_and_its_protocol():
     board = checkerboard()
     U, V = (np.random.default_rng(0).normal(size=(n, 3)) for n in (20, 30))
-    target = Target(U, V, board)
+    target = Recommender(U, V, board)
     assert (target.part, target.mask) == ("test", ("train", "valid"))
     assert (target.known, target.relevant) == (board.train, board.test)
-    on_valid = Target(U, V, board, part="valid")
+    on_valid = Recommender(U, V, board, part="valid")
     assert (on_valid.mask, on_valid.relevant) == (("train",), board.valid)
-    refit = Target(U, V, board, fit_on="train and valid")
+    refit = Recommender(U, V, board, fit_on="train and valid")
     assert refit.known == board.train_full
     assert refit.mask == ("train", "valid")
-    other = Target(U, V, board, mask=())
+    other = Recommender(U, V, board, mask=())
     assert other.seen is None
     assert other.evaluate()["recall@10"] <= target.evaluate()["recall@10"]
 
@@ -136,7 +138,7 @@ def test_a_split_brings_its_parts_and_its_protocol():
 @pytest.mark.parametrize("seed", SEEDS)
 def test_without_held_out_pairs_it_is_judged_by_what_it_was_fit_on(seed):
     U, V, train, _ = random_world(seed)
-    target = Target(U, V, train)
+    target = Recommender(U, V, train)
     assert (target.part, target.mask, target.seen) == ("train", (), None)
     assert target.relevant is target.known
     check_clean(target, naive_recall(U, V, np.zeros_like(train), train, 5), 5)
@@ -151,26 +153,26 @@ def test_without_held_out_pairs_it_is_judged_by_what_it_was_fit_on(seed):
     assert cutoff["ndcg@10"][1] < curve["ndcg@10"][1], "it attacks the pairs that count"
     with pytest.raises(InputError, match="knowledge 'labels' is about held-out pairs"):
         measure(target, "fgm-softmax", Threat(knowledge="labels"), [0, 1])
-    refit = Target(U, V, train, fit_on="train and valid")
+    refit = Recommender(U, V, train, fit_on="train and valid")
     assert refit.evaluate().values == target.evaluate().values
 
 
 def test_one_user_one_item_one_column():
-    target = Target(np.ones((1, 1)), np.ones((1, 1)), np.ones((1, 1)))
+    target = Recommender(np.ones((1, 1)), np.ones((1, 1)), np.ones((1, 1)))
     assert measure(target, "random", epsilons=[0, 0.5]).curve["ndcg@10"].tolist() == [1.0, 1.0]
     assert measure(target, "certificate", epsilons=[0, 0.5]).curve["ndcg@10"][1] == 1.0
 
 
 def test_what_training_returns_is_a_target():
     split = load("demo")
-    trained = train(split, TrainConfig.of(dim=4, epochs=1, negative_weight=7.0))
-    target = Target.of(trained)
+    trained = fit_split(split, TrainConfig.of(dim=4, epochs=1, negative_weight=7.0))
+    target = trained.recommender()
     assert (target.fit_on, target.label) == ("train and valid", "ultragcn, weight_decay")
     assert target.bce == BCEConfig(negative_weight=7.0)
     assert target.known == split.train_full
     assert target.evaluate().values == trained.evaluate().values
     assert Target.of(trained, label="mine").label == "mine"
-    bpr = Target.of(train(split, TrainConfig.of(model="bpr-mf", dim=4, epochs=0)))
+    bpr = FITTED(fit_split(split, TrainConfig.of(model="bpr-mf", dim=4, epochs=0)))
     assert (bpr.bce, bpr.label) == (None, "bpr-mf, weight_decay")
     with pytest.raises(InputError, match="fit on train and valid: evaluate them on test only"):
         Target.of(trained, part="valid")
@@ -189,8 +191,9 @@ def test_other_factors_in_the_place_of_the_first():
 # --- the user's story -----------------------------------------------------------------------
 
 STORY = """
-from robustcf.robustness import Target, harden, measure
-target = Target(U, V, train, test)
+from robustcf.recommender import Recommender
+from robustcf.robustness import harden, measure
+target = Recommender(U, V, train, test)
 attacked = measure(target, "auto", epsilons=[0, 0.01, 0.1])
 certified = measure(target, "certificate", epsilons=[0, 0.01, 0.1])
 safer = harden(target)
@@ -227,7 +230,7 @@ def test_numpy_and_scipy_are_attacked_certified_and_hardened_in_six_lines(seed, 
 def test_hardening_moves_no_ranking_whatever_the_sizes(seed, n_users, n_items):
     rng = np.random.default_rng(seed)
     U, V = rng.normal(2, 1, (n_users, 5)), rng.normal(-1, 1, (n_items, 5))
-    target = Target(U, V, np.eye(n_users, n_items))
+    target = Recommender(U, V, np.eye(n_users, n_items))
     safer = harden(target)
     assert safer.factors.dim == 5
     before, after = (t.factors.users @ t.factors.items.T for t in (target, safer))
@@ -268,18 +271,18 @@ def test_shrinking_is_for_the_asking():
 
 def test_lists_whole_numbers_and_two_precisions_are_taken():
     U, V, train, test = random_world(0)
-    plain = Target(U, V, train, test)
+    plain = Recommender(U, V, train, test)
     for lists in (U.tolist(), [tuple(row) for row in U], tuple(map(list, U))):
-        same = Target(lists, V, train, test)
+        same = Recommender(lists, V, train, test)
         assert same.evaluate().values == plain.evaluate().values
-    mixed = Target(U.astype(np.float32), V, train, test).factors
+    mixed = Recommender(U.astype(np.float32), V, train, test).factors
     assert mixed.users.dtype == mixed.items.dtype == torch.float64
     np.testing.assert_array_equal(mixed.users.numpy(), U.astype(np.float32))
-    half = Target(torch.from_numpy(U).half(), torch.from_numpy(V).bfloat16(), train).factors
+    half = Recommender(torch.from_numpy(U).half(), torch.from_numpy(V).bfloat16(), train).factors
     assert half.users.dtype == half.items.dtype == torch.float32
     for whole in (np.int8, np.uint8, np.int64):
         counts = (np.arange(150).reshape(30, 5) % 7).astype(whole)
-        factors = Target(counts, torch.ones(40, 5, dtype=torch.int32), train).factors
+        factors = Recommender(counts, torch.ones(40, 5, dtype=torch.int32), train).factors
         assert factors.users.dtype == factors.items.dtype == torch.float32
         np.testing.assert_array_equal(factors.users.numpy(), counts)
 
@@ -287,11 +290,11 @@ def test_lists_whole_numbers_and_two_precisions_are_taken():
 def test_tensors_of_a_graph_are_taken_out_of_it():
     U, V, train, test = random_world(0)
     own = torch.from_numpy(U.copy()).requires_grad_()
-    target = Target(own, torch.nn.Parameter(torch.from_numpy(V.copy())), train, test)
+    target = Recommender(own, torch.nn.Parameter(torch.from_numpy(V.copy())), train, test)
     assert not target.factors.users.requires_grad
     assert not target.factors.items.requires_grad
     assert target.factors.users.data_ptr() == own.data_ptr(), "not copied"
-    plain = measure(Target(U, V, train, test), "pgd-softmax", epsilons=[0, 0.3])
+    plain = measure(Recommender(U, V, train, test), "pgd-softmax", epsilons=[0, 0.3])
     assert measure(target, "pgd-softmax", epsilons=[0, 0.3]).curve.as_lists() == (
         plain.curve.as_lists()
     )
@@ -304,7 +307,7 @@ def test_tensors_of_a_graph_are_taken_out_of_it():
 
 def refuse(message: str, *arguments, kind=InputError, **options) -> None:
     with pytest.raises(kind, match=message):
-        Target(*arguments, **options)
+        Recommender(*arguments, **options)
 
 
 def test_factors_that_are_none():
@@ -365,9 +368,9 @@ def test_parts_and_columns_that_are_none():
     refuse(r"fixed must be a list, got 3: give \[3\]", U, V, train, fixed=3)
     refuse("all columns are held fixed: there is nothing to attack", U, V, train, fixed=range(5))
     with pytest.raises(InputError, match="mask must name parts"):
-        Target(U, V, train, test, mask=["tests"]).evaluate()
+        Recommender(U, V, train, test, mask=["tests"]).evaluate()
     with pytest.raises(InputError, match="test cannot be masked when evaluating on test"):
-        Target(U, V, train, test, mask=["test"]).evaluate()
+        Recommender(U, V, train, test, mask=["test"]).evaluate()
 
 
 def test_a_split_without_test_pairs_is_judged_by_train_unless_valid_is_asked_for():
@@ -375,17 +378,17 @@ def test_a_split_without_test_pairs_is_judged_by_train_unless_valid_is_asked_for
     none = board.test.take(np.zeros(len(board.test), dtype=bool))
     split = Split("half", board.train, board.valid, none)
     U, V = (np.random.default_rng(0).normal(size=(n, 3)) for n in (20, 30))
-    assert Target(U, V, split).part == "train"
-    assert Target(U, V, split, part="valid").relevant == board.valid
+    assert Recommender(U, V, split).part == "train"
+    assert Recommender(U, V, split, part="valid").relevant == board.valid
 
 
 @pytest.mark.parametrize("part", ["test", "valid"])
 def test_where_some_users_are_evaluated_theirs_are_the_labels(part: str) -> None:
     split = load("demo")
-    U, V = train(split, TrainConfig.of(dim=8, init="smooth", epochs=0, refit="no")).factors
-    whole = Target(U, V, split, part=part)
+    U, V = fit_split(split, TrainConfig.of(dim=8, init="smooth", epochs=0, refit="no")).factors
+    whole = Recommender(U, V, split, part=part)
     assert whole.relevant is getattr(split, part)
-    some = Target(U, V, split.with_eval_users(60), part=part)
+    some = Recommender(U, V, split.with_eval_users(60), part=part)
     judged = some.evaluate((10,)).users
     assert len(judged) == 60
     assert np.array_equal(np.unique(some.relevant.users), judged)
@@ -398,14 +401,14 @@ def test_where_some_users_are_evaluated_theirs_are_the_labels(part: str) -> None
     ]
     left = [curve.per_user["ndcg@10"][1][np.isin(curve.users, judged)] for curve in attacked]
     assert left[0].mean() < left[1].mean()
-    everybody = Target(U, V, split.with_eval_users(split.n_users), part=part)
+    everybody = Recommender(U, V, split.with_eval_users(split.n_users), part=part)
     assert len(everybody.relevant) == len(whole.relevant)
 
 
 def test_built_attacks_on_a_sample_of_users_know_the_labels() -> None:
     split = load("demo").with_eval_users(60)
-    U, V = train(split, TrainConfig.of(dim=4, init="smooth", epochs=0, refit="no")).factors
-    target = Target(U, V, split)
+    U, V = fit_split(split, TrainConfig.of(dim=4, init="smooth", epochs=0, refit="no")).factors
+    target = Recommender(U, V, split)
     for pairs in (split.test, target.relevant):
         for judged in (target, target.with_factors(target.factors), harden(target)):
             attack = Cutoff(pairs, target.seen, 10, steps=1)
@@ -420,8 +423,8 @@ def test_judged_by_training_pairs_a_sample_is_what_is_attacked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     split = load("demo").with_eval_users(60)
-    U, V = train(split, TrainConfig.of(dim=4, init="smooth", epochs=0, refit="no")).factors
-    target = Target(U, V, split, part="train")
+    U, V = fit_split(split, TrainConfig.of(dim=4, init="smooth", epochs=0, refit="no")).factors
+    target = Recommender(U, V, split, part="train")
     given = []
     monkeypatch.setattr(
         "robustcf.robustness.table.Cutoff",

@@ -11,7 +11,8 @@ import pytest
 from robustcf.attacks import BUDGETS, FGM, PGD, OwnRowBudget, RandomNoise, Softmax
 from robustcf.attacks.base import SIDES
 from robustcf.errors import InputError
-from robustcf.robustness import AttackSpec, Target, Threat, certified_radii, measure
+from robustcf.recommender import Recommender
+from robustcf.robustness import AttackSpec, Threat, certified_radii, measure
 from robustcf.robustness.table import ATTACK_SIZES, CERTIFIED_SIZES, NAMES
 from robustcf.robustness.threat import KNOWLEDGE, UNITS
 from tests.robustness.helpers import BOARD, RIGHT, random_target
@@ -96,14 +97,14 @@ def test_own_sizes_are_shares_of_each_row(seed, side, attack, monkeypatch):
     """By numpy: no row moves by more than its share, and the longest share is what is said."""
     target = random_target(seed)
     moved = []
-    evaluate = Target.evaluate
+    evaluate = Recommender.evaluate
 
     def watched(self, ks=(10, 20), factors=None):
         if factors is not None and factors is not target.factors:
             moved.append(factors)
         return evaluate(self, ks, factors)
 
-    monkeypatch.setattr(Target, "evaluate", watched)
+    monkeypatch.setattr(Recommender, "evaluate", watched)
     result = measure(target, attack, Threat(unit="own", side=side), [0, 0.3], steps=3)
     assert moved
     largest = dict.fromkeys(("users", "items"), 0.0)
@@ -139,7 +140,9 @@ def test_unless_told_an_attacker_knows_what_the_attack_assumes(attack, known):
         assert result.control.threat.knowledge == "none"
     for curve in (result.members or {}).values():
         assert curve.threat.knowledge == known
-    alone = measure(Target(*target.factors, target.known), attack, epsilons=[0, 0.1], **options)
+    alone = measure(
+        Recommender(*target.factors, target.known), attack, epsilons=[0, 0.1], **options
+    )
     expected = {"random": "none", "certificate": "labels", "personal": "labels"}
     assert alone.threat.knowledge == expected.get(attack, "data"), "no held-out pairs: no labels"
     assert alone.with_data is None
@@ -148,7 +151,7 @@ def test_unless_told_an_attacker_knows_what_the_attack_assumes(attack, known):
 @pytest.mark.parametrize("attack", ["auto", "cutoff", "fgm-bce", "pgd-softmax"])
 def test_labels_need_pairs_that_were_held_out(attack):
     target = random_target(0)
-    alone = Target(*target.factors, target.known)
+    alone = Recommender(*target.factors, target.known)
     with pytest.raises(InputError, match="knowledge 'labels' is about held-out pairs"):
         measure(alone, attack, Threat(knowledge="labels"), [0, 0.1])
 
@@ -248,7 +251,7 @@ def test_sizes_beyond_computing_are_the_askers_fault(attack, unit):
 
 
 def test_sizes_when_none_are_asked_for():
-    target = Target(*RIGHT, BOARD)
+    target = Recommender(*RIGHT, BOARD)
     for name in NAMES:
         spec = AttackSpec.parse(name)
         for unit in UNITS:
@@ -260,7 +263,7 @@ def test_sizes_when_none_are_asked_for():
 
 
 def test_cutoffs_are_sorted_and_checked():
-    target = Target(*RIGHT, BOARD)
+    target = Recommender(*RIGHT, BOARD)
     result = measure(target, "random", epsilons=[0], ks=[7, 3, 7])
     assert result.ks == [3, 7]
     assert result.metric == "ndcg@3"

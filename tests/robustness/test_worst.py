@@ -13,7 +13,8 @@ from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import evaluate
 from robustcf.objectives import BCE, BPR, OBJECTIVES, BCEConfig
-from robustcf.robustness import Target, Threat, measure, worst_counts, worst_of
+from robustcf.recommender import Recommender
+from robustcf.robustness import Threat, measure, worst_counts, worst_of
 from robustcf.robustness.table import _GUESSING_STEPS, STEPS, guessed_labels
 from robustcf.robustness.worst import joint_of
 from tests.robustness.helpers import BOARD, curve_of, nearly_right
@@ -23,8 +24,8 @@ WEIGHTS = BCEConfig(negative_weight=20.0)
 ABSOLUTE = Threat(unit="absolute")
 
 
-def target_of(factors: Factors, **options) -> Target:
-    return Target(*factors, BOARD, bce=WEIGHTS, **options)
+def target_of(factors: Factors, **options) -> Recommender:
+    return Recommender(*factors, BOARD, bce=WEIGHTS, **options)
 
 
 def members_of(factors: Factors, steps: int, k: int):
@@ -414,7 +415,7 @@ def test_what_does_not_compare_is_refused():
         with pytest.raises(InputError, match="curves compare at the same epsilons.*b .* like a"):
             joint_of({"a": one, "b": other}, "auto", "ndcg@10")
     with pytest.raises(InputError, match="belong to different data"):
-        measure(Target(factors.items, factors.items, BOARD), "auto", epsilons=[0.1])
+        measure(Recommender(factors.items, factors.items, BOARD), "auto", epsilons=[0.1])
     with pytest.raises(InputError, match="ascending"):
         measure(target_of(factors), "auto", epsilons=[0.2, 0.1])
 

@@ -15,9 +15,11 @@ from tqdm import tqdm
 
 from robustcf.data import Split, load
 from robustcf.errors import InputError
+from robustcf.recommender import Recommender
 from robustcf.robustness import measure
 from robustcf.robustness.table import CERTIFICATE
 from robustcf.runs.config import RunConfig
+from robustcf.runs.records import results_folder
 from robustcf.runs.run import RunDir
 from robustcf.runs.saved import SavedRun, open_run
 from robustcf.studies.grids import (
@@ -33,6 +35,7 @@ from robustcf.studies.sweeps.plan import SweepPlan
 from robustcf.studies.sweeps.report import write_report
 from robustcf.studies.sweeps.summary import SHOWN, Summary, places, summarize
 from robustcf.support.schema import FLAG, record, whole
+from robustcf.training.config import TrainConfig
 
 PLAN = "sweep.json"
 _PLAN_KIND = record({"threads": whole(1)}, {"relative": FLAG})
@@ -111,23 +114,29 @@ def _complete(plan: SweepPlan, home: Path, reg: str, seed: int, split: Split) ->
     path = home / f"{reg}-seed{seed}"
     run = RunDir(path) if path.exists() else RunDir.create(path, config, split)
     # Code that the plan names may be imported, and no other.
-    run.allow_code = run.config.train.outside() == train.outside()
-    known = run.config.train.resolved() if run.allow_code else None
+    kept = run.config.train
+    run.allow_code = isinstance(kept, TrainConfig) and kept.outside() == train.outside()
+    known = kept.resolved() if isinstance(kept, TrainConfig) and run.allow_code else None
     if (known, run.config.threads) != (train, plan.threads):
         raise InputError(
             f"{path} was trained with other settings than this sweep's: choose another --out"
         )
     run.check(split)
-    if not run.settle() and run.execute(split).interrupted:
+    if not run.settle() and not run.execute(split):
         raise run.interrupted()
     yield "trained"
     there: SavedRun = open_run(path)
-    target = None
+    model = None
     for name in plan.measured:
         if not all(_is_whole(there, stem) for stem in places(plan, name)):
-            target = run.target(split) if target is None else target
-            run.save(measure(target, name, plan.threat, plan.epsilons))
+            model = _opened(run, split) if model is None else model
+            measure(model, name, plan.threat, plan.epsilons).save(results_folder(path))
         yield name
+
+
+def _opened(run: RunDir, split: Split) -> Recommender:
+    model = run.recommender()
+    return model if model.has_interactions else run.recommender(split)
 
 
 def _is_whole(run: SavedRun, stem: str) -> bool:

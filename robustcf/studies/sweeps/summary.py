@@ -17,7 +17,7 @@ from robustcf.data import Split
 from robustcf.robustness import AttackSpec
 from robustcf.robustness.table import CERTIFICATE, CUTOFFS
 from robustcf.runs.saved import SavedCurve, kind_words, open_run
-from robustcf.studies.comparison import Comparison, compare
+from robustcf.studies.comparison import Comparison, compare_curves
 from robustcf.studies.grids import compact_json
 from robustcf.studies.plots import Kind, Line, Panel, plot_panels
 from robustcf.studies.statistics import area
@@ -76,7 +76,7 @@ class Summary:
         pairs = len(self.settings) * (len(self.settings) - 1) // 2
         tests = pairs * (len(self.plan.epsilons) + 1)
         return {
-            attack: compare(
+            attack: compare_curves(
                 {
                     setting: [curve.per_user(METRIC) for curve in curves]
                     for setting, curves in self.curves[attack].items()

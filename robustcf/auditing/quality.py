@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from robustcf.audit.outcome import Found, Skip
-from robustcf.audit.subject import Subject, rows_of
+from robustcf.auditing.outcome import Found, Skip
+from robustcf.auditing.subject import Subject, rows_of
 from robustcf.data.interactions import Interactions
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import MetricReport
@@ -37,9 +37,9 @@ def against_fresh(subject: Subject) -> Found:
 def leak(subject: Subject, fresh: Found) -> Found:
     """Whether the quality, next to a fresh model's, is too good for pairs that were held out."""
     ratio = fresh.number
-    target = subject.target
-    train = mean_scores(target.factors, target.known)
-    held = mean_scores(target.factors, target.relevant)
+    model = subject.model
+    train = mean_scores(model.factors, model.known)
+    held = mean_scores(model.factors, model.relevant)
     both = np.isfinite(train) & np.isfinite(held)
     share = float((held[both] >= train[both]).mean()) if both.any() else 0.0
     return Found(
@@ -74,7 +74,7 @@ def mean_scores(
 
 def _against(subject: Subject, other: Factors, name: str) -> Found:
     own = subject.clean
-    theirs = subject.target.evaluate((10,), _same_users(subject, other))
+    theirs = subject.model.evaluate((10,), _same_users(subject, other))
     difference = own.per_user[METRIC] - theirs.per_user[METRIC]
     error = float(difference.std() / max(1, len(difference)) ** 0.5)
     ratio = own[METRIC] / theirs[METRIC] if theirs[METRIC] else np.inf

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from robustcf.audit.findings import Check, Limit
+from robustcf.auditing.findings import Check, Limit
 from robustcf.errors import InputError
 from robustcf.support.checks import check_number, unknown_setting
 

@@ -1,4 +1,4 @@
-"""The smell test: do these factors know anything of these pairs?
+"""The alignment check: do factors and interactions belong together?
 
 A map from ids to rows that is shifted or mixed up leaves factors that look fine and mean nothing.
 For a sample of the given pairs the test takes the *place* of the item in its user's list: the share
@@ -25,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from robustcf.adapters.base import Imported
 from robustcf.data.interactions import Interactions
 from robustcf.errors import DataError
 from robustcf.factors import Factors
@@ -43,8 +42,8 @@ _Places = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Smell:
-    """What the test found.
+class Alignment:
+    """What the alignment check found.
 
     Args:
         place: the mean place of given items in their users' lists, from 0 (last) to 1 (first).
@@ -74,14 +73,16 @@ class Smell:
     def require(self) -> None:
         """Raise a DataError with the reason, if there is one."""
         if self.reason:
-            raise DataError(f"{self.reason}; {self}. --force (force=True) imports them regardless")
+            raise DataError(
+                f"{self.reason}; {self}. check=False (--force) takes them without this check"
+            )
 
 
-def smell(imported: Imported, pairs: Interactions, seed: int = 0) -> Smell:
+def alignment(factors: Factors, pairs: Interactions, seed: int = 0) -> Alignment:
     """Compare the scores of given pairs with those under wrong maps.
 
     Args:
-        imported: the factors.
+        factors: the embeddings.
         pairs: the interactions they were fit on, by rows of the factors.
         seed: of the sample and the permutations.
 
@@ -90,11 +91,11 @@ def smell(imported: Imported, pairs: Interactions, seed: int = 0) -> Smell:
     Example:
         >>> from robustcf.data import checkerboard
         >>> parity = torch.eye(2)[torch.arange(30) % 2]
-        >>> found = smell(Imported(Factors(parity[:20], parity), "x", "y"), checkerboard().train)
+        >>> found = alignment(Factors(parity[:20], parity), checkerboard().train)
         >>> found.good
         True
     """
-    factors, rng = imported.factors, stream(seed, "smell")
+    rng = stream(seed, "smell")
     chosen = rng.permutation(len(pairs))[:_PAIRS]
     users, items = pairs.users[chosen].astype(np.int64), pairs.items[chosen].astype(np.int64)
     reference = rng.choice(factors.n_items, min(_REFERENCE, factors.n_items), replace=False)
@@ -115,7 +116,7 @@ def smell(imported: Imported, pairs: Interactions, seed: int = 0) -> Smell:
         mixed.append(float(np.mean(found)))
         deviations.append((place - mixed[-1]) / spread if spread > 1e-9 else None)
     reason = _shifted(factors, users, items, reference, rng) or _reason(deviations)
-    return Smell(place, (mixed[0], mixed[1]), (deviations[0], deviations[1]), reason)
+    return Alignment(place, (mixed[0], mixed[1]), (deviations[0], deviations[1]), reason)
 
 
 def _reason(deviations: list[float | None]) -> str:

@@ -15,20 +15,28 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from robustcf.adapters.arrays import read_npz
-from robustcf.adapters.base import Imported
 from robustcf.data.columns import Columns
 from robustcf.data.interactions import Interactions, Labels
 from robustcf.data.loading import read_own_table
 from robustcf.data.split import Split
 from robustcf.data.tables import Table, to_interactions
 from robustcf.errors import DataError, InputError
+from robustcf.support.bounded import UNREADABLE, read_arrays_of
 from robustcf.support.checks import check_choice
 
 #: How rows without labels were numbered.
 ROWS = ("number", "sorted", "appearance")
 
 _Ids = npt.NDArray[np.int64]
+
+
+class Rows(NamedTuple):
+    """The rows of factors: how many there are, and what they are called."""
+
+    n_users: int
+    n_items: int
+    user_labels: Labels | None = None
+    item_labels: Labels | None = None
 
 
 class Matched(NamedTuple):
@@ -39,7 +47,7 @@ class Matched(NamedTuple):
 
 
 def match(
-    imported: Imported,
+    factors: Rows,
     interactions: Any,
     test: Any = None,
     *,
@@ -53,12 +61,12 @@ def match(
     name: str | None = None,
     with_valid: bool | None = None,
 ) -> Matched:
-    """Interactions as pairs of rows of imported factors.
+    """Return interactions as pairs of rows of factors.
 
     The catalogue is that of the factors: every row can be ranked, with interactions or without.
 
     Args:
-        imported: the factors.
+        factors: the rows of the factors.
         interactions: the pairs that they were fit on: a file that :func:`robustcf.data.load` takes,
             a scipy ``.npz``, a users x items matrix, an :class:`robustcf.data.Interactions`; or a
             whole :class:`robustcf.data.Split`, which has test pairs of its own, see
@@ -83,10 +91,8 @@ def match(
     Cost: that of reading, and a sort of the ids.
 
     Example:
-        >>> from robustcf.factors import Factors
-        >>> factors = Factors.of(np.eye(2), np.eye(3, 2))
-        >>> mine = Imported(factors, "arrays", "mine", item_labels=np.array(["a", "b", "c"]))
-        >>> match(mine, np.array([[1, 0, 0], [0, 1, 1]])).notes
+        >>> rows = Rows(2, 3, item_labels=np.array(["a", "b", "c"]))
+        >>> match(rows, np.array([[1, 0, 0], [0, 1, 1]])).notes
         ('users: no labels, the ids are row numbers', 'items: ids are row numbers')
     """
     check_choice("rows", rows, ROWS)
@@ -95,7 +101,7 @@ def match(
     if whole is None:
         given = [interactions] if test is None else [interactions, test]
     elif test is None:
-        given = _parts_of(whole, imported)
+        given = _parts_of(whole, factors)
     else:
         raise InputError(
             f"{whole.name} has test pairs of its own: leave test (--test) out, or give the pairs "
@@ -105,15 +111,15 @@ def match(
         raise InputError("with_valid (--with-valid) is for a data set that has validation pairs")
     found, notes, tables = _pairs(given, columns, min_rating)
     sides: dict[str, _Side] = {}
-    for kind, count in (("user", imported.factors.n_users), ("item", imported.factors.n_items)):
-        own = getattr(imported, f"{kind}_labels")
+    for kind, count in (("user", factors.n_users), ("item", factors.n_items)):
+        own = getattr(factors, f"{kind}_labels")
         ids = getattr(found[0], f"{kind}_labels")
         order = _appearance(tables, kind, ids) if rows == "appearance" and tables else None
         # A matrix, and what was made of one, has an order of its own; ids in files have none.
         ordered = ids is None or (not tables and own is None)
         make = _in_order if ordered else _rows_of
         sides[kind] = make(kind, own, count, found[0], rows, order)
-    parts, dropped = _renumbered(found, sides, imported, drop_unknown)
+    parts, dropped = _renumbered(found, sides, factors, drop_unknown)
     notes += [f"{kind}s: {side.note}" for kind, side in sides.items()]
     if dropped:
         notes.append(f"{dropped:,} pairs of users or items that the factors do not have: left out")
@@ -160,12 +166,12 @@ def _about_parts(split: Split, with_valid: bool | None) -> str:
     return f"{split.name}: taken as fit on {words} ({pairs:,}){judged}"
 
 
-def _parts_of(split: Split, imported: Imported) -> list[Interactions]:
+def _parts_of(split: Split, factors: Rows) -> list[Interactions]:
     """The parts of a split; with labels where the factors have some to be matched by."""
     labels = {}
     for kind, count in (("user", split.n_users), ("item", split.n_items)):
         own = getattr(split, f"{kind}_labels")
-        if own is None and getattr(imported, f"{kind}_labels") is not None:
+        if own is None and getattr(factors, f"{kind}_labels") is not None:
             own = np.arange(count)  # the ids of a set without labels are its numbers
         labels[f"{kind}_labels"] = own
     return [
@@ -223,7 +229,10 @@ def _sparse(path: Path) -> Any:
     """A matrix that scipy's ``save_npz`` wrote."""
     from scipy import sparse
 
-    arrays = read_npz(path)
+    try:
+        arrays = read_arrays_of(path)
+    except UNREADABLE as error:
+        raise DataError(f"{path}: no readable npz file ({error})") from error
     try:
         kind = arrays["format"].item()
         name = kind.decode("ascii") if isinstance(kind, bytes) else str(kind)
@@ -324,7 +333,7 @@ def _numbered(kind: str, ids: Labels, count: int) -> _Side:
 def _renumbered(
     found: Sequence[Interactions],
     sides: dict[str, _Side],
-    imported: Imported,
+    factors: Rows,
     drop_unknown: bool,
 ) -> tuple[list[Interactions], int]:
     unknown = {kind: side.rows < 0 for kind, side in sides.items()}
@@ -341,7 +350,7 @@ def _renumbered(
             f"the interactions have {' and '.join(words)} that the factors have no row for: are "
             "they of the same data? --drop-unknown (drop_unknown=True) leaves their pairs out"
         )
-    factors, parts, dropped = imported.factors, [], 0
+    parts, dropped = [], 0
     for pairs in found:
         users, items = sides["user"].rows[pairs.users], sides["item"].rows[pairs.items]
         keep = (users >= 0) & (items >= 0)

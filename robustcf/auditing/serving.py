@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from robustcf.attacks.quantization import quantize
-from robustcf.audit.outcome import Found, Skip
-from robustcf.audit.subject import CUTOFF, Subject, overlap
+from robustcf.auditing.outcome import Found, Skip
+from robustcf.auditing.subject import CUTOFF, Subject, overlap
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.topk import TopItems
@@ -26,10 +26,10 @@ def in_bits(kind: str) -> Callable[[Subject], Found]:
 
     def check(subject: Subject) -> Found:
         try:
-            rounded = quantize(subject.target.factors, kind, subject.target.fixed)
+            rounded = quantize(subject.model.factors, kind, subject.model.fixed)
         except InputError as error:
             raise Skip(str(error)) from error
-        kept = " Biases are kept in full precision." if subject.target.fixed else ""
+        kept = " Biases are kept in full precision." if subject.model.fixed else ""
         return _changed(subject, rounded, kept)
 
     return check
@@ -37,7 +37,7 @@ def in_bits(kind: str) -> Callable[[Subject], Found]:
 
 def by_cosine(subject: Subject) -> Found:
     """Items' rows scaled to length 1: what an index of cosines ranks by."""
-    users, items = subject.target.factors
+    users, items = subject.model.factors
     lengths = items.norm(dim=1, keepdim=True)
     return _changed(subject, Factors(users, items / torch.where(lengths > 0, lengths, 1.0)))
 
@@ -48,7 +48,7 @@ def by_index(kind: str) -> Callable[[Subject], Found]:
     def check(subject: Subject) -> Found:
         if importlib.util.find_spec("faiss") is None:
             raise Skip("faiss is not installed: pip install 'robustcf[serving]'")
-        users, items = (part.float().cpu().numpy() for part in subject.target.factors)
+        users, items = (part.float().cpu().numpy() for part in subject.model.factors)
         queries = subject.few(_QUERIES, "audit queries")
         index = _index(kind, items)
         asked = min(len(items), _ASKED + CUTOFF)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from robustcf import __version__
-from robustcf.audit.audit import Audit
-from robustcf.audit.findings import Finding
+from robustcf.auditing.audit import Audit
+from robustcf.auditing.findings import Finding
 from robustcf.studies.plots import Line, Panel, plot_panels
 from robustcf.support.files import write_bytes
 
@@ -31,10 +31,10 @@ def write_page(audits: Audit | Sequence[Audit], path: str | Path) -> Path:
     Returns:
         The path.
     """
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(target, page(audits).encode())
-    return target
+    model = Path(path)
+    model.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(model, page(audits).encode())
+    return model
 
 
 def page(audits: Audit | Sequence[Audit]) -> str:
@@ -42,12 +42,12 @@ def page(audits: Audit | Sequence[Audit]) -> str:
 
     Example:
         >>> import torch
-        >>> from robustcf.audit.audit import audit
+        >>> from robustcf.auditing.audit import audit
         >>> from robustcf.data import checkerboard
-        >>> from robustcf.robustness import Target
+        >>> from robustcf.robustness import Recommender
         >>> parity = torch.eye(2)[torch.arange(30) % 2]
-        >>> target = Target(parity[:20], parity, checkerboard(), label="<script>")
-        >>> "<script>" in page(audit(target, attack=False))
+        >>> model = Recommender(parity[:20], parity, checkerboard(), label="<script>")
+        >>> "<script>" in page(audit(model, attack=False))
         False
     """
     several = [audits] if isinstance(audits, Audit) else list(audits)
@@ -71,7 +71,7 @@ def _shown(audit: Audit) -> dict[str, Any]:
     for finding in audit.findings:
         groups.setdefault(finding.check.group, []).append(finding)
     return {
-        "label": audit.target.label or "embeddings",
+        "label": audit.model.label or "embeddings",
         "source": audit.source,
         "verdict": audit.verdict,
         "words": VERDICTS[audit.verdict],
@@ -85,14 +85,14 @@ def _shown(audit: Audit) -> dict[str, Any]:
 
 
 def _facts(audit: Audit) -> list[tuple[str, str]]:
-    factors, target = audit.target.factors, audit.target
-    held = f", {len(target.fixed)} of them held fixed (biases)" if target.fixed else ""
+    factors, model = audit.model.factors, audit.model
+    held = f", {len(model.fixed)} of them held fixed (biases)" if model.fixed else ""
     return [
         ("users", f"{factors.n_users:,}"),
         ("items", f"{factors.n_items:,}"),
         ("columns", f"{factors.dim:,}{held}"),
-        ("interactions", f"{len(target.known):,}"),
-        ("held-out pairs", f"{len(target.split.test):,}"),
+        ("interactions", f"{len(model.known):,}"),
+        ("held-out pairs", f"{len(model.split.test):,}"),
     ]
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from robustcf.audit.outcome import Found, Skip
-from robustcf.audit.subject import FEW, FEW_SCORES, LEAST, MOST_SCORES, Subject
+from robustcf.auditing.outcome import Found, Skip
+from robustcf.auditing.subject import FEW, FEW_SCORES, LEAST, MOST_SCORES, Subject
 from robustcf.certificates.bounds import top_radii
 from robustcf.robustness import Threat, measure
-from robustcf.robustness.measure import Result
+from robustcf.robustness.measuring import Result
 
 METRIC = "ndcg@10"
 ROUNDING = 1e-4
@@ -20,12 +20,12 @@ PROMISED = 0.01
 
 def near_ties(subject: Subject) -> Found:
     """Who has a first item that a perturbation of the size of a rounding error replaces."""
-    target = subject.target
-    few = min(FEW, max(LEAST, FEW_SCORES // target.factors.n_items))
+    model = subject.model
+    few = min(FEW, max(LEAST, FEW_SCORES // model.factors.n_items))
     users = subject.few(few, "audit ties")
-    budgets = Threat().row_budgets(target)
+    budgets = Threat().row_budgets(model)
     radii = {
-        k: top_radii(target.factors, budgets, users, subject.seen, k, fixed=target.fixed)
+        k: top_radii(model.factors, budgets, users, subject.seen, k, fixed=model.fixed)
         for k in (1, 10)
     }
     share = float((radii[1] <= ROUNDING).mean())
@@ -49,7 +49,7 @@ def near_ties(subject: Subject) -> Found:
 def noise(subject: Subject) -> Found:
     """What random directions take."""
     result = measure(
-        subject.target, "random", Threat(knowledge="none"), (0.0, NOISE), (10,), seed=subject.seed
+        subject.model, "random", Threat(knowledge="none"), (0.0, NOISE), (10,), seed=subject.seed
     )
     clean, left = (float(value) for value in result.curve[METRIC])
     return Found(
@@ -60,7 +60,7 @@ def noise(subject: Subject) -> Found:
 
 
 def attacked(subject: Subject, size: float, progress: bool = False) -> Result:
-    """The headline attack on the whole target.
+    """The headline attack on the whole model.
 
     Raises:
         Skip: it is too large to be attacked in minutes.
@@ -102,7 +102,7 @@ def under_attack(result: Result) -> Found:
 
 def certified(subject: Subject) -> Result:
     """Certified lower bounds at several sizes."""
-    return measure(subject.target, "certificate", None, CERTIFIED, (10,))
+    return measure(subject.model, "certificate", None, CERTIFIED, (10,))
 
 
 def certificate(result: Result) -> Found:

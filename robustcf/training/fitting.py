@@ -1,4 +1,4 @@
-"""``train``: a split and a configuration in, factors out."""
+"""From a split and a configuration to trained factors: choosing epochs, refitting, the gauge."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from robustcf.data.synthetic import checkerboard
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import MetricReport, evaluate
-from robustcf.metrics.topk import top_items
 from robustcf.models import Model
 from robustcf.models.gauge import Gauge, shrink, truncate
 from robustcf.objectives import Batches, Objective
+from robustcf.recommender import FactorScorer, FoldIn, Recommender
 from robustcf.regularizers import Regularizer
 from robustcf.support.ranks import Rows, alone, current
 from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
@@ -31,8 +31,6 @@ from robustcf.training.adversarial import Adversary, adversary
 from robustcf.training.config import Chosen, TrainConfig
 from robustcf.training.loop import Checkpoint, Fitted, Optimizer, Stop, fit, two_to_inf
 from robustcf.training.shared import SharedCheckpoint
-
-FIT_ON = ("train", "train and valid")
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,11 +64,11 @@ class Trained:
     @property
     def seen(self) -> Interactions:
         """The pairs it was fit on."""
-        return fit_pairs(self.split, self.fit_on)
+        return self.split.fit_pairs(self.fit_on)
 
     def evaluate(self, ks: tuple[int, ...] = (10, 20)) -> MetricReport:
         """Test metrics by the protocol of the set; what it was fit on is masked in any case."""
-        mask = fit_mask(self.split, self.fit_on, "test")
+        mask = self.split.fit_mask(self.fit_on, "test")
         judged = self.split if self.rows is None else SplitShard(self.split, self.rows)
         return evaluate(self.factors, judged, ks, mask=mask)
 
@@ -91,28 +89,42 @@ class Trained:
         norm = two_to_inf(self.factors)
         return norm if self.rows is None else self.rows.ranks.greatest(norm)[0]
 
-    def recommend(self, user: int, k: int = 10) -> list[int]:
-        """The ids of the k best items that a user (an id) does not have yet."""
-        top = top_items(self.factors, [user], k, self.split.train_full)[0]
-        return [int(item) for item in top if item >= 0]
+    def recommender(self, **training: Any) -> Recommender:
+        """Return the recommender; of several ranks, on the first, and all must ask.
 
+        Args:
+            **training: what else to keep of how it was trained: the preset, a search.
+        """
+        factors = self.gathered()
+        if factors is None:
+            raise InputError("the first rank has the factors of all users: ask there")
+        facts = {
+            "config": self.config.as_dict(),
+            "epochs": self.epochs,
+            "train_seconds": round(self.train_seconds, 3),
+            "valid": None if self.valid is None else self.valid.as_dict(),
+            "history": self.history,
+        }
+        return Recommender.of(
+            FactorScorer(factors, fold_in=self._fold_in()),
+            self.split,
+            fit_on=self.fit_on,
+            label=f"{self.config.model.name}, {self.config.reg.name}",
+            training={**facts, **training},
+        )
 
-def fit_pairs(split: Split, fit_on: str) -> Interactions:
-    """The pairs that factors were fit on: train, or train and valid after a refit."""
-    return split.train if fit_on == "train" else split.train_full
-
-
-def fit_mask(split: Split, fit_on: str, part: str) -> tuple[str, ...]:
-    """The parts that are no candidates when such factors are evaluated on ``part``.
-
-    Raises:
-        InputError: they were fit on the very pairs that would be evaluated.
-    """
-    if fit_on == "train":
-        return split.masked(part)
-    if part == "valid":
-        raise InputError("these factors were fit on train and valid: evaluate them on test only")
-    return ("train", "valid")
+    def _fold_in(self) -> FoldIn:
+        """Return how a new user is embedded: by the objective, and by the decay of a user's row."""
+        config = self.config.resolved()
+        decays = config.reg.name == "weight_decay"
+        weight = config.reg.settings.weight * len(self.seen) / 1024 if decays else FoldIn().ridge
+        return FoldIn(
+            config.objective.name,
+            vars(config.objective.settings),
+            ridge=weight,
+            offset=config.gauge != "none",
+            unit=config.gauge == "none" and getattr(config.model.settings, "normalize", False),
+        )
 
 
 def build_model(
@@ -243,7 +255,7 @@ def check_trainable(
     nothing = whole.valid.take(np.zeros(len(whole.valid), dtype=bool))
     try:
         with alone():
-            tried = train(replace(whole, valid=nothing), toy)
+            tried = fit_split(replace(whole, valid=nothing), toy)
     except InputError:
         raise
     except Exception:
@@ -274,7 +286,7 @@ def _check_memory(split: Split, config: TrainConfig, device: torch.device) -> No
             )
 
 
-def train(
+def fit_split(
     split: Split,
     config: TrainConfig | None = None,
     *,
@@ -304,9 +316,9 @@ def train(
 
     Example:
         >>> from robustcf.data import checkerboard
-        >>> trained = train(checkerboard(), TrainConfig.of(dim=4, epochs=2, negative_weight=10.0))
-        >>> len(trained.recommend(0, k=3))
-        3
+        >>> trained = fit_split(checkerboard(), TrainConfig.of(dim=4, epochs=2, negative_weight=10.0))
+        >>> trained.epochs
+        2
     """
     if config is None:
         from robustcf.training.presets import preset

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from robustcf.audit.outcome import Found
-from robustcf.audit.shape import label
-from robustcf.audit.subject import CUTOFF, Subject, overlap, rows_of
+from robustcf.auditing.outcome import Found
+from robustcf.auditing.shape import label
+from robustcf.auditing.subject import CUTOFF, Subject, overlap, rows_of
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.topk import TopItems

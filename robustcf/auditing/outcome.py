@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Found:
-    """A number and what goes with it; see :class:`robustcf.audit.findings.Finding`."""
+    """A number and what goes with it; see :class:`robustcf.auditing.findings.Finding`."""
 
     number: float
     sentence: str

@@ -1,4 +1,4 @@
-"""``measure``: a target, an attack and a threat in, a result out. The one door to robustness."""
+"""``measure``: a model, an attack and a threat in, a result out. The one door to robustness."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from robustcf.attacks import Attack, OwnRowBudget, unevenness
 from robustcf.certificates.bounds import usable_bound
 from robustcf.errors import InputError
+from robustcf.recommender import Recommender, check_recommender
 from robustcf.robustness.curves import (
     ALONE,
     CERTIFIED,
@@ -29,7 +30,6 @@ from robustcf.robustness.table import (
     Request,
     random_member,
 )
-from robustcf.robustness.target import Target, check_target
 from robustcf.robustness.threat import Threat, check_threat
 from robustcf.robustness.worst import joint_of, worst_counts, worst_of
 from robustcf.support.checks import check_cutoffs, check_epsilons
@@ -38,11 +38,11 @@ from robustcf.support.files import read_arrays, read_json
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What an attack leaves of a target, or what a certificate promises.
+    """What an attack leaves of a model, or what a certificate promises.
 
     Args:
         spec: the attack and its options.
-        target: what was attacked.
+        model: what was attacked.
         curve: metrics by size; of an attack, under one perturbation for all users: joint.
         control: the same budget in random directions, chosen from as often; None for certificates.
         members: of an ensemble, name -> curve; else None.
@@ -55,7 +55,7 @@ class Result:
     """
 
     spec: AttackSpec
-    target: Target
+    model: Recommender
     curve: RobustnessCurve
     control: RobustnessCurve | None = None
     members: dict[str, RobustnessCurve] | None = None
@@ -82,13 +82,13 @@ class Result:
     @property
     def stem(self) -> str:
         """The name of its file, which tells all settings."""
-        return self.spec.file_name(self.threat, self.target.part, self.curve.epsilons, self.ks)
+        return self.spec.file_name(self.threat, self.model.part, self.curve.epsilons, self.ks)
 
     @property
     def control_stem(self) -> str:
         """The name of the control's file."""
         return self.spec.control_file_name(
-            self.threat, self.target.part, self.curve.epsilons, self.ks
+            self.threat, self.model.part, self.curve.epsilons, self.ks
         )  # fmt: skip
 
     @property
@@ -111,7 +111,7 @@ class Result:
             }
         if self.threat.unit == "relative" and self.threat.norm == "row":
             names = ("users", "items")
-            parts, free = zip(names, self.target.factors, strict=True), self.target.free
+            parts, free = zip(names, self.model.factors, strict=True), self.model.free
             found["unevenness"] = {name: unevenness(part[:, free]) for name, part in parts}
         return found
 
@@ -135,15 +135,15 @@ class Result:
             The curve's file, and whether it replaced another result of the same settings, from
             another version or number of threads, say. An equal one is left as it is.
         """
-        target = Path(folder) / f"{self.stem}.json"
-        replaced = _store(self.curve, target, self.extra())
+        model = Path(folder) / f"{self.stem}.json"
+        replaced = _store(self.curve, model, self.extra())
         if self.control is not None and self.control is not self.curve:
             # As the attack random writes it: one file, whoever made it.
-            noise = Result(AttackSpec(RANDOM, seed=self.spec.seed), self.target, self.control)
+            noise = Result(AttackSpec(RANDOM, seed=self.spec.seed), self.model, self.control)
             _store(self.control, Path(folder) / f"{self.control_stem}.json", noise.extra())
         if self.with_data is not None:
             self.with_data.save(folder)
-        return target, replaced
+        return model, replaced
 
     def __str__(self) -> str:
         ks = self.ks
@@ -168,7 +168,7 @@ class Result:
             "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
             for row in rows
         ]
-        how = self.spec.words(self.threat, self.target.part)
+        how = self.spec.words(self.threat, self.model.part)
         what = f"{how}; {self.threat.norm} budget on {self.threat.side}, "
         told = f"{what}{self.threat.unit_words}; {self.curve.protocol}"
         return "\n".join([self.headline, *lines, told])
@@ -187,7 +187,7 @@ class Result:
 
 
 def measure(
-    target: Target,
+    model: Recommender,
     attack: str | AttackSpec | Attack = AUTO,
     threat: Threat | None = None,
     epsilons: Sequence[float] | None = None,
@@ -197,10 +197,10 @@ def measure(
     progress: bool = False,
     **options: Any,
 ) -> Result:
-    """What an attack leaves of a target at growing sizes, or what a certificate promises.
+    """What an attack leaves of a model at growing sizes, or what a certificate promises.
 
     Args:
-        target: what is attacked.
+        model: what is attacked.
         attack: a name (``auto``, ``cutoff``, ``fgm-bce``, ``pgd-softmax``, ``random``,
             ``certificate``, ``personal``), see :mod:`robustcf.robustness.table`; or an attack of
             your own.
@@ -228,15 +228,15 @@ def measure(
     Example:
         >>> import numpy as np
         >>> rng = np.random.default_rng(0)
-        >>> target = Target(rng.normal(size=(9, 4)), rng.normal(size=(7, 4)), np.eye(9, 7))
-        >>> result = measure(target, "fgm-softmax", epsilons=[0, 0.5], ks=[1])
+        >>> model = Recommender(rng.normal(size=(9, 4)), rng.normal(size=(7, 4)), np.eye(9, 7))
+        >>> result = measure(model, "fgm-softmax", epsilons=[0, 0.5], ks=[1])
         >>> bool(result.curve["ndcg@1"][1] <= result.curve["ndcg@1"][0])
         True
     """
-    check_target(target)
+    check_recommender(model)
     cutoffs = check_cutoffs(ks)
     if isinstance(attack, Attack):
-        return _measure_own(target, attack, threat, epsilons, cutoffs, options, control=control)
+        return _measure_own(model, attack, threat, epsilons, cutoffs, options, control=control)
     spec = AttackSpec.parse(attack, **options) if isinstance(attack, str) else attack
     if not isinstance(spec, AttackSpec) or (options and not isinstance(attack, str)):
         raise InputError(
@@ -245,10 +245,10 @@ def measure(
         )
     threat = check_threat(threat)
     if spec.kind == CERTIFICATE:
-        spec = replace(spec, bound=usable_bound(spec.bound, target.fixed))
+        spec = replace(spec, bound=usable_bound(spec.bound, model.fixed))
     sizes = check_epsilons(spec.sizes(threat.unit) if epsilons is None else epsilons)
-    threat.check_sizes(target, sizes)
-    request = Request(target, threat, spec, sizes, cutoffs, progress)
+    threat.check_sizes(model, sizes)
+    request = Request(model, threat, spec, sizes, cutoffs, progress)
     result = _result(request, control=control)
     if spec.kind == AUTO and request.threat.knowledge == "labels" and control:
         guessing = replace(request, threat=replace(threat, knowledge="data"))
@@ -256,8 +256,50 @@ def measure(
     return result
 
 
+def certify(
+    model: Recommender,
+    epsilons: Sequence[float] | None = None,
+    *,
+    fakes: Sequence[int] | None = None,
+    threat: Threat | None = None,
+    ks: Sequence[int] = CUTOFFS,
+    bound: str = "tight",
+) -> Any:
+    """Return certified lower bounds: what stays under every attack of a size.
+
+    Args:
+        model: the recommender.
+        epsilons: how far rows of the embeddings may move, ascending; None for those of the table.
+        fakes: instead, numbers of fake accounts, for a recommender that counts votes.
+        threat: the unit of the sizes and the side, of the norm ``row``.
+        ks: cutoffs of the metrics.
+        bound: ``tight``, exact for every pair of items, or ``plain``.
+
+    Returns:
+        A :class:`Result` with a certified curve; with ``fakes``, a
+        :class:`robustcf.voting.CertifiedVotes`.
+
+    Raises:
+        InputError: a kind without embeddings, or one without a certificate against fakes.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> model = Recommender(rng.normal(size=(9, 4)), rng.normal(size=(7, 4)), np.eye(9, 7))
+        >>> found = certify(model, [0, 0.01], ks=[1])
+        >>> bool(found.curve["ndcg@1"][1] <= found.curve["ndcg@1"][0])
+        True
+    """
+    check_recommender(model)
+    if fakes is None:
+        return measure(model, CERTIFICATE, threat, epsilons, ks, bound=bound)
+    if epsilons is not None or threat is not None:
+        raise InputError("fakes are accounts, epsilons and threat about embeddings: give one")
+    return model.scorer.certify_fakes(model.split, fakes, ks, part=model.part, mask=model.mask)
+
+
 def _result(request: Request, *, control: bool) -> Result:
-    spec, target, draws = request.spec, request.target, request.spec.way.draws
+    spec, model, draws = request.spec, request.model, request.spec.way.draws
     members = spec.way.members(request)
     curve, per_user = next(iter(members.values())), None
     if len(members) > 1:
@@ -265,16 +307,16 @@ def _result(request: Request, *, control: bool) -> Result:
         per_user = worst_of(members, spec.kind, cumulative=True)
     shown = members if spec.kind == AUTO else None
     if spec.kind == RANDOM:
-        return Result(spec, target, curve, curve)
+        return Result(spec, model, curve, curve)
     if not control or spec.kind == CERTIFICATE:
-        return Result(spec, target, curve, None, shown, draws, per_user)
+        return Result(spec, model, curve, None, shown, draws, per_user)
     noise = random_directions(request, draws)
     worst = worst_of(noise, RANDOM, cumulative=True) if draws > 1 else None
     if curve.kind == ALONE:
-        return Result(spec, target, curve, worst, shown, draws)
+        return Result(spec, model, curve, worst, shown, draws)
     # One direction at each size is no choice, as the attack has none: the curve of random itself.
     joint = joint_of(noise, RANDOM, request.metric) if draws > 1 else noise["0"]
-    return Result(spec, target, curve, joint, shown, draws, per_user, worst)
+    return Result(spec, model, curve, joint, shown, draws, per_user, worst)
 
 
 def random_directions(request: Request, draws: int) -> dict[str, RobustnessCurve]:
@@ -290,7 +332,7 @@ def random_directions(request: Request, draws: int) -> dict[str, RobustnessCurve
 
 
 def _measure_own(
-    target: Target,
+    model: Recommender,
     attack: Attack,
     threat: Threat | None,
     epsilons: Sequence[float] | None,
@@ -302,34 +344,34 @@ def _measure_own(
     """An attack that somebody has built already: it says itself what it may do."""
     if threat is not None or options:
         raise InputError("an attack that is built has its budget and options: leave them out")
-    if set(attack.fixed) != set(target.fixed):
+    if set(attack.fixed) != set(model.fixed):
         raise InputError(
-            f"the target holds columns {list(target.fixed)} fixed and the attack "
+            f"the model holds columns {list(model.fixed)} fixed and the attack "
             f"{list(attack.fixed)}: build it with the same fixed="
         )
     unit = "relative" if attack.relative else "absolute"
     if isinstance(attack.budget, OwnRowBudget):
         unit = "own"
     norm = "row" if unit == "own" else attack.budget.name
-    own = Threat(norm, unit, attack.side, _known(attack, target))
+    own = Threat(norm, unit, attack.side, _known(attack, model))
     objective = getattr(getattr(attack, "objective", None), "name", None)
     spec = AttackSpec(f"{type(attack).__module__}:{type(attack).__name__}", objective)
     sizes = check_epsilons(spec.sizes(unit) if epsilons is None else epsilons)
-    request = Request(target, own, spec, sizes, ks)
-    curve = attack_curve(target, attack, own, request.epsilons, ks)
+    request = Request(model, own, spec, sizes, ks)
+    curve = attack_curve(model, attack, own, request.epsilons, ks)
     noise = random_directions(request, 1)["0"] if control else None
-    return Result(spec, target, curve, noise)
+    return Result(spec, model, curve, noise)
 
 
-def _known(attack: Attack, target: Target) -> str:
+def _known(attack: Attack, model: Recommender) -> str:
     """What a built attack knows: labels, if the pairs that it was given are those that count."""
     held = (
         (getattr(attack, "objective", None), "pairs"),
         (getattr(attack, "head", None), "relevant"),
     )
     pairs = [getattr(part, name, None) for part, name in held]
-    counting = (target.relevant, getattr(target.split, target.part))
-    labels = target.part != "train" and any(known is each for known in pairs for each in counting)
+    counting = (model.relevant, getattr(model.split, model.part))
+    labels = model.part != "train" and any(known is each for known in pairs for each in counting)
     return "labels" if labels else "data"
 
 

@@ -23,7 +23,6 @@ from robustcf.robustness import (
     AttackSpec,
     Result,
     RobustnessCurve,
-    Target,
     Threat,
     certified_radii,
     harden,
@@ -514,7 +513,7 @@ def test_the_table_of_targets_is_left_as_it_was():
         measure(target, attack, epsilons=[0, 0.3], **({"steps": 3} if attack in NAMES else {}))
     for part, kept in zip(target.factors, before, strict=True):
         assert torch.equal(part, kept)
-    assert isinstance(target, Target)
+    assert isinstance(target, Recommender)
 
 
 # --- what it refuses ------------------------------------------------------------------------
@@ -545,11 +544,11 @@ def test_what_measure_refuses(options, message):
 
 def test_embeddings_alone_are_no_target():
     U, V = random_target(0).factors
-    words = r"target must be a Target, got tuple: make one .* Target\(U, V, pairs\)"
+    words = r"target must be a Recommender, got tuple: make one .* Recommender\(U, V, pairs\)"
     for function in (measure, harden, certified_radii, quantization_table):
         with pytest.raises(InputError, match=words):
             function((U, V))
-    with pytest.raises(InputError, match=r"got tuple: for embeddings of your own use Target\(U, V"):
+    with pytest.raises(InputError, match=r"got tuple: for embeddings of your own use Recommender\(U, V"):
         Target.of((U, V))
     with pytest.raises(InputError, match="threat must be a Threat, got 'row'"):
         certified_radii(random_target(0), "row")

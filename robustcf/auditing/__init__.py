@@ -4,10 +4,10 @@
 page. ``robustcf audit`` does both.
 """
 
-from robustcf.audit.audit import SCHEMA, Audit, audit
-from robustcf.audit.checks import CHECKS, thresholds_from
-from robustcf.audit.findings import Check, Finding, Limit
-from robustcf.audit.page import page, write_page
+from robustcf.auditing.audit import SCHEMA, Audit, audit
+from robustcf.auditing.checks import CHECKS, thresholds_from
+from robustcf.auditing.findings import Check, Finding, Limit
+from robustcf.auditing.page import page, write_page
 
 __all__ = [
     "CHECKS",

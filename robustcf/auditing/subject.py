@@ -1,4 +1,4 @@
-"""What is audited: a target, a sample of its users where it is large, and its exact top lists."""
+"""What is audited: a model, a sample of its users where it is large, and its exact top lists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from robustcf.data.split import Split
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import MetricReport
 from robustcf.metrics.topk import TopItems, top_items
-from robustcf.robustness.target import Target
+from robustcf.recommender import Recommender
 from robustcf.support.randomness import stream
 
 # Beyond this many scores, checks look at a sample of the users; attacks are left out.
@@ -27,10 +27,10 @@ Ids = npt.NDArray[np.int64]
 
 
 class Subject:
-    """A target under audit.
+    """A model under audit.
 
     Args:
-        target: all of it.
+        model: all of it.
         seed: of the sample.
 
     Cost: the exact top lists of the users that are looked at, once.
@@ -39,17 +39,17 @@ class Subject:
         >>> import torch
         >>> from robustcf.data import checkerboard
         >>> parity = torch.eye(2)[torch.arange(30) % 2]
-        >>> subject = Subject(Target(parity[:20], parity, checkerboard()))
+        >>> subject = Subject(Recommender(parity[:20], parity, checkerboard()))
         >>> subject.sampled, subject.top.shape
         (False, (20, 10))
     """
 
-    def __init__(self, target: Target, seed: int = 0) -> None:
+    def __init__(self, model: Recommender, seed: int = 0) -> None:
         """Draw the sample."""
-        self.whole, self.seed = target, seed
-        factors = target.factors
+        self.whole, self.seed = model, seed
+        factors = model.factors
         users = np.arange(factors.n_users)
-        judged = np.flatnonzero(getattr(target.split, target.part).user_degrees)
+        judged = np.flatnonzero(getattr(model.split, model.part).user_degrees)
         self.sampled = len(users) * factors.n_items > MOST_SCORES and len(users) > SAMPLE
         if self.sampled:
             # Users with held-out pairs first: only these have a quality.
@@ -58,13 +58,13 @@ class Subject:
         self.users: Ids = users.astype(np.int64)
 
     @cached_property
-    def target(self) -> Target:
-        """The target, or its sample of users with all items."""
+    def model(self) -> Recommender:
+        """The model, or its sample of users with all items."""
         if not self.sampled:
             return self.whole
         whole = self.whole
         part = rows_of(whole.factors, self.users)
-        return Target(
+        return Recommender(
             part.users,
             part.items,
             users_of(whole.split, self.users),
@@ -79,18 +79,18 @@ class Subject:
     @cached_property
     def clean(self) -> MetricReport:
         """The evaluation of the factors as they are."""
-        return self.target.evaluate((CUTOFF,))
+        return self.model.evaluate((CUTOFF,))
 
     @cached_property
     def seen(self) -> Interactions:
         """What is not recommended again: all that is known of a user."""
-        target = self.target
-        return target.known if target.seen is None else target.seen
+        model = self.model
+        return model.known if model.seen is None else model.seen
 
     @cached_property
     def top(self) -> TopItems:
         """The exact top lists, one row for each user that is looked at."""
-        return self.ranked(self.target.factors)
+        return self.ranked(self.model.factors)
 
     def ranked(self, factors: Factors) -> TopItems:
         """Top lists by other factors for the same users."""
@@ -110,7 +110,7 @@ class Subject:
             >>> import torch
             >>> from robustcf.data import checkerboard
             >>> parity = torch.eye(2)[torch.arange(30) % 2]
-            >>> subject = Subject(Target(parity[:20], parity, checkerboard()))
+            >>> subject = Subject(Recommender(parity[:20], parity, checkerboard()))
             >>> subject.out_of(subject.few(5, "x")), subject.out_of(subject.few(99, "x"))
             (' (5 of 20 users looked at)', '')
         """

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
-from robustcf.audit import quality, serving, shape, stability
-from robustcf.audit.checks import CHECKS, unknown_check
-from robustcf.audit.churn import churn
-from robustcf.audit.findings import Check, Finding, Verdict, worst
-from robustcf.audit.outcome import Found, Skip
-from robustcf.audit.subject import Subject
+from robustcf.auditing import quality, serving, shape, stability
+from robustcf.auditing.checks import CHECKS, unknown_check
+from robustcf.auditing.churn import churn
+from robustcf.auditing.findings import Check, Finding, Verdict, worst
+from robustcf.auditing.outcome import Found, Skip
+from robustcf.auditing.subject import Subject
 from robustcf.errors import InputError
 from robustcf.factors import Factors
-from robustcf.robustness.measure import Result
-from robustcf.robustness.target import Target, check_target
+from robustcf.recommender import Recommender, check_recommender
+from robustcf.robustness.measuring import Result
 from robustcf.support.checks import check_number
 
 # Of the JSON object: raised when a key changes its meaning or goes away.
@@ -28,14 +28,14 @@ class Audit:
     """All findings of an audit.
 
     Args:
-        target: what was audited.
+        model: what was audited.
         findings: one for each check, in the order of the page.
         caveats: what could void them, in sentences.
         results: ``attack`` and ``certificate`` -> their curves, where they were run.
         source: what the embeddings came from, in words.
     """
 
-    target: Target
+    model: Recommender
     findings: Sequence[Finding]
     caveats: Sequence[str] = ()
     results: Mapping[str, Result] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Audit:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; the schema is in the documentation."""
-        factors, split = self.target.factors, self.target.split
+        factors, split = self.model.factors, self.model.split
         return {
             "schema": SCHEMA,
             "verdict": self.verdict,
@@ -69,17 +69,17 @@ class Audit:
                 "users": factors.n_users,
                 "items": factors.n_items,
                 "dim": factors.dim,
-                "fixed": list(self.target.fixed),
-                "pairs": len(self.target.known),
+                "fixed": list(self.model.fixed),
+                "pairs": len(self.model.known),
                 "held_out": len(split.test),
-                "judged_by": self.target.part,
+                "judged_by": self.model.part,
             },
             "checks": [finding.as_dict() for finding in self.findings],
         }
 
 
 def audit(
-    target: Target,
+    model: Recommender,
     *,
     against: Factors | None = None,
     attack: bool = True,
@@ -95,11 +95,11 @@ def audit(
     """Check embeddings for what goes wrong with them in practice.
 
     Args:
-        target: embeddings, the pairs they were fit on and, for quality, held-out pairs.
+        model: embeddings, the pairs they were fit on and, for quality, held-out pairs.
         against: another version of the same embeddings, same ids.
         attack: whether to run the headline attack and the certificate, which take most of the time.
         size: of the attack, in median row norms.
-        checks: checks with their thresholds, see :func:`robustcf.audit.thresholds_from`.
+        checks: checks with their thresholds, see :func:`robustcf.auditing.thresholds_from`.
         only: names of the checks to run; None for all.
         caveats: what is known already that could void the findings.
         source: what the embeddings came from, in words.
@@ -121,16 +121,16 @@ def audit(
         >>> import torch
         >>> from robustcf.data import checkerboard
         >>> parity = torch.eye(2)[torch.arange(30) % 2]
-        >>> found = audit(Target(parity[:20], parity, checkerboard()), attack=False)
+        >>> found = audit(Recommender(parity[:20], parity, checkerboard()), attack=False)
         >>> found["popularity"].verdict, found["attack"].verdict
         ('pass', 'skipped')
     """
-    check_target(target)
+    check_recommender(model)
     check_number("size", size, positive=True)
     for name in only or ():
         if name not in checks:
             raise InputError(unknown_check(name))
-    subject = Subject(target, seed)
+    subject = Subject(model, seed)
     results: dict[str, Result] = {}
     ways = _ways(
         subject, against, attack, partial(stability.attacked, subject, size, progress), results
@@ -145,14 +145,14 @@ def audit(
     said = list(caveats)
     if subject.sampled:
         said.append(f"Most checks looked at {subject.words}.")
-    if target.part == "train":
+    if model.part == "train":
         said.append(
             "There are no held-out pairs: nothing here tells the quality on new pairs, and what "
             "is lost is lost of what was learnt."
         )
     if any(f.check.name == "leak" and f.verdict == "warn" for f in findings):
         said.insert(0, "The model may have been fit on the held-out pairs.")
-    return Audit(target, findings, said, results, source)
+    return Audit(model, findings, said, results, source)
 
 
 Way = Callable[[], Found]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from robustcf.audit.outcome import Found, Skip
-from robustcf.audit.subject import CUTOFF, Subject
+from robustcf.auditing.outcome import Found, Skip
+from robustcf.auditing.subject import CUTOFF, Subject
 from robustcf.data.interactions import Labels
 
 _SHOWN = 5
@@ -14,15 +14,15 @@ _SHOWN = 5
 
 def norms(subject: Subject) -> Found:
     """The longest rows, in median row lengths."""
-    target = subject.whole
+    model = subject.whole
     found = {}
     rows = []
-    for name, part in zip(("users", "items"), target.factors, strict=True):
-        lengths = part[:, target.free].double().norm(dim=1).cpu().numpy()
+    for name, part in zip(("users", "items"), model.factors, strict=True):
+        lengths = part[:, model.free].double().norm(dim=1).cpu().numpy()
         middle = float(np.median(lengths))
         if middle == 0:
             raise Skip(f"more than half of the rows of the {name} are zeros")
-        labels = target.split.user_labels if name == "users" else target.split.item_labels
+        labels = model.split.user_labels if name == "users" else model.split.item_labels
         found[name] = float(lengths.max() / middle)
         longest = np.argsort(-lengths, kind="stable")[:_SHOWN]
         rows += [(name, label(labels, n), f"{lengths[n] / middle:.2f}") for n in longest]
@@ -69,12 +69,12 @@ def coverage(subject: Subject) -> Found:
 
 def untrained(subject: Subject) -> Found:
     """Rows without interactions, of zeros, or that are copies of another row."""
-    target = subject.whole
-    degrees = {"users": target.known.user_degrees, "items": target.known.item_degrees}
+    model = subject.whole
+    degrees = {"users": model.known.user_degrees, "items": model.known.item_degrees}
     bad = total = 0
     rows = []
-    for name, part in zip(("users", "items"), target.factors, strict=True):
-        own = part[:, target.free]
+    for name, part in zip(("users", "items"), model.factors, strict=True):
+        own = part[:, model.free]
         without = degrees[name] == 0
         zero = (own == 0).all(dim=1).cpu().numpy()
         twins = copies(own) & ~zero

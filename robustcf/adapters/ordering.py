@@ -1,0 +1,129 @@
+"""Rows in one order: by their labels, or as another recommender has them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+
+from robustcf.data.interactions import Interactions
+from robustcf.data.split import Split
+from robustcf.errors import InputError
+from robustcf.factors import Factors
+from robustcf.recommender import FactorScorer, Recommender
+
+
+def ordered(model: Recommender, like: Split | None = None) -> Recommender:
+    """Return a recommender with its rows in the order of their labels, or in that of a split.
+
+    So that recommenders of one data set from several libraries have the same ids, and compare with
+    those that were trained on the split.
+
+    Args:
+        model: one with embeddings; without labels its rows stay as they are.
+        like: the split, where it has the same users and items.
+    """
+    factors, split = in_label_order(model.factors, model.split)
+    if like is not None and _same_rows(like, split):
+        factors = in_rows_of(like, factors, split)
+        split = dataclasses.replace(like, name=split.name)
+    if split is model.split:
+        return model
+    return Recommender.of(
+        FactorScorer(factors, model.fixed),
+        split,
+        part=model.part,
+        mask=model.mask,
+        fit_on=model.fit_on,
+        label=model.label,
+        training=model.training,
+    )
+
+
+def in_label_order(factors: Factors, split: Split) -> tuple[Factors, Split]:
+    """Factors and pairs with rows in the order of their labels; without labels as they are.
+
+    Example:
+        >>> pairs = Interactions.from_pairs([0], [1], 1, 2, item_labels=np.array(["b", "a"]))[0]
+        >>> none = pairs.take(np.array([False]))
+        >>> factors = Factors.of([[1.0]], [[10.0], [20.0]])
+        >>> ordered, split = in_label_order(factors, Split("x", pairs, none, none))
+        >>> ordered.items.tolist(), split.train.items.tolist()
+        ([[20.0], [10.0]], [0])
+    """
+    sides = {}
+    for kind, labels in (("user", split.user_labels), ("item", split.item_labels)):
+        count = split.n_users if kind == "user" else split.n_items
+        order = np.arange(count) if labels is None else np.argsort(labels, kind="stable")
+        place = np.empty(count, dtype=np.int64)
+        place[order] = np.arange(count)
+        sides[kind] = (order, place, None if labels is None else labels[order])
+    if all(np.array_equal(order, np.arange(len(order))) for order, _, _ in sides.values()):
+        return factors, split
+
+    def moved(pairs: Interactions) -> Interactions:
+        return Interactions(
+            sides["user"][1][pairs.users],
+            sides["item"][1][pairs.items],
+            pairs.n_users,
+            pairs.n_items,
+            user_labels=sides["user"][2],
+            item_labels=sides["item"][2],
+        )
+
+    train, valid, test = (moved(part) for part in (split.train, split.valid, split.test))
+    ordered = Factors(
+        factors.users[torch.from_numpy(sides["user"][0])],
+        factors.items[torch.from_numpy(sides["item"][0])],
+    )
+    return ordered, dataclasses.replace(split, train=train, valid=valid, test=test)
+
+
+def in_rows_of(split: Split, factors: Factors, own: Split) -> Factors:
+    """Factors of another version with their rows in the order of a split, by labels.
+
+    Args:
+        split: the order that is wanted.
+        factors: rows as in ``own``.
+        own: says what these rows are called. Where either has no labels, rows stay as they are.
+
+    Raises:
+        InputError: as many users or items, but others.
+
+    Example:
+        >>> pairs = Interactions.from_pairs([0], [1], 1, 2, item_labels=np.array(["b", "a"]))[0]
+        >>> other = Interactions.from_pairs([0], [1], 1, 2, item_labels=np.array(["a", "b"]))[0]
+        >>> one, two = (Split("x", p, *[p.take(np.array([False]))] * 2) for p in (pairs, other))
+        >>> in_rows_of(one, Factors.of([[1.0]], [[10.0], [20.0]]), two).items.tolist()
+        [[20.0], [10.0]]
+    """
+    parts = []
+    for kind, part in zip(("user", "item"), factors, strict=True):
+        wanted, labels = (getattr(each, f"{kind}_labels") for each in (split, own))
+        if wanted is None or labels is None or len(wanted) != len(labels):
+            parts.append(part)  # other counts are said by who compares
+            continue
+        place = {label: row for row, label in enumerate(labels.astype(str).tolist())}
+        rows = [place.get(label, -1) for label in wanted.astype(str).tolist()]
+        if -1 in rows:
+            raise InputError(
+                f"the other version has no {kind} {str(wanted[rows.index(-1)])!r}: versions of the "
+                f"same {kind}s can be compared"
+            )
+        parts.append(part[torch.tensor(rows)])
+    return Factors(*parts)
+
+
+def _same_rows(given: Split, own: Split) -> bool:
+    """Return whether two splits have the same users and items, in any order of their rows."""
+    for kind in ("user", "item"):
+        mine, theirs = (getattr(split, f"{kind}_labels") for split in (own, given))
+        count = getattr(given, f"n_{kind}s")
+        if count != getattr(own, f"n_{kind}s"):
+            return False
+        if mine is not None:  # in order, see in_label_order
+            wanted = np.arange(count) if theirs is None else np.sort(theirs)
+            if not np.array_equal(mine, wanted):
+                return False
+    return True

@@ -1,0 +1,43 @@
+"""The recommender: one noun for what was trained, opened, imported or hardened.
+
+:class:`Recommender` recommends, is evaluated, and is saved and opened again by
+:func:`open_recommender` (``robustcf.open``). Kinds differ in their :class:`Scorer` alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from robustcf.support.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from robustcf.recommender.factorized import FactorScorer, FoldIn
+    from robustcf.recommender.recommender import Recommender, check_recommender
+    from robustcf.recommender.saved import open_recommender
+    from robustcf.recommender.scorer import Ranking, Scorer, Stored
+
+__all__ = [
+    "FactorScorer",
+    "FoldIn",
+    "Ranking",
+    "Recommender",
+    "Scorer",
+    "Stored",
+    "check_recommender",
+    "open_recommender",
+]
+
+# On demand: comparing saved curves reads records, and needs no torch for it.
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "FactorScorer": ".factorized",
+        "FoldIn": ".factorized",
+        "Ranking": ".scorer",
+        "Recommender": ".recommender",
+        "Scorer": ".scorer",
+        "Stored": ".scorer",
+        "check_recommender": ".recommender",
+        "open_recommender": ".saved",
+    },
+)

@@ -1,0 +1,118 @@
+"""Labels: what a caller's users and items are called, and their ids."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from robustcf.data.interactions import Labels
+from robustcf.errors import InputError
+from robustcf.support.schema import shown
+
+Ids = npt.NDArray[np.int64]
+
+
+class LabelIndex:
+    """Labels of users or of items, both ways; without labels the ids themselves are the labels.
+
+    Args:
+        kind: ``user`` or ``item``, for messages.
+        labels: the label of each id, or None.
+        count: how many there are.
+
+    Example:
+        >>> index = LabelIndex("user", np.array(["ann", "bob"]), 2)
+        >>> index.ids("bob").tolist(), index.labels(np.array([0])).tolist()
+        ([1], ['ann'])
+        >>> index.ids(["anna"])
+        Traceback (most recent call last):
+        robustcf.errors.InputError: unknown user 'anna'; did you mean 'ann'?
+    """
+
+    def __init__(self, kind: str, labels: Labels | None, count: int) -> None:
+        """Keep the labels; the index is built when it is first asked for."""
+        self.kind, self._labels, self.count = kind, labels, count
+
+    @cached_property
+    def _places(self) -> dict[Any, int]:
+        known = [] if self._labels is None else self._labels.tolist()
+        return {label: place for place, label in enumerate(known)}
+
+    def labels(self, ids: Ids) -> npt.NDArray[Any]:
+        """Return the labels of some ids."""
+        return ids if self._labels is None else self._labels[ids]
+
+    def find(self, label: object) -> int:
+        """Return the id of a label, or -1."""
+        if isinstance(label, np.generic):
+            label = label.item()
+        if type(label) is bool or isinstance(label, float):
+            return -1
+        if self._labels is None:
+            return label if isinstance(label, int) and 0 <= label < self.count else -1
+        try:
+            return self._places.get(label, -1)
+        except TypeError:  # a list or a dict is no label
+            return -1
+
+    def ids(self, values: object, *, known_only: bool = True) -> Ids:
+        """Return the ids of one label or of several.
+
+        Args:
+            values: a label, or a list, an array or a column of labels.
+            known_only: whether an unknown label is an error; otherwise its id is -1.
+
+        Raises:
+            InputError: a label is unknown; the message names the closest one.
+        """
+        labels = listed(values)
+        found = np.fromiter(map(self.find, labels), dtype=np.int64, count=len(labels))
+        if known_only and (found < 0).any():
+            raise self._unknown([labels[n] for n in np.flatnonzero(found < 0).tolist()])
+        return found
+
+    def _unknown(self, labels: list[Any]) -> InputError:
+        first = labels[0].item() if isinstance(labels[0], np.generic) else labels[0]
+        more = f" and {len(labels) - 1:,} more" if len(labels) > 1 else ""
+        if self._labels is None:
+            expected = f"; its {self.kind}s are 0 to {self.count - 1}"
+        else:
+            expected = self._hint(first)
+        return InputError(f"unknown {self.kind} {shown(first)}{more}{expected}")
+
+    def _hint(self, label: object) -> str:
+        """Return what was probably meant: the same text as another type, or a similar label."""
+        other: object = str(label)
+        if isinstance(label, str) and label.lstrip("-").isdecimal():
+            other = int(label)
+        if self.find(other) >= 0:
+            kinds = {int: "integers", str: "text"}
+            return f"; {self.kind} labels are {kinds[type(other)]} here: did you mean {other!r}?"
+        known = self._labels if self._labels is not None else np.empty(0, dtype=str)
+        names = known[:100_000].astype(str).tolist()
+        close = difflib.get_close_matches(str(label), names, n=1)
+        return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def listed(values: object) -> list[Any]:
+    """Return one label, or labels in any form, as a list.
+
+    Example:
+        >>> listed("ann"), listed(np.array([1, 2])), listed(("a", "b"))
+        (['ann'], [1, 2], ['a', 'b'])
+    """
+    if isinstance(values, str | bytes | int | float | np.generic):
+        return [values]
+    if hasattr(values, "tolist"):  # numpy and pandas
+        found = values.tolist()
+        return found if isinstance(found, list) else [found]
+    if hasattr(values, "to_list"):  # Polars
+        return list(values.to_list())
+    if isinstance(values, Iterable) and not isinstance(values, dict):
+        return list(values)
+    raise InputError(f"expected a label or a list of labels, got {type(values).__name__}")

@@ -1,0 +1,723 @@
+"""Recommender: what every door of robustcf gives and every function takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from robustcf.data.interactions import Interactions, Labels, checked_labels
+from robustcf.data.split import FIT_ON, Split
+from robustcf.errors import InputError
+from robustcf.factors import Factors
+from robustcf.metrics.evaluate import (
+    PARTS,
+    MetricReport,
+    Part,
+    check_same_data,
+    evaluate,
+    evaluate_rankings,
+    judged_users,
+    masked_pairs,
+)
+from robustcf.recommender.factorized import FactorScorer, FoldIn
+from robustcf.recommender.labels import LabelIndex
+from robustcf.recommender.scorer import Ids, Ranking, Scorer, padded
+from robustcf.support.checks import check_choice, check_cutoff
+from robustcf.support.naming import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import Tensor
+
+    from robustcf.objectives import BCEConfig
+
+    Matrix = Tensor | npt.NDArray[Any] | Sequence[Sequence[float]]
+
+UNKNOWN = ("error", "popular")
+
+
+class Origin(Protocol):
+    """Where factors of another library came from, and how they are written back."""
+
+    @property
+    def format(self) -> str:
+        """What they were read from."""
+
+    def write_back(self, factors: Factors, path: str | Path) -> None:
+        """Write factors in the format in which they came."""
+
+
+class Recommender:
+    """A recommender, whoever trained it: what scores, the interactions behind it, and labels.
+
+    Given by :func:`robustcf.train`, :func:`robustcf.open`, ``fit`` of a model,
+    :func:`robustcf.harden` and the functions of :mod:`robustcf.adapters`; or made of the embeddings
+    that you have, as here. Taken by :func:`robustcf.measure`, :func:`robustcf.certify`,
+    :func:`robustcf.auditing`, :func:`robustcf.compare` and :func:`robustcf.harden`.
+
+    Args:
+        users: U, users x factors: a tensor, a numpy array or lists of numbers.
+        items: V, items x factors. The score of user u and item i is ``U[u] @ V[i]``.
+        interactions: the pairs that it was fit on: a scipy or numpy matrix (users x items), an
+            :class:`robustcf.data.Interactions`, a whole :class:`robustcf.data.Split`, or a table
+            with a user and an item column (a DataFrame, a file), whose ids are matched with
+            ``user_labels`` and ``item_labels``; None where there are none, see
+            :attr:`has_interactions`.
+        test: held-out pairs in the same form; only without a Split.
+        user_labels: the caller's own id of each row of U; None for those of the interactions, or
+            row numbers.
+        item_labels: the same for V.
+        part: the pairs that it is judged by: ``test`` by default, or ``valid`` to choose by.
+            Without held-out pairs it is ``train``: then figures tell how training pairs hold, and
+            nothing of the quality on new pairs.
+        mask: parts that are no candidates when it is evaluated; None for the protocol of the split.
+        fit_on: ``train``, or ``train and valid`` where it was refit on both.
+        fixed: columns that no attack may move: a bias, and the constant 1 it is multiplied with.
+        label: what to call it in tables and pictures.
+        bce: weights of the cross-entropy that it was trained with, for attacks on it.
+        fold_in: how a new user is embedded; None for a softmax over the catalogue, or for ``bce``.
+
+    Raises:
+        InputError: factors that are not finite matrices, or do not fit the interactions.
+
+    Cost: a check that all numbers are finite; floating-point numbers of one precision are not
+    copied.
+
+    Example:
+        >>> U, V = np.eye(3, 2), np.eye(4, 2)
+        >>> pairs = np.array([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 1]])
+        >>> model = Recommender(U, V, pairs, item_labels=["a", "b", "c", "d"])
+        >>> model
+        Recommender(3 users x 4 items, 2 factors, judged by 4 train pairs)
+        >>> model.recommend(0, k=2)
+           user  rank item  score
+        0     0     1    b    0.0
+        1     0     2    c    0.0
+    """
+
+    def __init__(
+        self,
+        users: Matrix,
+        items: Matrix,
+        interactions: Any = None,
+        test: Any = None,
+        *,
+        user_labels: Any = None,
+        item_labels: Any = None,
+        part: Part | None = None,
+        mask: Sequence[str] | None = None,
+        fit_on: str = "train",
+        fixed: Sequence[int] = (),
+        label: str = "",
+        bce: BCEConfig | None = None,
+        fold_in: FoldIn | None = None,
+    ) -> None:
+        """Check that factors and interactions belong together."""
+        factors = Factors.of(users, items)
+        if fold_in is None and bce is not None:
+            fold_in = FoldIn("bce", vars(bce))
+        scorer = FactorScorer(factors, fixed, fold_in)
+        labels: dict[str, Any] = {
+            "user_labels": _checked("user", user_labels, factors.n_users),
+            "item_labels": _checked("item", item_labels, factors.n_items),
+        }
+        split = None if interactions is None else _split_of(scorer, interactions, test, labels)
+        if interactions is None and test is not None:
+            raise InputError("test needs interactions, the pairs that the factors were fit on")
+        if split is not None:
+            check_same_data(factors, split)
+        self._set_up(scorer, split, part=part, mask=mask, fit_on=fit_on, label=label, **labels)
+
+    @classmethod
+    def of(
+        cls,
+        scorer: Scorer,
+        split: Split | None,
+        *,
+        part: Part | None = None,
+        mask: Sequence[str] | None = None,
+        fit_on: str = "train",
+        label: str = "",
+        user_labels: Labels | None = None,
+        item_labels: Labels | None = None,
+        item_counts: npt.NDArray[np.int64] | None = None,
+        training: Mapping[str, Any] | None = None,
+        origin: Origin | None = None,
+    ) -> Self:
+        """Build a recommender of any kind from what scores.
+
+        Args:
+            scorer: what scores.
+            split: the interactions; None where they are not at hand.
+            part: see :class:`Recommender`.
+            mask: the same.
+            fit_on: the same.
+            label: the same.
+            user_labels: where there is no split.
+            item_labels: where there is no split.
+            item_counts: where there is no split: training pairs per item.
+            training: how it was trained, plain values.
+            origin: where its factors came from.
+        """
+        if split is not None and (split.n_users, split.n_items) != (
+            *(scorer.n_users, scorer.n_items),
+        ):
+            raise InputError(
+                f"the scorer is for {scorer.n_users} users x {scorer.n_items} items, {split.name} "
+                f"has {split.n_users} x {split.n_items}: they belong to different data"
+            )
+        self = cls.__new__(cls)
+        self._set_up(
+            scorer, split, part=part, mask=mask, fit_on=fit_on, label=label,
+            user_labels=user_labels, item_labels=item_labels, item_counts=item_counts,
+            training=training, origin=origin,
+        )  # fmt: skip
+        return self
+
+    def _set_up(
+        self,
+        scorer: Scorer,
+        split: Split | None,
+        *,
+        part: Part | None,
+        mask: Sequence[str] | None,
+        fit_on: str,
+        label: str,
+        user_labels: Labels | None = None,
+        item_labels: Labels | None = None,
+        item_counts: npt.NDArray[np.int64] | None = None,
+        training: Mapping[str, Any] | None = None,
+        origin: Origin | None = None,
+    ) -> None:
+        check_choice("part", part or "test", PARTS)
+        check_choice("fit_on", fit_on, FIT_ON)
+        self.scorer, self._split, self._item_counts = scorer, split, item_counts
+        self.fit_on, self.label, self.origin = fit_on, label, origin
+        #: How it was trained (settings, epochs, seconds, search); None if not trained here.
+        self.training: Mapping[str, Any] | None = (
+            None if training is None else MappingProxyType(dict(training))
+        )
+        has_test = split is not None and len(split.test) > 0
+        self.part: Part = part or ("test" if has_test or split is None else "train")
+        self.mask: tuple[str, ...] = () if mask is None else tuple(mask)
+        if split is not None:
+            if part is not None and len(getattr(split, part)) == 0:
+                raise InputError(
+                    f"{split.name} has no {part} pairs to judge by: give some, or leave part out"
+                )
+            if mask is None:
+                self.mask = split.fit_mask(fit_on, self.part)
+            user_labels, item_labels = split.user_labels, split.item_labels
+        self.user_labels, self.item_labels = user_labels, item_labels
+        self._users = LabelIndex("user", user_labels, scorer.n_users)
+        self._items = LabelIndex("item", item_labels, scorer.n_items)
+
+    # --- what it holds ----------------------------------------------------------------------
+
+    @property
+    def kind(self) -> str:
+        """What scores: ``factors``, ``vote``."""
+        return self.scorer.kind
+
+    @property
+    def n_users(self) -> int:
+        """The number of users."""
+        return self.scorer.n_users
+
+    @property
+    def n_items(self) -> int:
+        """The number of items in the catalogue."""
+        return self.scorer.n_items
+
+    @property
+    def has_interactions(self) -> bool:
+        """Whether the interactions are at hand; they may be left out of a saved recommender."""
+        return self._split is not None
+
+    @property
+    def split(self) -> Split:
+        """The interactions: train, valid and test.
+
+        Raises:
+            InputError: they are not at hand.
+        """
+        if self._split is None:
+            raise InputError(
+                "this needs the interactions, and this recommender has none with it: give them, "
+                "robustcf.open(path, interactions=...) or Recommender(U, V, interactions)"
+            )
+        return self._split
+
+    @property
+    def factors(self) -> Factors:
+        """The embeddings.
+
+        Raises:
+            InputError: it is of a kind that has none.
+        """
+        return self._factorized.factors
+
+    @property
+    def _factorized(self) -> FactorScorer:
+        if not isinstance(self.scorer, FactorScorer):
+            self.scorer.no_embeddings()
+        return self.scorer
+
+    @property
+    def fixed(self) -> tuple[int, ...]:
+        """The columns that no attack, budget or certificate moves: biases."""
+        return self._factorized.fixed
+
+    @property
+    def free(self) -> list[int]:
+        """The columns that an attack may move."""
+        return self._factorized.free
+
+    @cached_property
+    def bce(self) -> BCEConfig | None:
+        """The cross-entropy that it was trained with, if it was; in full precision."""
+        how = self._factorized.fold_in
+        if how.objective != "bce":
+            return None
+        from robustcf.objectives import BCEConfig
+
+        # An attack computes in full precision, whatever training did.
+        return replace(BCEConfig(**how.settings), precision="float32")
+
+    @property
+    def known(self) -> Interactions:
+        """The pairs that it was fit on: what an attacker who has the training data knows."""
+        return self.split.fit_pairs(self.fit_on)
+
+    @cached_property
+    def relevant(self) -> Interactions:
+        """The pairs that it is judged by: what an attacker who has the labels knows.
+
+        Where a sample of the users is evaluated, theirs: an attack on pairs that do not count would
+        look weaker than it is.
+        """
+        pairs: Interactions = getattr(self.split, self.part)
+        protocol = self.split.protocol
+        if protocol is None or protocol.users is None or len(pairs) == 0:
+            return pairs
+        counts = np.zeros(pairs.n_users, dtype=bool)
+        counts[judged_users(self.split, self.part, self.mask).users] = True
+        return pairs if counts.all() else pairs.take(counts[pairs.users])
+
+    @property
+    def seen(self) -> Interactions | None:
+        """The pairs that are no candidates when it is evaluated."""
+        return masked_pairs(self.split, self.part, self.mask)
+
+    @cached_property
+    def item_counts(self) -> npt.NDArray[np.int64]:
+        """The number of training pairs per item: its popularity."""
+        if self._split is None and self._item_counts is not None:
+            return self._item_counts
+        return self.known.item_degrees
+
+    # --- recommending -----------------------------------------------------------------------
+
+    @overload
+    def recommend(
+        self, users: object = None, items: object = None, k: int = 10, filter_seen: bool = True,
+        candidates: object = None, *, unknown: str = "error", as_ids: Literal[False] = False,
+    ) -> pd.DataFrame: ...  # fmt: skip
+
+    @overload
+    def recommend(
+        self, users: object = None, items: object = None, k: int = 10, filter_seen: bool = True,
+        candidates: object = None, *, unknown: str = "error", as_ids: Literal[True],
+    ) -> Ranking: ...  # fmt: skip
+
+    def recommend(
+        self,
+        users: object = None,
+        items: object = None,
+        k: int = 10,
+        filter_seen: bool = True,
+        candidates: object = None,
+        *,
+        unknown: str = "error",
+        as_ids: bool = False,
+    ) -> pd.DataFrame | Ranking:
+        """Return the k best items for users, or for a new user by the items that they have.
+
+        Args:
+            users: one label or several; None, and no ``items``, for all users.
+            items: labels of the items of a new user, who is folded in.
+            k: items per user; fewer where the catalogue ends.
+            filter_seen: leave out the items that a user has already (train and valid), and of a new
+                user those that were given.
+            candidates: labels of the items to choose from; None for all.
+            unknown: ``error``, or ``popular``: a user whose label is unknown, or a new user of
+                whose items none is known, gets the most popular items, scored by the number of
+                their training pairs.
+            as_ids: return ids as arrays (:class:`Ranking`) instead of a table of labels.
+
+        Returns:
+            A DataFrame with the columns ``user, rank, item, score``, ranks from 1; of a new user
+            the column ``user`` is None.
+
+        Raises:
+            InputError: a label is unknown; users and items are both given; the interactions are
+                needed and not at hand.
+
+        Cost: one product of users x items x factors, in blocks: memory for the result alone. A new
+        user is folded in, which takes some milliseconds.
+
+        Example:
+            >>> from robustcf.data import checkerboard
+            >>> parity = np.eye(2)[np.arange(30) % 2]
+            >>> model = Recommender(parity[:20], parity, checkerboard())
+            >>> model.recommend(items=[0, 2], k=1)["item"].tolist()[0] % 2
+            0
+        """
+        k = check_cutoff("k", k)
+        check_choice("unknown", unknown, UNKNOWN)
+        allowed = None if candidates is None else np.unique(self._items.ids(candidates))
+        if allowed is not None and len(allowed) == 0:
+            raise InputError("candidates must be at least one item, got none: leave it out for all")
+        if items is not None:
+            if users is not None:
+                raise InputError("give users, or the items of a new user, not both")
+            found = self._for_history(items, k, filter_seen, allowed, unknown)
+            return found if as_ids else self._table([None], found)
+        if users is None:
+            ids = np.arange(self.n_users)
+            names: Any = self._users.labels(ids)
+        else:
+            ids = self._users.ids(users, known_only=unknown == "error")
+            names = self._users.labels(ids) if unknown == "error" else _names(users)
+        found = self._for_users(ids, k, filter_seen, allowed)
+        return found if as_ids else self._table(names, found)
+
+    def _for_users(self, ids: Ids, k: int, filter_seen: bool, allowed: Ids | None) -> Ranking:
+        seen = self._seen_before() if filter_seen else None
+        known = ids >= 0
+        if known.all():
+            return self.scorer.top(ids, k, seen, allowed)
+        width = min(k, self.n_items if allowed is None else len(allowed))
+        items = np.empty((len(ids), width), dtype=np.int64)
+        scores = np.empty((len(ids), width))
+        items[known], scores[known] = padded(self.scorer.top(ids[known], k, seen, allowed), width)
+        items[~known], scores[~known] = padded(self._popular(k, allowed), width)
+        return Ranking(items, scores)
+
+    def _for_history(
+        self, items: object, k: int, filter_seen: bool, allowed: Ids | None, unknown: str
+    ) -> Ranking:
+        history = self._items.ids(items, known_only=unknown == "error")
+        history = np.unique(history[history >= 0])
+        if len(history) == 0:
+            if unknown == "error":
+                raise InputError(
+                    "a new user needs at least one item, got none: give some, or "
+                    "unknown='popular' for the most popular items"
+                )
+            return self._popular(k, allowed)
+        return self.scorer.top_for_history(
+            history, k, self._pairs_or_stand_in(), filter_seen=filter_seen, candidates=allowed
+        )
+
+    def _seen_before(self) -> Interactions:
+        if self._split is None:
+            raise InputError(
+                "filter_seen=True needs the interactions, and this recommender has none with it: "
+                "give them to robustcf.open(path, interactions=...), or use filter_seen=False"
+            )
+        return self._split.train_full
+
+    def _popular(self, k: int, allowed: Ids | None) -> Ranking:
+        """Return the most popular items, one row; ties to the lower id."""
+        items = np.arange(self.n_items) if allowed is None else allowed
+        counts = self.item_counts[items]
+        best = np.argsort(-counts, kind="stable")[:k]
+        return Ranking(items[best][None, :], counts[best][None, :].astype(np.float64))
+
+    def _pairs_or_stand_in(self) -> Interactions:
+        """Return the training pairs, or pairs with the same number per item without them."""
+        if self._split is not None:
+            return self.known
+        counts = self.item_counts
+        items = np.repeat(np.arange(self.n_items), counts)
+        first = np.repeat(np.cumsum(counts) - counts, counts)
+        users = np.arange(len(items)) - first
+        return Interactions(users, items, int(counts.max(initial=1)), self.n_items)
+
+    def _table(self, names: Any, found: Ranking) -> pd.DataFrame:
+        import pandas as pd
+
+        real = found.items >= 0
+        rows, places = np.nonzero(real)
+        if isinstance(names, list):
+            users: Any = pd.Series([names[row] for row in rows], dtype=object)
+        else:
+            users = names[rows]
+        return pd.DataFrame(
+            {
+                "user": users,
+                "rank": places + 1,
+                "item": self._items.labels(found.items[real]),
+                "score": found.scores[real],
+            }
+        )
+
+    def similar(self, items: object, k: int = 10) -> pd.DataFrame:
+        """Return the k items most similar to each of some items.
+
+        By the cosine of their embeddings; of a vote, of the users who have them.
+
+        Args:
+            items: one label or several.
+            k: similar items per item.
+
+        Returns:
+            A DataFrame with the columns ``item, rank, similar, score``.
+
+        Example:
+            >>> model = Recommender(np.eye(2), [[1.0, 0.1], [0.0, 1.0], [1.0, 0.0]])
+            >>> model.similar(0, k=1)
+               item  rank  similar     score
+            0     0     1        2  0.995037
+        """
+        import pandas as pd
+
+        ids = self._items.ids(items)
+        found = self.scorer.similar(ids, min(check_cutoff("k", k), max(1, self.n_items - 1)))
+        rows, places = np.nonzero(found.items >= 0)
+        return pd.DataFrame(
+            {
+                "item": self._items.labels(ids[rows]),
+                "rank": places + 1,
+                "similar": self._items.labels(found.items[rows, places]),
+                "score": found.scores[rows, places],
+            }
+        )
+
+    # --- judging ----------------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        ks: Sequence[int] = (10, 20),
+        factors: Factors | None = None,
+        *,
+        mask: Sequence[str] | None = None,
+        progress: bool = False,
+    ) -> MetricReport:
+        """Rank the whole catalogue for every user and compare with the held-out pairs.
+
+        Args:
+            ks: cutoffs.
+            factors: other embeddings in place of its own.
+            mask: parts that are no candidates; None for its own.
+            progress: whether to show a bar on stderr.
+
+        Example:
+            >>> Recommender(np.eye(2), np.eye(2), np.eye(2)).evaluate(ks=(1,))["ndcg@1"]
+            1.0
+        """
+        how: dict[str, Any] = {
+            "part": self.part,
+            "mask": self.mask if mask is None else mask,
+            "progress": progress,
+        }
+        if factors is not None:
+            return evaluate(factors, self.split, ks, **how)
+        return evaluate_rankings(self.scorer.rank, self.split, ks, **how)
+
+    def judged_by(self, part: Part) -> Self:
+        """Return the same recommender, judged by other pairs: ``valid`` to choose by, say.
+
+        Raises:
+            InputError: there are no such pairs, or it was fit on them.
+        """
+        return self._like(self.scorer, part=part, mask=None)
+
+    def renamed(self, label: str) -> Self:
+        """Return the same recommender under another label.
+
+        Raises:
+            InputError: the label is empty, or has more than one line.
+        """
+        if not label.strip() or not label.isprintable():
+            raise InputError(f"a label must be text on one line, got {label!r}")
+        return self._like(self.scorer, label=label)
+
+    def with_eval_users(self, users: int | None) -> Self:
+        """Return the same recommender, judged by a seeded sample of the users; None: as it is."""
+        if users is None:
+            return self
+        return self._like(self.scorer, split=self.split.with_eval_users(users))
+
+    def with_factors(self, factors: Factors) -> Self:
+        """Return the same recommender with other embeddings of the same users and items."""
+        own = self._factorized
+        other = self._like(FactorScorer(factors, own.fixed, own.fold_in))
+        if self._split is not None:
+            check_same_data(factors, self._split)
+            other.relevant = self.relevant  # the very same: attacks are told apart by it
+        return other
+
+    def _like(self, scorer: Scorer, **changes: Any) -> Self:
+        own: dict[str, Any] = {
+            "split": self._split,
+            "part": self.part if self._split is not None else None,
+            "mask": self.mask,
+            "fit_on": self.fit_on,
+            "label": self.label,
+            "user_labels": self.user_labels,
+            "item_labels": self.item_labels,
+            "item_counts": self._item_counts,
+            "training": self.training,
+            "origin": self.origin,
+        }
+        return type(self).of(scorer, **{**own, **changes})
+
+    # --- keeping ----------------------------------------------------------------------------
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        include_interactions: bool = True,
+        include_test: bool = True,
+    ) -> Path:
+        """Write a folder that :func:`robustcf.open` reads on any machine, without the source data.
+
+        It holds what scores, the labels, the interactions that it was fit on, the held-out pairs,
+        the protocol, the configuration and versions. Nothing is pickled.
+
+        Args:
+            path: the folder; it must not exist yet, or be empty. It is there whole or not at all.
+            include_interactions: whether the interactions are written; without them (for privacy)
+                a recommender still serves, but for ``filter_seen`` and evaluations.
+            include_test: whether the held-out test pairs are written.
+
+        Raises:
+            InputError: there is something at the path, or the kind scores by its interactions.
+            WriteError: it cannot be written.
+
+        Example:
+            >>> import tempfile, robustcf
+            >>> model = Recommender(np.eye(2), np.eye(2), np.eye(2))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     _ = model.save(f"{folder}/model")
+            ...     robustcf.open(f"{folder}/model")
+            Recommender(2 users x 2 items, 2 factors, judged by 2 train pairs)
+        """
+        from robustcf.recommender.saved import save
+
+        return save(
+            self, path, include_interactions=include_interactions, include_test=include_test
+        )
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write the embeddings in the format in which another library's came.
+
+        A recommender that came from none gives a ``.safetensors`` file of ``users`` and ``items``.
+
+        Raises:
+            InputError: the format cannot be written, or there is something at the path.
+        """
+        from robustcf.recommender.saved import export
+
+        return export(self, Path(path))
+
+    # --- reprs ------------------------------------------------------------------------------
+
+    @property
+    def _facts(self) -> dict[str, str]:
+        facts = {"": self.label} if self.label else {}
+        facts["size"] = f"{self.n_users:,} users x {self.n_items:,} items"
+        if isinstance(self.scorer, FactorScorer):
+            facts["scores"] = counted(self.scorer.factors.dim, "factor")
+            if self.fixed:
+                facts["fixed"] = f"{counted(len(self.fixed), 'column')} held fixed"
+        else:
+            facts["scores"] = self.kind
+        if self._split is None:
+            facts["judged"] = "without interactions"
+        else:
+            facts["judged"] = f"judged by {len(self.relevant):,} {self.part} pairs"
+        return facts
+
+    def __repr__(self) -> str:
+        return f"Recommender({', '.join(self._facts.values())})"
+
+    def _repr_html_(self) -> str:
+        from robustcf.support.html import facts_table
+
+        rows = {"": "Recommender"} | {k or "label": v for k, v in self._facts.items()}
+        trained: Mapping[str, Any] = self.training or {}
+        rows |= {name: str(trained[name]) for name in ("preset", "epochs") if trained.get(name)}
+        return facts_table(rows)
+
+
+def check_recommender(model: object) -> None:
+    """Raise unless this is a recommender.
+
+    Example:
+        >>> check_recommender(([[1.0]], [[1.0]]))
+        Traceback (most recent call last):
+        robustcf.errors.InputError: expected a Recommender, got tuple: make one of your embeddings
+        and the pairs they were fit on, Recommender(U, V, interactions)
+    """
+    if not isinstance(model, Recommender):
+        raise InputError(
+            f"expected a Recommender, got {type(model).__name__}: make one of your embeddings and "
+            "the pairs they were fit on, Recommender(U, V, interactions)"
+        )
+
+
+def _names(users: object) -> npt.NDArray[Any]:
+    from robustcf.recommender.labels import listed
+
+    labels = listed(users)
+    names = np.empty(len(labels), dtype=object)
+    names[:] = labels
+    return names
+
+
+def _checked(kind: str, labels: Any, rows: int) -> Labels | None:
+    return None if labels is None else checked_labels(kind, np.asarray(labels), rows)
+
+
+def _split_of(
+    scorer: FactorScorer, data: Any, test: Any, labels: Mapping[str, Labels | None]
+) -> Split:
+    """Return the interactions as a split by rows of the factors."""
+    if isinstance(data, Split):
+        if test is not None:
+            raise InputError("a Split has its own test pairs: leave test out")
+        return data
+    if not isinstance(data, Interactions) and not _is_matrix(data):
+        from robustcf.recommender.matching import Rows, match
+
+        rows = Rows(scorer.n_users, scorer.n_items, labels["user_labels"], labels["item_labels"])
+        return match(rows, data, test).split
+    own = {name: values for name, values in labels.items() if values is not None}
+    pairs = data if isinstance(data, Interactions) else Interactions.from_csr(data, **own)
+    none = pairs.take(pairs.users < 0)
+    if test is None:
+        return Split("own data", pairs, none, none, valid_source="none")
+    labelled = {"user_labels": pairs.user_labels, "item_labels": pairs.item_labels}
+    held = test if isinstance(test, Interactions) else Interactions.from_csr(test, **labelled)
+    if len(held) == 0:
+        raise InputError("test has no pairs to judge by: give some, or leave test out")
+    return Split("own data", pairs, none, held, valid_source="none")
+
+
+def _is_matrix(data: Any) -> bool:
+    """Whether this is a users x items matrix, scipy's or numpy's, or rows of numbers."""
+    if hasattr(data, "__dataframe__") or hasattr(data, "__arrow_c_stream__"):
+        return False
+    return not isinstance(data, str | os.PathLike)

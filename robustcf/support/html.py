@@ -1,0 +1,42 @@
+"""Small tables for notebooks: everything that comes from outside is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+_STYLE = "text-align:left;padding:2px 10px 2px 0"
+
+
+def facts_table(facts: Mapping[str, str]) -> str:
+    """Return names and values as a table of two columns; the empty name is the title.
+
+    Example:
+        >>> facts_table({"": "Model", "size": "<3"}).count("&lt;3")
+        1
+    """
+    title = f"<strong>{escape(facts[''])}</strong>" if "" in facts else ""
+    rows = "".join(
+        f'<tr><th style="{_STYLE}">{escape(name)}</th><td style="{_STYLE}">{escape(value)}</td></tr>'
+        for name, value in facts.items()
+        if name
+    )
+    return f"<div>{title}<table>{rows}</table></div>"
+
+
+def rows_table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> str:
+    """Return a table with a header and, above it, a caption.
+
+    Example:
+        >>> rows_table(["size"], [["0.1"]], "auto").startswith("<div>auto")
+        True
+    """
+    head = "".join(f'<th style="{_STYLE}">{escape(cell)}</th>' for cell in header)
+    body = "".join(
+        "<tr>" + "".join(f'<td style="{_STYLE}">{escape(cell)}</td>' for cell in row) + "</tr>"
+        for row in rows
+    )
+    return (
+        f"<div>{escape(caption)}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        "</div>"
+    )

@@ -1,0 +1,35 @@
+"""Packages whose names are imported when they are first asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a package whose names live in other modules.
+
+    Args:
+        package: its ``__name__``.
+        homes: name -> the module it lives in; relative to the package where it begins with a dot,
+            and ``module:other`` where it is called ``other`` there.
+
+    Example:
+        >>> get, names = lazy_names("robustcf", {"Split": "robustcf.data.split"})
+        >>> get("Split").__name__, names()
+        ('Split', ['Split'])
+    """
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, _, other = homes[name].partition(":")
+        found = getattr(import_module(module, package), other or name)
+        setattr(sys.modules[package], name, found)  # so that the next look-up is a plain one
+        return found
+
+    return get, lambda: sorted(homes)
