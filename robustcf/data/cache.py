@@ -20,18 +20,19 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from robustcf.data.interactions import Interactions
+from robustcf.data.times import TimeUnit
 from robustcf.errors import DataError
 from robustcf.fetching.places import cache_dir
 from robustcf.support.bounded import open_regular
 from robustcf.support.temporary import temporary_file
 
-_FORMAT = 3
+_FORMAT = 4
 _SUFFIX = ".parsed"
 _SUFFIXES = (_SUFFIX, ".npz")  # the latter of versions before
 _DIGEST_BYTES = 32
@@ -52,8 +53,16 @@ class DamagedEntry(Exception):
     """An entry is not what was written; it has been removed."""
 
 
-def read(key: str) -> tuple[dict[str, Interactions], tuple[str, ...]] | None:
-    """The parts and notes of an entry, or None where there is none.
+class Parsed(NamedTuple):
+    """What an entry holds: sets of pairs, what is to be said of them, what their times are."""
+
+    parts: dict[str, Interactions]
+    notes: tuple[str, ...]
+    unit: TimeUnit = "numbers"
+
+
+def read(key: str) -> Parsed | None:
+    """What an entry holds, or None where there is none.
 
     Raises:
         DamagedEntry: there was one that had been altered, or was damaged.
@@ -84,7 +93,7 @@ def _digest(key: str, handle: BinaryIO) -> bytes:
     return digest.digest()
 
 
-def _parse(handle: BinaryIO) -> tuple[dict[str, Interactions], tuple[str, ...]]:
+def _parse(handle: BinaryIO) -> Parsed:
     meta = json.loads(str(_next_array(handle)))
     arrays = {name: _next_array(handle) for name in meta["arrays"]}
     labels = {kind: arrays.get(f"{kind}_labels") for kind in ("user", "item")}
@@ -100,7 +109,7 @@ def _parse(handle: BinaryIO) -> tuple[dict[str, Interactions], tuple[str, ...]]:
         )
         for part in meta["parts"]
     }
-    return parts, tuple(meta["notes"])
+    return Parsed(parts, tuple(meta["notes"]), meta["unit"])
 
 
 def _next_array(handle: BinaryIO) -> npt.NDArray[Any]:
@@ -108,7 +117,12 @@ def _next_array(handle: BinaryIO) -> npt.NDArray[Any]:
     return array
 
 
-def write(key: str, parts: Mapping[str, Interactions], notes: tuple[str, ...]) -> bool:
+def write(
+    key: str,
+    parts: Mapping[str, Interactions],
+    notes: tuple[str, ...],
+    unit: TimeUnit = "numbers",
+) -> bool:
     """Store parts that share ids and labels; False where the cache cannot be written."""
     first = next(iter(parts.values()))
     arrays: dict[str, npt.NDArray[Any] | None] = {
@@ -124,6 +138,7 @@ def write(key: str, parts: Mapping[str, Interactions], notes: tuple[str, ...]) -
         "n_users": int(first.n_users),
         "n_items": int(first.n_items),
         "notes": list(notes),
+        "unit": unit,
         "arrays": list(stored),
     }
     temporary: Path | None = None

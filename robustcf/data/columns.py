@@ -5,9 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from robustcf.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Compared without case, blanks and punctuation: "User-ID" is "userid".
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
@@ -75,15 +81,18 @@ def refuse_header(path: Path, cells: list[str], columns: Columns) -> None:
         )
 
 
-def find_columns(path: Path, header: list[Any], columns: Columns) -> dict[str, Any]:
-    """The file's own name (or position) of the column for each role; None where it has none."""
+def find_columns(path: Path | str, header: list[Any], columns: Columns) -> dict[str, Any]:
+    """The file's own name (or position) of the column for each role; None where it has none.
+
+    Of a table in memory the name is given as text instead of a path, and all columns have names.
+    """
     return {role: _column_name(path, header, role, getattr(columns, role)) for role in USUAL_NAMES}
 
 
-def _column_name(path: Path, header: list[Any], role: str, given: str | None) -> Any:
+def _column_name(path: Path | str, header: list[Any], role: str, given: str | None) -> Any:
     """The file's own name (or position) of the column that plays a role, or None."""
     if header and isinstance(header[0], int):
-        usual = _MOVIELENS if kind_of(path) == ".dat" and len(header) >= 4 else _BY_POSITION
+        usual = _MOVIELENS if kind_of(Path(path)) == ".dat" and len(header) >= 4 else _BY_POSITION
         position = int(given) if given is not None else usual.get(role)
         if position is not None and position >= len(header):
             raise DataError(
@@ -103,9 +112,11 @@ def _column_name(path: Path, header: list[Any], role: str, given: str | None) ->
         if name in plain:
             return plain[name]
     if role in ("user", "item"):
+        advice = f"name it with {role}_col"
+        if isinstance(path, Path):
+            advice += f" (--{role}-col), or give column numbers from 0 if there is no header line"
         raise DataError(
-            f"{path}: found no {role} column; its columns are {listed(header)}: name it with "
-            f"{role}_col (--{role}-col), or give column numbers from 0 if there is no header line"
+            f"{path}: found no {role} column; its columns are {listed(header)}: {advice}"
         )
     return None
 
@@ -119,3 +130,15 @@ def listed(header: list[Any]) -> str:
     """The first names of a header, for a message."""
     names = [short(name) for name in header[:13]]
     return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+
+
+def bad_cell(
+    source: str, column: pd.Series[Any], bad: npt.NDArray[np.bool_], what: str, advice: str
+) -> DataError:
+    """The error for the first cell of a column that does not hold what it must."""
+    row = int(np.flatnonzero(bad)[0])
+    shown = "an empty cell" if column.isna().iloc[row] else short(str(column.iloc[row]))
+    return DataError(
+        f"{source}: column {str(column.name)!r} must hold {what}, got {shown} in data row "
+        f"{row + 1}; {advice}"
+    )

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from robustcf.data.collection import Collection, Roles
 from robustcf.data.columns import Columns
 from robustcf.data.frames import LONGEST_LABEL
+from robustcf.data.times import TimeUnit
 from robustcf.errors import DataError, InputError, WriteError
 from robustcf.support.limits import limits
 
@@ -151,6 +152,7 @@ class Engine:
                 f"{self.collection.source}: there are no rows; expected one interaction a row"
             )
         self.counts = {role: self._number_labels(role) for role in ("user", "item")}
+        self.time_unit: TimeUnit = "numbers"
         self.values = {role: self._number(role) for role in ("rating", "time")}
         self.highest = None
         if self.values["rating"] is not None:
@@ -269,6 +271,7 @@ class Engine:
         kind = self.roles.types["time"]
         if kind in ("time", "date"):
             date = "CAST(time AS TIMESTAMPTZ)"
+            self.time_unit = "dates"
             return f"epoch_us({date})" if self._all("given", "time IS NOT NULL") else None
         whole = "TRY_CAST(time AS BIGINT)"
         if kind in ("integer", "unsigned"):
@@ -279,12 +282,14 @@ class Engine:
         if self._all("given", f"isfinite({number}) AND abs({number}) < 9223372036854775000"):
             if self._all("given", f"{number} = trunc({number})"):
                 return f"CAST({number} AS BIGINT)"
+            self.time_unit = "fractions"
             if self._all("given", f"abs({number}) < 9223372036854"):
                 return f"CAST(round_even({number} * 1e6, 0) AS BIGINT)"
             return None
         if kind != "text":
             return None
         date = "TRY_CAST(time AS TIMESTAMPTZ)"
+        self.time_unit = "dates"
         # A year in front: 01/02/2024 is two days, depending on who reads it.
         iso = f"{date} IS NOT NULL AND regexp_matches(time, '^[0-9]{{4}}-')"
         return f"epoch_us({date})" if self._all("given", iso) else None

@@ -39,11 +39,15 @@ _PARQUET_ROWS = 1 << 16  # read at once
 
 
 class RawTable(NamedTuple):
-    """What a reader hands over: a frame, its column for each role, and what was left out."""
+    """What a reader hands over: a frame, its column for each role, and what was left out.
+
+    Ids that are text may be numbers, as those of a CSV file; in a ``typed`` frame they are not.
+    """
 
     frame: pd.DataFrame
     found: dict[str, Any]
     notes: tuple[str, ...] = ()
+    typed: bool = False
 
 
 def read_frame(path: Path, columns: Columns) -> RawTable:
@@ -62,9 +66,9 @@ def read_frame(path: Path, columns: Columns) -> RawTable:
     return (_parquet if SEPARATORS[kind] is None else _text)(path, kind, columns)
 
 
-def no_rows(source: object) -> DataError:
+def no_rows(source: object, what: str = "file") -> DataError:
     """What to say of a file without rows."""
-    return DataError(f"{source}: the file has no rows; expected one interaction a row")
+    return DataError(f"{source}: the {what} has no rows; expected one interaction per row")
 
 
 @contextmanager
@@ -101,7 +105,7 @@ def _parquet(path: Path, kind: str, columns: Columns) -> RawTable:
         repeated = {name for name in schema.names if schema.names.count(name) > 1}
         usable = [name for name in schema.names if name not in repeated]
         found = find_columns(path, usable, columns)
-        notes = _leave_nested_out(path, schema, found, columns)
+        notes = leave_nested_out(path, schema, found, columns)
         wanted = {name: schema.field(name).type for name in found.values() if name is not None}
         texts = [name for name, column in wanted.items() if _is_text(column)]
         source.seek(0)
@@ -127,10 +131,10 @@ def _is_text(column: Any) -> bool:
     return bool(types.is_string(column) or types.is_binary(column))
 
 
-def _leave_nested_out(
-    path: Path, schema: Any, found: dict[str, Any], columns: Columns
+def leave_nested_out(
+    path: Path | str, schema: Any, found: dict[str, Any], columns: Columns
 ) -> tuple[str, ...]:
-    """Refuse columns of lists, structs and maps; leave those out that nobody asked for."""
+    """Refuse columns of lists, structs and maps; leave out optional ones that were only guessed."""
     from pyarrow import types
 
     notes = []

@@ -1,18 +1,20 @@
-"""``load``: a name or a file in, a Split out."""
+"""``load``: a name, a file or data in memory in, a Split out."""
 
 from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from robustcf.data import cache as parsed_cache
-from robustcf.data import catalog, readers, splits, synthetic
+from robustcf.data import catalog, memory, readers, splits, synthetic
+from robustcf.data.cache import Parsed
 from robustcf.data.catalog import Manifest
 from robustcf.data.columns import Columns, kind_of
 from robustcf.data.frames import SEPARATORS
@@ -21,7 +23,7 @@ from robustcf.data.layout import manifest_of
 from robustcf.data.prepared import open_prepared
 from robustcf.data.readers import RawPairs
 from robustcf.data.split import EvaluationProtocol, Split
-from robustcf.data.splits import Strategy
+from robustcf.data.splits import HoldOut, Strategy
 from robustcf.data.tables import (
     Table,
     of_ids,
@@ -29,6 +31,7 @@ from robustcf.data.tables import (
     read_table,
     to_interactions,
 )
+from robustcf.data.times import Moment
 from robustcf.errors import DataError
 from robustcf.fetching.archives import read_member
 from robustcf.fetching.download import Policy
@@ -47,7 +50,7 @@ _ID_READERS: Mapping[str, Callable[[bytes, str], RawPairs]] = {
 
 
 def load(
-    name_or_path: str | os.PathLike[str],
+    source: Any,
     data_dir: str | os.PathLike[str] | None = None,
     download: bool = True,
     seed: int = 0,
@@ -61,22 +64,33 @@ def load(
     split: Strategy | None = None,
     test_ratio: float | None = None,
     valid_ratio: float | None = None,
+    test_from: Moment | None = None,
+    valid_from: Moment | None = None,
     valid_file: str | os.PathLike[str] | None = None,
     test_file: str | os.PathLike[str] | None = None,
+    valid: Any = None,
+    test: Any = None,
+    name: str | None = None,
     eval_users: int | None = None,
     cache: bool | Literal["read"] = True,
     policy: Policy | None = None,
 ) -> Split:
-    """Load a data set by name, or your own by path.
+    """Load a data set by name, or your own: a file, a table in memory, or a matrix.
 
     Names: ``demo``, ``ml-1m``, ``yelp2018``, ``citeulike`` (= ``citeulike-t``),
     ``citeulike-a``, ``gowalla``, ``ml-100k``. A path may end in ``.csv``, ``.tsv``,
     ``.parquet``, ``.inter`` or ``.dat`` (a table with a user and an item column) or ``.txt``
-    (``user item item ...`` a line), each with ``.gz`` or without. It may also be a folder that
+    (``user item item ...`` per line), each with ``.gz`` or without. It may also be a folder that
     :func:`robustcf.data.prepare` made, or its manifest: that is mapped, not read.
 
+    A table in memory is a pandas DataFrame, or anything with the Arrow PyCapsule interface or the
+    DataFrame interchange protocol: Polars, PyArrow, DuckDB. Its labels keep their types: whole
+    numbers are int64 labels, text stays text. (In a file, ``7`` is a number.) A users x items
+    matrix of scipy or numpy has an interaction for each entry that is not 0; rows and columns are
+    the ids. :class:`Interactions` are split as they are.
+
     Args:
-        name_or_path: what to load.
+        source: what to load.
         data_dir: the first folder to look in, and the one to download into.
         download: whether a missing file may be fetched.
         seed: of whatever part of the split is drawn at random.
@@ -85,21 +99,34 @@ def load(
         item_col: column with the item.
         rating_col: column with the rating.
         time_col: column with the time (seconds, or dates).
-        min_rating: keep only pairs rated at least this (tables and ``ml-100k``).
+        min_rating: keep only pairs rated at least this (own data and ``ml-100k``); the values of
+            a matrix are its ratings.
         k_core: keep the largest subset where users and items have at least k pairs each.
-        split: ``random`` (default) or ``leave-one-out`` (by time where there is one).
-        test_ratio: share of each user's pairs for test, default 0.1.
-        valid_ratio: share of what is left for valid, default 0.1.
+        split: ``random`` (default), ``leave-one-out`` (each user's latest pair, by time where
+            there is one) or ``time`` (one cut in time for all users).
+        test_ratio: share of the pairs for test, default 0.1: of each user's at random, or with
+            ``time`` the latest of all.
+        valid_ratio: share of the remaining pairs for valid, default 0.1.
+        test_from: with ``time``, test begins here instead: an ISO date, a datetime, or a number
+            in the unit of the time column. A date without a time zone is in UTC. Where the column
+            holds whole numbers, a date is compared with them as seconds since 1970, or milli-,
+            micro- or nanoseconds if that is their size.
+        valid_from: with ``time``, valid begins here.
         valid_file: a file of its own for valid, instead of drawing it.
         test_file: a file of its own for test.
+        valid: like ``valid_file``, for data in memory.
+        test: like ``test_file``, for data in memory.
+        name: what to call your own data; default the name of the file, or ``own data``.
         eval_users: evaluate on a seeded sample of so many users; None for all, or as a prepared
             set says.
         cache: keep the parsed set, so that the next load is quick; ``read``: use what is kept,
-            and keep nothing.
+            and keep nothing. Data in memory are not kept.
         policy: patience of downloads.
 
     Returns:
-        The split; ``split.notes`` says what was dropped on the way.
+        The split; ``split.notes`` says what was dropped on the way. After a cut in time, users
+        and items that are new in valid or test stay, without pairs in train, and a note names
+        some.
 
     Raises:
         DataError: what was read breaks a rule; the message names file and line where it can.
@@ -111,64 +138,119 @@ def load(
         >>> split = load("demo")
         >>> len(split.train), len(split.valid), len(split.test)
         (80846, 9067, 10087)
+
+        >>> import pandas as pd
+        >>> plays = pd.DataFrame({"user": ["ann", "ann", "bob", "bob"], "track": [1, 2, 1, 3]})
+        >>> load(plays.assign(time=[1, 2, 3, 4]), split="time", test_from=4).notes
+        ('cut in time: valid from 3, test from 4',
+         "not in train, only after the cut: 1 user ('bob') and 1 item (3)")
     """
-    own = {
+    columns = {
         "user_col": user_col,
         "item_col": item_col,
         "rating_col": rating_col,
         "time_col": time_col,
-        "min_rating": min_rating,
-        "k_core": k_core,
+    }
+    cut = {
         "split": split,
         "test_ratio": test_ratio,
         "valid_ratio": valid_ratio,
-        "valid_file": valid_file,
-        "test_file": test_file,
+        "test_from": test_from,
+        "valid_from": valid_from,
     }
-    name = os.fspath(name_or_path)
-    manifest = catalog.find(name)
+    files = {"valid_file": valid_file, "test_file": test_file}
+    tables = {"valid": valid, "test": test}
+    own = columns | {"min_rating": min_rating, "k_core": k_core} | cut | files | tables
+    options = _Options(columns, min_rating, k_core, seed, cut)
+    if not isinstance(source, str | os.PathLike):
+        _refuse_given("data in memory", files, "give tables as test and valid")
+        parts = _parts(source, **tables)
+        return _load_memory(parts, name or "own data", options).with_eval_users(eval_users)
+    place = os.fspath(source)
+    manifest = catalog.find(place)
     if manifest is not None:
-        _refuse_options(manifest, own)
-        named = _load_named(manifest, data_dir, download, seed, min_rating, cache, policy)
+        _refuse_options(manifest, own | {"name": name})
+        named = _load_named(manifest, data_dir, download, options, cache, policy)
         return named.with_eval_users(eval_users)
-    path = Path(name).expanduser()
+    path = Path(place).expanduser()
     if (prepared := manifest_of(path)) is not None:
-        _refuse_prepared(path, own)
+        _refuse_prepared(path, own | {"name": name})
         return open_prepared(prepared).with_eval_users(eval_users)
     if not path.is_file():
-        raise DataError(catalog.unknown_name(name))
-    columns = Columns(
-        *(None if c is None else str(c) for c in (user_col, item_col, rating_col, time_col))
-    )
-    files = {"train": path}
-    if valid_file is not None:
-        files["valid"] = Path(valid_file).expanduser()
-    if test_file is not None:
-        files["test"] = Path(test_file).expanduser()
-    loaded = _load_own(
-        files, columns, min_rating, k_core, seed, split, test_ratio, valid_ratio, cache
-    )
-    return loaded.with_eval_users(eval_users)
+        raise DataError(catalog.unknown_name(place))
+    _refuse_given("a file", tables, "give files as test_file and valid_file")
+    paths = {k: Path(v).expanduser() for k, v in _parts(path, valid_file, test_file).items()}
+    return _load_own(paths, name or path.name, options, cache).with_eval_users(eval_users)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What was said about own data; None where nothing was."""
+
+    columns: Mapping[str, str | int | None]
+    min_rating: float | None
+    k_core: int | None
+    seed: int
+    cut: Mapping[str, Any]
+
+    def roles(self) -> Columns:
+        return Columns(*(None if c is None else str(c) for c in self.columns.values()))
+
+    def hold_out(self) -> HoldOut:
+        rest = {key: value for key, value in self.cut.items() if key != "split"}
+        return HoldOut(self.cut["split"] or "random", self.seed, **rest)
+
+
+def _given(options: Mapping[str, Any]) -> str:
+    return ", ".join(name for name, value in options.items() if value is not None)
+
+
+def _refuse_given(what: str, options: Mapping[str, Any], advice: str) -> None:
+    if given := _given(options):
+        raise DataError(f"{given} cannot be used with {what}: {advice}")
+
+
+def _parts(train: Any, valid: Any, test: Any) -> dict[str, Any]:
+    held = {"valid": valid, "test": test}
+    return {"train": train, **{part: held[part] for part in held if held[part] is not None}}
+
+
+def _check_given_parts(parts: Mapping[str, Any], options: _Options, suffix: str) -> None:
+    """Raise where parts that are given do not go with each other, or with an option."""
+    if "test" not in parts:
+        if "valid" in parts:
+            raise DataError(
+                f"valid{suffix} needs test{suffix} too: validation pairs alone do not make a split"
+            )
+        return
+    allowed = () if "valid" in parts else ("valid_ratio",)
+    refused = {key: value for key, value in options.cut.items() if key not in allowed}
+    if given := _given({"k_core": options.k_core, **refused}):
+        raise DataError(
+            f"{given} cannot be combined with test{suffix}: the given data are the split"
+        )
 
 
 def _refuse_prepared(path: Path, own: Mapping[str, Any]) -> None:
-    given = [name for name, value in own.items() if value is not None]
-    if given:
+    if given := _given(own):
         raise DataError(
-            f"{path} is a prepared set, filtered and split already; {', '.join(given)} cannot be "
+            f"{path} is a prepared set, filtered and split already; {given} cannot be "
             "used with it: give them to 'robustcf datasets prepare'"
         )
+
+
+# Its ratings have times, and no split of it is the published one.
+_ML_100K = ("min_rating", "split", "test_ratio", "valid_ratio", "test_from", "valid_from")
 
 
 # --- named sets -----------------------------------------------------------------------------
 
 
 def _refuse_options(manifest: Manifest, own: Mapping[str, Any]) -> None:
-    allowed = {"min_rating"} if manifest.name == "ml-100k" else set()
-    given = [name for name, value in own.items() if value is not None and name not in allowed]
-    if given:
+    allowed = _ML_100K if manifest.name == "ml-100k" else ()
+    if given := _given({name: value for name, value in own.items() if name not in allowed}):
         raise DataError(
-            f"{manifest.name} is a named set with a fixed protocol; {', '.join(given)} cannot be "
+            f"{manifest.name} is a named set with a fixed protocol; {given} cannot be "
             "used with it: give the path of a file to split data your own way"
         )
 
@@ -177,13 +259,12 @@ def _load_named(
     manifest: Manifest,
     data_dir: str | os.PathLike[str] | None,
     download: bool,
-    seed: int,
-    min_rating: float | None,
+    own: _Options,
     cache: bool | Literal["read"],
     policy: Policy | None,
 ) -> Split:
     if manifest.layout == "generated":
-        return synthetic.demo(seed)
+        return synthetic.demo(own.seed)
     folder = None if data_dir is None else Path(data_dir)
     files = {
         part: obtain(manifest, alternatives, folder, download=download, policy=policy)
@@ -196,15 +277,15 @@ def _load_named(
     }
     sources = {file.path.name: file.sha256 for file in (*files.values(), *labels.values())}
 
-    def parse() -> tuple[Parts, tuple[str, ...]]:
-        return _parse_named(manifest, files, labels, min_rating)
+    def parse() -> Parsed:
+        return Parsed(*_parse_named(manifest, files, labels, own.min_rating))
 
-    options = {"min_rating": min_rating, "least_per_user": manifest.least_per_user}
-    parts, notes = _through_cache(manifest.name, sources, options, parse, cache)
-    if min_rating is None:  # a threshold changes the counts, by design
+    options = {"min_rating": own.min_rating, "least_per_user": manifest.least_per_user}
+    parts, notes, _ = _through_cache(manifest.name, sources, options, parse, cache)
+    if own.min_rating is None:  # a threshold changes the counts, by design
         _check_counts(manifest, parts)
     if manifest.layout == "pairs":
-        return splits.split_pairs(manifest.name, parts["pairs"], seed, notes=notes, sources=sources)
+        return own.hold_out().split(manifest.name, parts["pairs"], notes, sources)
     if "valid" in parts:
         return Split(
             manifest.name,
@@ -217,7 +298,7 @@ def _load_named(
             # Published figures on such a set leave its validation pairs among the candidates.
             protocol=EvaluationProtocol(test=("train",)),
         )
-    train, valid = splits.carve_valid(parts["train"], seed)
+    train, valid = splits.carve_valid(parts["train"], own.seed)
     return Split(manifest.name, train, valid, parts["test"], notes=notes, sources=sources)
 
 
@@ -320,36 +401,17 @@ def _bytes_of(file: LocatedFile) -> bytes:
     return file.path.read_bytes() if member is None else read_member(file.path, member)
 
 
-# --- own files ------------------------------------------------------------------------------
+# --- own data -------------------------------------------------------------------------------
 
 
 def _load_own(
-    files: Mapping[str, Path],
-    columns: Columns,
-    min_rating: float | None,
-    k_core: int | None,
-    seed: int,
-    strategy: Strategy | None,
-    test_ratio: float | None,
-    valid_ratio: float | None,
-    cache: bool | Literal["read"],
+    files: Mapping[str, Path], name: str, own: _Options, cache: bool | Literal["read"]
 ) -> Split:
-    given_test = "test" in files
-    if "valid" in files and not given_test:
-        raise DataError("valid_file needs test_file too: a file for valid alone is no split")
-    refused = {"k_core": k_core, "split": strategy, "test_ratio": test_ratio}
-    if "valid" in files:
-        refused["valid_ratio"] = valid_ratio
-    given = [option for option, value in refused.items() if value is not None]
-    if given_test and given:
-        raise DataError(
-            f"{', '.join(given)} cannot be combined with given files: the files are the split"
-        )
+    _check_given_parts(files, own, "_file")
     for part, path in files.items():
         if not path.is_file():
             raise DataError(f"{path}: no such file (given for {part})")
         _check_first_line(path)
-    name = files["train"].name
     checksums = {part: sha256_of(path) for part, path in files.items()}
     names = [path.name for path in files.values()]
     # Files of one name in several folders must not pass for one.
@@ -357,35 +419,69 @@ def _load_own(
         path.name if names.count(path.name) == 1 else f"{part}/{path.name}": checksums[part]
         for part, path in files.items()
     }
-    options = {"columns": repr(columns), "min_rating": min_rating}
+    columns = own.roles()
+    options = {"columns": repr(columns), "min_rating": own.min_rating}
 
-    def parse() -> tuple[Parts, tuple[str, ...]]:
+    def parse() -> Parsed:
         tables = [read_own_table(path, columns) for path in files.values()]
-        sets, notes = to_interactions(tables, min_rating)
-        return dict(zip(files, sets, strict=True)), tuple(notes)
+        return _parsed(files, tables, own.min_rating)
 
-    parts, notes = _through_cache(str(files["train"]), checksums, options, parse, cache)
-    if not given_test:
+    parsed = _through_cache(str(files["train"]), checksums, options, parse, cache)
+    return _split(name, parsed, own, sources)
+
+
+def _load_memory(parts: Mapping[str, Any], name: str, own: _Options) -> Split:
+    _check_given_parts(parts, own, "")
+    for part, source in parts.items():
+        memory.check_in_memory(part, source)
+    matrices = {part: memory.is_matrix(source) for part, source in parts.items()}
+    if len(set(matrices.values())) > 1:
+        given = ", ".join(f"{part}: {type(source).__name__}" for part, source in parts.items())
+        raise DataError(f"give all parts as tables, or all as matrices, got {given}")
+    if not matrices["train"]:
+        tables = memory.tables_of(parts, name, own.roles())
+        return _split(name, _parsed(parts, tables, own.min_rating), own, {})
+    _refuse_given("a matrix", own.columns, "it has no columns; leave them out")
+    found, notes = memory.pairs_of(parts, name, own.min_rating)
+    return _split(name, Parsed(found, tuple(notes)), own, {})
+
+
+def _parsed(parts: Iterable[str], tables: list[Table], min_rating: float | None) -> Parsed:
+    sets, notes = to_interactions(tables, min_rating)
+    return Parsed(dict(zip(parts, sets, strict=True)), tuple(notes), tables[0].time_unit)
+
+
+def _split(name: str, parsed: Parsed, own: _Options, sources: Mapping[str, str]) -> Split:
+    """Make a split of parts that are given, or of all pairs."""
+    parts, notes = parsed.parts, parsed.notes
+    if "test" not in parts:
         pairs = parts["train"]
-        if k_core is not None:
+        if own.k_core is not None:
             before = pairs
-            pairs = splits.k_core(pairs, k_core)
-            notes = (*notes, f"{k_core}-core: {before!r} -> {pairs!r}")
-        ratios = {"test_ratio": test_ratio, "valid_ratio": valid_ratio}
-        chosen = {key: value for key, value in ratios.items() if value is not None}
-        return splits.split_pairs(
-            name, pairs, seed, strategy=strategy or "random", notes=notes, sources=sources, **chosen
-        )
+            pairs = splits.k_core(_labelled(pairs), own.k_core)
+            notes = (*notes, f"{own.k_core}-core: {before!r} -> {pairs!r}")
+        how = own.hold_out()
+        how.unit = parsed.unit
+        return how.split(name, pairs, notes, sources)
+    notes = (*notes, *_about_cold(parts))
     if "valid" in parts:
-        notes = (*notes, *_about_cold(parts))
         return Split(
             name, parts["train"], parts["valid"], parts["test"],
             valid_source="published", notes=notes, sources=sources,
         )  # fmt: skip
-    notes = (*notes, *_about_cold(parts))
-    ratio = 0.1 if valid_ratio is None else valid_ratio
-    train, valid = splits.carve_valid(parts["train"], seed, ratio)
+    ratio = own.cut["valid_ratio"]
+    ratio = splits.RATIO if ratio is None else ratio
+    train, valid = splits.carve_valid(parts["train"], own.seed, ratio)
     return Split(name, train, valid, parts["test"], notes=notes, sources=sources)
+
+
+def _labelled(pairs: Interactions) -> Interactions:
+    """The same pairs with their ids as labels, where they have none: renumbering may follow."""
+    return replace(
+        pairs,
+        user_labels=np.arange(pairs.n_users) if pairs.user_labels is None else pairs.user_labels,
+        item_labels=np.arange(pairs.n_items) if pairs.item_labels is None else pairs.item_labels,
+    )
 
 
 def _about_cold(parts: Parts) -> tuple[str, ...]:
@@ -422,9 +518,9 @@ def _through_cache(
     name: str,
     sources: Mapping[str, str],
     options: Mapping[str, Any],
-    parse: Callable[[], tuple[Parts, tuple[str, ...]]],
+    parse: Callable[[], Parsed],
     enabled: bool | Literal["read"],
-) -> tuple[Parts, tuple[str, ...]]:
+) -> Parsed:
     if not enabled:
         return parse()
     key = parsed_cache.key_of(name, sources, options)
@@ -436,7 +532,7 @@ def _through_cache(
         damaged = (f"the parsed copy {entry} had been altered or damaged; it was made again",)
     if stored is not None:
         return stored
-    parts, notes = parse()
+    parsed = parse()
     if enabled != "read":
-        parsed_cache.write(key, parts, notes)
-    return parts, (*notes, *damaged)
+        parsed_cache.write(key, *parsed)
+    return parsed._replace(notes=(*parsed.notes, *damaged))

@@ -21,12 +21,12 @@ from robustcf.data.columns import Columns
 from robustcf.data.engine import Engine
 from robustcf.data.layout import FORMAT, MANIFEST, PARTS, VERSION
 from robustcf.data.mapped import COLUMNS
-from robustcf.data.splits import Strategy
+from robustcf.data.splits import HoldOut, Strategy
+from robustcf.data.times import Moment
 from robustcf.errors import DataError, InputError, WriteError
 from robustcf.support.checks import check_integer
 from robustcf.support.files import json_bytes, unwritable
 from robustcf.support.naming import counted
-from robustcf.support.randomness import stream
 from robustcf.support.temporary import temporary_folder
 
 MEMORY = 4 << 30
@@ -66,6 +66,8 @@ def prepare(
     split: Strategy | None = None,
     test_ratio: float | None = None,
     valid_ratio: float | None = None,
+    test_from: Moment | None = None,
+    valid_from: Moment | None = None,
     eval_users: int | None = None,
     memory: int = MEMORY,
     threads: int = 1,
@@ -88,9 +90,11 @@ def prepare(
         time_col: column with the time.
         min_rating: keep pairs rated at least this.
         k_core: the largest subset where users and items have at least k pairs each.
-        split: ``random`` or ``leave-one-out``.
-        test_ratio: share of each user's pairs for test.
-        valid_ratio: share of what is left for valid.
+        split: ``random``, ``leave-one-out`` or ``time``.
+        test_ratio: share of the pairs for test.
+        valid_ratio: share of the rest for valid.
+        test_from: with ``time``, the first moment of test.
+        valid_from: with ``time``, the first moment of valid.
         eval_users: evaluate on a seeded sample of so many users; None for all.
         memory: bytes that this process may take, about.
         threads: of the engine.
@@ -111,8 +115,10 @@ def prepare(
         raise DataError(f"k-core needs k of at least 1, got {k_core}")
     if eval_users is not None:
         check_integer("eval_users", eval_users)
-    test, valid = (0.1 if ratio is None else ratio for ratio in (test_ratio, valid_ratio))
-    strategy = _Strategy(split or "random", test, valid, seed)
+    how = HoldOut(
+        split or "random", seed, test_ratio=test_ratio, valid_ratio=valid_ratio,
+        test_from=test_from, valid_from=valid_from,
+    )  # fmt: skip
     columns = Columns(
         *(None if c is None else str(c) for c in (user_col, item_col, rating_col, time_col))
     )
@@ -130,7 +136,9 @@ def prepare(
                 rows = _Found(scratch, collection, engine, min_rating)
                 kept = _Kept(rows, k_core)
                 labels = _write_labels(fresh, engine, kept)
-            parts = _split(scratch, rows, kept, strategy)
+            how.unit = engine.time_unit
+            parts = _split(scratch, rows, kept, how)
+            kept.notes += how.notes(_new_in(fresh, labels, parts["train"]), _empty(parts))
             manifest = _write(fresh, rows, kept, parts, shards, labels)
             manifest |= {"name": collection.name, "eval_users": eval_users}
             shutil.rmtree(scratch)
@@ -305,44 +313,22 @@ class _Kept:
 # --- pairs -> parts -------------------------------------------------------------------------
 
 
-class _Strategy:
-    """How pairs are held out: one block of users after another, as all at once in memory."""
-
-    def __init__(self, name: Strategy, test_ratio: float, valid_ratio: float, seed: int) -> None:
-        if name not in splits.STRATEGIES:
-            raise DataError(f"split must be one of {', '.join(splits.STRATEGIES)}, got {name!r}")
-        for ratio in (test_ratio, valid_ratio):
-            if not 0.0 < ratio < 1.0:
-                raise DataError(f"the held-out ratio must be between 0 and 1, got {ratio}")
-        self.by_ratio, self.tied = name == "random", 0
-        self.ratios = {"test": test_ratio, "valid": valid_ratio}
-        self.streams = {part: stream(seed, "split", part) for part in ("test", "valid")}
-
-    def hold_out(self, part: str, users: Ids, times: Any) -> npt.NDArray[np.bool_]:
-        """The pairs of a block that go to a part."""
-        if self.by_ratio:
-            return splits.hold_out_of(users, self.ratios[part], self.streams[part])
-        return splits.hold_out_last_of(users, times, self.streams[part])
-
-    def notes(self, has_times: bool) -> tuple[str, ...]:
-        """What must be said of the split."""
-        if self.by_ratio:
-            return ()
-        return splits.about_ties(self.tied) if has_times else (splits.NO_TIMES,)
-
-
 class _Part:
     """The columns of a part, written to files of plain numbers one block after another."""
 
-    def __init__(self, folder: Path, part: str, columns: tuple[str, ...], n_users: int) -> None:
+    def __init__(
+        self, folder: Path, part: str, columns: tuple[str, ...], n_users: int, n_items: int
+    ) -> None:
         self.paths = {name: folder / f"{part}-{name}" for name in columns}
         self.files: dict[str, BinaryIO] = {n: path.open("wb") for n, path in self.paths.items()}
         self.degrees = np.zeros(n_users, dtype=np.int64)
+        self.item_degrees = np.zeros(n_items, dtype=np.int64)
 
     def add(self, block: dict[str, npt.NDArray[Any]], chosen: npt.NDArray[np.bool_]) -> None:
         for name, file in self.files.items():
             file.write(np.ascontiguousarray(block[name][chosen]).data)
         self.degrees += np.bincount(block["user"][chosen], minlength=len(self.degrees))
+        self.item_degrees += np.bincount(block["item"][chosen], minlength=len(self.item_degrees))
 
     def close(self) -> None:
         for file in self.files.values():
@@ -361,18 +347,17 @@ class _Part:
         return np.memmap(self.paths[name], dtype, "r", offset=place, shape=(stop - start,))
 
 
-def _split(folder: Path, found: _Found, kept: _Kept, how: _Strategy) -> dict[str, _Part]:
-    parts = {part: _Part(folder, part, found.columns, kept.n_users) for part in PARTS}
-    has_times = "time" in found.columns
+def _split(folder: Path, found: _Found, kept: _Kept, how: HoldOut) -> dict[str, _Part]:
+    sizes = kept.n_users, kept.n_items
+    parts = {part: _Part(folder, part, found.columns, *sizes) for part in PARTS}
     try:
+        how.look_at(None if "time" not in found.columns else lambda: _times(found, kept))
         for block in found.blocks(found.columns):
             stay = kept.stays(block)
             pairs = {name: column[stay] for name, column in block.items()}
             pairs["user"] = kept.new_user[pairs["user"]]
             pairs["item"] = kept.new_item[pairs["item"]]
             users, times = pairs["user"], pairs.get("time")
-            if has_times and not how.by_ratio:
-                how.tied += splits.users_with_ties(users, pairs["time"])
             in_test = how.hold_out("test", users, times)
             in_valid = np.zeros_like(in_test)
             rest = ~in_test
@@ -388,11 +373,31 @@ def _split(folder: Path, found: _Found, kept: _Kept, how: _Strategy) -> dict[str
     finally:
         for written in parts.values():
             written.close()
-    kept.notes += how.notes(has_times)
-    kept.notes += [
-        f"{part} {splits.EMPTY_PART}" for part in ("test", "valid") if not parts[part].degrees.any()
-    ]
     return parts
+
+
+def _times(found: _Found, kept: _Kept) -> Iterator[npt.NDArray[np.int64]]:
+    """The times of the pairs that stay, a block at a time."""
+    for block in found.blocks(("user", "item", "time")):
+        yield block["time"][kept.stays(block)]
+
+
+def _empty(parts: dict[str, _Part]) -> list[str]:
+    return [part for part in ("test", "valid") if not parts[part].degrees.any()]
+
+
+def _new_in(folder: Path, labels: dict[str, str], train: _Part) -> str:
+    """The users and items that are not in train, in words."""
+    import pyarrow as pa
+
+    new = []
+    for kind, degrees in (("user", train.degrees), ("item", train.item_degrees)):
+        ids = np.flatnonzero(degrees == 0)
+        with pa.memory_map(str(folder / labels[f"{kind}s"])) as file:
+            column = pa.ipc.open_file(file).read_all().column(0)
+            examples = column.take(pa.array(ids[: splits.EXAMPLES])).to_pylist()
+        new.append(splits.named(len(ids), kind, examples))
+    return " and ".join(filter(None, new))
 
 
 # --- files ----------------------------------------------------------------------------------

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from robustcf.data.interactions import Ids, Interactions, Labels
 from robustcf.data.split import Split
+from robustcf.data.times import Blocks, Moment, TimeUnit, cut_at_ratio, moment_of, shown
 from robustcf.errors import DataError
+from robustcf.support.naming import counted
 from robustcf.support.randomness import stream
 
-Strategy = Literal["random", "leave-one-out"]
-STRATEGIES: tuple[Strategy, ...] = ("random", "leave-one-out")
+Strategy = Literal["random", "leave-one-out", "time"]
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+RATIO = 0.1
 
 Mask = npt.NDArray[np.bool_]
 
-NO_TIMES = "leave-one-out without timestamps: the pairs held out are drawn at random"
-EMPTY_PART = "is empty: no user has enough pairs to give one away"
+EXAMPLES = 3  # labels that a note names
 
 
 def hold_out(pairs: Interactions, ratio: float, rng: np.random.Generator) -> Mask:
@@ -49,8 +52,7 @@ def hold_out_of(users: Ids, ratio: float, rng: np.random.Generator) -> Mask:
     called once for all: each pair has its number of the stream, and is held against those of its
     own user alone.
     """
-    if not 0.0 < ratio < 1.0:
-        raise DataError(f"the held-out ratio must be between 0 and 1, got {ratio}")
+    _check_ratio(ratio)
     starts, counts = _runs(users)
     wanted = np.maximum(np.floor(ratio * counts + 0.5).astype(np.int64), 1)
     wanted = np.minimum(wanted, counts - 1)
@@ -58,6 +60,11 @@ def hold_out_of(users: Ids, ratio: float, rng: np.random.Generator) -> Mask:
     # key in [user, user + 1]; a stable sort keeps even equal keys repeatable, and in their user.
     order = np.argsort(users + rng.random(len(users)), kind="stable")
     return _first_of_each_user(order, starts, counts, wanted)
+
+
+def _check_ratio(ratio: float) -> None:
+    if not 0.0 < ratio < 1.0:
+        raise DataError(f"the held-out ratio must be between 0 and 1, got {ratio}")
 
 
 def hold_out_last(pairs: Interactions, rng: np.random.Generator) -> Mask:
@@ -112,12 +119,14 @@ def split_pairs(
     seed: int,
     *,
     strategy: Strategy = "random",
-    test_ratio: float = 0.1,
-    valid_ratio: float = 0.1,
+    test_ratio: float | None = None,
+    valid_ratio: float | None = None,
+    test_from: Moment | None = None,
+    valid_from: Moment | None = None,
     notes: tuple[str, ...] = (),
     sources: dict[str, str] | None = None,
 ) -> Split:
-    """Cut unsplit pairs into train, valid and test, user by user.
+    """Cut unsplit pairs into train, valid and test, user by user or at points in time.
 
     Args:
         name: the name of the split.
@@ -125,41 +134,205 @@ def split_pairs(
         seed: same seed, same split; test and valid draw from streams of their own.
         strategy: ``random``: ``test_ratio`` of each user's pairs to test, then ``valid_ratio``
             of the rest to valid (at least one each, and at least one stays in train);
-            ``leave-one-out``: the latest pair to test, the one before to valid.
-        test_ratio: share for test, between 0 and 1.
-        valid_ratio: share of what is left for valid.
+            ``leave-one-out``: the latest pair to test, the one before to valid;
+            ``time``: the latest pairs of all to test, the latest of the rest to valid.
+        test_ratio: share for test, between 0 and 1; default 0.1.
+        valid_ratio: share of the rest for valid, default 0.1.
+        test_from: with ``time``, the first moment of test instead of a share: a number in the
+            unit of the timestamps, a date, or ISO text (see :func:`robustcf.data.load`).
+        valid_from: with ``time``, the first moment of valid.
         notes: sentences to hand on.
         sources: file name -> sha256 to hand on.
+
+    Raises:
+        DataError: an option is out of range, or the pairs cannot be cut in time.
+
+    Example:
+        >>> times = np.arange(10)
+        >>> x = Interactions(times // 5, times % 5, 2, 5, timestamps=times)
+        >>> split_pairs("x", x, 0, strategy="time", test_ratio=0.3, valid_from=5)
+        Split('x', 2 users x 5 items, train 5, valid 2, test 3)
     """
-    if strategy not in STRATEGIES:
-        raise DataError(f"split must be one of {', '.join(STRATEGIES)}, got {strategy!r}")
-    test_rng, valid_rng = stream(seed, "split", "test"), stream(seed, "split", "valid")
-    by_ratio = strategy == "random"
-    notes = notes if by_ratio else (*notes, *_about_times(pairs))
-    in_test = hold_out(pairs, test_ratio, test_rng) if by_ratio else hold_out_last(pairs, test_rng)
-    rest = pairs.take(~in_test)
-    in_valid = (
-        hold_out(rest, valid_ratio, valid_rng) if by_ratio else hold_out_last(rest, valid_rng)
-    )
-    for part, mask in (("test", in_test), ("valid", in_valid)):
-        if not mask.any():
-            notes = (*notes, f"{part} {EMPTY_PART}")
-    return Split(
-        name,
-        train=rest.take(~in_valid),
-        valid=rest.take(in_valid),
-        test=pairs.take(in_test),
-        valid_source="carved" if in_valid.any() else "none",
-        notes=notes,
-        sources=sources or {},
-    )
+    how = HoldOut(
+        strategy, seed, test_ratio=test_ratio, valid_ratio=valid_ratio,
+        test_from=test_from, valid_from=valid_from,
+    )  # fmt: skip
+    return how.split(name, pairs, notes, sources)
 
 
-def _about_times(pairs: Interactions) -> tuple[str, ...]:
-    """What must be said where "the latest" is not what the data tell."""
-    if pairs.timestamps is None:
-        return (NO_TIMES,)
-    return about_ties(users_with_ties(pairs.users, pairs.timestamps))
+class HoldOut:
+    """Choose the pairs of test and valid, for all users at once or block by block.
+
+    Args:
+        strategy: see :func:`split_pairs`, as for all others.
+        seed: of what is drawn.
+        test_ratio: share for test.
+        valid_ratio: share of the rest for valid.
+        test_from: first moment of test.
+        valid_from: first moment of valid.
+        unit: what the timestamps are.
+
+    Raises:
+        DataError: an option is out of range or does not go with the strategy.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        seed: int,
+        *,
+        test_ratio: float | None = None,
+        valid_ratio: float | None = None,
+        test_from: Moment | None = None,
+        valid_from: Moment | None = None,
+        unit: TimeUnit = "numbers",
+    ) -> None:
+        if strategy not in STRATEGIES:
+            raise DataError(f"split must be one of {', '.join(STRATEGIES)}, got {strategy!r}")
+        self.strategy, self.unit = strategy, unit
+        self._ratios = {"test": test_ratio, "valid": valid_ratio}
+        self._moments = {"test": test_from, "valid": valid_from}
+        for part, ratio in self._ratios.items():
+            if ratio is not None:
+                _check_ratio(ratio)
+            if self._moments[part] is None:
+                continue
+            if strategy != "time":
+                raise DataError(f"{part}_from needs split='time', got split={strategy!r}")
+            if ratio is not None:
+                raise DataError(f"give {part}_ratio or {part}_from, not both")
+        self._streams = {part: stream(seed, "split", part) for part in ("test", "valid")}
+        self._cuts: dict[str, int | None] = {}
+        self._tied: int | None = None  # users with several latest pairs; None without times
+
+    def look_at(self, times: Blocks | None) -> None:
+        """Find the cuts in time, if that is the strategy.
+
+        Args:
+            times: gives all times in blocks, each time it is called; None without times.
+
+        Raises:
+            DataError: there are no times, or no pair is left for one of the parts.
+        """
+        if self.strategy != "time":
+            return
+        if times is None:
+            raise DataError(
+                "split='time' needs the time of each interaction, and there are no times; name the "
+                "column with time_col (--time-col), or choose another split"
+            )
+        test = self._cuts["test"] = self._cut("test", times)
+        if test is None:
+            raise DataError(
+                "split='time' needs interactions at two times at least, got one time for all; "
+                "choose another split"
+            )
+        self._cuts["valid"] = self._cut("valid", lambda: (t[t < test] for t in times()))
+
+    def _cut(self, part: str, times: Blocks) -> int | None:
+        given, ratio = self._moments[part], self._ratios[part]
+        if given is None:
+            return cut_at_ratio(times, RATIO if ratio is None else ratio)
+        ends = [end for t in times() if len(t) for end in (int(t.min()), int(t.max()))]
+        first, last = min(ends, default=0), max(ends, default=0)
+        cut = moment_of(f"{part}_from", given, self.unit, last)
+        if not first < cut <= last:
+            before = "" if part == "test" else " before the test interactions"
+            raise DataError(
+                f"{part}_from must lie within the times{before}, after {shown(first, self.unit)} "
+                f"and until {shown(last, self.unit)}, got {given!r}"
+                + ("" if str(cut) == str(given) else f" (as a time: {shown(cut, self.unit)})")
+            )
+        return cut
+
+    def hold_out(self, part: str, users: Ids, times: Ids | None) -> Mask:
+        """Return which pairs go to a part: of whole users, sorted; first test, then valid."""
+        if self.strategy == "random":
+            ratio = self._ratios[part]
+            return hold_out_of(users, RATIO if ratio is None else ratio, self._streams[part])
+        if self.strategy == "leave-one-out":
+            if part == "test" and times is not None:
+                self._tied = (self._tied or 0) + users_with_ties(users, times)
+            return hold_out_last_of(users, times, self._streams[part])
+        cut = self._cuts[part]
+        if cut is None or times is None:
+            return np.zeros(len(users), dtype=bool)
+        return np.asarray(times >= cut)
+
+    def notes(self, new: str, empty: Sequence[str]) -> tuple[str, ...]:
+        """Return what is to be said of the split.
+
+        Args:
+            new: who is not in train, see :func:`named`; a note of a cut in time.
+            empty: the parts without pairs.
+        """
+        why = "no user has enough pairs to give one away"
+        notes = []
+        if self.strategy == "time":
+            why = "all interactions before test have one time"
+            cuts = [(part, self._cuts[part]) for part in ("valid", "test")]
+            told = (f"{part} from {shown(cut, self.unit)}" for part, cut in cuts if cut is not None)
+            notes.append(f"cut in time: {', '.join(told)}")
+            if new:
+                notes.append(f"not in train, only after the cut: {new}")
+        elif self.strategy == "leave-one-out" and self._tied is None:
+            notes.append("leave-one-out without timestamps: the pairs held out are drawn at random")
+        elif self._tied:
+            notes.append(
+                f"leave-one-out: {self._tied:,} users have several latest pairs; one is drawn at "
+                "random"
+            )
+        return (*notes, *(f"{part} is empty: {why}" for part in empty))
+
+    def split(
+        self,
+        name: str,
+        pairs: Interactions,
+        notes: tuple[str, ...] = (),
+        sources: Mapping[str, str] | None = None,
+    ) -> Split:
+        """Return the split of all pairs at once; see :func:`split_pairs`."""
+        times = pairs.timestamps
+        self.look_at(None if times is None else lambda: [times])
+        in_test = self.hold_out("test", pairs.users, times)
+        rest = pairs.take(~in_test)
+        in_valid = self.hold_out("valid", rest.users, rest.timestamps)
+        train, valid, test = rest.take(~in_valid), rest.take(in_valid), pairs.take(in_test)
+        empty = [part for part, held in (("test", test), ("valid", valid)) if not len(held)]
+        return Split(
+            name,
+            train,
+            valid,
+            test,
+            valid_source="carved" if len(valid) else "none",
+            notes=(*notes, *self.notes(_new_in(pairs, train), empty)),
+            sources=sources or {},
+        )
+
+
+def _new_in(pairs: Interactions, train: Interactions) -> str:
+    """The users and items of all pairs that are not in train, in words."""
+    new = []
+    for kind in ("user", "item"):
+        there, learnt = (getattr(part, f"{kind}_degrees") > 0 for part in (pairs, train))
+        ids = np.flatnonzero(there & ~learnt)
+        labels = getattr(pairs, f"{kind}_labels")
+        few = ids[:EXAMPLES]
+        new.append(named(len(ids), kind, (few if labels is None else labels[few]).tolist()))
+    return " and ".join(filter(None, new))
+
+
+def named(count: int, kind: str, examples: Sequence[object]) -> str:
+    """Return how many there are and who some of them are; nothing for none.
+
+    Example:
+        >>> named(5, "user", ["ann", "bob"])
+        "5 users ('ann', 'bob', ...)"
+    """
+    if not count:
+        return ""
+    more = ["..."] if count > len(examples) else []
+    return f"{counted(count, kind)} ({', '.join([*map(repr, examples), *more])})"
 
 
 def users_with_ties(users: Ids, times: Ids) -> int:
@@ -169,13 +342,6 @@ def users_with_ties(users: Ids, times: Ids) -> int:
         return 0
     latest = np.repeat(np.maximum.reduceat(times, starts), counts)
     return int((np.add.reduceat((times == latest).astype(np.int64), starts) > 1).sum())
-
-
-def about_ties(tied: int) -> tuple[str, ...]:
-    """What must be said where so many users have several latest pairs."""
-    if tied:
-        return (f"leave-one-out: {tied:,} users have several latest pairs; one is drawn at random",)
-    return ()
 
 
 def k_core(pairs: Interactions, k: int) -> Interactions:

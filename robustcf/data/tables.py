@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from robustcf.data.columns import USUAL_NAMES, Columns, kind_of, short
+from robustcf.data.columns import USUAL_NAMES, Columns, bad_cell, kind_of
 from robustcf.data.frames import LONGEST_LABEL, RawTable, no_rows, read_frame, readable
 from robustcf.data.interactions import Interactions, Labels, one_of_each
+from robustcf.data.times import TimeUnit, read_times
 from robustcf.errors import DataError
 from robustcf.support.limits import check_expansion
 from robustcf.support.naming import counted
@@ -21,7 +22,6 @@ from robustcf.support.naming import counted
 if TYPE_CHECKING:
     import pandas as pd
 
-_LATEST = 2**63 - 1
 _INTEGER_AS_TEXT = 4 * 21  # bytes: numpy makes room for 21 characters
 
 
@@ -34,7 +34,7 @@ class Coded(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one file, in its order, with labels not yet turned into ids."""
+    """Rows of one file or frame, in its order, with labels not yet turned into ids."""
 
     source: str
     users: Coded
@@ -43,6 +43,7 @@ class Table:
     times: npt.NDArray[np.int64] | None = None
     notes: tuple[str, ...] = ()
     file_bytes: int = 0  # on disk: what it becomes is held against it
+    time_unit: TimeUnit = "numbers"
 
 
 def read_table(path: Path, columns: Columns) -> Table:
@@ -57,7 +58,7 @@ def read_table(path: Path, columns: Columns) -> Table:
             than the limits allow (:mod:`robustcf.support.limits`).
     """
     with readable(path, kind_of(path)):
-        return _table(str(path), read_frame(path, columns), columns, path.stat().st_size)
+        return table_of(str(path), read_frame(path, columns), columns, path.stat().st_size)
 
 
 def read_ratings(data: bytes, source: str) -> Table:
@@ -73,7 +74,7 @@ def read_ratings(data: bytes, source: str) -> Table:
     with readable(source, "ratings"):
         frame = pd.read_csv(io.BytesIO(data), sep="\t", header=None, names=list(USUAL_NAMES))
         raw = RawTable(frame, {role: role for role in USUAL_NAMES})
-        return _table(source, raw, Columns(rating="rating"), len(data))
+        return table_of(source, raw, Columns(rating="rating"), len(data))
 
 
 def of_ids(
@@ -139,17 +140,27 @@ def _rows_to_keep(table: Table, min_rating: float | None, notes: list[str]) -> n
             f"{table.source}: min_rating = {min_rating:g} needs a rating column and none was "
             "found; name it with rating_col (--rating-col)"
         )
-    enough = table.ratings[kept] >= min_rating
+    return kept[rated_at_least(table.source, table.ratings[kept], min_rating, notes)]
+
+
+def rated_at_least(
+    source: str, ratings: npt.NDArray[np.floating[Any]], min_rating: float, notes: list[str]
+) -> npt.NDArray[np.bool_]:
+    """Return which pairs are rated at least so much; adds a note on the others.
+
+    Raises:
+        DataError: no pair is.
+    """
+    enough: npt.NDArray[np.bool_] = ratings >= min_rating
     if not enough.any():
         raise DataError(
-            f"{table.source}: no rating reaches min_rating = {min_rating:g}; the highest is "
-            f"{table.ratings.max():g}"
+            f"{source}: no rating reaches min_rating = {min_rating:g}; the highest is "
+            f"{ratings.max(initial=-np.inf):g}"
         )
     if not enough.all():
-        notes.append(
-            f"{name}: {counted(int((~enough).sum()), 'pair')} rated below {min_rating:g} dropped"
-        )
-    return kept[enough]
+        low = counted(int((~enough).sum()), "pair")
+        notes.append(f"{Path(source).name}: {low} rated below {min_rating:g} dropped")
+    return enough
 
 
 def _check_joint_labels(tables: Sequence[Table], labels: list[Labels], role: str) -> None:
@@ -183,13 +194,14 @@ def _number(
 # --- columns --------------------------------------------------------------------------------
 
 
-def _table(source: str, raw: RawTable, columns: Columns, file_bytes: int) -> Table:
+def table_of(source: str, raw: RawTable, columns: Columns, file_bytes: int) -> Table:
+    """Read labels, ratings and times from the columns of a frame."""
     frame, found = raw.frame, raw.found
     if frame.empty:
         raise no_rows(source)
     notes = list(raw.notes)
-    optional: dict[str, npt.NDArray[Any] | None] = {"rating": None, "time": None}
-    for role, read in (("rating", _numbers), ("time", _times)):
+    optional: dict[str, Any] = {"rating": None, "time": (None, "numbers")}
+    for role, read in (("rating", _numbers), ("time", read_times)):
         if found[role] is not None:
             try:
                 optional[role] = _read_column(source, frame[found[role]], role, read)
@@ -197,18 +209,17 @@ def _table(source: str, raw: RawTable, columns: Columns, file_bytes: int) -> Tab
                 if getattr(columns, role) is not None:
                     raise
                 notes.append(f"the {role} column was left out: {error}")
+    times, time_unit = optional["time"]
+    users, items = (
+        _labels(source, frame[found[role]], role, file_bytes, raw.typed)
+        for role in ("user", "item")
+    )
     return Table(
-        source,
-        _labels(source, frame[found["user"]], "user", file_bytes),
-        _labels(source, frame[found["item"]], "item", file_bytes),
-        optional["rating"],
-        optional["time"],
-        tuple(notes),
-        file_bytes,
+        source, users, items, optional["rating"], times, tuple(notes), file_bytes, time_unit
     )
 
 
-def _labels(source: str, column: pd.Series[Any], role: str, file_bytes: int) -> Coded:
+def _labels(source: str, column: pd.Series[Any], role: str, file_bytes: int, typed: bool) -> Coded:
     """A label column: distinct labels as int64 where that loses nothing, else as text."""
     import pandas as pd
 
@@ -219,7 +230,7 @@ def _labels(source: str, column: pd.Series[Any], role: str, file_bytes: int) -> 
             f"{int(np.flatnonzero(missing)[0]) + 1}; fill them in or remove the rows"
         )
     codes, distinct = pd.factorize(column)
-    labels = _int_labels(distinct)
+    labels = _int_labels(distinct, typed)
     if labels is None:
         texts = [_as_text(label) for label in distinct]
         for label in texts:
@@ -238,8 +249,11 @@ def _labels(source: str, column: pd.Series[Any], role: str, file_bytes: int) -> 
     return Coded(codes, labels)
 
 
-def _int_labels(distinct: Any) -> npt.NDArray[np.int64] | None:
-    """Distinct labels as int64, or None where any of them would be changed by it."""
+def _int_labels(distinct: Any, typed: bool) -> npt.NDArray[np.int64] | None:
+    """Distinct labels as int64, or None where any of them would be changed by it.
+
+    The text of a number becomes that number, unless the column is ``typed``.
+    """
     values = np.asarray(distinct)
     if values.dtype.kind in "iu":
         fits = values.dtype.kind == "i" or values.size == 0 or values.max() <= 2**63 - 1
@@ -247,14 +261,14 @@ def _int_labels(distinct: Any) -> npt.NDArray[np.int64] | None:
     if values.dtype.kind == "f":
         whole = bool((np.abs(values) < 2**53).all()) and bool((values % 1 == 0).all())
         return values.astype(np.int64) if whole else None
+    kinds = (int, np.integer) if typed else (str,)
     try:
-        numbers = [int(value) for value in values if isinstance(value, str)]
+        numbers = [int(value) for value in values if isinstance(value, kinds)]
         array = np.array(numbers, dtype=np.int64)
     except (ValueError, OverflowError):
         return None
-    if len(array) != len(values) or any(map(str.__ne__, map(str, numbers), values)):
-        return None
-    return array
+    same = len(array) == len(values) and (typed or list(map(str, numbers)) == list(values))
+    return array if same else None
 
 
 def _as_text(label: Any) -> str:
@@ -271,8 +285,8 @@ def _read_column(
     source: str,
     column: pd.Series[Any],
     role: str,
-    read: Callable[[str, pd.Series[Any]], npt.NDArray[Any]],
-) -> npt.NDArray[Any]:
+    read: Callable[[str, pd.Series[Any]], Any],
+) -> Any:
     import pandas as pd
 
     if isinstance(column.dtype, pd.CategoricalDtype):
@@ -297,51 +311,5 @@ def _numbers(source: str, column: pd.Series[Any]) -> npt.NDArray[np.float64]:
     fine = np.abs(numbers) <= np.finfo(np.float32).max  # not for NaN
     if not fine.all():
         advice = "give each row a number of a magnitude below 3.4e38"
-        raise _bad_cell(source, column, ~fine, "numbers", advice)
+        raise bad_cell(source, column, ~fine, "numbers", advice)
     return numbers
-
-
-def _times(source: str, column: pd.Series[Any]) -> npt.NDArray[np.int64]:
-    """Whole numbers as they are, fractions and ISO dates in microseconds: order is what counts."""
-    import pandas as pd
-
-    no_number = np.ones(len(column), dtype=bool)
-    if not pd.api.types.is_datetime64_any_dtype(column.dtype):
-        numbers = pd.to_numeric(column, errors="coerce")
-        whole = pd.api.types.is_integer_dtype(numbers.dtype) and not numbers.isna().any()
-        if whole and not (numbers > _LATEST).any():
-            return numbers.to_numpy(dtype=np.int64)
-        values = numbers.to_numpy(dtype=np.float64, na_value=np.nan)
-        if np.isfinite(values).all():
-            with np.errstate(over="ignore"):
-                micro = values if (values % 1 == 0).all() else np.round(values * 1e6)
-            too_large = ~(np.abs(micro) < 2.0**63)
-            if too_large.any():
-                raise _bad_cell(source, column, too_large, "times", "use smaller numbers")
-            return np.asarray(micro).astype(np.int64)
-        no_number = ~np.isfinite(values)
-        if pd.api.types.is_numeric_dtype(column.dtype):
-            advice = "give each row a time"
-            raise _bad_cell(source, column, no_number, "times", advice)
-    # ISO only: 01/02/2024 is two days, depending on who reads it.
-    texts = column.astype(str) if column.dtype == object else column  # numbers here, dates there
-    dates = pd.to_datetime(texts, errors="coerce", utc=True, format="ISO8601")
-    no_date = dates.isna().to_numpy()
-    if no_date.any():
-        neither = no_date & no_number
-        what = "use numbers, or ISO dates such as 2024-05-01 12:30"
-        raise _bad_cell(source, column, neither if neither.any() else no_date, "times", what)
-    naive = dates.dt.tz_localize(None).to_numpy(dtype="datetime64[us]")
-    return np.asarray(naive).astype(np.int64)
-
-
-def _bad_cell(
-    source: str, column: pd.Series[Any], bad: npt.NDArray[np.bool_], what: str, advice: str
-) -> DataError:
-    row = int(np.flatnonzero(bad)[0])
-    cell = column.iloc[row]
-    shown = "an empty cell" if cell != cell or cell is None else short(str(cell))
-    return DataError(
-        f"{source}: column {str(column.name)!r} must hold {what}, got {shown} in data row "
-        f"{row + 1}; {advice}"
-    )

@@ -204,6 +204,22 @@ def test_options_of_own_data_are_refused_for_named_sets(toy):
         load("toy", toy, k_core=5, split="random")
 
 
+def test_ml_100k_is_split_as_asked(tmp_path, register):
+    content = b"".join(b"%d\t%d\t%d\t%d\n" % (n % 4, n % 9, n % 5, n // 2) for n in range(36))
+    file = SourceFile("u.data", "ratings", (sha256(content),))
+    counts = {"users": 4, "items": 9, "pairs": 36}
+    register(toy_manifest(name="ml-100k", layout="pairs", parts={"pairs": (file,)}, counts=counts))
+    (tmp_path / "ml-100k").mkdir()
+    (tmp_path / "ml-100k" / "u.data").write_bytes(content)
+    split = load("ml-100k", tmp_path, split="time", test_from=15, valid_ratio=0.2, min_rating=1)
+    assert split.test.timestamps.min() == 15
+    assert split.train.timestamps.max() < split.valid.timestamps.min()
+    assert len(load("ml-100k", tmp_path, split="leave-one-out").test) == 4
+    assert len(load("ml-100k", tmp_path, test_ratio=0.5).test) == 20
+    with pytest.raises(DataError, match="fixed protocol; k_core cannot be used"):
+        load("ml-100k", tmp_path, k_core=2, split="time")
+
+
 def test_unknown_names_suggest_known_ones(tmp_path):
     with pytest.raises(DataError, match="that is a folder"):
         load(tmp_path)

@@ -74,6 +74,9 @@ CASES = [
     dict(columns=["user", "item", "timestamp"], split="leave-one-out"),
     dict(columns=["user", "item", "rating"], min_rating=3),
     dict(columns=["user", "item"], split="leave-one-out", k_core=2),
+    dict(split="time", k_core=2, min_rating=2),
+    dict(split="time", test_ratio=0.4, valid_from=9),
+    dict(columns=["user", "item", "timestamp"], split="time", test_from="50", valid_ratio=0.3),
 ]
 
 
@@ -181,7 +184,10 @@ def test_times_are_read_as_load_reads_them(name, kind, tmp_path):
     frame = pd.DataFrame({"user": [1, 1, 2, 2], "item": [1, 2, 1, 2], "time": TIMES[name]})
     path = tmp_path / f"mine{kind}"
     frame.to_parquet(path) if kind == ".parquet" else frame.to_csv(path, index=False)
-    same(load(path, cache=False, time_col="time"), made(path, tmp_path / "out", time_col="time"))
+    options = dict(time_col="time", split="time", test_ratio=0.3)
+    expected, found = load(path, cache=False, **options), made(path, tmp_path / "out", **options)
+    same(expected, found)
+    assert found.notes == expected.notes, "the first times of the parts, in their unit"
 
 
 def test_types_of_parquet_are_read_as_load_reads_them(tmp_path):
@@ -428,6 +434,8 @@ def test_ids_of_other_types_are_refused(column, message, tmp_path):
         (dict(test_ratio=0.0), "between 0 and 1, got 0.0"),
         (dict(valid_ratio=1.0), "between 0 and 1, got 1.0"),
         (dict(split="by magic"), "split must be one of"),
+        (dict(split="time", test_from=60), "test_from must lie within the times"),
+        (dict(test_from=30), "test_from needs split='time'"),
         (dict(eval_users=0), "eval_users must be"),
         (dict(memory=1), "memory must be at least 1.5 GB"),
         (dict(user_col="who"), "has no column 'who'"),

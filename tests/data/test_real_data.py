@@ -116,6 +116,17 @@ def test_ml_100k_and_its_threshold(real_data):
     assert liked.train.timestamps is not None
 
 
+def test_ml_100k_cut_in_time(real_data):
+    rows = np.loadtxt(real_data / "ml-100k" / "u.data", dtype=np.int64)
+    first_of_april = 891_388_800
+    split = load("ml-100k", real_data, download=False, split="time", test_from="1998-04-01")
+    assert len(split.test) == (rows[:, 3] >= first_of_april).sum()
+    learnt = rows[rows[:, 3] < split.valid.timestamps.min()]
+    assert len(split.train) == len(learnt)
+    new = len(set(rows[:, 0]) - set(learnt[:, 0]))
+    assert f" {new} users (" in split.notes[1]
+
+
 def test_a_raw_ratings_table_reads_as_own_data(real_data):
     path = real_data / "ml-1m-raw" / "ratings_no_timestamps.csv.gz"
     split = load(path, k_core=20)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robustcf.data import Interactions, k_core, split_pairs
+from robustcf.data import Interactions, k_core, load, split_pairs
 from robustcf.data.splits import at_least, carve_valid, compact, hold_out, hold_out_last
 from robustcf.errors import DataError, InputError
 from robustcf.support.randomness import stream
@@ -157,13 +160,202 @@ def test_carving_leaves_one_in_train():
     assert valid.user_degrees.tolist() == [0, 1]
 
 
+# --- a cut in time --------------------------------------------------------------------------
+
+
+@st.composite
+def timed(draw, least: int = 2) -> Interactions:
+    """Interactions with ties, and with times of any size."""
+    n_users, n_items = draw(st.integers(1, 8)), draw(st.integers(least, 12))
+    cells = draw(st.sets(st.integers(0, n_users * n_items - 1), min_size=least))
+    flat = np.array(sorted(cells))
+    edges = st.sampled_from([-(2**63), 2**63 - 1, 2**16, 2**32, -(2**48)])
+    time = draw(st.sampled_from([st.integers(0, 4), st.integers(-(2**63), 2**63 - 1), edges]))
+    times = draw(st.lists(time, min_size=len(flat), max_size=len(flat)))
+    return Interactions(
+        flat // n_items, flat % n_items, n_users, n_items, timestamps=np.array(times, np.int64)
+    )
+
+
+def naive_cut(times: list[int], ratio: float) -> int | None:
+    """The first time of the later side: sort, and try every place between different times."""
+    ordered = sorted(times)
+    wanted = len(times) - min(max(int(np.floor(ratio * len(times) + 0.5)), 1), len(times) - 1)
+    places = [n for n in range(1, len(times)) if ordered[n - 1] < ordered[n]]
+    return ordered[min(places, key=lambda n: abs(n - wanted))] if places else None
+
+
+@given(x=timed(), test_ratio=st.floats(0.01, 0.99), valid_ratio=st.floats(0.01, 0.99))
+@settings(max_examples=400, deadline=None)
+def test_a_cut_in_time_is_that_of_a_plain_loop(x, test_ratio, valid_ratio):
+    rows = list(zip(x.users.tolist(), x.items.tolist(), x.timestamps.tolist(), strict=True))
+    test_from = naive_cut([time for *_, time in rows], test_ratio)
+    options = {"strategy": "time", "test_ratio": test_ratio, "valid_ratio": valid_ratio}
+    if test_from is None:
+        with pytest.raises(DataError, match="two times at least"):
+            split_pairs("x", x, 0, **options)
+        return
+    rest = [time for *_, time in rows if time < test_from]
+    valid_from = naive_cut(rest, valid_ratio)
+    valid_from = test_from if valid_from is None else valid_from
+    cut = split_pairs("x", x, 0, **options)
+    assert as_set(cut.test) == {(u, i) for u, i, time in rows if time >= test_from}
+    assert as_set(cut.valid) == {(u, i) for u, i, time in rows if valid_from <= time < test_from}
+    assert as_set(cut.train) == {(u, i) for u, i, time in rows if time < valid_from}
+    assert split_pairs("x", x, 1, **options).fingerprint == cut.fingerprint, "nothing is drawn"
+
+
+@given(x=timed(least=3), data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_no_part_of_a_cut_in_time_is_later_than_the_next(x, data):
+    times = np.unique(x.timestamps).tolist()
+    options = {}
+    for part in ("test", "valid"):
+        if data.draw(st.booleans()):
+            options[f"{part}_ratio"] = data.draw(st.floats(0.01, 0.99))
+        elif data.draw(st.booleans()):
+            options[f"{part}_from"] = data.draw(st.sampled_from(times))
+    try:
+        cut = split_pairs("x", x, 0, strategy="time", **options)
+    except DataError:
+        if len(times) > 1 and not {"test_from", "valid_from"} & set(options):
+            raise
+        return  # the times drawn leave nothing for one side
+    parts = [cut.train, cut.valid, cut.test]
+    assert sum(map(len, parts)) == len(x)
+    held = [part.timestamps for part in parts if len(part)]
+    for earlier, later in pairwise(held):
+        assert earlier.max() < later.min(), "equal times are in one part"
+    assert len(cut.train)
+    assert len(cut.test)
+    for part in ("test", "valid"):
+        if f"{part}_from" in options:
+            assert getattr(cut, part).timestamps.min() >= options[f"{part}_from"]
+    in_train = set(cut.train.users.tolist())
+    new = len(set(x.users.tolist()) - in_train)
+    told = [note for note in cut.notes if "not in train" in note and "user" in note]
+    assert bool(new) == bool(told)
+    assert not new or f" {new} user" in told[0]
+
+
+def test_users_and_items_after_the_cut_are_named_and_stay():
+    x = Interactions(
+        np.array([0, 0, 1, 2, 3, 4, 5]),
+        np.array([0, 1, 0, 2, 1, 1, 1]),
+        7,
+        3,
+        timestamps=np.array([1, 2, 3, 8, 8, 9, 9]),
+        user_labels=np.array(list("abcdefg")),
+    )
+    cut = split_pairs("x", x, 0, strategy="time", test_from=8)
+    assert cut.notes == (
+        "cut in time: valid from 3, test from 8",
+        "not in train, only after the cut: 5 users ('b', 'c', 'd', ...) and 1 item (2)",
+    )
+    assert (cut.n_users, cut.n_items) == (7, 3)
+    assert cut.valid_source == "carved"
+    short = split_pairs("x", x, 0, strategy="time", test_from=2)
+    assert short.notes[0] == "cut in time: test from 2"
+    assert short.notes[-1] == "valid is empty: all interactions before test have one time"
+    assert short.valid_source == "none"
+
+
+@pytest.mark.parametrize(
+    ("scale", "cut"),
+    [(1, "1998-04-01"), (1000, "1998-04-01"), (10**6, "1998-04-01"), (10**9, "1998-04-01T00:00Z")],
+)
+def test_a_date_is_compared_with_numbers_by_their_size(scale, cut):
+    moment = 891_388_800 * scale
+    times = np.array([moment - 5, moment - 1, moment, moment + 1])
+    x = Interactions(np.zeros(4, int), np.arange(4), 1, 4, timestamps=times)
+    assert split_pairs("x", x, 0, strategy="time", test_from=cut).test.items.tolist() == [2, 3]
+    for number in (moment, str(moment), float(moment), np.int64(moment)):
+        by_number = split_pairs("x", x, 0, strategy="time", test_from=number)
+        assert by_number.test.items.tolist() == [2, 3]
+
+
+def test_fractions_of_seconds_are_given_as_such(tmp_path):
+    (tmp_path / "a.csv").write_text("user,item,time\na,1,1.25\na,2,2.5\na,3,3\n")
+    for cached in (True, True, False):
+        split = load(tmp_path / "a.csv", split="time", test_from=2.5, cache=cached)
+        assert split.item_labels[split.test.items].tolist() == [2, 3]
+        assert split.notes[0] == "cut in time: test from 2.5"
+    assert len(load(tmp_path / "a.csv", split="time", test_from="2.6").test) == 1
+
+
+def test_the_unit_of_times_survives_the_cache(tmp_path):
+    (tmp_path / "a.csv").write_text("user,item,date\na,1,1969-05-01\na,2,1970-02-01\n")
+    for _ in range(2):
+        split = load(tmp_path / "a.csv", split="time", test_from="1970-01-01")
+        assert split.notes[0] == "cut in time: test from 1970-01-01T00:00:00"
+
+
+def test_of_repeated_pairs_the_latest_is_cut(tmp_path):
+    (tmp_path / "a.csv").write_text("user,item,time\na,1,1\na,2,2\na,1,9\n")
+    split = load(tmp_path / "a.csv", split="time")
+    assert split.item_labels[split.test.items].tolist() == [1]
+    assert split.item_labels[split.train.items].tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(test_from=100), "test_from must lie within the times, after 1 and until 5, got 100"),
+        (dict(test_from=1), "test_from must lie within"),
+        (dict(test_from="2024-05-01"), "got '2024-05-01' .as a time: 1714521600"),
+        (dict(test_from=4, valid_from=4), "valid_from must lie within.*before the test.*until 3"),
+        (dict(test_from=3, test_ratio=0.2), "test_ratio or test_from, not both"),
+        (dict(valid_from=3, valid_ratio=0.2), "valid_ratio or valid_from, not both"),
+        (dict(test_from="soon"), "ISO date such as .* got 'soon'"),
+        (dict(test_from="01/02/2024"), "ISO date"),
+        (dict(test_from=True), "ISO date"),
+        (dict(test_from=[1]), "ISO date"),
+        (dict(test_from=float("nan")), "finite"),
+        (dict(test_from="inf"), "finite"),
+        (dict(test_from=2**70), "must lie within"),
+        (dict(test_ratio=0.0), "between 0 and 1"),
+        (dict(strategy="random", test_from=3), "test_from needs split='time'"),
+        (dict(strategy="leave-one-out", valid_from=3), "valid_from needs split='time'"),
+    ],
+    ids=str,
+)
+def test_bad_cuts_are_refused_with_a_reason(options, message):
+    times = np.arange(1, 6)
+    x = Interactions(np.zeros(5, int), np.arange(5), 1, 5, timestamps=times)
+    with pytest.raises(DataError, match=message):
+        split_pairs("x", x, 0, **{"strategy": "time", **options})
+
+
+def test_a_cut_in_time_needs_times(tmp_path):
+    x = Interactions(np.zeros(5, int), np.arange(5), 1, 5)
+    with pytest.raises(DataError, match="name the column with time_col"):
+        split_pairs("x", x, 0, strategy="time")
+    single = Interactions(np.zeros(5, int), np.arange(5), 1, 5, timestamps=np.ones(5, int))
+    with pytest.raises(DataError, match="one time for all"):
+        split_pairs("x", single, 0, strategy="time")
+
+
+def test_the_command_cuts_in_time(tmp_path, capsys):
+    from robustcf.cli.main import run
+
+    lines = [f"u{n % 5},{n % 7},2024-05-{n + 1:02d}" for n in range(30)]
+    (tmp_path / "a.csv").write_text("user,item,date\n" + "\n".join(lines) + "\n")
+    name = str(tmp_path / "a.csv")
+    options = ["--split", "time", "--test-from", "2024-05-25", "--valid-from", "2024-05-20"]
+    assert run(["datasets", "info", name, *options, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    expected = load(name, split="time", test_from="2024-05-25", valid_from="2024-05-20")
+    assert facts["fingerprint"] == expected.fingerprint
+    assert (facts["train"], facts["valid"], facts["test"]) == (19, 5, 6)
+
+
 def test_bad_arguments():
     x = Interactions(np.array([0, 0]), np.array([0, 1]), 1, 2)
     for ratio in (0.0, 1.0, -0.5, float("nan")):
         with pytest.raises(DataError, match="between 0 and 1"):
             hold_out(x, ratio, np.random.default_rng(0))
-    with pytest.raises(DataError, match="one of random, leave-one-out, got 'time'"):
-        split_pairs("x", x, 0, strategy="time")
+    with pytest.raises(DataError, match="one of random, leave-one-out, time, got 'by magic'"):
+        split_pairs("x", x, 0, strategy="by magic")
     with pytest.raises(DataError, match="at least 1, got 0"):
         k_core(x, 0)
     for seed in (-1, 0.5, "7", True):

@@ -1,0 +1,195 @@
+"""Data in memory: tables of pandas, Polars, Arrow and DuckDB, matrices, and Interactions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from robustcf.data.columns import Columns, bad_cell, find_columns, listed
+from robustcf.data.frames import RawTable, leave_nested_out, no_rows
+from robustcf.data.interactions import Interactions
+from robustcf.data.tables import Table, rated_at_least, table_of
+from robustcf.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_TAKEN = (
+    "a table in memory (pandas, Polars, PyArrow, DuckDB, or any other with the Arrow PyCapsule "
+    "interface), a users x items matrix (scipy or numpy) or Interactions"
+)
+_WANTED = "whole numbers or text"
+_ONE_TYPE = "make them one type, for example with .astype(str)"
+# How the rows of what is not computed yet are had; Spark's collect() makes a list of them.
+_TO_COMPUTE = ("toPandas", "compute", "collect")
+
+
+def is_matrix(source: object) -> bool:
+    """Return whether it is Interactions, or a matrix of numpy or scipy."""
+    from scipy.sparse import issparse
+
+    return isinstance(source, Interactions | np.ndarray) or bool(issparse(source))
+
+
+def check_in_memory(part: str, source: object) -> None:
+    """Raise unless a part is a table, a matrix or Interactions."""
+    if is_matrix(source) or _protocol(source) is not None:
+        return
+    kind = type(source).__name__
+    for method in _TO_COMPUTE:
+        if callable(getattr(source, method, None)):
+            raise DataError(
+                f"expected a table that holds its rows for {part}, got {kind} that is not "
+                f"computed yet; call .{method}() on it first"
+            )
+    taken = f"a name, a path, {_TAKEN}" if part == "train" else _TAKEN
+    raise DataError(
+        f"expected {taken}, got {kind} for {part}; make a table of it, for example with "
+        "pandas.DataFrame"
+    )
+
+
+def _protocol(source: object) -> str | None:
+    names = ("__arrow_c_stream__", "__dataframe__")
+    return next((name for name in names if hasattr(source, name)), None)
+
+
+# --- tables ---------------------------------------------------------------------------------
+
+
+def tables_of(parts: Mapping[str, Any], name: str, columns: Columns) -> list[Table]:
+    """Return the rows of tables in memory, with labels of the types that they have there.
+
+    Raises:
+        DataError: a column is missing or does not hold what it must, or ids are numbers in one
+            table and text in another.
+    """
+    sources = [name if part == "train" else f"{name} ({part})" for part in parts]
+    tables = [_table(table, s, columns) for table, s in zip(parts.values(), sources, strict=True)]
+    for role in ("users", "items"):
+        kinds = {str(getattr(table, role).labels.dtype.kind): table.source for table in tables}
+        if len(kinds) > 1:
+            raise DataError(
+                f"{role[:-1]} ids must be of one type in all tables, got numbers in "
+                f"{kinds['i']} and text in {kinds['U']}; {_ONE_TYPE}"
+            )
+    return tables
+
+
+def _table(source: Any, name: str, columns: Columns) -> Table:
+    import pandas as pd
+
+    raw = (_pandas if isinstance(source, pd.DataFrame) else _arrow)(source, name, columns)
+    frame = raw.frame.reset_index(drop=True)
+    ids = {raw.found[role]: _ids(name, frame[raw.found[role]]) for role in ("user", "item")}
+    size = int(frame.memory_usage(deep=True).sum())
+    return table_of(name, raw._replace(frame=frame.assign(**ids), typed=True), columns, size)
+
+
+def _pandas(frame: pd.DataFrame, name: str, columns: Columns) -> RawTable:
+    names = [str(column) for column in frame.columns]
+    _check_names(name, names, len(frame))
+    found = find_columns(name, names, columns)
+    wanted = _distinct(found)
+    chosen = frame.iloc[:, [names.index(column) for column in wanted]]
+    return RawTable(chosen.set_axis(wanted, axis=1), found)
+
+
+def _arrow(source: Any, name: str, columns: Columns) -> RawTable:
+    import pyarrow
+    import pyarrow.interchange
+
+    stream = _protocol(source) == "__arrow_c_stream__"
+    try:
+        table = pyarrow.table(source) if stream else pyarrow.interchange.from_dataframe(source)
+        _check_names(name, table.column_names, table.num_rows)
+        found = find_columns(name, table.column_names, columns)
+        notes = leave_nested_out(name, table.schema, found, columns)
+        frame = table.select(_distinct(found)).to_pandas(ignore_metadata=True, date_as_object=False)
+    except DataError:
+        raise
+    except Exception as error:  # of any library that has the interface
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"{name}: expected a table of columns, got {type(source).__name__} that Arrow cannot "
+            f"read ({reason}); make a pandas DataFrame of it"
+        ) from error
+    return RawTable(frame, found, notes)
+
+
+def _distinct(found: Mapping[str, str | None]) -> list[str]:
+    return [column for column in dict.fromkeys(found.values()) if column is not None]
+
+
+def _check_names(name: str, names: list[str], rows: int) -> None:
+    if rows == 0:
+        raise no_rows(name, "table")
+    repeated = [column for column, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise DataError(
+            f"{name}: column names must differ, got {listed(repeated)} more than once; rename them"
+        )
+
+
+def _ids(source: str, column: pd.Series[Any]) -> pd.Series[Any]:
+    """An id column that holds whole numbers or text alone; missing ids are left to the reader."""
+    import pandas as pd
+
+    values = column.cat.categories if isinstance(column.dtype, pd.CategoricalDtype) else column
+    kind = pd.api.types.infer_dtype(values, skipna=True)
+    if kind in ("integer", "string", "bytes", "empty") or column.isna().any():
+        return column
+    if kind in ("floating", "mixed-integer-float"):
+        numbers = column.astype("float64")
+        broken = ~((numbers % 1 == 0) & (numbers.abs() < 2**53)).to_numpy()
+        if not broken.any():
+            return numbers
+        raise bad_cell(source, column, broken, _WANTED, "convert the column")
+    cells = column.astype(object)
+    types = cells.map(type)
+    others = (types != types.iloc[0]).to_numpy()
+    if not others.any():
+        raise bad_cell(source, column, ~others, _WANTED, "convert the column, or name another")
+    raise _mixed(source, cells, int(np.flatnonzero(others)[0]))
+
+
+def _mixed(source: str, cells: pd.Series[Any], row: int) -> DataError:
+    """The error for ids of several types; those that only their type tells apart come first."""
+    problem = f"{source}: column {str(cells.name)!r} must hold ids of one type, got "
+    first: dict[str, Any] = {}
+    for cell in cells:
+        twin = first.setdefault(str(cell), cell)
+        if type(twin) is not type(cell):
+            return DataError(f"{problem}{twin!r} and {cell!r}, the same as text; {_ONE_TYPE}")
+    kinds = [f"{type(cells.iloc[n]).__name__} in data row {n + 1}" for n in (0, row)]
+    return DataError(f"{problem}{' and '.join(kinds)}; {_ONE_TYPE}")
+
+
+# --- matrices -------------------------------------------------------------------------------
+
+
+def pairs_of(
+    parts: Mapping[str, Any], name: str, min_rating: float | None
+) -> tuple[dict[str, Interactions], list[str]]:
+    """Return the pairs of matrices or Interactions, those rated too low left out, and notes.
+
+    Raises:
+        DataError: one of them is not a matrix, or ``min_rating`` is given and entries have no
+            values.
+    """
+    notes: list[str] = []
+    found = {}
+    for part, source in parts.items():
+        pairs = source if isinstance(source, Interactions) else Interactions.from_csr(source)
+        if min_rating is not None:
+            if pairs.weights is None:
+                raise DataError(
+                    f"{name}: min_rating = {min_rating:g} needs ratings, got entries that are all "
+                    "1; leave min_rating out"
+                )
+            pairs = pairs.take(rated_at_least(name, pairs.weights, min_rating, notes))
+        found[part] = pairs
+    return found, notes
