@@ -10,6 +10,7 @@ from robustcf.adapters.arrays import Keys, Layout, npz_bytes, read_npz
 from robustcf.adapters.base import Imported, matrix, needs, with_constants
 from robustcf.adapters.joining import joined
 from robustcf.factors import Factors
+from robustcf.models.folding import LEAST_SQUARES, FoldIn
 from robustcf.recommender import Recommender
 from robustcf.support import files
 
@@ -58,7 +59,16 @@ def from_implicit(
     fixed, notes = with_constants(factors, None)
     source = f"implicit {name}"
     found = Imported(factors, "implicit", source, user_labels, item_labels, fixed, notes)
-    return joined(found, interactions, test, **joining)
+    return joined(found, interactions, test, fold_in=_fold_in(model), **joining)
+
+
+def _fold_in(model: Any) -> FoldIn | None:
+    """Return the least squares that implicit's ALS solves for a user; None for other models."""
+    alpha, ridge = getattr(model, "alpha", None), getattr(model, "regularization", None)
+    if "AlternatingLeastSquares" not in type(model).__name__ or alpha is None or ridge is None:
+        return None
+    weights = {"unobserved": 1.0, "curvature": float(alpha) - 1.0, "pull": float(alpha)}
+    return FoldIn(LEAST_SQUARES, {**weights, "ridge": float(ridge)})
 
 
 def is_implicit(names: Any) -> bool:

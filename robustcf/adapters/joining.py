@@ -9,6 +9,7 @@ import numpy as np
 from robustcf.adapters.aligning import alignment
 from robustcf.adapters.base import Imported
 from robustcf.errors import InputError
+from robustcf.models.folding import FoldIn
 from robustcf.recommender import FactorScorer, Recommender
 from robustcf.recommender.matching import Rows, fit_on_of, match
 
@@ -20,6 +21,7 @@ def joined(
     *,
     check: bool = True,
     label: str | None = None,
+    fold_in: FoldIn | None = None,
     **matching: Any,
 ) -> Recommender:
     """Return a recommender of factors from elsewhere and the pairs that they were fit on.
@@ -33,6 +35,7 @@ def joined(
         test: held-out pairs in the same form; without, it is judged by what it was fit on.
         check: whether to refuse factors that do not know the pairs (the alignment check).
         label: what to call it in tables and pictures; None for its source.
+        fold_in: how a new user is embedded; None for a softmax over the catalogue.
         **matching: how ids are matched, see :func:`robustcf.recommender.matching.match`: ``rows``,
             ``drop_unknown``, ``user_col``, ``item_col``, ``min_rating``, ``name``, ``with_valid``.
 
@@ -56,7 +59,7 @@ def joined(
         if given:
             raise InputError(f"{', '.join(given)} needs interactions, and none were given")
         return Recommender.of(
-            FactorScorer(factors, imported.fixed),
+            FactorScorer(factors, imported.fixed, fold_in),
             None,
             label=called,
             user_labels=imported.user_labels,
@@ -77,7 +80,7 @@ def joined(
     facts = {"source": imported.source, "format": imported.format, "notes": said}
     facts["alignment"] = found.reason
     return Recommender.of(
-        FactorScorer(factors, imported.fixed),
+        FactorScorer(factors, imported.fixed, fold_in),
         split,
         fit_on=fit_on_of(split, matching.get("with_valid")),
         label=called,

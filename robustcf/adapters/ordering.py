@@ -31,7 +31,7 @@ def ordered(model: Recommender, like: Split | None = None) -> Recommender:
     if split is model.split:
         return model
     return Recommender.of(
-        FactorScorer(factors, model.fixed),
+        FactorScorer(factors, model.fixed, model.fold_in),
         split,
         part=model.part,
         mask=model.mask,

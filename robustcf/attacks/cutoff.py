@@ -34,13 +34,12 @@ go as far as the budget does, and at a high temperature forget where they came f
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from robustcf.attacks.base import Attack
 from robustcf.data.interactions import Interactions
@@ -51,6 +50,10 @@ from robustcf.metrics.ranking import ndcg
 from robustcf.metrics.shortlist import Shortlists
 from robustcf.objectives.kernels import SparseRows, add_sparse_product, sparse_scores
 from robustcf.support.checks import check_cutoff, check_integer
+from robustcf.support.progress import bar as progress_bar
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 STEPS = 50
 # Places looked at, in cutoffs. Twice as many cost twice as much and find nothing more.
@@ -246,7 +249,7 @@ class Cutoff(Attack):
         best = _Best(factors, joint=sizes[1] > 0 or not self.budgets[0].by_row)
         generator = torch.Generator().manual_seed(self.seed)
         total = (self.steps + 1) * self.restarts
-        with tqdm(total=total, desc="attack", disable=not self.progress, leave=False) as bar:
+        with progress_bar(total, "attack", "step", self.progress, leave=False) as bar:
             for number in range(self.restarts):
                 point = torch.zeros_like(factors.users), torch.zeros_like(factors.items)
                 if number:

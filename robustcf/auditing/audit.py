@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from robustcf.auditing import quality, serving, shape, stability
 from robustcf.auditing.checks import CHECKS, unknown_check
 from robustcf.auditing.churn import churn
-from robustcf.auditing.findings import Check, Finding, Verdict, worst
+from robustcf.auditing.findings import ORDER, Check, Finding, Verdict, worst
 from robustcf.auditing.outcome import Found, Skip
 from robustcf.auditing.subject import Subject
 from robustcf.errors import InputError
@@ -18,6 +20,12 @@ from robustcf.factors import Factors
 from robustcf.recommender import Recommender, check_recommender
 from robustcf.robustness.measuring import Result
 from robustcf.support.checks import check_number
+from robustcf.support.html import rows_table
+from robustcf.support.progress import bar, shows
+from robustcf.support.runtime import threads_used
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Of the JSON object: raised when a key changes its meaning or goes away.
 SCHEMA = 1
@@ -57,6 +65,35 @@ class Audit:
                 return finding
         raise InputError(unknown_check(name))
 
+    def save(self, path: str | Path) -> Path:
+        """Write the page of the audit, one HTML file; returns the path."""
+        from robustcf.auditing.page import write_page
+
+        return write_page(self, path)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per check: verdict, number and what was found."""
+        import pandas as pd
+
+        names = ("verdict", "check", "number", "sentence")
+        return pd.DataFrame([dict(zip(names, row, strict=True)) for row in self._rows()])
+
+    def _rows(self) -> list[tuple[str, str, float | None, str]]:
+        return [(f.verdict, f.check.name, f.number, f.sentence) for f in self.findings]
+
+    def __repr__(self) -> str:
+        counts = Counter(finding.verdict for finding in self.findings)
+        told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ORDER if counts[verdict])
+        return f"Audit({self.verdict}: {told})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [verdict, check, "" if number is None else f"{number:.4g}", sentence]
+            for verdict, check, number, sentence in self._rows()
+        ]
+        caption = "; ".join((f"verdict: {self.verdict}", *self.caveats))
+        return rows_table(["verdict", "check", "number", ""], rows, caption)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; the schema is in the documentation."""
         factors, split = self.model.factors, self.model.split
@@ -89,8 +126,8 @@ def audit(
     caveats: Sequence[str] = (),
     source: str = "",
     seed: int = 0,
-    step: Callable[[str], None] | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
+    threads: int | None = None,
 ) -> Audit:
     """Check embeddings for what goes wrong with them in practice.
 
@@ -104,8 +141,8 @@ def audit(
         caveats: what is known already that could void the findings.
         source: what the embeddings came from, in words.
         seed: of samples and random directions.
-        step: called with the title of each check before it is run.
-        progress: whether the attack shows a bar.
+        progress: whether to show bars; None: in a terminal and in a notebook.
+        threads: CPU threads; None for ``OMP_NUM_THREADS`` or the cores that may be used.
 
     Returns:
         One finding for each check.
@@ -132,16 +169,18 @@ def audit(
             raise InputError(unknown_check(name))
     subject = Subject(model, seed)
     results: dict[str, Result] = {}
-    ways = _ways(
-        subject, against, attack, partial(stability.attacked, subject, size, progress), results
-    )
+    attacked = partial(stability.attacked, subject, size, shows(progress))
+    ways = _ways(subject, against, attack, attacked, results)
+    wanted = {name: check for name, check in checks.items() if only is None or name in only}
     findings = []
-    for name, check in checks.items():
-        if only is not None and name not in only:
-            continue
-        if step is not None:
-            step(check.title)
-        findings.append(_finding(check, ways[name]))
+    with (
+        threads_used(threads, model.n_users, model.n_items),
+        bar(len(wanted), "audit", "check", progress, leave=False) as steps,
+    ):
+        for name, check in wanted.items():
+            steps.set_description(check.title)
+            findings.append(_finding(check, ways[name]))
+            steps.update()
     said = list(caveats)
     if subject.sampled:
         said.append(f"Most checks looked at {subject.words}.")

@@ -13,8 +13,8 @@ from typing import Any
 from robustcf import __version__
 from robustcf.auditing.audit import Audit
 from robustcf.auditing.findings import Finding
-from robustcf.studies.plots import Line, Panel, plot_panels
 from robustcf.support.files import write_bytes
+from robustcf.support.plots import Line, Panel, plot_panels
 
 METRIC = "ndcg@10"
 VERDICTS = {
@@ -31,10 +31,10 @@ def write_page(audits: Audit | Sequence[Audit], path: str | Path) -> Path:
     Returns:
         The path.
     """
-    model = Path(path)
-    model.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(model, page(audits).encode())
-    return model
+    place = Path(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(place, page(audits).encode())
+    return place
 
 
 def page(audits: Audit | Sequence[Audit]) -> str:

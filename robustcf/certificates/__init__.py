@@ -2,7 +2,7 @@
 
 The proofs are in :mod:`robustcf.certificates.radius` (two items of one user) and
 :mod:`robustcf.certificates.bounds` (metrics and top-k sets). For a whole recommender use
-:func:`robustcf.robustness.measure` with ``"certificate"``.
+:func:`robustcf.robustness.measuring` with ``"certificate"``.
 """
 
 from robustcf.certificates.bounds import (

@@ -249,27 +249,8 @@ def _members_table(result: Result) -> str:
 
 def _draw(result: Result, saved: Path) -> list[str]:
     """Draw the curve, its control and what stands next to it; returns the paths of PNG and SVG."""
-    from robustcf.studies.plots import plot_curves
-
-    label = result.model.label
-    curves = {label: result.curve}
-    if result.per_user is not None:
-        curves[f"{label}, per user"] = result.per_user
-    if result.with_data is not None:
-        curves[f"{label}, without labels"] = result.with_data.curve
-    has_control = result.control is not None and result.control is not result.curve
-    controls = {label: result.control} if has_control else None
-    return [
-        str(
-            plot_curves(
-                curves,
-                saved.with_name(f"{result.picture_stem}.{ending}"),
-                metric=result.metric,
-                controls=controls,  # type: ignore[arg-type]
-            )
-        )
-        for ending in ("png", "svg")
-    ]
+    endings = ("png", "svg")
+    return [str(result.plot(saved.with_name(f"{result.picture_stem}.{e}"))) for e in endings]
 
 
 def _judged(model: Recommender, part: Literal["test", "valid"]) -> Recommender:

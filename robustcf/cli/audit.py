@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +25,6 @@ from robustcf.errors import InputError
 from robustcf.support.ranks import job
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from robustcf.auditing import Audit
 
 
@@ -98,20 +94,18 @@ def audit(
     other = None
     if against is not None:
         other = other_version(against, model, interactions, how, opened)
-    with _steps(len(only or checks)) as step:
-        found = run_audit(
-            model,
-            against=other,
-            attack=not no_attack,
-            size=size,
-            checks=checks,
-            only=only or None,
-            caveats=caveats_of(model),
-            source=words_of(source, model),
-            seed=seed,
-            step=step,
-            progress=shows_progress(),
-        )
+    found = run_audit(
+        model,
+        against=other,
+        attack=not no_attack,
+        size=size,
+        checks=checks,
+        only=only or None,
+        caveats=caveats_of(model),
+        source=words_of(source, model),
+        seed=seed,
+        progress=shows_progress(),
+    )
     # Its pictures are files for a moment: nothing that other ranks could share.
     page = None if out is None or not job().first else str(write_page(found, out))
     text = _text(found) + (f"\npage: {page}" if page else "")
@@ -127,16 +121,15 @@ def audit(
 @reports
 def report(runs: tuple[str, ...], out: str, no_attack: bool, opened: Runs) -> Report:
     """The page of an audit for runs of our own, or for all runs of a sweep."""
-    from robustcf.auditing import CHECKS, write_page
     from robustcf.auditing import audit as run_audit
+    from robustcf.auditing import write_page
 
     folders = [folder for run in runs for folder in _run_folders(run)]
     audits = []
-    with _steps(len(CHECKS) * len(folders)) as step:
-        for folder in folders:
-            model = open_source((folder,), None, None, {}, opened)
-            words = words_of((folder,), model)
-            audits.append(run_audit(model, attack=not no_attack, source=words, step=step))
+    for folder in folders:
+        model = open_source((folder,), None, None, {}, opened)
+        words = words_of((folder,), model)
+        audits.append(run_audit(model, attack=not no_attack, source=words))
     page = str(write_page(audits, out))
     text = "\n\n".join(f"{one.source}\n{_text(one)}" for one in audits)
     data = {"page": page, "runs": [one.as_dict() for one in audits]}
@@ -205,17 +198,3 @@ def _known(names: tuple[str, ...]) -> None:
     for name in names:
         if name not in CHECKS:
             raise click.UsageError(unknown_check(name))
-
-
-@contextmanager
-def _steps(total: int) -> Iterator[Callable[[str], None]]:
-    """A bar over checks on a terminal."""
-    from tqdm import tqdm
-
-    with tqdm(total=total, disable=not shows_progress(), leave=False, unit="check") as bar:
-
-        def step(title: str) -> None:
-            bar.set_description(title)
-            bar.update()
-
-        yield step

@@ -78,9 +78,9 @@ def certify(
         _refuse_options_of_embeddings()
         return certify_fakes(opened, fakes, ks or (10, 20))
     from robustcf.robustness import Threat, certified_radii, measure
+    from robustcf.robustness.plots import plot_curves
     from robustcf.robustness.table import CERTIFIED_SIZES
     from robustcf.runs.records import results_folder
-    from robustcf.studies.plots import plot_curves
     from robustcf.support.checks import check_cutoffs, check_epsilons
     from robustcf.support.files import write_arrays
 

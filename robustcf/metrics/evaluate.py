@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from robustcf.data.interactions import Interactions
 from robustcf.data.shards import SplitShard
@@ -19,6 +18,8 @@ from robustcf.factors import Factors
 from robustcf.metrics import ranking
 from robustcf.metrics.topk import TopItems, top_items
 from robustcf.support.checks import check_choice, check_cutoffs
+from robustcf.support.html import rows_table
+from robustcf.support.progress import bar as progress_bar
 from robustcf.support.ranks import Ranks, alone
 
 Part = Literal["train", "valid", "test"]
@@ -148,6 +149,17 @@ class MetricReport:
         """The means, then the protocol under ``"protocol"``."""
         return {**self.values, "protocol": self.protocol.as_dict()}
 
+    def __repr__(self) -> str:
+        shown = list(self.values)[:3]
+        values = ", ".join(f"{name} {self.values[name]:.4f}" for name in shown)
+        return f"MetricReport({values}, ...; {self.protocol.dataset}, {self.protocol.part})"
+
+    def _repr_html_(self) -> str:
+        names = dict.fromkeys(name.split("@")[0] for name in self.values)
+        ks = dict.fromkeys(int(name.split("@")[1]) for name in self.values)
+        rows = [[name, *(f"{self.values[f'{name}@{k}']:.4f}" for k in ks)] for name in names]
+        return rows_table(["", *(f"@{k}" for k in ks)], rows, str(self.protocol))
+
     def __str__(self) -> str:
         names = dict.fromkeys(name.split("@")[0] for name in self.values)
         ks = dict.fromkeys(int(name.split("@")[1]) for name in self.values)
@@ -256,8 +268,7 @@ def evaluate_rankings(
     if progress:  # at least forty steps, of a few hundred users each
         step = max(_SHORTEST_STEP, -(-len(users) // _STEPS))
         blocks = user_blocks(users, places, min(_LONGEST_RANKINGS, step * places))
-    bar: tqdm[Any]
-    with tqdm(total=len(users), desc="evaluate", unit="user", disable=not progress) as bar:
+    with progress_bar(len(users), "evaluate", "user", progress) as bar:
         # At least one block, of nobody perhaps: it has the names of the metrics.
         for block in blocks or [users]:
             top = rank(block, cutoffs[-1], judged.seen)

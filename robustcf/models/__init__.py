@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from robustcf.models.base import INITS, Model, ModelConfig
     from robustcf.models.bprmf import BPRMF
     from robustcf.models.ease import EASE, EASEConfig
-    from robustcf.models.folding import fold_in
+    from robustcf.models.folding import FoldIn, fold_in
     from robustcf.models.lightgcn import LightGCN, LightGCNConfig
     from robustcf.models.popularity import Popularity, PopularityConfig
     from robustcf.models.softmaxmf import SoftmaxMF, SoftmaxMFConfig
@@ -26,6 +26,7 @@ __all__ = [
     "MODELS",
     "ALSConfig",
     "EASEConfig",
+    "FoldIn",
     "LightGCN",
     "LightGCNConfig",
     "Model",
@@ -49,6 +50,7 @@ __getattr__, __dir__ = lazy_names(
         "BPRMF": ".bprmf",
         "EASE": ".ease",
         "EASEConfig": ".ease",
+        "FoldIn": ".folding",
         "fold_in": ".folding",
         "LightGCN": ".lightgcn",
         "LightGCNConfig": ".lightgcn",

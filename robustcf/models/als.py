@@ -11,8 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from robustcf.data.interactions import Interactions
 from robustcf.data.shards import Shard
 from robustcf.models.base import Model, ModelConfig
+from robustcf.models.folding import LEAST_SQUARES, FoldIn
 from robustcf.models.spectral import spectral_factors
 from robustcf.objectives.kernels import SparseRows, sparse_scores
 from robustcf.objectives.leverage import check_max_share, item_weights
@@ -99,6 +101,18 @@ class ALS(Model[ALSConfig]):
     objective = "softmax"
     reg = "none"
     training_defaults = MappingProxyType({"epochs": 0, "epochs_chosen": True})
+
+    @classmethod
+    def fold_in_by(cls, config: ALSConfig, pairs: Interactions) -> FoldIn:
+        """Return the least squares of a row; the weights of items with few pairs are left out."""
+        weight = config.unobserved
+        weight = unobserved_weight(pairs.n_items) if weight is None else weight
+        settings = {
+            "unobserved": weight,
+            "ridge": config.ridge * weight * pairs.n_items,
+            "ridge_per_pair": config.ridge,
+        }
+        return FoldIn(LEAST_SQUARES, settings)
 
     def _start(self) -> tuple[Tensor, Tensor]:
         config, train = self.config, self.train

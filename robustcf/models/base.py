@@ -23,6 +23,7 @@ from robustcf.data.interactions import Interactions
 from robustcf.data.shards import Shard
 from robustcf.errors import InputError
 from robustcf.factors import Factors
+from robustcf.models.folding import FoldIn
 from robustcf.models.spectral import spectral_factors
 from robustcf.objectives.base import Gradient
 from robustcf.support.checks import check_choice, check_known, check_number, check_numbers
@@ -157,6 +158,16 @@ class Model(ABC, Generic[ConfigT]):
             )
         found: Recommender = TRAINING["fit"](self._recipe, data, **options)
         return found
+
+    @classmethod
+    def fold_in_by(cls, config: Any, pairs: Interactions) -> FoldIn | None:
+        """Return how a new user is embedded, where that is not by the objective.
+
+        Args:
+            config: the model's settings.
+            pairs: the interactions that it was fit on.
+        """
+        return None
 
     @property
     def dim(self) -> int:

@@ -1,8 +1,14 @@
-"""Fold-in: the embedding of a new user, the items' embeddings held fixed."""
+"""Fold-in: the embedding of a new user, the items' embeddings held fixed.
+
+A model that was trained with an objective minimizes the user's own part of it. ALS solves its
+least squares, as it does in training. Popularity has one row for everybody.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -10,10 +16,126 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.objectives.base import Objective
-from robustcf.support.checks import check_number
+from robustcf.support.checks import check_known, check_number
+from robustcf.support.registry import OBJECTIVES
+
+#: Ways to fold in that are no objective: the normal equations of ALS, and the mean of the users.
+LEAST_SQUARES, MEAN = "least-squares", "mean"
+
+
+@dataclass(frozen=True)
+class FoldIn:
+    """How the embedding of a new user is found.
+
+    Args:
+        objective: a name of :data:`robustcf.support.registry.OBJECTIVES`, ``module:Class``,
+            ``least-squares`` (see :class:`LeastSquares`) or ``mean``.
+        settings: of the objective, or of the least squares.
+        ridge: weight of the squared norm of the row.
+        offset: see :func:`fold_in`.
+        unit: the same.
+
+    Example:
+        >>> FoldIn().objective
+        'softmax'
+    """
+
+    objective: str = "softmax"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    # Keeps the row bounded; too small to matter otherwise.
+    ridge: float = 1e-2
+    offset: bool = False
+    unit: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", MappingProxyType(dict(self.settings)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {**vars(self), "settings": dict(self.settings)}
+
+    @property
+    def outside(self) -> bool:
+        """Whether the objective is code from outside of the package."""
+        return self.objective not in (*OBJECTIVES, LEAST_SQUARES, MEAN)
+
+
+@dataclass(frozen=True)
+class LeastSquares:
+    """The weights of a row's least squares, as alternating least squares has them.
+
+    The row u solves ``(unobserved V^T V + curvature sum v v^T + ridge I) u = pull sum v``, where
+    sums are over the items v that the user has.
+
+    Args:
+        unobserved: weight of every pair.
+        curvature: additional weight of an observed pair in the matrix.
+        pull: weight of an observed pair on the right.
+        ridge: weight of the squared norm of the row.
+        ridge_per_pair: what is added to it for each item of the user.
+    """
+
+    unobserved: float
+    curvature: float = 1.0
+    pull: float = 1.0
+    ridge: float = 0.0
+    ridge_per_pair: float = 0.0
+
+    def solve(self, V: Tensor, items: npt.NDArray[np.int64]) -> Tensor:
+        """Return the row, in float64.
+
+        Example:
+            >>> V = torch.eye(2, dtype=torch.float64)
+            >>> LeastSquares(1.0, ridge=1.0).solve(V, np.array([0])).tolist()
+            [0.3333333333333333, 0.0]
+        """
+        own = V[torch.from_numpy(items)]
+        ridge = self.ridge + self.ridge_per_pair * len(items)
+        matrix = self.unobserved * (V.T @ V) + self.curvature * (own.T @ own)
+        matrix.diagonal().add_(ridge)
+        found: Tensor = torch.linalg.lstsq(matrix, self.pull * own.sum(dim=0)[:, None]).solution
+        return found[:, 0]
+
+
+def embedding(
+    how: FoldIn,
+    factors: Factors,
+    items: npt.NDArray[np.int64],
+    pairs: Interactions,
+    fixed: Sequence[int] = (),
+) -> Tensor:
+    """Return the embedding of a new user who has these items.
+
+    Args:
+        how: by which objective.
+        factors: trained embeddings.
+        items: ids, ascending, each once.
+        pairs: the interactions they were trained on, or a stand-in with as many pairs per item.
+        fixed: columns that stay at the mean of the users.
+    """
+    if how.objective == MEAN:
+        return factors.users.double().mean(dim=0).to(factors.users.dtype)
+    if how.objective == LEAST_SQUARES:
+        check_known(LeastSquares, how.settings)
+        for name, value in how.settings.items():
+            check_number(name, value)
+        row = LeastSquares(**how.settings).solve(factors.items.double(), items)
+        return row.to(factors.users.dtype)
+    objective = OBJECTIVES[how.objective]
+    check_known(objective.Config, how.settings)
+    return fold_in(
+        objective(pairs, objective.Config(**how.settings)),
+        factors,
+        items,
+        ridge=how.ridge,
+        offset=how.offset,
+        unit=how.unit,
+        fixed=fixed,
+    )
 
 
 def fold_in(

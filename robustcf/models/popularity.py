@@ -8,7 +8,9 @@ from types import MappingProxyType
 import numpy as np
 from torch import Tensor
 
+from robustcf.data.interactions import Interactions
 from robustcf.models.base import Model, ModelConfig
+from robustcf.models.folding import MEAN, FoldIn
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,11 @@ class Popularity(Model[PopularityConfig]):
     objective = "softmax"
     reg = "none"
     training_defaults = MappingProxyType({"epochs": 0, "epochs_chosen": True})
+
+    @classmethod
+    def fold_in_by(cls, config: PopularityConfig, pairs: Interactions) -> FoldIn:
+        """Return the mean: a new user gets the items that everybody gets."""
+        return FoldIn(MEAN)
 
     def _start(self) -> tuple[Tensor, Tensor]:
         users = np.zeros((self.train.n_users, self.config.dim), dtype=np.float32)

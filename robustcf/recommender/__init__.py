@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from robustcf.support.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from robustcf.recommender.factorized import FactorScorer, FoldIn
+    from robustcf.models.folding import FoldIn
+    from robustcf.recommender.factorized import FactorScorer
     from robustcf.recommender.recommender import Recommender, check_recommender
     from robustcf.recommender.saved import open_recommender
     from robustcf.recommender.scorer import Ranking, Scorer, Stored
@@ -32,7 +33,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "FactorScorer": ".factorized",
-        "FoldIn": ".factorized",
+        "FoldIn": "robustcf.models.folding",
         "Ranking": ".scorer",
         "Recommender": ".recommender",
         "Scorer": ".scorer",

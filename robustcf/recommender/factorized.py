@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,9 +14,9 @@ from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.topk import Ranker, TopItems, dot64, top_items
+from robustcf.models.folding import FoldIn, embedding
 from robustcf.recommender.scorer import Ids, Ranking, Scorer, Stored, Values
-from robustcf.support.checks import check_integer, check_known, check_list
-from robustcf.support.registry import OBJECTIVES
+from robustcf.support.checks import check_integer, check_list
 from robustcf.support.schema import (
     FLAG,
     NAME,
@@ -36,42 +34,6 @@ _FOLD_IN = record(
     {"objective": NAME, "settings": OBJECT, "ridge": NOT_NEGATIVE, "offset": FLAG, "unit": FLAG}
 )
 _FACTS = record({"fixed": list_of(whole()), "fold_in": _FOLD_IN})
-
-
-@dataclass(frozen=True)
-class FoldIn:
-    """How the embedding of a new user is found: by an objective, the items held fixed.
-
-    Args:
-        objective: a name of :data:`robustcf.support.registry.OBJECTIVES`, or ``module:Class``.
-        settings: of the objective.
-        ridge: weight of the squared norm of the row.
-        offset: see :func:`robustcf.models.fold_in`.
-        unit: the same.
-
-    Example:
-        >>> FoldIn().objective
-        'softmax'
-    """
-
-    objective: str = "softmax"
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    # Keeps the row bounded; too small to matter otherwise.
-    ridge: float = 1e-2
-    offset: bool = False
-    unit: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "settings", MappingProxyType(dict(self.settings)))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return {**vars(self), "settings": dict(self.settings)}
-
-    @property
-    def outside(self) -> bool:
-        """Whether the objective is code from outside of the package."""
-        return self.objective not in OBJECTIVES
 
 
 class FactorScorer(Scorer):
@@ -177,28 +139,16 @@ class FactorScorer(Scorer):
     def embed(self, history: Ids, pairs: Interactions) -> Tensor:
         """Return the embedding of a new user who has these items, see :class:`FoldIn`.
 
-        Cost: at most 60 steps of L-BFGS, a few products of items x dim each.
+        Cost: at most 60 steps of L-BFGS, a few products of items x dim each; by least squares one
+        product of items x dim x dim.
         """
-        from robustcf.models.folding import fold_in
-
-        how = self.fold_in
-        if how.outside and not self.allow_code:
+        if self.fold_in.outside and not self.allow_code:
             raise InputError(
-                f"a new user is folded in by code from outside of the package ({how.objective}), "
-                "which would be imported and run: open the recommender with allow_code=True "
-                "(--allow-code) if you trust it"
+                "a new user is folded in by code from outside of the package "
+                f"({self.fold_in.objective}), which would be imported and run: open the "
+                "recommender with allow_code=True (--allow-code) if you trust it"
             )
-        objective = OBJECTIVES[how.objective]
-        check_known(objective.Config, how.settings)
-        return fold_in(
-            objective(pairs, objective.Config(**how.settings)),
-            self.factors,
-            history,
-            ridge=how.ridge,
-            offset=how.offset,
-            unit=how.unit,
-            fixed=self.fixed,
-        )
+        return embedding(self.fold_in, self.factors, history, pairs, self.fixed)
 
     def top_for_history(
         self,

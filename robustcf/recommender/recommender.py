@@ -27,7 +27,8 @@ from robustcf.metrics.evaluate import (
     judged_users,
     masked_pairs,
 )
-from robustcf.recommender.factorized import FactorScorer, FoldIn
+from robustcf.models.folding import FoldIn
+from robustcf.recommender.factorized import FactorScorer
 from robustcf.recommender.labels import LabelIndex
 from robustcf.recommender.scorer import Ids, Ranking, Scorer, padded
 from robustcf.support.checks import check_choice, check_cutoff
@@ -280,6 +281,11 @@ class Recommender:
     def free(self) -> list[int]:
         """The columns that an attack may move."""
         return self._factorized.free
+
+    @property
+    def fold_in(self) -> FoldIn:
+        """How a new user is embedded."""
+        return self._factorized.fold_in
 
     @cached_property
     def bce(self) -> BCEConfig | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,10 @@ from robustcf.recommender import Recommender, check_recommender
 from robustcf.robustness.curves import CERTIFIED, RobustnessCurve, curve_from_users
 from robustcf.robustness.threat import Threat, check_threat
 from robustcf.support.checks import check_cutoffs
+from robustcf.support.html import rows_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def certified_curve(
@@ -95,6 +100,40 @@ class CertifiedRadii:
     threat: Threat
     bound: str
     protocol: Protocol
+
+    def __repr__(self) -> str:
+        middles = ", ".join(
+            f"top {k}: {np.quantile(values, 0.5, method='lower'):.3g}"
+            for k, values in self.radii.items()
+        )
+        return f"CertifiedRadii(median {middles}; {self.threat.unit_words})"
+
+    def _repr_html_(self) -> str:
+        names = ("q25", "median", "q75", "mean")
+        rows = [
+            [name, *("unbounded" if found[n] is None else f"{found[n]:.3g}" for n in names)]
+            for name, found in self.as_dict().items()
+        ]
+        return rows_table(["", *names], rows, f"certified radii, {self.threat.unit_words}")
+
+    def plot(self, path: str | Path | None = None) -> Figure | Path:
+        """Draw the share of users whose lists stay the same against the size of the attack."""
+        from robustcf.support.plots import Line, Panel, draw_panels, plot_panels
+
+        finite = np.concatenate([r[np.isfinite(r)] for r in self.radii.values()])
+        top = float(finite.max()) if len(finite) else 1.0
+        sizes = np.linspace(0.0, top or 1.0, 60)
+        lines = [
+            Line(
+                f"top {k}",
+                sizes.tolist(),
+                np.mean(r[:, None] >= sizes, axis=0)[None],
+                "certificate",
+            )
+            for k, r in self.radii.items()
+        ]
+        panels = [[Panel(lines, self.threat.axis, "share of users with the same items")]]
+        return draw_panels(panels) if path is None else plot_panels(panels, path)
 
     def as_dict(self) -> dict[str, Any]:
         """Mean and quartiles over users for each k, ready for JSON; None where infinite."""

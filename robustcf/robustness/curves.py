@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,12 @@ from robustcf.recommender import Recommender
 from robustcf.robustness.threat import Threat
 from robustcf.support.curves import FORMATS, is_curve, read_facts, read_users
 from robustcf.support.files import write_arrays, write_json
+from robustcf.support.html import rows_table
 from robustcf.support.schema import OBJECT, check_kind, list_of, record
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
 
 _FORMAT = FORMATS[-1]
 
@@ -81,6 +86,37 @@ class RobustnessCurve:
         """The metrics alone: name -> one mean per epsilon."""
         return {name: values.tolist() for name, values in self.values.items()}
 
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per epsilon, one column per metric."""
+        import pandas as pd
+
+        return pd.DataFrame({"epsilon": self.epsilons, **self.as_lists()})
+
+    def plot(self, path: str | Path | None = None, metric: str | None = None) -> Figure | Path:
+        """Draw a metric against epsilon: a figure, or with a path the file of it."""
+        from robustcf.robustness.plots import draw_curves, plot_curves
+
+        chosen = next(iter(self.values)) if metric is None else metric
+        if path is None:
+            return draw_curves({self.kind: self}, metric=chosen)
+        return plot_curves({self.kind: self}, path, metric=chosen)
+
+    def __repr__(self) -> str:
+        metric = next(iter(self.values))
+        values = ", ".join(
+            f"{epsilon:g}: {value:.4f}"
+            for epsilon, value in zip(self.epsilons, self.values[metric], strict=True)
+        )
+        return f"RobustnessCurve({self.attack}, {self.kind}, {metric} at {values})"
+
+    def _repr_html_(self) -> str:
+        shown = list(self.values)[:4]
+        rows = [
+            [f"{epsilon:g}", *(f"{self.values[name][n]:.4f}" for name in shown)]
+            for n, epsilon in enumerate(self.epsilons)
+        ]
+        return rows_table(["epsilon", *shown], rows, f"{self.attack}, {self.kind}")
+
     def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> Path:
         """Write the curve as JSON, and the values of single users next to it as ``.npz``.
 
@@ -94,14 +130,14 @@ class RobustnessCurve:
         Returns:
             The path.
         """
-        model = Path(path)
-        model.parent.mkdir(parents=True, exist_ok=True)
+        place = Path(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
         # float32 is exact to 1e-7 and halves the file; a mean of these is never reported.
         values = {name: array.astype(np.float32) for name, array in self.per_user.items()}
-        write_arrays(model.with_suffix(".npz"), {"users": self.users, **values})
+        write_arrays(place.with_suffix(".npz"), {"users": self.users, **values})
         written = {"format": _FORMAT, "metrics": list(self.values), **self.as_dict()}
-        write_json(model, {**(extra or {}), **written})
-        return model
+        write_json(place, {**(extra or {}), **written})
+        return place
 
     @classmethod
     def load(cls, path: str | Path) -> RobustnessCurve:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +34,13 @@ from robustcf.robustness.threat import Threat, check_threat
 from robustcf.robustness.worst import joint_of, worst_counts, worst_of
 from robustcf.support.checks import check_cutoffs, check_epsilons
 from robustcf.support.files import read_arrays, read_json
+from robustcf.support.html import rows_table
+from robustcf.support.progress import shows
+from robustcf.support.runtime import threads_used
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,15 +142,56 @@ class Result:
             The curve's file, and whether it replaced another result of the same settings, from
             another version or number of threads, say. An equal one is left as it is.
         """
-        model = Path(folder) / f"{self.stem}.json"
-        replaced = _store(self.curve, model, self.extra())
+        place = Path(folder) / f"{self.stem}.json"
+        replaced = _store(self.curve, place, self.extra())
         if self.control is not None and self.control is not self.curve:
             # As the attack random writes it: one file, whoever made it.
             noise = Result(AttackSpec(RANDOM, seed=self.spec.seed), self.model, self.control)
             _store(self.control, Path(folder) / f"{self.control_stem}.json", noise.extra())
         if self.with_data is not None:
             self.with_data.save(folder)
-        return model, replaced
+        return place, replaced
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per epsilon: all metrics under the attack, and its random control."""
+        frame = self.curve.to_frame()
+        if self.control is not None and self.control is not self.curve:
+            frame[f"random {self.metric}"] = self.control[self.metric]
+        return frame
+
+    def plot(self, path: str | Path | None = None, metric: str | None = None) -> Figure | Path:
+        """Draw a metric against epsilon, with the random control next to it.
+
+        Args:
+            path: where to write it, ``.png`` or ``.svg``; None returns the figure.
+            metric: None for the first one.
+        """
+        from robustcf.robustness.plots import draw_curves, plot_curves
+
+        label = self.model.label or "model"
+        curves = {label: self.curve}
+        if self.per_user is not None:
+            curves[f"{label}, per user"] = self.per_user
+        if self.with_data is not None:
+            curves[f"{label}, without labels"] = self.with_data.curve
+        controls = None
+        if self.control is not None and self.control is not self.curve:
+            controls = {label: self.control}
+        chosen = self.metric if metric is None else metric
+        if path is None:
+            return draw_curves(curves, metric=chosen, controls=controls)
+        return plot_curves(curves, path, metric=chosen, controls=controls)
+
+    def __repr__(self) -> str:
+        return f"Result({self.spec.name} on {self.model!r}: {self.curve!r})"
+
+    def _repr_html_(self) -> str:
+        frame = self.to_frame()
+        rows = [
+            [f"{row[0]:g}", *(f"{value:.4f}" for value in row[1:])]
+            for row in frame.itertuples(index=False)
+        ]
+        return rows_table(list(frame.columns), rows, self.headline)
 
     def __str__(self) -> str:
         ks = self.ks
@@ -194,7 +242,8 @@ def measure(
     ks: Sequence[int] = CUTOFFS,
     *,
     control: bool = True,
-    progress: bool = False,
+    progress: bool | None = None,
+    threads: int | None = None,
     **options: Any,
 ) -> Result:
     """What an attack leaves of a model at growing sizes, or what a certificate promises.
@@ -210,7 +259,8 @@ def measure(
         ks: cutoffs of the metrics.
         control: whether to make the random control too, and for ``auto`` what an attacker
             without labels does.
-        progress: whether to show a progress bar.
+        progress: whether to show a bar; None: in a terminal and in a notebook.
+        threads: CPU threads; None for ``OMP_NUM_THREADS`` or the cores that may be used.
         **options: of the attack by name: ``objective``, ``steps``, ``restarts``, ``seed``,
             ``bound``.
 
@@ -248,11 +298,12 @@ def measure(
         spec = replace(spec, bound=usable_bound(spec.bound, model.fixed))
     sizes = check_epsilons(spec.sizes(threat.unit) if epsilons is None else epsilons)
     threat.check_sizes(model, sizes)
-    request = Request(model, threat, spec, sizes, cutoffs, progress)
-    result = _result(request, control=control)
-    if spec.kind == AUTO and request.threat.knowledge == "labels" and control:
-        guessing = replace(request, threat=replace(threat, knowledge="data"))
-        result = replace(result, with_data=_result(guessing, control=False))
+    request = Request(model, threat, spec, sizes, cutoffs, shows(progress))
+    with threads_used(threads, model.n_users, model.n_items):
+        result = _result(request, control=control)
+        if spec.kind == AUTO and request.threat.knowledge == "labels" and control:
+            guessing = replace(request, threat=replace(threat, knowledge="data"))
+            result = replace(result, with_data=_result(guessing, control=False))
     return result
 
 
@@ -264,6 +315,7 @@ def certify(
     threat: Threat | None = None,
     ks: Sequence[int] = CUTOFFS,
     bound: str = "tight",
+    threads: int | None = None,
 ) -> Any:
     """Return certified lower bounds: what stays under every attack of a size.
 
@@ -274,6 +326,7 @@ def certify(
         threat: the unit of the sizes and the side, of the norm ``row``.
         ks: cutoffs of the metrics.
         bound: ``tight``, exact for every pair of items, or ``plain``.
+        threads: CPU threads, see :func:`measure`.
 
     Returns:
         A :class:`Result` with a certified curve; with ``fakes``, a
@@ -292,10 +345,11 @@ def certify(
     """
     check_recommender(model)
     if fakes is None:
-        return measure(model, CERTIFICATE, threat, epsilons, ks, bound=bound)
+        return measure(model, CERTIFICATE, threat, epsilons, ks, bound=bound, threads=threads)
     if epsilons is not None or threat is not None:
         raise InputError("fakes are accounts, epsilons and threat about embeddings: give one")
-    return model.scorer.certify_fakes(model.split, fakes, ks, part=model.part, mask=model.mask)
+    with threads_used(threads, model.n_users, model.n_items):
+        return model.scorer.certify_fakes(model.split, fakes, ks, part=model.part, mask=model.mask)
 
 
 def _result(request: Request, *, control: bool) -> Result:

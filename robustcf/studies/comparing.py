@@ -55,7 +55,7 @@ class Sweep:
 
     def plot(self, path: str | Path | None = None) -> Figure | Path:
         """Draw the metric against epsilon, one panel per attack; with a path, write it."""
-        from robustcf.studies.plots import Line, Panel, draw_panels, plot_panels
+        from robustcf.support.plots import Line, Panel, draw_panels, plot_panels
 
         first = next(iter(self.results.values()))
         panels = []

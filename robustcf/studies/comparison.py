@@ -18,6 +18,7 @@ from robustcf.studies.statistics import (
     sign_flip_test,
 )
 from robustcf.support.checks import check_integer
+from robustcf.support.html import rows_table
 from robustcf.support.randomness import stream
 
 Array = npt.NDArray[np.float64]
@@ -102,6 +103,19 @@ class Comparison:
             "words": self.words(),
         }
 
+    def __str__(self) -> str:
+        return "\n".join(self.words())
+
+    def __repr__(self) -> str:
+        labels = ", ".join(group.label for group in self.groups)
+        return f"Comparison({labels}; {self.metric} at {len(self.epsilons)} epsilons)"
+
+    def _repr_html_(self) -> str:
+        sizes = [f"{epsilon:g}" for epsilon in self.epsilons]
+        rows = [[group.label, *(f"{value:.4f}" for value in group.value)] for group in self.groups]
+        words = " ".join(self.words())
+        return rows_table([self.metric, "area", *sizes], rows, words)
+
     def words(self) -> list[str]:
         """One sentence a pair, and one on what the intervals do not cover."""
         sentences = [self._sentence(contrast) for contrast in self.contrasts]
@@ -171,7 +185,8 @@ def compare_curves(
     Example:
         >>> rng = np.random.default_rng(0)
         >>> base = rng.random((2, 300))
-        >>> found = compare_curves({"a": [base], "b": [base + [[0.0], [-0.2]]]}, [0, 1], resamples=999)
+        >>> groups = {"a": [base], "b": [base + [[0.0], [-0.2]]]}
+        >>> found = compare_curves(groups, [0, 1], resamples=999)
         >>> found.contrasts[0].verdict.tolist()
         [1, 0, 1]
         >>> print(found.words()[0].split(". ")[0])

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from robustcf.data import Split
-from robustcf.studies.plots import Line, Panel, plot_panels
+from robustcf.support.plots import Line, Panel, plot_panels
 from robustcf.voting import CertifiedVotes
 
 # PORE (USENIX Security 2023), recomputed from the counts that it released: MovieLens 100K, a

@@ -16,8 +16,9 @@ def facts_table(facts: Mapping[str, str]) -> str:
         1
     """
     title = f"<strong>{escape(facts[''])}</strong>" if "" in facts else ""
+    head, cell = (f'<{tag} style="{_STYLE}">' for tag in ("th", "td"))
     rows = "".join(
-        f'<tr><th style="{_STYLE}">{escape(name)}</th><td style="{_STYLE}">{escape(value)}</td></tr>'
+        f"<tr>{head}{escape(name)}</th>{cell}{escape(value)}</td></tr>"
         for name, value in facts.items()
         if name
     )

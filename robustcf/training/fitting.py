@@ -116,6 +116,9 @@ class Trained:
     def _fold_in(self) -> FoldIn:
         """Return how a new user is embedded: by the objective, and by the decay of a user's row."""
         config = self.config.resolved()
+        own = MODELS[config.model.name].fold_in_by(config.model.settings, self.seen)
+        if own is not None and config.gauge == "none":
+            return own
         decays = config.reg.name == "weight_decay"
         weight = config.reg.settings.weight * len(self.seen) / 1024 if decays else FoldIn().ridge
         return FoldIn(
@@ -316,8 +319,7 @@ def fit_split(
 
     Example:
         >>> from robustcf.data import checkerboard
-        >>> trained = fit_split(checkerboard(), TrainConfig.of(dim=4, epochs=2, negative_weight=10.0))
-        >>> trained.epochs
+        >>> fit_split(checkerboard(), TrainConfig.of(dim=4, epochs=2, negative_weight=10.0)).epochs
         2
     """
     if config is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from robustcf.errors import InputError, TrainingError
 from robustcf.estimators.lowrank import LowRank
@@ -23,6 +21,7 @@ from robustcf.objectives import Batch, Batches, Gradient
 from robustcf.objectives.base import no_gradient
 from robustcf.regularizers import NoPenalty, Regularizer, add_shared_gradient
 from robustcf.support.files import REMOVE
+from robustcf.support.progress import bar as progress_bar
 from robustcf.support.schema import (
     ABSENT,
     NOT_NEGATIVE,
@@ -225,10 +224,7 @@ def fit(
             raise InputError(f"{place(stage)}: {error}; {REMOVE}") from error
     interrupted = False
     done = len(state.history)
-    bar = tqdm(
-        total=stop.epochs, initial=done, desc=stage, unit="epoch", disable=not progress,
-        file=sys.stderr,
-    )  # fmt: skip
+    bar = progress_bar(stop.epochs, stage, "epoch", progress, initial=done)
     try:
         for epoch in range(done, stop.epochs):
             if state.out_of_patience(stop):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -16,6 +17,7 @@ from robustcf.errors import InputError
 from robustcf.metrics.evaluate import MetricReport, Part, Protocol, evaluate_rankings, judged_users
 from robustcf.recommender.scorer import Ranking, Scorer, Stored
 from robustcf.support.checks import check_cutoff, check_cutoffs, check_known
+from robustcf.support.html import rows_table
 from robustcf.support.schema import OBJECT, check_kind
 from robustcf.voting.accounts import Accounts
 from robustcf.voting.config import FALLBACK_CAP, FALLBACK_DAMPING, VoteConfig
@@ -23,6 +25,8 @@ from robustcf.voting.groups import Groups
 from robustcf.voting.serving import Served, blocks_of, certified_metrics, masked_rows
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
     from scipy.sparse import csr_matrix
 
 Ids = npt.NDArray[np.int64]
@@ -64,6 +68,42 @@ class CertifiedVotes:
         if metric not in self.values:
             raise InputError(f"no metric {metric!r} here; there are {', '.join(self.values)}")
         return self.values[metric]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per number of fakes, one column per certified metric."""
+        import pandas as pd
+
+        return pd.DataFrame({"fakes": self.fakes, **self.values})
+
+    def plot(self, path: str | Path | None = None, metric: str | None = None) -> Figure | Path:
+        """Draw a certified metric against the number of fake accounts.
+
+        Args:
+            path: where to write it, ``.png`` or ``.svg``; None returns the figure.
+            metric: None for the precision at the first cutoff.
+        """
+        from robustcf.support.plots import Line, Panel, draw_panels, plot_panels
+
+        first = min(int(name.split("@")[1]) for name in self.values)
+        chosen = f"precision@{first}" if metric is None else metric
+        lines = [Line("vote", self.fakes, np.array([self[chosen]]), "certificate")]
+        name = f"{chosen} on {self.protocol.dataset} ({self.protocol.part})"
+        panels = [[Panel(lines, "fake accounts", name)]]
+        return draw_panels(panels) if path is None else plot_panels(panels, path)
+
+    def __repr__(self) -> str:
+        metric = next(iter(self.values))
+        pairs = zip(self.fakes, self.values[metric], strict=True)
+        values = ", ".join(f"{number:,}: {value:.4f}" for number, value in pairs)
+        return f"CertifiedVotes({metric} at {values} fakes)"
+
+    def _repr_html_(self) -> str:
+        shown = list(self.values)[:4]
+        rows = [
+            [f"{number:,}", *(f"{self.values[name][n]:.4f}" for name in shown)]
+            for n, number in enumerate(self.fakes)
+        ]
+        return rows_table(["fakes", *shown], rows, "certified lower bounds")
 
     def as_dict(self) -> dict[str, Any]:
         """``fakes``, one list for each metric, and the protocol; ready for JSON."""

@@ -10,8 +10,10 @@ import pytest
 from robustcf.attacks import FGM, RandomNoise, RowBudget, Softmax
 from robustcf.attacks.budgets import FrobeniusBudget
 from robustcf.errors import InputError
-from robustcf.robustness import Target, measure
-from robustcf.studies.plots import Line, Panel, plot_curves, plot_panels
+from robustcf.recommender import Recommender
+from robustcf.robustness import measure
+from robustcf.robustness.plots import plot_curves
+from robustcf.support.plots import Line, Panel, plot_panels
 from tests.robustness.helpers import BOARD, PNG, RIGHT, curve_of
 
 SIZES = (0.0, 0.1, 0.4)
@@ -34,7 +36,7 @@ def test_pictures_are_written_and_mixed_axes_refused(tmp_path):
 
 
 def test_a_certificate_is_drawn_dotted(tmp_path):
-    target = Target(*RIGHT, BOARD)
+    target = Recommender(*RIGHT, BOARD)
     attacked, certificate = (
         measure(target, name, epsilons=[0, 0.2, 0.5]).curve for name in ("random", "certificate")
     )
@@ -98,7 +100,7 @@ def test_the_legend_below_is_not_cut_off(columns, labels, tmp_path, monkeypatch)
     """Four entries of several words side by side are wider than two panels."""
     drawn = []
     monkeypatch.setattr(
-        "robustcf.studies.plots._png", lambda figure: drawn.append(figure) or PNG + b"..."
+        "robustcf.support.plots._png", lambda figure: drawn.append(figure) or PNG + b"..."
     )
     values = np.array([[0.3, 0.2], [0.4, 0.1]])
     lines = [

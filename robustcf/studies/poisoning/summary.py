@@ -18,9 +18,9 @@ from robustcf.poisoning.auto import AUTO
 from robustcf.poisoning.threat import fakes_name
 from robustcf.poisoning.victim import QUALITY, damage
 from robustcf.studies.grids import compact_json
-from robustcf.studies.plots import Line, Panel, plot_panels
 from robustcf.studies.poisoning.plan import CLEAN, FILE, UNDEFENDED, Part, PoisonPlan
 from robustcf.support.files import read_json, write_bytes
+from robustcf.support.plots import Line, Panel, plot_panels
 from robustcf.support.runtime import environment
 from robustcf.support.schema import (
     NOT_NEGATIVE,

@@ -19,10 +19,10 @@ from robustcf.robustness.table import CERTIFICATE, CUTOFFS
 from robustcf.runs.saved import SavedCurve, kind_words, open_run
 from robustcf.studies.comparison import Comparison, compare_curves
 from robustcf.studies.grids import compact_json
-from robustcf.studies.plots import Kind, Line, Panel, plot_panels
 from robustcf.studies.statistics import area
 from robustcf.studies.sweeps.plan import SweepPlan, control_of
 from robustcf.support.files import write_bytes
+from robustcf.support.plots import Kind, Line, Panel, plot_panels
 from robustcf.support.runtime import environment
 
 SHOWN = ("ndcg@10", "mrr@10", "coverage@10", "recall@20")

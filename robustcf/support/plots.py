@@ -1,4 +1,4 @@
-"""Robustness curves as pictures a paper could print: readable without colour.
+"""Pictures a paper could print, readable without colour: lines in panels with one legend.
 
 Settings differ by marker and colour. Solid lines are attacks, dashed ones the random control,
 dotted ones certificates; a shaded band reaches from the lowest to the highest seed.
@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf.errors import InputError
-from robustcf.robustness import RobustnessCurve
 from robustcf.support.files import write_bytes
 
 if TYPE_CHECKING:
@@ -84,57 +83,6 @@ class Panel:
     metric: str
     title: str = ""
     bottom: float | None = 0.0
-
-
-def plot_curves(
-    curves: Mapping[str, RobustnessCurve],
-    path: str | Path,
-    *,
-    metric: str = "ndcg@10",
-    controls: Mapping[str, RobustnessCurve] | None = None,
-    certificates: Mapping[str, RobustnessCurve] | None = None,
-    title: str = "",
-) -> Path:
-    """Draw a metric against the size of the attack, one line per curve.
-
-    Args:
-        curves: label -> curve; all of one kind of budget.
-        path: where to; ``.png`` or ``.svg``.
-        metric: what to draw.
-        controls: label -> random control of the same name, drawn dashed in the same colour.
-        certificates: label -> certified curve of the same name, drawn dotted in the same colour.
-        title: above the picture.
-
-    Returns:
-        The path.
-
-    Raises:
-        InputError: nothing to draw, or curves of different budgets in one picture.
-    """
-    if not curves:
-        raise InputError("plot_curves needs at least one curve, got none")
-    others: dict[Kind, Mapping[str, RobustnessCurve]] = {
-        "random": controls or {},
-        "certificate": certificates or {},
-    }
-    everything = [c for group in (curves, *others.values()) for c in group.values()]
-    axes_names = {curve.threat.axis for curve in everything}
-    if len(axes_names) > 1:
-        raise InputError(
-            f"curves of different budgets do not share an axis: {'; '.join(sorted(axes_names))}"
-        )
-    lines = []
-    for label, curve in curves.items():
-        shown = f"{label}, {curve.attack}" + (f" on {curve.objective}" if curve.objective else "")
-        lines.append(Line(shown, curve.epsilons, curve[metric][None]))
-        lines += [
-            Line(shown, group[label].epsilons, group[label][metric][None], kind)
-            for kind, group in others.items()
-            if label in group
-        ]
-    first = everything[0]
-    name = f"{metric.upper()} on {first.protocol.dataset} ({first.protocol.part})"
-    return plot_panels([[Panel(lines, first.threat.axis, name, title)]], path)
 
 
 def plot_panels(panels: Sequence[Sequence[Panel]], path: str | Path, *, title: str = "") -> Path:
