@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import robustcf
+
 PACKAGE = Path(__file__).resolve().parent.parent / "robustcf"
 
 # From the ground up: a room may import any room below it that is listed for it, and no other. A
@@ -27,41 +29,39 @@ MAY_IMPORT: dict[str, set[str]] = {
     "objectives": GROUND | {"data"},
     "models": GROUND | {"data", "factors", "objectives"},
     "metrics": GROUND | {"data", "factors"},
+    # What recommends, whoever trained it; new users are folded in by a model's objective.
+    "recommender": GROUND | {"data", "factors", "objectives", "models", "metrics"},
     "attacks": GROUND | {"data", "factors", "objectives", "metrics"},
     "certificates": GROUND | {"data", "factors", "metrics"},
-    "voting": GROUND | {"data", "metrics", "certificates"},
+    "voting": GROUND | {"data", "metrics", "certificates", "recommender"},
     "training": GROUND
     | {
-        "data",
-        "estimators",
-        "factors",
-        "regularizers",
-        "objectives",
-        "models",
-        "metrics",
-        "attacks",
+        *("data", "estimators", "factors", "regularizers", "objectives", "models", "metrics"),
+        *("recommender", "attacks"),
     },
     "robustness": GROUND
-    | {"data", "factors", "objectives", "models", "metrics", "attacks", "certificates", "training"},
-    "runs": GROUND
-    | {"data", "factors", "objectives", "models", "metrics", "voting", "training", "robustness"},
+    | {
+        *("data", "factors", "objectives", "models", "metrics", "recommender", "attacks"),
+        "certificates",
+    },
+    "runs": GROUND | {"data", "metrics", "recommender", "voting", "training"},
     "poisoning": GROUND | {"data", "factors", "objectives", "models", "metrics", "training"},
     # Other libraries' factors; none of those libraries is imported, see tests/adapters.
-    "adapters": GROUND | {"data", "factors", "runs"},
+    "adapters": GROUND | {"data", "factors", "recommender"},
     "studies": GROUND
-    | {"data", "metrics", "voting", "training", "poisoning", "robustness", "runs"},
-    "audit": GROUND
+    | {"data", "recommender", "voting", "training", "poisoning", "robustness", "runs"},
+    "auditing": GROUND
     | {
-        *("data", "factors", "models", "metrics", "attacks", "certificates"),
-        *("robustness", "studies"),
+        *("data", "factors", "models", "metrics", "recommender", "attacks", "certificates"),
+        "robustness",
     },
     # Of runs, vision takes the base alone, see below: it knows nothing of recommenders.
     "vision": GROUND | {"fetching", "estimators", "runs"},
     # The top: parse, call one function, format.
     "cli": GROUND
     | {
-        *("fetching", "data", "estimators", "metrics", "certificates", "voting", "training"),
-        *("poisoning", "robustness", "runs", "adapters", "studies", "audit", "vision"),
+        *("fetching", "data", "estimators", "recommender", "certificates", "voting", "training"),
+        *("poisoning", "robustness", "runs", "adapters", "studies", "auditing", "vision"),
     },
     "__main__": {"cli"},
 }
@@ -144,6 +144,43 @@ def test_importing_one_room_does_not_load_the_house(statement, absent):
     code = f"import sys; {statement}; print(*(set(sys.modules) & {absent!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def loaded(statement: str) -> set[str]:
+    """Every module that a fresh interpreter has after a statement."""
+    code = f"import sys\n{statement}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_loads_next_to_nothing():
+    modules = loaded("import robustcf; dir(robustcf); robustcf.__version__")
+    assert not modules & {"numpy", "torch", "pandas", "scipy", "click"}
+    own = {name for name in modules if name.split(".")[0] == "robustcf"}
+    assert own == {"robustcf", "robustcf.support", "robustcf.support.lazy"}
+
+
+def test_dir_shows_the_names_that_users_need():
+    code = "import robustcf; print(dir(robustcf) == robustcf.__all__, *robustcf.__all__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    same, *names = done.stdout.split()
+    assert same == "True"
+    assert {"Recommender", "train", "open", "load", "measure", "certify", "harden"} <= set(names)
+    assert len(names) <= 16  # few enough to read
+
+
+@pytest.mark.parametrize("name", robustcf.__all__)
+def test_every_name_leads_somewhere(name):
+    assert getattr(robustcf, name).__module__.startswith("robustcf.")
+
+
+@pytest.mark.slow
+def test_measuring_a_recommender_loads_no_training():
+    modules = loaded("from robustcf import Recommender, measure")
+    own = {name for name in modules if name.split(".")[0] == "robustcf"}
+    rooms = {name.split(".")[1] for name in own if "." in name}
+    assert not rooms & {"training", "poisoning", "voting", "runs", "studies", "auditing", "vision"}
+    assert len(own) <= 70, sorted(own)
 
 
 # Some files are pickles: this module reads them, and builds arrays, plain values and inert stubs.
