@@ -37,7 +37,7 @@ def worst_of(split, config, certified, number, injections):
 @pytest.mark.parametrize("config", [ACCOUNTS, DAMPED], ids=["plain", "damped"])
 def test_no_single_account_gets_below_the_bound_whatever_it_holds(config, seed):
     split = world(seed, n_items=5)
-    certified = PartitionVote(split.train, config).certify(split, [0, 1], KS)
+    certified = PartitionVote(split.train, config).certify_fakes(split, [0, 1], KS)
     every = [(profile[None], None) for profile in all_profiles(5)]
     least = worst_of(split, config, certified, 1, every)
     assert all((values >= 0).all() for values in least.values())
@@ -54,7 +54,7 @@ def test_no_single_account_gets_below_the_bound_whatever_it_holds(config, seed):
 @pytest.mark.parametrize("config", [ACCOUNTS, DAMPED], ids=["plain", "damped"])
 def test_no_two_accounts_get_below_the_bound(config, seed):
     split = world(seed, n_users=16, n_items=4)
-    certified = PartitionVote(split.train, config).certify(split, [0, 1, 2], KS)
+    certified = PartitionVote(split.train, config).certify_fakes(split, [0, 1, 2], KS)
     pairs = itertools.combinations_with_replacement(all_profiles(4), 2)
     least = worst_of(split, config, certified, 2, [(np.array(pair), None) for pair in pairs])
     assert all((values >= 0).all() for values in least.values())
@@ -68,7 +68,7 @@ def test_no_two_accounts_get_below_the_bound(config, seed):
 def test_no_account_in_any_group_gets_below_the_bound(base, seed, key):
     config = VoteConfig(groups=5, votes=2, base=base, key=key)
     split = world(seed, n_users=25, n_items=4)
-    certified = PartitionVote(split.train, config).certify(split, [0, 1], KS)
+    certified = PartitionVote(split.train, config).certify_fakes(split, [0, 1], KS)
     assert (certified.per_user["precision@2"][1] > 0).any()
     every = [
         (profile[None], [name_in_group(group, config)])
@@ -84,7 +84,7 @@ def test_no_account_in_any_group_gets_below_the_bound(base, seed, key):
 def test_no_two_accounts_in_any_two_groups_get_below_the_bound(seed):
     config = VoteConfig(groups=9, votes=2, key=f"key{seed}")
     split = world(seed, n_users=40, n_items=5)
-    certified = PartitionVote(split.train, config).certify(split, [0, 1, 2], KS)
+    certified = PartitionVote(split.train, config).certify_fakes(split, [0, 1, 2], KS)
     assert (certified.per_user["precision@2"][2] > 0).any()
     rng = np.random.default_rng(seed)
     profiles = all_profiles(5)
@@ -103,7 +103,7 @@ def test_no_two_accounts_in_any_two_groups_get_below_the_bound(seed):
 def test_altered_and_removed_accounts_count_as_fakes_where_groups_vote(seed):
     config = VoteConfig(groups=9, votes=2)
     split = world(seed, n_users=40, n_items=5)
-    certified = PartitionVote(split.train, config).certify(split, [0, 1], KS)
+    certified = PartitionVote(split.train, config).certify_fakes(split, [0, 1], KS)
     pairs, rng = split.train.csr().toarray(), np.random.default_rng(seed)
     for victim in rng.choice(40, 20, replace=False):
         changed = pairs.copy()
@@ -139,7 +139,7 @@ def test_injections_made_for_single_users_of_ml_100k(real_data, damping):
     config = VoteConfig(cap=0.15, damping=damping)
     vote = PartitionVote(split.train, config)
     users = np.random.default_rng(0).choice(np.flatnonzero(split.test.user_degrees), 25, False)
-    certified = vote.certify(split, [0, 1, 5, 10], (10,), users=np.sort(users))
+    certified = vote.certify_fakes(split, [0, 1, 5, 10], (10,), users=np.sort(users))
     met = 0
     for at, number in enumerate(certified.fakes):
         for place, user in enumerate(certified.users):

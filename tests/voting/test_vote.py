@@ -9,10 +9,12 @@ import math
 import numpy as np
 import pytest
 
-from robustcf.data import Split, load
+from robustcf.data import Split, checkerboard, load
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
-from robustcf.voting import PartitionVote, VoteConfig, choose
+from robustcf.recommender import Ranking
+from robustcf.robustness import measure
+from robustcf.voting import PartitionVote, Vote, VoteConfig, choose, fit_vote
 from robustcf.voting.accounts import FULL_VOTE, Accounts
 from robustcf.voting.groups import Groups, group_of
 from tests.voting.helpers import ACCOUNTS, DAMPED, world
@@ -40,6 +42,18 @@ def naive_scores(train: np.ndarray, history: np.ndarray, config: VoteConfig) -> 
     return scores
 
 
+def plain(ranking: Ranking) -> tuple[list[int], list[float]]:
+    """The items and scores of one row, without the padding."""
+    (items,), (scores,) = ranking
+    real = items >= 0
+    assert np.isnan(scores[~real]).all()
+    return items[real].tolist(), scores[real].tolist()
+
+
+def served_to(vote, user, k, seen) -> tuple[list[int], list[float]]:
+    return plain(vote.top(np.array([user]), k, seen))
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("config", [ACCOUNTS, DAMPED, VoteConfig(cap=0.3, damping=0.5)])
 def test_accounts_vote_as_defined(config, seed):
@@ -47,7 +61,7 @@ def test_accounts_vote_as_defined(config, seed):
     train = split.train.csr().toarray()
     vote = PartitionVote(split.train, config)
     for user in range(20):
-        ranked, scores = vote.recommend_to(user, 9, split.train)
+        ranked, scores = served_to(vote, user, 9, split.train)
         naive = naive_scores(train, train[user], config)
         order = [i for i in sorted(range(9), key=lambda i: (-naive[i], i)) if not train[user, i]]
         assert scores == pytest.approx([naive[i] for i in ranked], rel=1e-12, abs=1e-9)
@@ -107,7 +121,7 @@ def test_blocks_do_not_change_a_bit(config, seed, monkeypatch):
 
     def everything():
         report = vote.evaluate(split, (3, 5))
-        certified = vote.certify(split, [0, 1, 3], (3, 5))
+        certified = vote.certify_fakes(split, [0, 1, 3], (3, 5))
         return report.per_user, certified.per_user
 
     whole = everything()
@@ -132,7 +146,7 @@ def test_certified_precision_by_the_rule_in_words(seed):
     """r relevant items are certain if the (k - r + 1)-th best outsider cannot reach the r-th."""
     split = world(seed, n_users=40, n_items=10)
     vote = PartitionVote(split.train, ACCOUNTS)
-    certified = vote.certify(split, [1, 2, 3], (4,))
+    certified = vote.certify_fakes(split, [1, 2, 3], (4,))
     train, test = split.train.csr().toarray(), split.test.csr().toarray()
     for at, fakes in enumerate((1, 2, 3)):
         for place, user in enumerate(certified.users):
@@ -159,7 +173,7 @@ def test_no_fakes_is_the_evaluation_and_more_fakes_never_help():
     for config in (VoteConfig(cap=0.2, damping=0.3), VoteConfig(groups=30, votes=8)):
         vote = PartitionVote(split.train, config)
         users = np.flatnonzero(split.test.user_degrees)[::2]
-        certified = vote.certify(split, [0, 1, 4, 40], (5, 10), users=users)
+        certified = vote.certify_fakes(split, [0, 1, 4, 40], (5, 10), users=users)
         clean = vote.evaluate(split, (5, 10))
         kept = np.isin(clean.users, users)
         for name, rows in certified.per_user.items():
@@ -170,7 +184,8 @@ def test_no_fakes_is_the_evaluation_and_more_fakes_never_help():
 
 def test_somebody_without_a_history_sees_what_is_popular():
     pairs = Interactions.from_pairs([0, 1, 2, 2], [3, 3, 1, 3], 4, 5)[0]
-    found, scores = PartitionVote(pairs, ACCOUNTS).recommend([], k=2)
+    vote = PartitionVote(pairs, ACCOUNTS)
+    found, scores = plain(vote.top_for_history(np.array([], dtype=np.int64), 2, pairs))
     assert found == [3, 1]
     assert scores == [3.0 * FULL_VOTE, FULL_VOTE]
     assert PartitionVote(pairs, ACCOUNTS).rank(np.array([3]), 2, pairs).tolist() == [[3, 1]]
@@ -181,8 +196,87 @@ def test_a_new_user_is_served_like_one_with_the_same_history():
     for config in (DAMPED, VoteConfig(groups=6, votes=4)):
         vote = PartitionVote(split.train, config)
         for user in (0, 4, 9):
-            own = vote.recommend_to(user, 5, split.train)
-            assert vote.recommend(split.train.items_of(user).tolist(), 5) == own
+            own = served_to(vote, user, 5, split.train)
+            history = split.train.items_of(user)
+            assert plain(vote.top_for_history(history, 5, split.train)) == own
+            again = served_to(vote, user, 5, None)
+            found = vote.top_for_history(history, 5, split.train, filter_seen=False)
+            assert plain(found) == again
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_candidates_are_chosen_from_and_keep_their_order(seed):
+    split = world(seed, n_users=30, n_items=12)
+    some = np.array([0, 3, 4, 7, 11])
+    for config in (ACCOUNTS, DAMPED):
+        vote = PartitionVote(split.train, config)
+        for user in (0, 4, 9):
+            whole = zip(*served_to(vote, user, 12, split.train), strict=True)
+            expected = [pair for pair in whole if pair[0] in some]
+            found = plain(vote.top(np.array([user]), 9, split.train, some))
+            assert list(zip(*found, strict=True)) == expected
+            history = split.train.items_of(user)
+            new = vote.top_for_history(history, 9, split.train, candidates=some)
+            assert plain(new) == found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_similar_items_are_those_of_the_same_accounts(seed):
+    split = world(seed, n_users=30, n_items=12)
+    held = split.train.csr().toarray().astype(float)
+    found = PartitionVote(split.train, ACCOUNTS).similar(np.array([5, 0]), 4)
+    for item, items, scores in zip((5, 0), *found, strict=True):
+        sizes = np.sqrt(np.maximum(held.sum(axis=0), 1))
+        cosine = held.T @ held[:, item] / (sizes * sizes[item])
+        others = sorted((i for i in range(12) if i != item), key=lambda i: (-cosine[i], i))
+        assert items.tolist() == others[:4]
+        assert scores == pytest.approx(cosine[items])
+
+
+def test_a_vote_is_made_again_from_what_it_keeps():
+    split = world(1, n_users=30, n_items=12)
+    for config in (DAMPED, VoteConfig(groups=6, votes=4, key="k")):
+        vote = PartitionVote(split.train, config)
+        kept = vote.stored()
+        assert kept.needs_interactions
+        again = PartitionVote.restored(kept.tensors, kept.facts, split.train)
+        assert again.config == config
+        users = np.arange(30)
+        for one, other in zip(vote.top(users, 5), again.top(users, 5), strict=True):
+            assert np.array_equal(one, other)
+        with pytest.raises(InputError, match="interactions"):
+            PartitionVote.restored(kept.tensors, kept.facts, None)
+        with pytest.raises(InputError, match="settings"):
+            PartitionVote.restored({}, {"settings": 3}, split.train)
+
+
+def test_fitting_chooses_refits_and_recommends():
+    split = checkerboard()
+    model = fit_vote(split, cap=0.2, damping=0.3)
+    assert (model.kind, model.label, model.fit_on) == ("vote", "vote", "train and valid")
+    assert model.scorer.pairs == split.train_full
+    one = Vote(cap=0.2, damping=0.3).fit(split)
+    two = Vote(VoteConfig(cap=0.2, damping=0.3)).fit(split)
+    for other in (one, two):
+        assert model.recommend(k=5).equals(other.recommend(k=5))
+    assert model.evaluate().values == model.scorer.evaluate(split, mask=model.mask).values
+    assert fit_vote(split, cap=0.2, damping=0.3, refit="no").fit_on == "train"
+    chosen = fit_vote(split)
+    assert chosen.training["trials"]
+    assert (chosen.scorer.config.cap, chosen.scorer.config.damping) == (
+        choose(split).config.cap,
+        choose(split).config.damping,
+    )
+    for make in (Vote, lambda **given: fit_vote(split, **given)):
+        with pytest.raises(InputError, match="cup"):
+            make(cup=0.2)
+
+
+def test_a_vote_has_no_embeddings():
+    model = fit_vote(world(0), cap=0.2, damping=0.3)
+    for asked in (lambda: model.factors, lambda: model.fixed, lambda: measure(model, "auto")):
+        with pytest.raises(InputError, match="fake accounts"):
+            asked()
 
 
 def test_lists_run_out_with_the_items():
@@ -220,26 +314,25 @@ def test_users_who_are_not_there_are_refused(users, words):
     split = world(0)
     vote = PartitionVote(split.train, ACCOUNTS)
     with pytest.raises(InputError, match=words):
-        vote.certify(split, [0], users=users)
+        vote.certify_fakes(split, [0], users=users)
     with pytest.raises(InputError, match=words):
         vote.rank(users, 2, None)
-    if users != [[0]]:
-        with pytest.raises(InputError, match=words):
-            vote.recommend_to(users[0], 2, None)
+    with pytest.raises(InputError, match=words):
+        vote.top(np.array(users), 2)
 
 
 def test_chosen_users_are_no_sample():
     split = world(0)
     vote = PartitionVote(split.train, ACCOUNTS)
     known = np.flatnonzero(split.test.user_degrees)
-    found = vote.certify(split, [0], users=known[:2].tolist())
+    found = vote.certify_fakes(split, [0], users=known[:2].tolist())
     assert found.users.tolist() == known[:2].tolist()
     assert f"mean over 2 chosen of the {len(known)} users with a test item" in str(found.protocol)
     assert found.as_dict()["protocol"]["chosen_from"] == len(known)
     assert "sample_seed" not in found.as_dict()["protocol"]
-    assert "chosen" not in str(vote.certify(split, [0]).protocol)
+    assert "chosen" not in str(vote.certify_fakes(split, [0]).protocol)
     with pytest.raises(InputError, match="users must be at least one, got none"):
-        vote.certify(split, [0], users=[])
+        vote.certify_fakes(split, [0], users=[])
 
 
 @pytest.mark.slow
@@ -256,7 +349,7 @@ def test_settings_are_chosen_on_valid_alone_and_repeat():
     # A trial is what the vote of these settings has on these users.
     rng_users = choose.__globals__["stream"](0, "vote users").choice(2000, 500, replace=False)
     vote = PartitionVote(split.train, VoteConfig(cap=0.2, damping=0.3))
-    found = vote.certify(split, [0, 10], [10], part="valid", users=np.sort(rng_users))
+    found = vote.certify_fakes(split, [0, 10], [10], part="valid", users=np.sort(rng_users))
     trial = chosen.trials[1]
     assert found["precision@10"] == pytest.approx([trial["clean"], trial["certified"]])
 
@@ -304,11 +397,11 @@ def test_what_does_not_fit_is_an_error(monkeypatch):
     with pytest.raises(InputError, match="they are different data"):
         vote.evaluate(world(0, n_items=7))
     with pytest.raises(InputError, match="item ids"):
-        vote.recommend([6])
+        vote.top_for_history(np.array([6]), 2, split.train)
     with pytest.raises(InputError, match="there are ndcg@10"):
-        vote.certify(split, [0])["auc"]
+        vote.certify_fakes(split, [0])["auc"]
     with pytest.raises(InputError, match="ascending"):
-        vote.certify(split, [2, 1])
+        vote.certify_fakes(split, [2, 1])
     monkeypatch.setattr("robustcf.voting.groups._MOST_MEMBERS", 3)
     with pytest.raises(InputError, match="take more groups"):
         PartitionVote(split.train, VoteConfig(groups=1))
