@@ -11,7 +11,7 @@ from robustcf.recommender import Recommender
 from robustcf.robustness import harden, harden_by_trial, measure
 from robustcf.training import TrainConfig
 from robustcf.training.fitting import fit_split
-from tests.audit.helpers import small_target
+from tests.auditing.helpers import small_target
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -1,4 +1,4 @@
-"""Target: anybody's numbers, judged as a naive ranking judges them; what does not fit is said."""
+"""Recommender: any arrays, judged as a naive ranking judges them; refusals name the reason."""
 
 from __future__ import annotations
 
@@ -171,11 +171,11 @@ def test_what_training_returns_is_a_target():
     assert target.bce == BCEConfig(negative_weight=7.0)
     assert target.known == split.train_full
     assert target.evaluate().values == trained.evaluate().values
-    assert Target.of(trained, label="mine").label == "mine"
-    bpr = FITTED(fit_split(split, TrainConfig.of(model="bpr-mf", dim=4, epochs=0)))
+    assert target.renamed("mine").label == "mine"
+    bpr = fit_split(split, TrainConfig.of(model="bpr-mf", dim=4, epochs=0)).recommender()
     assert (bpr.bce, bpr.label) == (None, "bpr-mf, weight_decay")
-    with pytest.raises(InputError, match="fit on train and valid: evaluate them on test only"):
-        Target.of(trained, part="valid")
+    with pytest.raises(InputError, match="fit on train and valid"):
+        target.judged_by("valid")
 
 
 def test_other_factors_in_the_place_of_the_first():
@@ -335,9 +335,9 @@ def test_factors_that_are_none():
 
 def test_data_that_are_none():
     U, V, train, test = random_world(0)
-    refuse("a target needs the pairs that its factors were fit on", U, V, None)
-    refuse("users x items matrix", U, V, train[0], kind=DataError)
-    refuse("users x items matrix", U, V, "train.csv", kind=DataError)
+    refuse("test needs interactions", U, V, None, test)
+    refuse("matrix", U, V, train[0], kind=DataError)
+    refuse("no such file", U, V, "nowhere/train.csv", kind=DataError)
     sparse = torch.from_numpy(train).to_sparse()
     words = "users x items matrix, scipy or numpy, got a Tensor that numpy cannot read"
     refuse(words, U, V, sparse, kind=DataError)
@@ -360,13 +360,13 @@ def test_parts_and_columns_that_are_none():
     refuse("fit_on must be one of train, train and valid, got 'all'", U, V, train, fit_on="all")
     board, few = checkerboard(), (U[:20], V[:30])
     both = {"fit_on": "train and valid", "part": "valid"}
-    refuse("fit on train and valid: evaluate them on test only", *few, board, **both)
+    refuse("train and valid", *few, board, **both)
     for fixed in ([5], [-1], [0, 99]):
         words = "at least 0" if -1 in fixed else r"fixed columns must be in \[0, 5\)"
         refuse(words, U, V, train, fixed=fixed)
     refuse("a fixed column must be an integer", U, V, train, fixed=[0.5])
     refuse(r"fixed must be a list, got 3: give \[3\]", U, V, train, fixed=3)
-    refuse("all columns are held fixed: there is nothing to attack", U, V, train, fixed=range(5))
+    refuse("all columns", U, V, train, fixed=range(5))
     with pytest.raises(InputError, match="mask must name parts"):
         Recommender(U, V, train, test, mask=["tests"]).evaluate()
     with pytest.raises(InputError, match="test cannot be masked when evaluating on test"):
