@@ -11,7 +11,8 @@ from robustcf.data import checkerboard
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import evaluate
-from robustcf.robustness import Target, quantization_table
+from robustcf.recommender import Recommender
+from robustcf.robustness import quantization_table
 
 BOARD = checkerboard()
 
@@ -70,7 +71,7 @@ def test_float64_is_rounded_to_float32():
 
 def test_the_table_tells_metrics_and_sizes():
     factors = factors_of(0)
-    table = quantization_table(Target(*factors, BOARD), (5,))
+    table = quantization_table(Recommender(*factors, BOARD), (5,))
     assert [row.kind for row in table] == list(KINDS)
     assert table[0].absolute == {"users": 0.0, "items": 0.0}
     for row in table:
@@ -82,7 +83,10 @@ def test_the_table_tells_metrics_and_sizes():
         assert row.relative["items"] == pytest.approx(norms.max() / unit, rel=1e-6)
         assert row.as_dict()["realised"] == row.absolute
     zero = Factors(torch.zeros(20, 2), torch.ones(30, 2))
-    assert quantization_table(Target(*zero, BOARD))[0].relative == {"users": None, "items": 0.0}
+    assert quantization_table(Recommender(*zero, BOARD))[0].relative == {
+        "users": None,
+        "items": 0.0,
+    }
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -108,7 +112,7 @@ def test_bad_input():
     with pytest.raises(InputError, match="items must be finite"):
         quantize(spoilt, "int8")
     with pytest.raises(InputError, match="belong to different data"):
-        quantization_table(Target(factors.items, factors.items, BOARD))
+        quantization_table(Recommender(factors.items, factors.items, BOARD))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -133,8 +137,8 @@ def test_the_table_keeps_fixed_columns():
     bias = 1000 * torch.randn(30, 1, generator=torch.Generator().manual_seed(1))
     users = torch.cat([torch.ones(20, 1), factors.users], dim=1)
     items = torch.cat([bias, factors.items], dim=1)
-    held = quantization_table(Target(users, items, BOARD, fixed=(0,)))
-    plain = quantization_table(Target(factors.users, factors.items, BOARD))
+    held = quantization_table(Recommender(users, items, BOARD, fixed=(0,)))
+    plain = quantization_table(Recommender(factors.users, factors.items, BOARD))
     for one, other in zip(held, plain, strict=True):
         assert (one.absolute, one.relative) == (other.absolute, other.relative)
     clean = evaluate(Factors(users, items), BOARD)

@@ -17,7 +17,8 @@ from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import PER_USER, evaluate
 from robustcf.metrics.topk import top_items
-from robustcf.robustness import RobustnessCurve, Target, Threat, measure
+from robustcf.recommender import Recommender
+from robustcf.robustness import RobustnessCurve, Threat, measure
 from robustcf.robustness import certified as certified_module
 from robustcf.robustness import certified_radii as radii_of_target
 from robustcf.robustness import personal as personal_module
@@ -35,21 +36,21 @@ def certified_curve(
     factors, split, epsilons, ks=(10, 20), *, relative=False, side="both", bound="tight", **where
 ) -> RobustnessCurve:
     """By the one door; the certificate of these factors."""
-    target, threat = Target(*factors, split, **where), threat_of(relative, side)
+    target, threat = Recommender(*factors, split, **where), threat_of(relative, side)
     return measure(target, "certificate", threat, epsilons, ks, bound=bound).curve
 
 
 def personal_curve(
     factors, split, epsilons, ks=(10, 20), *, relative=False, side="both", steps=3
 ) -> RobustnessCurve:
-    target, threat = Target(*factors, split), threat_of(relative, side)
+    target, threat = Recommender(*factors, split), threat_of(relative, side)
     return personal_module.personal_curve(target, threat, epsilons, ks, steps=steps)
 
 
 def certified_radii(
     factors, split, ks=(1, 10), *, relative=False, side="both", bound="tight", **where
 ) -> certified_module.CertifiedRadii:
-    target, threat = Target(*factors, split, **where), threat_of(relative, side)
+    target, threat = Recommender(*factors, split, **where), threat_of(relative, side)
     return radii_of_target(target, threat, ks, bound=bound)
 
 
@@ -250,7 +251,7 @@ def test_an_attack_on_each_user_alone_meets_the_certificate_or_comes_near(seed):
     lost, found = clean["ndcg@5"] - certified, clean["ndcg@5"] - attacked
     assert (found[2:] > 0.4 * lost[2:]).all(), "much of what the certificate fears can be done"
     noise = RandomNoise(relative=False)
-    noise = measure(Target(*factors, split), noise, epsilons=sizes, ks=(2, 5)).curve["ndcg@5"]
+    noise = measure(Recommender(*factors, split), noise, epsilons=sizes, ks=(2, 5)).curve["ndcg@5"]
     assert (attacked[2:] < noise[2:]).all()
 
 

@@ -16,7 +16,8 @@ from robustcf.attacks import FGM, PGD, Cutoff, OwnRowBudget, RandomNoise, Softma
 from robustcf.certificates import Budgets, plain_radius, search, tight_radius, worst_case
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import evaluate
-from robustcf.robustness import Target, Threat, certified_radii, measure
+from robustcf.recommender import Recommender
+from robustcf.robustness import Threat, certified_radii, measure
 from tests.certificates.test_curves import SIDES, larger_world, split_of, worlds
 from tests.certificates.test_radius import SINGLE, pairs
 from tests.robustness.helpers import random_world
@@ -152,7 +153,9 @@ def own(side="both") -> Threat:
 
 
 def certificate(factors, split, sizes, ks=KS, side="both", **options):
-    return measure(Target(*factors, split), "certificate", own(side), sizes, ks, **options).curve
+    return measure(
+        Recommender(*factors, split), "certificate", own(side), sizes, ks, **options
+    ).curve
 
 
 def rooms_of(factors, side):
@@ -235,7 +238,7 @@ def test_no_attack_falls_below_the_certificate(world, epsilon, side, seed):
     factors, split = world
     curve = certificate(factors, split, [epsilon * (1 + 1e-12)], side=side)
     plain = certificate(factors, split, [epsilon * (1 + 1e-12)], side=side, bound="plain")
-    alone = measure(Target(*factors, split), "personal", own(side), [epsilon], KS).curve
+    alone = measure(Recommender(*factors, split), "personal", own(side), [epsilon], KS).curve
     for name, values in curve.per_user.items():
         assert (plain.per_user[name] <= values).all()
         assert (alone.per_user[name] >= values - 1e-12).all()
@@ -256,7 +259,7 @@ def test_no_attack_falls_below_the_certificate(world, epsilon, side, seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_user_alone_meets_the_certificate_where_items_alone_move(seed):
     factors, split = larger_world(seed)
-    target, sizes = Target(*factors, split), [0, 0.02, 0.1, 0.2]
+    target, sizes = Recommender(*factors, split), [0, 0.02, 0.1, 0.2]
     certified, alone = (
         measure(target, name, own("items"), sizes, (2, 5)).curve
         for name in ("certificate", "personal")
@@ -282,7 +285,7 @@ def test_no_block_and_no_first_rivals_show_in_the_result(monkeypatch, seed, side
     V = factors.items.clone()
     V[::7] *= 20
     factors = Factors(factors.users, V)
-    target, sizes = Target(*factors, split), [0, 0.01, 0.05, 0.2]
+    target, sizes = Recommender(*factors, split), [0, 0.01, 0.05, 0.2]
     monkeypatch.setattr(search, "_FIRST_RIVALS", 150)
     curve = certificate(factors, split, sizes, (2, 5), side, bound=bound)
     radii = certified_radii(target, own(side), (1, 3), bound=bound)
@@ -308,12 +311,14 @@ def test_neither_scale_nor_the_length_of_a_user_is_seen(seed, side):
     one, two = (certificate(f, split, sizes, (5,), side) for f in (factors, other))
     for name, values in one.per_user.items():
         np.testing.assert_array_equal(two.per_user[name], values)
-    radii = [certified_radii(Target(*f, split), own(side), (1,)).radii[1] for f in (factors, other)]
+    radii = [
+        certified_radii(Recommender(*f, split), own(side), (1,)).radii[1] for f in (factors, other)
+    ]
     np.testing.assert_allclose(*radii, rtol=1e-9)
     if side != "items":
         threat = Threat(side=side)
         medians = [
-            measure(Target(*f, split), "certificate", threat, sizes, (5,)).curve["ndcg@5"]
+            measure(Recommender(*f, split), "certificate", threat, sizes, (5,)).curve["ndcg@5"]
             for f in (factors, other)
         ]
         assert medians[0].tolist() != medians[1].tolist(), "so it can fail"
@@ -344,7 +349,7 @@ def test_with_columns_held_fixed_the_plain_bound_holds(seed, side):
     """Lengths are those of the columns that move; the definition by numpy, and attacks."""
     U, V, train, test = random_world(seed, n_users=12, n_items=20, dim=4)
     U[:, 2], V[:, 2] = 1.0, np.random.default_rng(seed).normal(size=len(V)) * 2
-    target = Target(U, V, train, test, fixed=(2,))
+    target = Recommender(U, V, train, test, fixed=(2,))
     sizes, free = [0.0, 0.01, 0.04, 0.15], [0, 1, 3]
     result = measure(target, "certificate", own(side), sizes, (3,))
     assert result.spec.bound == "plain"

@@ -12,7 +12,8 @@ from robustcf.data import Interactions, checkerboard, load
 from robustcf.errors import InputError
 from robustcf.models import ALS, EASE, Popularity
 from robustcf.models.svd import truncated_svd
-from robustcf.training import TrainConfig, train
+from robustcf.training import TrainConfig
+from robustcf.training.fitting import fit_split
 
 SEEDS = [0, 1, 2]
 
@@ -151,7 +152,7 @@ def test_popularity_counts() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_baselines_know_a_checkerboard(model: str, seed: int) -> None:
     config = TrainConfig.of(model=model, dim=4, seed=seed)
-    trained = train(checkerboard(), config)
+    trained = fit_split(checkerboard(), config)
     assert trained.epochs == 0
     assert trained.evaluate((5,))["ndcg@5"] > 0.95
 
@@ -159,7 +160,7 @@ def test_baselines_know_a_checkerboard(model: str, seed: int) -> None:
 @pytest.mark.parametrize("model", ["als", "ease", "popularity"])
 def test_a_refit_learns_from_valid_too(model: str) -> None:
     split = load("demo")
-    trained = train(
+    trained = fit_split(
         split, TrainConfig.of(model=model, **({} if model == "popularity" else {"dim": 8}))
     )
     assert trained.fit_on == "train and valid"

@@ -16,7 +16,8 @@ from robustcf.metrics import evaluate
 from robustcf.models import fold_in
 from robustcf.models.gauge import Gauge, shrink, truncate
 from robustcf.objectives import BCE, BPR, Objective, Softmax
-from robustcf.training import TrainConfig, train
+from robustcf.training import TrainConfig
+from robustcf.training.fitting import fit_split
 
 SEEDS = [0, 1, 2]
 
@@ -127,8 +128,8 @@ def test_trained_factors_keep_their_quality_and_more_of_it_under_attack(seed: in
         dim=16, epochs=6, block_users=250, epochs_chosen=True, refit="no", seed=seed,
         negative_weight=50.0,
     )  # fmt: skip
-    plain = train(split, config).factors
-    gauged = train(split, config.replace(gauge="balanced")).factors
+    plain = fit_split(split, config).factors
+    gauged = fit_split(split, config.replace(gauge="balanced")).factors
     clean = [evaluate(factors, split)["ndcg@10"] for factors in (plain, gauged)]
     assert clean[0] == pytest.approx(clean[1], abs=2e-4)  # ties, broken by rounding
     left = []

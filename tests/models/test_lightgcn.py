@@ -15,10 +15,10 @@ from robustcf.models import LightGCN
 from robustcf.objectives import BPR, BatchConfig, Batches, Gradient, Softmax
 from robustcf.regularizers import MaxNorm, TwoToInf, WeightDecay
 from robustcf.support.files import CheckpointFiles
-from robustcf.training import TrainConfig, train
+from robustcf.training import TrainConfig
 from robustcf.training.adversarial import adversary
+from robustcf.training.fitting import build_model, fit_split
 from robustcf.training.loop import Optimizer, Stop, fit
-from robustcf.training.train import build_model
 from tests.objectives.naive import pairs_of
 
 SEEDS = [0, 1, 2]
@@ -165,7 +165,7 @@ def test_training_learns(seed: int, batching: str, objective: str) -> None:
     split = learnable(seed)
     config = TrainConfig.of(**QUICK, objective=objective, batching=batching, seed=seed)
     start = evaluate(build_model(config, split.train).factors(), split, (10,))["ndcg@10"]
-    trained = train(split, config)
+    trained = fit_split(split, config)
     assert trained.config.model.name == "lightgcn"
     assert trained.evaluate((10,))["ndcg@10"] > max(0.38, 3 * start)
     assert trained.history[-1]["loss"] < 0.9 * trained.history[0]["loss"]
@@ -175,7 +175,7 @@ def test_training_learns(seed: int, batching: str, objective: str) -> None:
 def test_learns_a_checkerboard_by_its_defaults(seed: int) -> None:
     """Items of the right parity are the only ones that a user's neighbours have."""
     split = checkerboard(60, 40, seed=seed)
-    trained = train(split, TrainConfig.of(model="lightgcn", dim=4, epochs=10, seed=seed))
+    trained = fit_split(split, TrainConfig.of(model="lightgcn", dim=4, epochs=10, seed=seed))
     assert trained.evaluate((4,))["recall@4"] == 1.0
 
 
@@ -223,7 +223,7 @@ def test_weight_decay_is_on_the_parameters_and_the_others_on_what_is_scored(
 def test_every_adversary_attacks_what_is_scored(name: str) -> None:
     split = learnable(0)
     on = TrainConfig.of(**{**QUICK, "epochs": 4}, adversarial=name, adv_eps=0.1, adv_weight=0.5)
-    plain, attacked = train(split, on.replace(adversarial="none")), train(split, on)
+    plain, attacked = fit_split(split, on.replace(adversarial="none")), fit_split(split, on)
     assert attacked.history[0]["attacked_loss"] > 0
     assert not torch.equal(plain.factors.users, attacked.factors.users)
     attacked.factors.check_finite()
@@ -270,17 +270,17 @@ def test_a_resumed_training_has_the_same_bits(batching: str, reg: str, tmp_path:
         **{**QUICK, "epochs": 6, "epochs_chosen": False, "refit": "yes", "eval_every": 2},
         reg=reg, batching=batching, schedule="cosine",
     )  # fmt: skip
-    whole = train(split, config)
+    whole = fit_split(split, config)
     (tmp_path / "a").mkdir()
     files = Plug(tmp_path / "a", every=0.0)
     files.left = 4
     with pytest.raises(Stopped):
-        train(split, config, checkpoint=files)
+        fit_split(split, config, checkpoint=files)
     files.left = 4  # once more, now in the refit
     with pytest.raises(Stopped):
-        train(split, config, checkpoint=files)
+        fit_split(split, config, checkpoint=files)
     files.left = None
-    resumed = train(split, config, checkpoint=files)
+    resumed = fit_split(split, config, checkpoint=files)
     assert torch.equal(resumed.factors.users, whole.factors.users)
     assert torch.equal(resumed.factors.items, whole.factors.items)
     assert resumed.epochs == whole.epochs

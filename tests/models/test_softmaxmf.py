@@ -14,7 +14,8 @@ from robustcf.models import SoftmaxMF
 from robustcf.models.unit import through_unit_rows, unit_rows
 from robustcf.objectives import Batch, Softmax
 from robustcf.support.files import CheckpointFiles
-from robustcf.training import TrainConfig, train
+from robustcf.training import TrainConfig
+from robustcf.training.fitting import fit_split
 from tests.objectives.naive import pairs_of
 
 SEEDS = [0, 1, 2]
@@ -39,7 +40,7 @@ def test_scored_rows_have_length_1_cold_ones_too(init: str, seed: int) -> None:
 
 
 def test_trained_rows_have_length_1() -> None:
-    trained = train(load("demo"), TrainConfig.of(model="softmax-mf", dim=8, epochs=2))
+    trained = fit_split(load("demo"), TrainConfig.of(model="softmax-mf", dim=8, epochs=2))
     for rows in trained.factors:
         assert (lengths(rows) - 1).abs().max() < 1e-6
 
@@ -88,7 +89,7 @@ def test_scored_rows_follow_the_parameters() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_learns_a_checkerboard_by_its_defaults(seed: int) -> None:
     config = TrainConfig.of(model="softmax-mf", dim=4, seed=seed)
-    assert train(checkerboard(), config).evaluate((5,))["ndcg@5"] > 0.95
+    assert fit_split(checkerboard(), config).evaluate((5,))["ndcg@5"] > 0.95
 
 
 @pytest.mark.parametrize(
@@ -99,8 +100,8 @@ def test_training_beats_its_start(seed: int) -> None:
     split = load("demo")
     settings = {"model": "softmax-mf", "dim": 16, "init": "normal", "seed": seed}
     fixed = {"epochs_chosen": True, "refit": "no"}
-    start = train(split, TrainConfig.of(**settings, **fixed, epochs=0)).evaluate()["ndcg@10"]
-    learnt = train(split, TrainConfig.of(**settings, **fixed, epochs=12)).evaluate()["ndcg@10"]
+    start = fit_split(split, TrainConfig.of(**settings, **fixed, epochs=0)).evaluate()["ndcg@10"]
+    learnt = fit_split(split, TrainConfig.of(**settings, **fixed, epochs=12)).evaluate()["ndcg@10"]
     assert learnt > 3 * start
 
 
@@ -108,7 +109,7 @@ def test_training_beats_its_start(seed: int) -> None:
 def test_a_resumed_training_has_the_same_bits(drawn: int | None, tmp_path: Any) -> None:
     split = load("demo")
     settings = {"model": "softmax-mf", "dim": 8, "sampled_items": drawn, "refit": "no"}
-    whole = train(split, TrainConfig.of(**settings, epochs=4, epochs_chosen=True))
+    whole = fit_split(split, TrainConfig.of(**settings, epochs=4, epochs_chosen=True))
 
     class Killed(Exception):
         pass
@@ -121,8 +122,8 @@ def test_a_resumed_training_has_the_same_bits(drawn: int | None, tmp_path: Any) 
 
     config = TrainConfig.of(**settings, epochs=4, epochs_chosen=True)
     with pytest.raises(Killed):
-        train(split, config, checkpoint=Kept(tmp_path, 0.0))
-    again = train(split, config, checkpoint=CheckpointFiles(tmp_path, 0.0))
+        fit_split(split, config, checkpoint=Kept(tmp_path, 0.0))
+    again = fit_split(split, config, checkpoint=CheckpointFiles(tmp_path, 0.0))
     assert len(again.history) == 4
     assert torch.equal(again.factors.users, whole.factors.users)
     assert torch.equal(again.factors.items, whole.factors.items)

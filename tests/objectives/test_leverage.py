@@ -14,8 +14,9 @@ from robustcf.errors import InputError
 from robustcf.models import ALS
 from robustcf.objectives import BCE, BPR, Batch, Batches, Softmax
 from robustcf.objectives.leverage import item_weights
-from robustcf.training import TrainConfig, train
+from robustcf.training import TrainConfig
 from robustcf.training.adversarial import adversary
+from robustcf.training.fitting import fit_split
 from tests.objectives.naive import WEIGHTS, batch_loss, of_epoch, pairs_of, parameters
 
 SEEDS = [0, 1, 2]
@@ -196,6 +197,6 @@ def test_a_cap_that_does_not_bind_changes_no_bit(model: str) -> None:
     config = TrainConfig.of(model=model, dim=4, **({} if model == "als" else {"epochs": 2}))
     least = int(board.train_full.item_degrees.min())
     for loose, binds in ((1 / (least + 1), False), (0.02, True)):
-        capped = train(board, config.replace(max_share=loose))
-        same = torch.equal(capped.factors.items, train(board, config).factors.items)
+        capped = fit_split(board, config.replace(max_share=loose))
+        same = torch.equal(capped.factors.items, fit_split(board, config).factors.items)
         assert same != binds

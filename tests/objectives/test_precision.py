@@ -10,7 +10,7 @@ from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.objectives import BCE, Batch, Softmax
 from robustcf.objectives.base import Objective
-from robustcf.robustness.target import Target
+from robustcf.recommender import Recommender
 
 SETTINGS = {
     "bce": (BCE, {"negative_weight": 20.0}),
@@ -52,4 +52,4 @@ def test_a_precision_must_be_known() -> None:
 
 def test_an_attack_computes_in_full_precision() -> None:
     config = BCE.Config(precision="bfloat16")
-    assert Target(np.eye(2), np.eye(2), np.eye(2), bce=config).bce == BCE.Config()
+    assert Recommender(np.eye(2), np.eye(2), np.eye(2), bce=config).bce == BCE.Config()

@@ -22,7 +22,8 @@ from robustcf.poisoning import (
     retrained,
     strongest,
 )
-from robustcf.training import TrainConfig, train
+from robustcf.training import TrainConfig
+from robustcf.training.fitting import fit_split
 from tests.poisoning.conftest import N_ITEMS, N_USERS, small_split
 
 ALS = TrainConfig.of(model="als", dim=6, sweeps=2)
@@ -134,7 +135,7 @@ def test_the_victim_is_trained_on_the_poisoned_data_and_judged_by_genuine_users(
     threat = PoisonThreat(fakes=6, targets=Targets(2))
     found = RandomItems().attack(split.train, threat, seed)
     outcome = retrained(split, ALS, found.profiles, found.targets, ks=(5,))
-    trained = train(inject_split(split, found.profiles), ALS)
+    trained = fit_split(inject_split(split, found.profiles), ALS)
     U, V = (part.double().numpy() for part in trained.factors)
     values, _, _ = naive(U, V, split, found.targets.tolist(), 5, ("train", "valid"))
     assert trained.fit_on == "train and valid"
@@ -142,7 +143,7 @@ def test_the_victim_is_trained_on_the_poisoned_data_and_judged_by_genuine_users(
         assert outcome.exposure[name] == pytest.approx(value, abs=1e-9)
     assert outcome.quality["ndcg@10"] == trained.evaluate()["ndcg@10"]
     clean = retrained(split, ALS, [], found.targets)
-    assert clean.quality["ndcg@10"] == train(split, ALS).evaluate()["ndcg@10"]
+    assert clean.quality["ndcg@10"] == fit_split(split, ALS).evaluate()["ndcg@10"]
 
 
 def test_a_victim_without_test_pairs_has_no_quality(split):

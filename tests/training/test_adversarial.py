@@ -26,7 +26,7 @@ from robustcf.objectives import (
     Softmax,
 )
 from robustcf.support.registry import ADVERSARIES
-from robustcf.training import TrainConfig, train
+from robustcf.training import TrainConfig
 from robustcf.training.adversarial import (
     Adversary,
     AdversaryConfig,
@@ -35,8 +35,8 @@ from robustcf.training.adversarial import (
     NoAdversary,
     adversary,
 )
+from robustcf.training.fitting import build_adversary, build_objective, fit_split
 from robustcf.training.loop import Stop, fit
-from robustcf.training.train import build_adversary, build_objective
 from tests.objectives.naive import WEIGHTS, batch_loss
 
 SEEDS = [0, 1, 2]
@@ -194,14 +194,14 @@ def test_no_weight_is_plain_training_to_the_bit_and_any_weight_is_not(
     model: str, objective: str, batching: str
 ) -> None:
     config = SMALL.replace(model=model, objective=objective, batching=batching)
-    plain = train(BOARD, config)
+    plain = fit_split(BOARD, config)
     assert "attacked_loss" not in plain.history[0]
     for name in ALL:
-        off = train(BOARD, config.replace(adversarial=name, adv_weight=0.0))
+        off = fit_split(BOARD, config.replace(adversarial=name, adv_weight=0.0))
         assert torch.equal(off.factors.users, plain.factors.users)
         assert torch.equal(off.factors.items, plain.factors.items)
         on = config.replace(adversarial=name, adv_weight=0.5, adv_eps=0.2)
-        first, second = (train(BOARD, on) for _ in range(2))
+        first, second = (fit_split(BOARD, on) for _ in range(2))
         assert not torch.equal(first.factors.users, plain.factors.users)
         assert torch.equal(first.factors.users, second.factors.users), "same seed, same bits"
         assert torch.equal(first.factors.items, second.factors.items)
@@ -235,7 +235,7 @@ def test_learns_a_checkerboard(model: str, objective: str, name: str, seed: int)
         init_std=0.1, lr=0.2, user_lr=0.2, reg_weight=1e-5, eval_every=10, seed=seed,
         adversarial=name, adv_eps=0.1, adv_weight=1.0, **weights,
     )  # fmt: skip
-    assert train(split, config).evaluate((4,))["recall@4"] > 0.95
+    assert fit_split(split, config).evaluate((4,))["recall@4"] > 0.95
 
 
 @pytest.mark.slow
@@ -249,7 +249,7 @@ def test_adversarial_personalized_ranking_degrades_less(seed: int) -> None:
     )  # fmt: skip
     curves = []
     for weight in (0.0, 1.0):
-        factors = train(split, config.replace(adv_weight=weight)).factors
+        factors = fit_split(split, config.replace(adv_weight=weight)).factors
         # Absolute sizes, as theirs are; the rows of both have about the same length.
         attack = FGM(BPR(split.train, sampled_items=300), relative=False)
         attacked = (attack.perturb(factors, epsilon).factors for epsilon in (0.0, 0.4, 0.8))
@@ -351,7 +351,7 @@ def test_an_adversary_of_ones_own_is_found_by_its_name() -> None:
     assert type(rival).__name__ == "Half"
     config = SMALL.replace(adversarial=name, adv_eps=0.3)
     assert config.adversary.settings.eps == 0.3
-    found = train(BOARD, config)
+    found = fit_split(BOARD, config)
     assert found.history[0]["attacked_loss"] > 0
 
 
@@ -500,7 +500,7 @@ def test_training_with_a_size_per_user_learns_and_differs(batching: str, size: s
     config = TrainConfig.of(
         model="bpr-mf", dim=8, epochs=3, batching=batching, adversarial="bpr", adv_eps=0.3
     )
-    same, own = (train(BOARD, config.replace(adv_size=each)) for each in ("same", size))
+    same, own = (fit_split(BOARD, config.replace(adv_size=each)) for each in ("same", size))
     assert not torch.equal(same.factors.users, own.factors.users)
     assert torch.isfinite(own.factors.users).all()
 

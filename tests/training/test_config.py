@@ -18,11 +18,11 @@ from robustcf.models import LightGCNConfig, ModelConfig
 from robustcf.objectives import BatchConfig, BCEConfig, BPRConfig, SoftmaxConfig
 from robustcf.regularizers import RegularizerConfig, TwoToInfConfig
 from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
-from robustcf.training import TrainConfig, train
+from robustcf.training import TrainConfig
 from robustcf.training.adversarial import AdversaryConfig
 from robustcf.training.config import Chosen, parse_json
+from robustcf.training.fitting import build_model, fit_split
 from robustcf.training.presets import presets
-from robustcf.training.train import build_model
 
 CHOICES = {
     "model": MODELS,
@@ -634,6 +634,6 @@ def test_a_model_from_outside_trains(outside: str) -> None:
         "adversary": {"name": f"{outside}:Rival", "eps": 0.1},
     })  # fmt: skip
     assert type(build_model(config, split.train)).__name__ == "Mine"
-    trained = train(split, config)
+    trained = fit_split(split, config)
     assert trained.factors.dim == 3
     assert trained.history[0]["attacked_loss"] > 0

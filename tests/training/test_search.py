@@ -221,7 +221,7 @@ def test_ctrl_c_ends_the_search_and_not_a_trial(monkeypatch: pytest.MonkeyPatch)
     def stopped(*_: Any, **__: Any) -> Any:
         return type("Trained", (), {"interrupted": True})()
 
-    monkeypatch.setattr(module, "train", stopped)
+    monkeypatch.setattr(module, "fit_split", stopped)
     with pytest.raises(KeyboardInterrupt):
         search(checkerboard())
 
@@ -288,7 +288,7 @@ def test_a_trial_that_diverges_has_no_value(monkeypatch: pytest.MonkeyPatch) -> 
     def diverges(*_: Any, **__: Any) -> None:
         raise TrainingError("not finite")
 
-    monkeypatch.setattr(module, "train", diverges)
+    monkeypatch.setattr(module, "fit_split", diverges)
     with pytest.raises(TrainingError, match="diverged"):
         search(checkerboard())
 

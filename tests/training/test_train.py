@@ -15,19 +15,18 @@ from robustcf.metrics import evaluate
 from robustcf.models import BPRMF, LightGCN
 from robustcf.objectives import BCE, Batches, Softmax
 from robustcf.regularizers import DegreeDecay, TwoToInf
-from robustcf.training import TrainConfig, train
+from robustcf.training import TrainConfig
 from robustcf.training.adversarial import Margin
-from robustcf.training.loop import Optimizer, Stop, fit
-from robustcf.training.presets import preset
-from robustcf.training.train import (
+from robustcf.training.fitting import (
     build_adversary,
     build_model,
     build_objective,
     build_regularizer,
-    fit_mask,
-    fit_pairs,
+    fit_split,
     gauged,
 )
+from robustcf.training.loop import Optimizer, Stop, fit
+from robustcf.training.presets import preset
 
 SEEDS = [0, 1, 2]
 SMALL = TrainConfig.of(dim=8, epochs=4, block_users=500, negative_weight=20.0, eval_every=1)
@@ -58,7 +57,7 @@ def test_learns_a_checkerboard(seed: int, model: str, objective: str) -> None:
     )  # fmt: skip
     untrained = build_model(config, split.train).factors()
     assert evaluate(untrained, split, (4,))["recall@4"] < 0.4
-    assert train(split, config).evaluate((4,))["recall@4"] == 1.0
+    assert fit_split(split, config).evaluate((4,))["recall@4"] == 1.0
 
 
 @pytest.mark.slow
@@ -70,7 +69,7 @@ def test_the_softmax_learns_from_pairs_as_from_rows(seed: int, batching: str) ->
         objective="softmax", batching=batching, dim=4, epochs=40, block_users=8, batch_size=64,
         init="normal", init_std=0.1, lr=0.1, user_lr=0.1, eval_every=10, seed=seed,
     )  # fmt: skip
-    assert train(split, config).evaluate((4,))["recall@4"] > 0.9
+    assert fit_split(split, config).evaluate((4,))["recall@4"] > 0.9
 
 
 @pytest.mark.slow
@@ -79,7 +78,7 @@ def test_learns_the_demo_set_better_than_popularity(model: str) -> None:
     split = load("demo")
     degrees = torch.tensor(split.train_full.item_degrees, dtype=torch.float32)
     popular = evaluate(Factors(torch.ones(2000, 1), degrees[:, None]), split)
-    trained = train(split, SMALL.replace(model=model, dim=32, epochs=10))
+    trained = fit_split(split, SMALL.replace(model=model, dim=32, epochs=10))
     assert trained.evaluate()["ndcg@10"] > 1.5 * popular["ndcg@10"]
 
 
@@ -96,7 +95,7 @@ def test_the_new_ones_learn_the_demo_set_too(config: TrainConfig) -> None:
     split = load("demo")
     degrees = torch.tensor(split.train_full.item_degrees, dtype=torch.float32)
     popular = evaluate(Factors(torch.ones(2000, 1), degrees[:, None]), split)
-    assert train(split, config).evaluate()["ndcg@10"] > 1.5 * popular["ndcg@10"]
+    assert fit_split(split, config).evaluate()["ndcg@10"] > 1.5 * popular["ndcg@10"]
 
 
 @pytest.mark.slow
@@ -104,7 +103,7 @@ def test_the_new_ones_learn_the_demo_set_too(config: TrainConfig) -> None:
 def test_reaches_the_published_quality_on_ml_1m(real_data: Path) -> None:
     """Published: 0.2787 / 0.2642, its epoch chosen on test; the preset here on valid."""
     split = load("ml-1m", data_dir=real_data, download=False)
-    report = train(split, preset("ml-1m").config).evaluate()
+    report = fit_split(split, preset("ml-1m").config).evaluate()
     assert report.protocol.masked == ("train",)
     assert report["recall@20"] >= 0.275
     assert report["ndcg@20"] >= 0.263
@@ -118,10 +117,10 @@ def test_same_seed_same_bits(batching: str, model: str) -> None:
         model=model, batching=batching, reg="two_to_inf", estimator="twinest", reg_budget=5,
         reg_weight=1e-4, epochs=2, block_users=7, batch_size=50,
     )  # fmt: skip
-    runs = [train(split, config).factors for _ in range(2)]
+    runs = [fit_split(split, config).factors for _ in range(2)]
     assert torch.equal(runs[0].users, runs[1].users)
     assert torch.equal(runs[0].items, runs[1].items)
-    other = train(split, config.replace(seed=1)).factors
+    other = fit_split(split, config.replace(seed=1)).factors
     assert not torch.equal(runs[0].users, other.users)
 
 
@@ -130,19 +129,19 @@ def test_refit_follows_where_valid_comes_from() -> None:
     assert carved.valid_source == "carved"
     given = published(carved)
     config = SMALL.replace(epochs=3, patience=0)
-    assert train(carved, config).fit_on == "train and valid"
-    assert train(given, config).fit_on == "train"
-    assert train(carved, config.replace(refit="no")).fit_on == "train"
-    assert train(given, config.replace(refit="yes")).fit_on == "train and valid"
-    again = train(carved, config)
+    assert fit_split(carved, config).fit_on == "train and valid"
+    assert fit_split(given, config).fit_on == "train"
+    assert fit_split(carved, config.replace(refit="no")).fit_on == "train"
+    assert fit_split(given, config.replace(refit="yes")).fit_on == "train and valid"
+    again = fit_split(carved, config)
     stages = [row["stage"] for row in again.history]
     assert stages == ["train"] * 3 + ["refit"] * again.epochs
     assert again.valid is not None
     # A number of epochs that is chosen already goes to all pairs at once.
-    chosen = train(carved, config.replace(epochs_chosen=True))
+    chosen = fit_split(carved, config.replace(epochs_chosen=True))
     assert [row["stage"] for row in chosen.history] == ["refit"] * 3
     assert chosen.valid is None
-    fixed = train(given, config.replace(epochs_chosen=True))
+    fixed = fit_split(given, config.replace(epochs_chosen=True))
     assert fixed.epochs == 3
     assert all(row["valid_ndcg@10"] is None for row in fixed.history)
     assert fixed.valid is not None
@@ -170,7 +169,7 @@ def test_without_valid_all_epochs_are_made() -> None:
     split = checkerboard()
     nothing = split.valid.take(np.zeros(len(split.valid), dtype=bool))
     without = Split("x", split.train, nothing, split.test, valid_source="none")
-    trained = train(without, SMALL.replace(refit="yes"))
+    trained = fit_split(without, SMALL.replace(refit="yes"))
     assert (trained.epochs, trained.fit_on, trained.valid) == (4, "train", None)
 
 
@@ -179,7 +178,7 @@ def test_test_pairs_are_never_touched() -> None:
     split = checkerboard()
     nothing = split.test.take(np.zeros(len(split.test), dtype=bool))
     bare = Split("bare", split.train, split.valid, nothing)
-    one, two = (train(each, SMALL).factors for each in (split, bare))
+    one, two = (fit_split(each, SMALL).factors for each in (split, bare))
     assert torch.equal(one.users, two.users)
     assert torch.equal(one.items, two.items)
 
@@ -188,40 +187,44 @@ def test_masks_what_it_was_fit_on() -> None:
     carved = checkerboard()
     given = published(carved)
     config = SMALL.replace(epochs=1)
-    assert train(given, config).evaluate().protocol.masked == ("train",)
-    refitted = train(given, config.replace(refit="yes"))
+    assert fit_split(given, config).evaluate().protocol.masked == ("train",)
+    refitted = fit_split(given, config.replace(refit="yes"))
     assert refitted.evaluate().protocol.masked == ("train", "valid")
     assert len(refitted.seen) == len(carved.train) + len(carved.valid)
     # Data of one's own mask both, whatever was learnt from.
     own = Split("own", carved.train, carved.valid, carved.test)
-    assert train(own, config.replace(refit="no")).evaluate().protocol.masked == ("train", "valid")
+    assert fit_split(own, config.replace(refit="no")).evaluate().protocol.masked == (
+        "train",
+        "valid",
+    )
 
 
 def test_what_is_masked_follows_what_it_was_fit_on() -> None:
     split = published(checkerboard())
-    assert fit_pairs(split, "train") == split.train
-    assert fit_pairs(split, "train and valid") == split.train_full
-    assert fit_mask(split, "train", "test") == ("train",)
-    assert fit_mask(split, "train", "valid") == ("train",)
-    assert fit_mask(split, "train and valid", "test") == ("train", "valid")
-    with pytest.raises(InputError, match="fit on train and valid: evaluate them on test only"):
-        fit_mask(split, "train and valid", "valid")
+    assert split.fit_pairs("train") == split.train
+    assert split.fit_pairs("train and valid") == split.train_full
+    assert split.fit_mask("train", "test") == ("train",)
+    assert split.fit_mask("train", "valid") == ("train",)
+    assert split.fit_mask("train and valid", "test") == ("train", "valid")
+    with pytest.raises(InputError, match="train and valid"):
+        split.fit_mask("train and valid", "valid")
 
 
 def test_recommends_what_is_not_there_yet() -> None:
     split = checkerboard()
-    trained = train(split, SMALL.replace(epochs=1))
+    trained = fit_split(split, SMALL.replace(epochs=1))
+    model = trained.recommender()
     own = set(split.train_full.items_of(3).tolist())
-    found = trained.recommend(3, k=5)
+    found = model.recommend(3, k=5)["item"]
     assert len(found) == 5
     assert not own & set(found)
     # All that is left, where k asks for more.
-    assert sorted(trained.recommend(3, k=30)) == sorted(set(range(30)) - own)
+    assert sorted(model.recommend(3, k=30)["item"]) == sorted(set(range(30)) - own)
 
 
 def test_default_configuration_is_the_preset() -> None:
     split = checkerboard()
-    trained = train(split)
+    trained = fit_split(split)
     assert trained.config == preset(split.name).config
 
 
@@ -230,7 +233,7 @@ def test_default_configuration_is_the_preset() -> None:
 def test_no_epochs_leave_the_start_as_it_is(model: str, init: str) -> None:
     split = load("demo")
     config = SMALL.replace(model=model, init=init, epochs=0)
-    trained = train(split, config)
+    trained = fit_split(split, config)
     assert trained.epochs == 0
     assert trained.history == []
     start = build_model(config, trained.seen).factors()
@@ -241,7 +244,10 @@ def test_no_epochs_leave_the_start_as_it_is(model: str, init: str) -> None:
 def test_the_gauge_is_taken_after_the_choice_of_the_epoch() -> None:
     split = checkerboard()
     config = SMALL.replace(epochs=3, gauge="balanced", shrink=0.3)
-    plain, found = train(split, config.replace(gauge="none", shrink=0.0)), train(split, config)
+    plain, found = (
+        fit_split(split, config.replace(gauge="none", shrink=0.0)),
+        fit_split(split, config),
+    )
     assert plain.epochs == found.epochs
     expected = gauged(plain.factors, config)
     assert torch.equal(found.factors.users, expected.users)
@@ -299,7 +305,7 @@ def test_a_regularizer_is_told_the_degrees_of_what_is_learnt_from(
 
     monkeypatch.setattr(DegreeDecay, "prepare", spy)
     split = checkerboard()
-    train(split, SMALL.replace(reg="degree_decay", epochs=1))
+    fit_split(split, SMALL.replace(reg="degree_decay", epochs=1))
     assert told == [
         (pairs.user_degrees.tolist(), pairs.item_degrees.tolist())
         for pairs in (split.train, split.train_full)

@@ -13,7 +13,8 @@ from robustcf.errors import InputError
 from robustcf.objectives import BPR
 from robustcf.objectives.base import ObjectiveConfig
 from robustcf.poisoning.defences import Defence, LeverageCap, SizeByLoss, SizeByNorm
-from robustcf.training import TrainConfig, train
+from robustcf.training import TrainConfig
+from robustcf.training.fitting import fit_split
 
 BOARD = checkerboard()
 
@@ -42,7 +43,7 @@ def test_pairs_stay_and_the_settings_do_something(kind: type[Defence], model: st
     assert defended.detection is None
     assert defended.report["defence"] == kind.name
     assert defended.config.epochs == 2
-    plain, other = (train(BOARD, each) for each in (config, defended.config))
+    plain, other = (fit_split(BOARD, each) for each in (config, defended.config))
     assert not torch.equal(plain.factors.items, other.factors.items)
 
 
