@@ -34,6 +34,11 @@ def is_matrix(source: object) -> bool:
     return isinstance(source, Interactions | np.ndarray) or bool(issparse(source))
 
 
+def is_table(source: object) -> bool:
+    """Return whether it is a table in memory: pandas, Polars, Arrow, DuckDB."""
+    return _protocol(source) is not None
+
+
 def check_in_memory(part: str, source: object) -> None:
     """Raise unless a part is a table, a matrix or Interactions."""
     if is_matrix(source) or _protocol(source) is not None:

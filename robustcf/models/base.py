@@ -156,7 +156,7 @@ class Model(ABC, Generic[ConfigT]):
                 f"this {type(self).__name__} has its pairs already: make one without, "
                 f"{type(self).__name__}(dim=64).fit(data)"
             )
-        found: Recommender = TRAINING["fit"](self._recipe, data, **options)
+        found: Recommender = TRAINING["fit"](data, self._recipe, **options)
         return found
 
     @classmethod

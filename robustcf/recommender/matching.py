@@ -18,6 +18,7 @@ import numpy.typing as npt
 from robustcf.data.columns import Columns
 from robustcf.data.interactions import Interactions, Labels
 from robustcf.data.loading import read_own_table
+from robustcf.data.memory import is_table, tables_of
 from robustcf.data.split import Split
 from robustcf.data.tables import Table, to_interactions
 from robustcf.errors import DataError, InputError
@@ -67,8 +68,8 @@ def match(
 
     Args:
         factors: the rows of the factors.
-        interactions: the pairs that they were fit on: a file that :func:`robustcf.data.load` takes,
-            a scipy ``.npz``, a users x items matrix, an :class:`robustcf.data.Interactions`; or a
+        interactions: the pairs that they were fit on: a table in memory or a file that
+            :func:`robustcf.data.load` takes, a scipy ``.npz``, a users x items matrix, an :class:`robustcf.data.Interactions`; or a
             whole :class:`robustcf.data.Split`, which has test pairs of its own, see
             :func:`fit_on_of`.
         test: held-out pairs in the same form, or None.
@@ -196,6 +197,10 @@ def _pairs(
     given: Sequence[Any], columns: Columns, min_rating: float | None
 ) -> tuple[list[Interactions], list[str], list[Table]]:
     """Sets of pairs that share their ids; where they come from files, the tables too."""
+    if all(is_table(each) for each in given):
+        tables = tables_of(dict(zip(("train", "test"), given, strict=False)), "own data", columns)
+        sets, notes = to_interactions(tables, min_rating)
+        return sets, notes, tables
     if all(_is_path(each) and Path(each).suffix.lower() != ".npz" for each in given):
         tables = []
         for each in given:
@@ -313,7 +318,7 @@ def _rows_of(
 
 
 def _numbered(kind: str, ids: Labels, count: int) -> _Side:
-    ways = f"give {kind}_ids (--{kind}-ids FILE), or say how rows were numbered (--rows)"
+    ways = f"give {kind}_labels (--{kind}-ids FILE), or say how rows were numbered (--rows)"
     if ids.dtype.kind != "i":
         raise DataError(
             f"the factors do not say which row is which {kind}, and the {kind} ids of the "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -174,8 +174,9 @@ class PartitionVote(Scorer):
         votes = (self.config.groups or 0) * self.config.votes
         out = _left_out(candidates, self.n_items)
         for block in blocks_of(users, self.pairs, votes):
-            masked = masked_rows(seen, block, self.n_items) | out
-            yield block, self.served(self.pairs.csr()[block], masked)
+            served = self.served(self.pairs.csr()[block], masked_rows(seen, block, self.n_items))
+            # Who votes for what does not depend on the candidates.
+            yield block, replace(served, masked=served.masked | out)
 
     kind = "vote"
 
@@ -235,7 +236,8 @@ class PartitionVote(Scorer):
             raise InputError(f"item ids must be in [0, {self.n_items}), got {ids.tolist()}")
         one = Interactions(np.zeros(len(ids), dtype=np.int64), ids, 1, self.n_items).csr()
         masked = one.toarray() > 0 if filter_seen else np.zeros((1, self.n_items), dtype=bool)
-        served = self.served(one, masked | _left_out(candidates, self.n_items))
+        served = self.served(one, masked)
+        served = replace(served, masked=masked | _left_out(candidates, self.n_items))
         most = self.n_items if candidates is None else len(candidates)
         return _ranking(served, min(check_cutoff("k", k), most))
 
