@@ -69,9 +69,9 @@ def match(
     Args:
         factors: the rows of the factors.
         interactions: the pairs that they were fit on: a table in memory or a file that
-            :func:`robustcf.data.load` takes, a scipy ``.npz``, a users x items matrix, an :class:`robustcf.data.Interactions`; or a
-            whole :class:`robustcf.data.Split`, which has test pairs of its own, see
-            :func:`fit_on_of`.
+            :func:`robustcf.data.load` takes, a scipy ``.npz``, a users x items matrix, an
+            :class:`robustcf.data.Interactions`; or a whole :class:`robustcf.data.Split`, which has
+            test pairs of its own, see :func:`fit_on_of`.
         test: held-out pairs in the same form, or None.
         rows: for factors without labels: ``number``, ids are row numbers from 0; ``sorted``, row n
             is the n-th of the distinct ids in order (pandas categories, numpy's unique);
