@@ -21,7 +21,7 @@ from robustcf.recommender import Recommender
 from robustcf.robustness import measure
 from robustcf.training import TrainConfig
 from robustcf.training.fitting import fit_split
-from tests.audit.helpers import naive_top, small_split, small_target
+from tests.auditing.helpers import naive_top, small_split, small_target
 
 SEEDS = (0, 1, 2)
 
@@ -237,9 +237,9 @@ def test_a_large_subject_is_sampled_and_says_so(monkeypatch):
     target = small_target(0)
     subject = Subject(target)
     assert subject.sampled
-    assert subject.target.factors.n_users == 15
+    assert subject.model.factors.n_users == 15
     for place, user in enumerate(subject.users):
-        own = subject.target.split.train.items_of(place)
+        own = subject.model.split.train.items_of(place)
         assert own.tolist() == target.split.train.items_of(int(user)).tolist()
     users, items = (part.numpy() for part in target.factors)
     lists = naive_top(users, items, target.split.train)

@@ -15,7 +15,7 @@ from robustcf.auditing import audit, page, write_page
 from robustcf.auditing.page import inline
 from robustcf.data import Split
 from robustcf.recommender import Recommender
-from tests.audit.helpers import small_split, small_target
+from tests.auditing.helpers import small_split, small_target
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 
