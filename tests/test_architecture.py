@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runs": GROUND | {"data", "metrics", "recommender", "voting", "training"},
     "poisoning": GROUND | {"data", "factors", "objectives", "models", "metrics", "training"},
     # Other libraries' factors; none of those libraries is imported, see tests/adapters.
-    "adapters": GROUND | {"data", "factors", "recommender"},
+    "adapters": GROUND | {"data", "factors", "models", "recommender"},
     "studies": GROUND
     | {"data", "recommender", "voting", "training", "poisoning", "robustness", "runs"},
     "auditing": GROUND
@@ -55,6 +55,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("data", "factors", "models", "metrics", "recommender", "attacks", "certificates"),
         "robustness",
     },
+    # What plug-ins are tested by: the contract of a recommender.
+    "testing": GROUND | {"data", "recommender"},
     # Of runs, vision takes the base alone, see below: it knows nothing of recommenders.
     "vision": GROUND | {"fetching", "estimators", "runs"},
     # The top: parse, call one function, format.
