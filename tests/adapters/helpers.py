@@ -1,4 +1,4 @@
-"""A small world with known taste, and pairs as files; shared by the tests of adapters."""
+"""A small world with known taste, pairs as files, imports; shared by the tests of adapters."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from robustcf.adapters import Imported, joined
+from robustcf.adapters.ordering import ordered
 from robustcf.data.interactions import Interactions
 from robustcf.data.split import Split
+from robustcf.recommender import Recommender, open_recommender
+from robustcf.recommender.matching import Rows
 
 N_USERS, N_ITEMS, DIM = 40, 30, 4
 
@@ -47,6 +51,20 @@ def write_pairs(
         lines.append(f"{left},{right}")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+def rows_of(found: Imported) -> Rows:
+    """The rows of imported factors, as ``match`` takes them."""
+    return Rows(found.factors.n_users, found.factors.n_items, found.user_labels, found.item_labels)
+
+
+def saved_import(
+    found: Imported, interactions: Any, path: Path, *arguments: Any, **joining: Any
+) -> Recommender:
+    """What ``robustcf import`` does: match, check, order, save; opened again."""
+    model = joined(found, interactions, *arguments, **joining)
+    model = ordered(model, interactions if isinstance(interactions, Split) else None)
+    return open_recommender(model.save(path))
 
 
 def naive_ndcg(scores: np.ndarray, train: Interactions, test: Interactions, k: int = 10) -> float:

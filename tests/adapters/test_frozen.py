@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from robustcf.adapters import from_lenskit, from_lightfm, from_rectools, import_run, read
+from robustcf.adapters import from_lenskit, from_lightfm, from_rectools
+from robustcf.adapters.reading import read
+from tests.adapters.helpers import saved_import
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -96,7 +98,7 @@ def test_rectools(name, fixed):
         model.get_vectors = lambda dataset: both
     else:
         model.get_vectors = lambda: both
-    found = from_rectools(model, dataset)
+    found = from_rectools(model, dataset=dataset)
     assert np.abs(apart(found, saved["own"])).max() < 1e-6
     assert found.fixed == fixed
     assert found.item_labels.tolist() == saved["items"].tolist()
@@ -119,7 +121,7 @@ def test_lightfm(name):
         get_item_representations=lambda given=None: folded("item", given),
     )
     dataset = types.SimpleNamespace(mapping=lambda: (maps[0], {}, maps[1], {}))
-    found = from_lightfm(model, dataset, user_features=features)
+    found = from_lightfm(model, dataset=dataset, user_features=features)
     assert np.abs(apart(found, saved["own"])).max() < 1e-6
     assert found.fixed == (3, 4)
     assert found.item_labels.tolist() == saved["items"].tolist()
@@ -139,6 +141,6 @@ def test_recbole_files(tmp_path, name):
     table = tmp_path / "pairs.csv"
     lines = [f"u{user},{item * 7}" for user, item in cells]
     table.write_text("\n".join(["user,item", *lines, ""]))
-    run = import_run(found, table, tmp_path / "run", force=True)  # two epochs know little
-    assert run.metrics()["imported"]["format"] == "recbole pth"
-    assert run.split().n_users == 14
+    made = saved_import(found, table, tmp_path / "run", check=False)  # two epochs know little
+    assert made.training["format"] == "recbole pth"
+    assert made.split.n_users == 14

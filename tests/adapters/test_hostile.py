@@ -17,12 +17,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from robustcf.adapters import Imported, from_implicit, match, read
+from robustcf.adapters import Imported, from_implicit
 from robustcf.adapters.checkpoint import Checkpoint
+from robustcf.adapters.reading import read
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
+from robustcf.recommender.matching import Rows, match
 from robustcf.support.unpickling import Stub, read_with_stubs
-from tests.adapters.helpers import world, write_pairs
+from tests.adapters.helpers import rows_of, world, write_pairs
 from tests.support.test_unpickling import Calls
 
 # --- pickles ----------------------------------------------------------------------------------
@@ -210,9 +212,8 @@ def test_npz_with_objects_is_refused_and_not_unpickled(tmp_path):
     with pytest.raises(DataError, match=r"user_factors: an array of objects, which is a pickle"):
         read(tmp_path / "a.npz")
     np.savez(tmp_path / "pairs.npz", format=np.array(b"csr"), shape=harm, data=harm)
-    U, V, _ = world()
     with pytest.raises(DataError, match="array of objects"):
-        match(Imported(Factors.of(U, V), "x", "y"), tmp_path / "pairs.npz")
+        match(Rows(40, 30), tmp_path / "pairs.npz")
     assert not witness.exists()
 
 
@@ -387,7 +388,7 @@ def test_labels_are_text_and_nothing_else(tmp_path):
     names = [f"<script>alert({n})</script>" for n in range(30)]
     mine = Imported(Factors.of(U, V), "x", "y", item_labels=np.array(names))
     pairs = write_pairs(tmp_path / "p.csv", split.train, item_names=names)
-    found = match(mine, pairs).split
+    found = match(rows_of(mine), pairs).split
     assert found.item_labels.tolist() == names
 
 

@@ -9,16 +9,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from robustcf.adapters import Imported, import_run
+from robustcf.adapters import Imported, joined
 from robustcf.cli.main import run
-from robustcf.errors import DataError, InputError
+from robustcf.errors import InputError
 from robustcf.factors import Factors, read_fixed
 from robustcf.metrics.topk import top_items
+from robustcf.recommender import open_recommender
 from robustcf.robustness import Threat, certified_radii, measure
-from robustcf.runs import RunDir
-from robustcf.runs.imported import read_pairs
 from robustcf.support import files
-from tests.adapters.helpers import naive_ndcg, world, write_pairs
+from tests.adapters.helpers import naive_ndcg, saved_import, world, write_pairs
 
 SEEDS = (0, 1, 2)
 
@@ -40,7 +39,7 @@ def biased(seed=0, scale=1.0, n_users=60, n_items=40):
 def imported_run(path, seed=0, scale=1.0, **sizes):
     U, V, train, test = biased(seed, scale, **sizes)
     mine = Imported(Factors.of(U, V), "arrays", "mine", fixed=(2, 4))
-    return import_run(mine, train, path, test=test, force=True)
+    return saved_import(mine, train, path, test, check=False)
 
 
 def told(capsys):
@@ -91,13 +90,12 @@ def test_every_command_works_on_the_run(tmp_path, files_of, capsys):
     assert run(["attack", folder, "--attack", "fgm", *sizes, "--json"]) == 0
     assert run(["certify", folder, *sizes, "--json"]) == 0
     capsys.readouterr()
-    assert run(["train", "--resume", folder, "--json"]) == 0
-    assert told(capsys)["epochs"] == 0
-    assert RunDir(folder).complete
+    assert run(["train", "--resume", folder]) == 1  # there is no training to resume
+    assert "config.json" in capsys.readouterr().err
 
     other = Imported(Factors.of(U, V * 2), "arrays", "twice", user_labels=names)
-    data = {"test": split.test.csr(), "name": "train.csv"}
-    import_run(other, split.train.csr(), tmp_path / "other", **data)
+    pairs = (split.train.csr(), tmp_path / "other", split.test.csr())
+    saved_import(other, *pairs, name="train.csv")
     assert run(["attack", str(tmp_path / "other"), "--attack", "fgm", *sizes]) == 0
     capsys.readouterr()
     assert run(["compare", folder, str(tmp_path / "other"), "--resamples", "100", "--json"]) == 0
@@ -118,7 +116,7 @@ def test_without_test_pairs_the_given_ones_count(tmp_path, files_of, capsys):
     assert run(["certify", folder, *sizes]) == 0
     assert "shop" not in capsys.readouterr().err
     with pytest.raises(InputError, match="no valid pairs"):
-        RunDir(folder).target(RunDir(folder).split(), "valid")
+        open_recommender(folder).judged_by("valid")
 
 
 def test_text_for_people(tmp_path, files_of, capsys):
@@ -166,34 +164,32 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path, files_of, capsys):
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine.txt"]
 
 
-def test_damaged_pairs_and_facts_are_told(tmp_path):
-    made = imported_run(tmp_path / "run")
-    np.savez(tmp_path / "run" / "pairs.npz", meta=np.array(json.dumps({"format": "other"})))
-    with pytest.raises(DataError, match="no readable pairs of an imported run"):
-        made.split()
-    np.savez(tmp_path / "x.npz", a=np.ones(2))
-    with pytest.raises(DataError, match="no readable pairs"):
-        read_pairs(tmp_path / "x.npz")
+def test_damaged_facts_are_told(tmp_path):
     for wrong in ("[1.5]", "nothing", '"a"'):
-        with pytest.raises(InputError, match="fixed columns must be a list of numbers"):
+        with pytest.raises(InputError, match="fixed columns"):
             read_fixed({"fixed": wrong}, "here")
-    with pytest.raises(InputError, match="no readable safetensors"):
+    np.savez(tmp_path / "x.npz", a=np.ones(2))
+    with pytest.raises(InputError, match="safetensors"):
         files.read_facts(tmp_path / "x.npz")
 
 
-def test_pairs_that_were_changed_are_noticed(tmp_path):
-    first, second = imported_run(tmp_path / "a"), imported_run(tmp_path / "b", seed=1)
-    (first.path / "pairs.npz").write_bytes((second.path / "pairs.npz").read_bytes())
-    with pytest.raises(DataError, match="was made from other data"):
-        first.split()
+@pytest.mark.parametrize("name", ["interactions.npz", "factors.safetensors"])
+def test_files_of_another_import_are_noticed(tmp_path, name):
+    for seed, folder in enumerate(("a", "b")):
+        imported_run(tmp_path / folder, seed=seed)
+    (tmp_path / "a" / name).write_bytes((tmp_path / "b" / name).read_bytes())
+    with pytest.raises(InputError, match="changed"):
+        open_recommender(tmp_path / "a")
 
 
 @pytest.mark.parametrize("label", ["", " ", "two\nlines", "bell\a"])
-def test_labels_are_one_line(tmp_path, label):
-    U, V, split = world(0, 60, 40)
+def test_labels_are_one_line(tmp_path, files_of, capsys, label):
+    U, V, split, _ = files_of
     mine = Imported(Factors.of(U, V), "x", "y")
-    with pytest.raises(InputError, match="a label must be text on one line"):
-        import_run(mine, split.train, tmp_path / "run", label=label)
+    with pytest.raises(InputError, match="label"):
+        joined(mine, split.train, label=label)
+    assert run(arguments(tmp_path, "--label", label)) == 1
+    assert "label" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -206,9 +202,9 @@ def test_two_imports_of_one_data_set_share_their_fingerprint(tmp_path):
     one = Imported(Factors.of(U, V), "x", "one", names, np.arange(40))
     two = Imported(Factors.of(U[users], V[items]), "x", "two", names[users], items)
     train = write_pairs(tmp_path / "t.csv", split.train, names)
-    runs = [import_run(each, train, tmp_path / each.source) for each in (one, two)]
-    assert runs[0].split().fingerprint == runs[1].split().fingerprint
-    for mine, theirs in zip(runs[0].factors(), runs[1].factors(), strict=True):
+    runs = [saved_import(each, train, tmp_path / each.source) for each in (one, two)]
+    assert runs[0].split.fingerprint == runs[1].split.fingerprint
+    for mine, theirs in zip(runs[0].factors, runs[1].factors, strict=True):
         assert torch.equal(mine, theirs)
 
 
@@ -216,28 +212,23 @@ def test_two_imports_of_one_data_set_share_their_fingerprint(tmp_path):
 
 
 def test_fixed_columns_are_kept_with_the_run(tmp_path):
-    made = imported_run(tmp_path / "run")
-    opened = RunDir(tmp_path / "run")
-    assert opened.fixed == (2, 4)
-    target = opened.target(opened.split())
-    assert target.fixed == (2, 4)
-    facts = files.read_facts(made.path / "factors.safetensors")
-    assert json.loads(facts["fixed"]) == [2, 4]
-    assert set(load_file(made.path / "factors.safetensors")) == {"users", "items"}
+    assert imported_run(tmp_path / "run").fixed == (2, 4)
+    path = tmp_path / "run" / "factors.safetensors"
+    assert json.loads(files.read_facts(path)["fixed"]) == [2, 4]
+    assert set(load_file(path)) == {"users", "items"}
 
 
 @pytest.mark.parametrize("attack", ["auto", "cutoff", "pgd-softmax", "fgm-bce", "random"])
 def test_attacks_on_the_run_leave_them_alone(tmp_path, attack, monkeypatch):
-    opened = imported_run(tmp_path / "run")
-    target = opened.target(opened.split())
+    target = imported_run(tmp_path / "run")
     before = [part[:, [2, 4]].clone() for part in target.factors]
     seen = []
     evaluate = type(target).evaluate
 
-    def watched(self, ks=(10, 20), factors=None):
+    def watched(self, ks=(10, 20), factors=None, **options):
         if factors is not None:
             seen.append(factors)
-        return evaluate(self, ks, factors)
+        return evaluate(self, ks, factors, **options)
 
     monkeypatch.setattr(type(target), "evaluate", watched)
     measure(target, attack, epsilons=[0, 0.5], ks=(5,))
@@ -251,11 +242,10 @@ def test_attacks_on_the_run_leave_them_alone(tmp_path, attack, monkeypatch):
 def test_a_new_user_gets_the_constant_of_a_bias(tmp_path):
     """Items are ranked with their biases: those that nobody likes stay behind."""
     opened = imported_run(tmp_path / "run", scale=1000.0)
-    split = opened.split()
-    bias = opened.factors().items[:, 2]
-    chosen, _ = opened.fold_in(split, [int(bias.argmax())], 5)
+    bias = opened.factors.items[:, 2]
+    chosen = opened.recommend(items=int(bias.argmax()), k=5, as_ids=True).items[0]
     expected = [n for n in torch.argsort(-bias).tolist() if n != int(bias.argmax())][:5]
-    assert list(chosen) == expected
+    assert chosen.tolist() == expected
 
 
 def worst_lists(target, user, size, rng):
@@ -284,8 +274,7 @@ def worst_lists(target, user, size, rng):
 @pytest.mark.parametrize("scale", [1.0, 0.1])
 def test_no_attack_on_the_run_falls_below_its_certificate(tmp_path, seed, scale):
     """By brute force on each user alone, in the columns that may move."""
-    opened = imported_run(tmp_path / "run", seed, scale, n_users=8, n_items=12)
-    target = opened.target(opened.split())
+    target = imported_run(tmp_path / "run", seed, scale, n_users=8, n_items=12)
     rng = np.random.default_rng(seed)
     fell = 0
     for size in (0.02, 0.1, 0.4):
@@ -302,8 +291,7 @@ def test_no_attack_on_the_run_falls_below_its_certificate(tmp_path, seed, scale)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_attack_within_the_radius_changes_the_first_items(tmp_path, seed):
-    opened = imported_run(tmp_path / "run", seed, 3.0, n_users=8, n_items=12)
-    target = opened.target(opened.split())
+    target = imported_run(tmp_path / "run", seed, 3.0, n_users=8, n_items=12)
     found = certified_radii(target, Threat(unit="relative"), (2,))
     rng = np.random.default_rng(seed)
     for row, user in enumerate(found.users):

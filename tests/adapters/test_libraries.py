@@ -27,8 +27,8 @@ from robustcf.adapters import (
     from_recbole,
     from_rectools,
     from_torch,
-    read,
 )
+from robustcf.adapters.reading import read
 from robustcf.errors import DataError, InputError
 
 SEEDS = (0, 1, 2)
@@ -178,26 +178,26 @@ def test_rectools(seed):
     rng = np.random.default_rng(seed)
     dataset = RecToolsDataset(6, 7)
     als = ALSWrapper(rng)
-    found = from_rectools(als, dataset)
+    found = from_rectools(als, dataset=dataset)
     np.testing.assert_allclose(scores_of(found), als.vectors[0] @ als.vectors[1].T)
     assert found.user_labels.tolist() == [0, 10, 20, 30, 40, 50]
     assert found.item_labels[1] == "item 1"
     light = LightFMWrapper(rng)
-    found = from_rectools(light, dataset)
+    found = from_rectools(light, dataset=dataset)
     own = light.vectors[0] @ light.vectors[1].T + light.biases[0][:, None] + light.biases[1]
     np.testing.assert_allclose(scores_of(found), own)
     assert found.fixed == (0, 1)
     svd = PureSVD(rng)
-    found = from_rectools(svd, RecToolsDataset(6, 7, cold=2))
+    found = from_rectools(svd, dataset=RecToolsDataset(6, 7, cold=2))
     np.testing.assert_allclose(scores_of(found), svd.user_factors @ svd.item_factors.T)
     assert len(found.user_labels) == 6
     als.u2i_dist = Distance("COSINE")
     with pytest.raises(InputError, match="ranks by COSINE, not by the dot product"):
-        from_rectools(als, dataset)
+        from_rectools(als, dataset=dataset)
     with pytest.raises(InputError, match="a rectools object has no vectors"):
-        from_rectools(object(), dataset)
+        from_rectools(object(), dataset=dataset)
     with pytest.raises(DataError, match="8 user ids and 6 rows"):
-        from_rectools(svd, RecToolsDataset(8, 7))
+        from_rectools(svd, dataset=RecToolsDataset(8, 7))
 
 
 # --- LightFM ----------------------------------------------------------------------------------
@@ -241,19 +241,19 @@ def test_lightfm(seed):
     np.testing.assert_allclose(scores_of(found), own, atol=1e-5)
     assert found.fixed == (3, 4)
     assert found.user_labels is None
-    found = from_lightfm(model, LightFMDataset(6, 7))
+    found = from_lightfm(model, dataset=LightFMDataset(6, 7))
     assert found.item_labels.tolist() == [0, 2, 4, 6, 8, 10, 12]
     features = sp.csr_matrix(rng.normal(size=(4, 6)).astype(np.float32))
-    found = from_lightfm(model, LightFMDataset(4, 7), user_features=features)
+    found = from_lightfm(model, dataset=LightFMDataset(4, 7), user_features=features)
     own = features @ model.user_embeddings @ model.item_embeddings.T
     own = own + (features @ model.user_biases)[:, None] + model.item_biases
     np.testing.assert_allclose(scores_of(found), own, atol=1e-4)
     with pytest.raises(InputError, match="fitted with features, give user_features"):
-        from_lightfm(model, LightFMDataset(4, 7))
+        from_lightfm(model, dataset=LightFMDataset(4, 7))
     broken = LightFMDataset(6, 7)
     broken.maps[0]["u1"] = 0
     with pytest.raises(DataError, match="6 entries for 5 numbers, and there are 6 rows"):
-        from_lightfm(model, broken)
+        from_lightfm(model, dataset=broken)
     with pytest.raises(InputError, match="must be trained"):
         from_lightfm(object())
 
@@ -318,40 +318,42 @@ def test_recbole_live():
     torch.manual_seed(0)
     dataset = RecBoleDataset()
     model = BPR()
-    found = from_recbole(model, dataset)
+    found = from_recbole(model, dataset=dataset)
     own = (model.user_embedding.weight @ model.item_embedding.weight.T)[1:, 1:]
     np.testing.assert_allclose(scores_of(found), own.detach().numpy(), atol=1e-5)
     assert found.user_labels.tolist() == [f"u{n}" for n in range(5)]
     assert found.item_labels.tolist() == [0, 7, 14, 21, 28, 35]
 
     graph = LightGCN().train()
-    found = from_recbole(graph, dataset)
+    found = from_recbole(graph, dataset=dataset)
     assert graph.training
     graph.eval()
     U, V = graph()
     np.testing.assert_allclose(scores_of(found), (U @ V.T)[1:, 1:].detach().numpy(), atol=1e-4)
     layer_0 = (graph.user_embedding.weight @ graph.item_embedding.weight.T)[1:, 1:]
     assert not np.allclose(scores_of(found), layer_0.detach().numpy(), atol=0.1)
-    assert found.notes == ("embeddings are those after propagation",)
+    assert found.training["notes"] == ["embeddings are those after propagation"]
 
     contrast = SGL()
     U, V = contrast(contrast.train_graph)
     np.testing.assert_allclose(
-        scores_of(from_recbole(contrast, dataset)), (U @ V.T)[1:, 1:].detach().numpy(), atol=1e-4
+        scores_of(from_recbole(contrast, dataset=dataset)),
+        (U @ V.T)[1:, 1:].detach().numpy(),
+        atol=1e-4,
     )
     with pytest.raises(InputError, match="score of recbole's NeuMF is not known"):
-        from_recbole(NeuMF(), dataset)
+        from_recbole(NeuMF(), dataset=dataset)
 
     class Odd(LightGCN):
         def forward(self, one, two):
             return one, two
 
     with pytest.raises(InputError, match=r"arguments that are not known here \(one, two\)"):
-        from_recbole(Odd(), dataset)
+        from_recbole(Odd(), dataset=dataset)
     del dataset.field2id_token["user_id"]
     dataset.field2id_token["user_id"] = np.array(["[PAD]", "a"])
     with pytest.raises(DataError, match="1 user ids and 5 rows"):
-        from_recbole(model, dataset)
+        from_recbole(model, dataset=dataset)
 
 
 @contextmanager
@@ -478,7 +480,7 @@ def test_torch_live():
     state = {**module.state_dict(), "item_bias": torch.arange(7.0), "extra": torch.ones(2)}
     found = from_torch(state)
     assert found.fixed == (3,)
-    assert "not used: extra" in found.notes
+    assert "not used: extra" in found.training["notes"]
     own = module.user_embedding.weight @ module.item_embedding.weight.T + torch.arange(7.0)
     np.testing.assert_allclose(scores_of(found), own.detach().numpy(), atol=1e-5)
     with pytest.raises(InputError, match="takes a module or a state dict of tensors, got int"):

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from robustcf.adapters import from_cornac, from_implicit, import_run, read
+from robustcf.adapters import from_cornac, from_implicit
+from robustcf.adapters.ordering import ordered
+from robustcf.adapters.reading import read
 from robustcf.cli.main import run
 from robustcf.data import load
 from robustcf.errors import InputError
-from robustcf.factors import Factors
-from robustcf.robustness import Target, harden
-from robustcf.runs import RunDir
+from robustcf.recommender import Recommender, open_recommender
+from robustcf.robustness import harden
 from tests.adapters.helpers import library, naive_ndcg, world, write_pairs
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -60,16 +61,15 @@ def test_implicit(tmp_path, kind, seed):
          "--out", str(tmp_path / "run")]
     )  # fmt: skip
     assert code == 0
-    opened = RunDir(tmp_path / "run")
+    opened = open_recommender(tmp_path / "run")
     assert opened.fixed == fixed
-    assert opened.target(opened.split()).fixed == fixed
-    found = opened.metrics()["test"]["ndcg@10"]
+    found = opened.evaluate()["ndcg@10"]
     scores = model.user_factors.astype(np.float64) @ model.item_factors.astype(np.float64).T
     assert found == pytest.approx(naive_ndcg(scores, split.train, split.test), abs=1e-6)
     assert found == pytest.approx(own_ndcg(model, split.train, split.test), abs=1e-6)
     live = from_implicit(model)
     assert live.fixed == fixed
-    for mine, theirs in zip(live.factors, opened.factors(), strict=True):
+    for mine, theirs in zip(live.factors, opened.factors, strict=True):
         assert torch.equal(mine, theirs)
 
 
@@ -79,7 +79,7 @@ def test_implicit_loads_what_is_written_back(tmp_path, kind):
     model, fixed = fitted(kind, split.train)
     model.save(str(tmp_path / "model.npz"))
     found = read(tmp_path / "model.npz")
-    target = Target(found.factors.users, found.factors.items, split, fixed=found.fixed)
+    target = Recommender(found.factors.users, found.factors.items, split, fixed=found.fixed)
     safer = harden(target)
     found.write_back(safer.factors, tmp_path / "safer.npz")
     again = type(model).load(str(tmp_path / "safer.npz"))
@@ -94,20 +94,20 @@ def test_implicit_loads_what_is_written_back(tmp_path, kind):
 
 def test_implicit_before_it_is_fitted():
     implicit = library("implicit.cpu.als")
-    with pytest.raises(InputError, match="must be trained and have item_factors, user_factors"):
+    with pytest.raises(InputError, match="must be trained"):
         from_implicit(implicit.AlternatingLeastSquares())
 
 
 @pytest.mark.realdata
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", IMPLICIT)
-def test_implicit_on_ml_1m(tmp_path, real_data, kind):
+def test_implicit_on_ml_1m(real_data, kind):
     split = load("ml-1m", real_data, download=False)
     model, fixed = fitted(kind, split.train, factors=32, iterations=5)
-    imported = import_run(from_implicit(model), split.train, tmp_path / "run", test=split.test)
+    imported = from_implicit(model, split.train, split.test)
     assert imported.fixed == (() if kind == "als" else tuple(range(32, 32 + len(fixed))))
     expected = own_ndcg(model, split.train, split.test)
-    assert imported.metrics()["test"]["ndcg@10"] == pytest.approx(expected, abs=1e-6)
+    assert imported.evaluate()["ndcg@10"] == pytest.approx(expected, abs=1e-6)
 
 
 # --- Cornac -----------------------------------------------------------------------------------
@@ -158,10 +158,12 @@ def test_cornac(tmp_path, name):
     held = split.test.take(known[split.test.users, split.test.items])
     train = write_pairs(tmp_path / "train.csv", split.train, users, items)
     test = write_pairs(tmp_path / "test.csv", held, users, items)
-    made = import_run(found, train, tmp_path / "run", test=test, force=name in ("MF", "PMF", "SVD"))  # fmt: skip  # noqa: E501
+    made = from_cornac(model, train, test, check=name not in ("MF", "PMF", "SVD"))
     expected = naive_ndcg(scores, split.train, held)
-    assert made.metrics()["test"]["ndcg@10"] == pytest.approx(expected, abs=1e-6)
-    assert made.split().user_labels.tolist() == sorted(users)
+    assert made.evaluate()["ndcg@10"] == pytest.approx(expected, abs=1e-6)
+    by_label = open_recommender(ordered(made).save(tmp_path / "run"))
+    assert by_label.user_labels.tolist() == sorted(users)
+    assert by_label.evaluate()["ndcg@10"] == pytest.approx(expected, abs=1e-6)
     product = (found.factors.users.double() @ found.factors.items.double().T).numpy()
     if has_bias:
         rows = [model.uid_map[user] for user in users]
@@ -215,7 +217,5 @@ def test_five_lines_of_python(tmp_path):
     model = cornac.models.BPR(k=6, max_iter=200, learning_rate=0.05, seed=1)
     model.fit(cornac_set(split, [f"u{n}" for n in range(60)], [f"i{n}" for n in range(40)]))
     train = write_pairs(tmp_path / "t.csv", split.train, [f"u{n}" for n in range(60)], [f"i{n}" for n in range(40)])  # fmt: skip  # noqa: E501
-    made = import_run(from_cornac(model), train, tmp_path / "run")
-    assert run(["certify", str(made.path), "--k", "5"]) == 0
-    factors = made.factors()
-    assert isinstance(factors, Factors)
+    folder = from_cornac(model, train).save(tmp_path / "run")
+    assert run(["certify", str(folder), "--k", "5"]) == 0

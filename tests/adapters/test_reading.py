@@ -11,10 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from robustcf.adapters import read
+from robustcf.adapters import from_files, from_torch
+from robustcf.adapters.reading import read
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
-from tests.adapters.helpers import world
+from tests.adapters.helpers import naive_ndcg, world, write_pairs
 
 
 def shrunk(found):
@@ -301,8 +302,42 @@ def test_ids_from_files(tmp_path):
 
 
 def test_what_cannot_be_written_back_says_so():
-    from robustcf.adapters import from_torch
-
     found = from_torch({"user": torch.randn(3, 2), "item": torch.randn(4, 2)})
-    with pytest.raises(InputError, match="factors from torch cannot be written back"):
-        found.write_back(found.factors, "anywhere")
+    with pytest.raises(InputError, match="cannot be written back"):
+        found.export("anywhere")
+
+
+def test_files_and_pairs_give_a_recommender_that_exports_in_their_format(tmp_path):
+    U, V, split = world()
+    np.savez(tmp_path / "mine.npz", first=U, second=V, epoch=3)
+    keys = {"user_key": "first", "item_key": "second"}
+    train = write_pairs(tmp_path / "train.csv", split.train)
+    test = write_pairs(tmp_path / "test.csv", split.test)
+    model = from_files(tmp_path / "mine.npz", train, test, matching={"name": "shop"}, **keys)
+    own = naive_ndcg(U.astype(float) @ V.T.astype(float), split.train, split.test)
+    assert model.evaluate()["ndcg@10"] == pytest.approx(own, abs=1e-6)
+    assert (model.label, model.split.name, model.part) == ("mine.npz", "shop", "test")
+    assert model.training["format"] == "npz"
+    halved = model.with_factors(Factors(*(part * 0.5 for part in model.factors)))
+    halved.export(tmp_path / "halved.npz")
+    with np.load(tmp_path / "halved.npz") as raw:
+        np.testing.assert_array_equal(raw["first"], U * np.float32(0.5))
+        assert raw["epoch"] == 3
+    with pytest.raises(InputError, match="exists"):
+        halved.export(tmp_path / "halved.npz")
+
+
+def test_files_without_pairs_serve_and_say_what_they_lack(tmp_path):
+    U, V, split = world()
+    np.savez(tmp_path / "mine.npz", U=U, V=V)
+    model = from_files(tmp_path / "mine.npz", label="shop")
+    assert not model.has_interactions
+    assert model.training["format"] == "npz"
+    found = model.recommend(3, k=4, filter_seen=False, as_ids=True)
+    np.testing.assert_array_equal(found.items[0], np.argsort(-(U @ V.T)[3])[:4])
+    for call in (model.evaluate, lambda: model.recommend(3), lambda: model.known):
+        with pytest.raises(InputError, match="interactions"):
+            call()
+    for given in ({"test": split.test}, {"matching": {"rows": "sorted"}}):
+        with pytest.raises(InputError, match="needs interactions"):
+            from_files(tmp_path / "mine.npz", **given)

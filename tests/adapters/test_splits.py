@@ -8,15 +8,16 @@ import json
 import numpy as np
 import pytest
 
-from robustcf.adapters import Imported, import_run, match
+from robustcf.adapters import Imported, joined
 from robustcf.cli.main import run
 from robustcf.data import EvaluationProtocol, Split, load
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics import evaluate
 from robustcf.models.spectral import spectral_factors
-from robustcf.runs import RunDir
-from tests.adapters.helpers import naive_ndcg, world, write_pairs
+from robustcf.recommender import open_recommender
+from robustcf.recommender.matching import match
+from tests.adapters.helpers import naive_ndcg, rows_of, saved_import, world, write_pairs
 
 SEEDS = (0, 1, 2)
 
@@ -59,26 +60,19 @@ def demo(tmp_path_factory):
 @pytest.mark.parametrize("labels", [False, True])
 def test_a_run_keeps_the_parts_and_the_order_of_a_split(tmp_path, seed, labels):
     U, V, split = published(seed, labels)
-    made = import_run(
-        Imported(Factors.of(U, V), "arrays", "mine"), split, tmp_path / "run", force=True
-    )
-    again = RunDir(tmp_path / "run").split()
+    mine = Imported(Factors.of(U, V), "arrays", "mine")
+    made = saved_import(mine, split, tmp_path / "run", check=False)
+    again = made.split
     assert again.fingerprint == split.fingerprint
     assert (again.name, again.valid_source) == ("three parts", "published")
     assert again.protocol == split.protocol
     assert made.fit_on == "train"
     own = naive_ndcg(U.astype(float) @ V.T.astype(float), split.train, split.test)
-    assert made.metrics()["test"]["ndcg@10"] == pytest.approx(own, abs=1e-9)
-    both = import_run(
-        Imported(Factors.of(U, V), "arrays", "mine"),
-        split,
-        tmp_path / "both",
-        force=True,
-        with_valid=True,
-    )
+    assert made.evaluate()["ndcg@10"] == pytest.approx(own, abs=1e-9)
+    both = saved_import(mine, split, tmp_path / "both", check=False, with_valid=True)
     assert both.fit_on == "train and valid"
     own = naive_ndcg(U.astype(float) @ V.T.astype(float), split.train_full, split.test)
-    assert both.metrics()["test"]["ndcg@10"] == pytest.approx(own, abs=1e-9)
+    assert both.evaluate()["ndcg@10"] == pytest.approx(own, abs=1e-9)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -90,10 +84,10 @@ def test_labelled_factors_take_the_order_of_the_split(tmp_path, seed, labels):
     users = by_user if split.user_labels is None else split.user_labels[by_user]
     items = by_item if split.item_labels is None else split.item_labels[by_item]
     mine = Imported(Factors.of(U[by_user], V[by_item]), "x", "y", users, items)
-    made = import_run(mine, split, tmp_path / "run", force=True)
-    assert made.split().fingerprint == split.fingerprint
-    np.testing.assert_array_equal(made.factors().users.numpy(), U)
-    np.testing.assert_array_equal(made.factors().items.numpy(), V)
+    made = saved_import(mine, split, tmp_path / "run", check=False)
+    assert made.split.fingerprint == split.fingerprint
+    np.testing.assert_array_equal(made.factors.users.numpy(), U)
+    np.testing.assert_array_equal(made.factors.items.numpy(), V)
 
 
 def test_other_catalogues_keep_the_order_of_labels(tmp_path):
@@ -106,20 +100,20 @@ def test_other_catalogues_keep_the_order_of_labels(tmp_path):
         np.arange(40),
         labels,
     )
-    made = import_run(mine, split, tmp_path / "run", force=True)
-    assert made.split().n_items == 31
-    assert made.split().item_labels.tolist() == list(range(31))
+    made = saved_import(mine, split, tmp_path / "run", check=False)
+    assert made.split.n_items == 31
+    assert made.split.item_labels.tolist() == list(range(31))
 
 
 def test_what_does_not_go_with_a_split():
     U, V, split = published()
     mine = Imported(Factors.of(U, V), "x", "y")
-    with pytest.raises(InputError, match=r"three parts has test pairs of its own: leave test"):
-        match(mine, split, split.test)
-    with pytest.raises(InputError, match="with_valid .* is for a data set"):
-        match(mine, split.train, with_valid=True)
-    with pytest.raises(InputError, match="columns and min_rating are for tables"):
-        match(mine, split, user_col="user")
+    with pytest.raises(InputError, match="of its own"):
+        match(rows_of(mine), split, split.test)
+    with pytest.raises(InputError, match="with_valid"):
+        match(rows_of(mine), split.train, with_valid=True)
+    with pytest.raises(InputError, match="for tables"):
+        match(rows_of(mine), split, user_col="user")
 
 
 def told(capsys, *words):
@@ -139,13 +133,13 @@ def test_a_named_data_set(capsys, tmp_path, demo):
     assert made["learnt_from"] == "train and valid"
     own = evaluate(factors, split, mask=("train", "valid"))
     assert made["test"]["ndcg@10"] == own["ndcg@10"]
-    assert RunDir(tmp_path / "run").split().fingerprint == split.fingerprint
+    assert open_recommender(tmp_path / "run").split.fingerprint == split.fingerprint
     # The pairs of that run, for another import.
     third = told(
         capsys, "import", path, "--interactions", tmp_path / "run", "--out", tmp_path / "third"
     )
     assert third["test"] == made["test"]
-    assert RunDir(tmp_path / "third").split().fingerprint == split.fingerprint
+    assert open_recommender(tmp_path / "third").split.fingerprint == split.fingerprint
 
 
 def test_audit_and_harden_take_names(capsys, tmp_path, demo, monkeypatch):
@@ -184,11 +178,11 @@ def test_options_of_names(capsys, tmp_path, demo, monkeypatch):
     assert "(give --data-dir DIR, or --download)" in capsys.readouterr().err
 
 
-def test_a_bar_over_the_users(capsys, tmp_path):
+def test_a_bar_over_the_users(capsys):
     U, V, split = published()
-    mine = Imported(Factors.of(U, V), "arrays", "mine")
-    quiet = import_run(mine, split, tmp_path / "quiet", force=True)
+    model = joined(Imported(Factors.of(U, V), "arrays", "mine"), split, check=False)
+    quiet = model.evaluate()
     assert capsys.readouterr().err == ""
-    shown = import_run(mine, split, tmp_path / "shown", force=True, progress=True)
+    shown = model.evaluate(progress=True)
     assert "40/40" in capsys.readouterr().err
-    assert shown.metrics()["test"] == quiet.metrics()["test"]
+    assert shown.as_dict() == quiet.as_dict()

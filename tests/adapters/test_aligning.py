@@ -1,4 +1,4 @@
-"""Factors that know nothing of the pairs are told from those that do."""
+"""The alignment check: factors that do not belong to the pairs are told from those that do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from robustcf.adapters import Imported, import_run, smell
+from robustcf.adapters import Imported, alignment, joined
 from robustcf.data.split import Split
 from robustcf.errors import DataError
 from robustcf.factors import Factors
@@ -16,8 +16,8 @@ from tests.adapters.helpers import world
 SEEDS = (0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4)))
 
 
-def judged(U, V, split, fixed=()):
-    return smell(Imported(Factors.of(U, V), "arrays", "mine", fixed=fixed), split.train)
+def judged(U, V, split):
+    return alignment(Factors.of(U, V), split.train)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -37,7 +37,7 @@ def test_mixed_up_maps_are_refused(seed):
     assert "know nothing of these pairs" in found.reason
     found = judged(U[rng.permutation(120)], V, split)
     assert "know nothing of who has what" in found.reason or "nothing of these" in found.reason
-    with pytest.raises(DataError, match=r"--force \(force=True\) imports them regardless"):
+    with pytest.raises(DataError, match="--force"):
         found.require()
     assert not judged(rng.normal(size=U.shape), rng.normal(size=V.shape), split).good
 
@@ -95,7 +95,7 @@ def test_a_catalogue_in_order_of_popularity_is_not_taken_for_shifted(seed):
     scores = U @ V.T + bias
     train = rng.random(scores.shape) < 1 / (1 + np.exp(2 - scores))
     U, V = np.hstack([U, np.ones((150, 1))]), np.hstack([V, bias[:, None]])
-    found = judged(U, V, Split.from_csr(train.astype(float)), fixed=[4])
+    found = judged(U, V, Split.from_csr(train.astype(float)))
     assert found.good, found.reason
 
 
@@ -104,12 +104,14 @@ def test_the_same_seed_gives_the_same_answer():
     assert judged(U, V, split) == judged(U, V, split)
 
 
-def test_force_imports_and_says_so(tmp_path):
+def test_the_check_can_be_skipped_and_its_finding_is_kept():
     U, V, split = world(0, 120, 80)
-    mixed = Imported(Factors.of(U, np.roll(V, 1, axis=0)), "arrays", "mine")
+    shifted = Imported(Factors.of(U, np.roll(V, 1, axis=0)), "arrays", "mine")
     with pytest.raises(DataError, match="shifted"):
-        import_run(mixed, split.train, tmp_path / "run")
-    assert not list(tmp_path.iterdir())
-    run = import_run(mixed, split.train, tmp_path / "run", force=True)
-    assert any("imported by force although" in note for note in run.metrics()["imported"]["notes"])
-    assert torch.equal(run.factors().users, mixed.factors.users)
+        joined(shifted, split.train)
+    model = joined(shifted, split.train, check=False)
+    assert "shifted" in model.training["alignment"]
+    assert torch.equal(model.factors.users, shifted.factors.users)
+    right = joined(Imported(Factors.of(U, V), "arrays", "mine"), split.train)
+    assert right.training["alignment"] == ""
+    assert any("rank above" in note for note in right.training["notes"])
