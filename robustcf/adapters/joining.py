@@ -54,6 +54,7 @@ def joined(
     if not called.strip() or not called.isprintable():
         raise InputError(f"a label must be text on one line, got {called!r}")
     factors = imported.factors
+    facts: dict[str, Any] = {"source": imported.source, "format": imported.format}
     if interactions is None:
         given = [name for name, value in {"test": test, **matching}.items() if value is not None]
         if given:
@@ -65,7 +66,7 @@ def joined(
             user_labels=imported.user_labels,
             item_labels=imported.item_labels,
             item_counts=np.zeros(factors.n_items, dtype=np.int64),
-            training={"source": imported.source, "notes": list(imported.notes)},
+            training={**facts, "notes": list(imported.notes)},
             origin=imported,
         )
     rows = Rows(factors.n_users, factors.n_items, imported.user_labels, imported.item_labels)
@@ -77,8 +78,7 @@ def joined(
     said.append(str(found))
     if not len(split.test):
         said.append("no test pairs: judged by the pairs it was fit on")
-    facts = {"source": imported.source, "format": imported.format, "notes": said}
-    facts["alignment"] = found.reason
+    facts |= {"notes": said, "alignment": found.reason}
     return Recommender.of(
         FactorScorer(factors, imported.fixed, fold_in),
         split,
