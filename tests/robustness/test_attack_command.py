@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from robustcf.cli.main import run
+from robustcf.factors import Factors
+from robustcf.recommender import open_recommender
 from robustcf.robustness import RobustnessCurve, Threat, measure
-from robustcf.runs import RunDir
 from robustcf.support import files, reading
-from robustcf.support.files import read_tensors, write_tensors
 from tests.robustness.helpers import PNG
 
 CONTROL = "random-joint-of-4"
@@ -62,8 +62,7 @@ def test_the_command_attacks_a_run(trained, capsys, objective):
     assert data["pictures"] == [str(written.with_suffix(f".{end}")) for end in ("png", "svg")]
     assert not list((trained / "robustness").glob(".*")), "nothing half-written stays behind"
     assert not (trained / "attacks").exists(), "one home"
-    target = RunDir(trained).target(RunDir(trained).split())
-    again = measure(target, f"fgm-{objective}", epsilons=[0, 0.3, 0.9])
+    again = measure(open_recommender(trained), f"fgm-{objective}", epsilons=[0, 0.3, 0.9])
     assert again.curve.as_lists().items() <= data.items(), "the same as from Python"
     assert again.control.as_lists() == data["random"]
 
@@ -186,11 +185,10 @@ def test_sides_that_contradict_each_other_are_refused(trained, capsys):
 @pytest.mark.slow
 def test_uneven_rows_are_pointed_out(trained, capsys, tmp_path):
     """A median that does not stand for the rows: a note, for sizes in medians only."""
-    uneven = tmp_path / "uneven"
-    shutil.copytree(trained, uneven)
-    tensors, notes = read_tensors(uneven / "factors.safetensors")
-    tensors["items"][: len(tensors["items"]) // 3] *= 30
-    write_tensors(uneven / "factors.safetensors", tensors, notes)
+    model = open_recommender(trained)
+    users, items = (part.clone() for part in model.factors)
+    items[: len(items) // 3] *= 30
+    uneven = model.with_factors(Factors(users, items)).save(tmp_path / "uneven")
     words = ["--attack", "random", "--epsilons", "0.1"]
     for folder, options, noted in (
         (uneven, ["--relative"], True),
@@ -210,11 +208,11 @@ def test_uneven_rows_are_pointed_out(trained, capsys, tmp_path):
             assert (data["unevenness"]["items"] > 1.5) == (folder == uneven)
         else:
             assert "unevenness" not in data
-    tensors["items"][5:] = 0
-    write_tensors(uneven / "factors.safetensors", tensors, notes)
-    assert run(["attack", str(uneven), *words, "--relative", "--json"]) == 0
+    items[5:] = 0
+    short = model.with_factors(Factors(users, items)).save(tmp_path / "short")
+    assert run(["attack", str(short), *words, "--relative", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["unevenness"]["items"] is None
-    assert run(["attack", str(uneven), *words, "--relative"]) == 0
+    assert run(["attack", str(short), *words, "--relative"]) == 0
     assert "row norms are uneven (items: median 0)" in capsys.readouterr().out
 
 
@@ -224,7 +222,7 @@ def test_the_command_refuses_what_it_cannot_do(trained, capsys, tmp_path):
     assert run(["attack", str(trained), "--epsilons", "-1"]) == 1
     assert "not negative" in capsys.readouterr().err
     assert run(["attack", str(tmp_path)]) == 1
-    assert "no run directory" in capsys.readouterr().err
+    assert "not a saved recommender" in capsys.readouterr().err
     assert run(["attack", str(trained), "--epsilons", "many"]) == 2
     assert run(["attack", str(trained), "--epsilons"]) == 2, "no sizes are not the default sizes"
     assert run(["attack", str(trained), "--epsilons", "--relative"]) == 2
@@ -288,8 +286,7 @@ def test_the_default_is_auto_by_somebody_who_knows_the_labels(trained, capsys):
     assert set(data) - metrics == expected
     keys = ("attack", "kind", "knowledge", "unit", "budget", "random_draws")
     assert [data[key] for key in keys] == ["auto", "joint", "labels", "relative", "row", 4]
-    opened = RunDir(trained)
-    result = measure(opened.target(opened.split()), epsilons=[0, 0.1])
+    result = measure(open_recommender(trained), epsilons=[0, 0.1])
     assert result.curve.as_lists().items() <= data.items(), "the default from Python, too"
     assert data["per_user"] == result.per_user.as_lists()
     assert data["random_per_user"] == result.per_user_control.as_lists()
@@ -352,12 +349,11 @@ def test_each_user_alone_next_to_it(trained, capsys, monkeypatch):
     monkeypatch.setattr("robustcf.cli.attack._draw", lambda result, saved: ["a.png", "a.svg"])
     words = ["--attack", "fgm", "--epsilons", "0", "0.2", "--personal"]
     data = attacked(trained, capsys, *words)
-    opened = RunDir(trained)
-    target = opened.target(opened.split())
-    alone = measure(target, "personal", epsilons=[0, 0.2])
+    model = open_recommender(trained)
+    alone = measure(model, "personal", epsilons=[0, 0.2])
     assert data["personal"] == alone.curve.as_lists()
     assert data["random_personal"] == alone.control.as_lists()
-    assert data["ndcg@10"] == measure(target, "fgm", epsilons=[0, 0.2]).curve["ndcg@10"].tolist()
+    assert data["ndcg@10"] == measure(model, "fgm", epsilons=[0, 0.2]).curve["ndcg@10"].tolist()
     assert data["personal"]["ndcg@10"][1] < data["random_personal"]["ndcg@10"][1]
     home = trained / "robustness"
     assert RobustnessCurve.load(home / f"{alone.stem}.json").kind == "each user alone"
@@ -417,24 +413,29 @@ def test_quantization_is_a_table_over_kinds(trained, capsys):
 def test_valid_is_for_runs_that_did_not_learn_from_it(trained, capsys):
     """Its valid part was carved out of train, and the run learnt from both."""
     assert run(["attack", str(trained), "--part", "valid"]) == 1
-    assert "fit on train and valid: evaluate them on test only" in capsys.readouterr().err
+    assert "train and valid" in capsys.readouterr().err
 
 
 def test_a_run_without_factors_is_refused(trained, capsys, tmp_path):
     shutil.copytree(trained, tmp_path / "half")
     (tmp_path / "half" / "factors.safetensors").unlink()
     assert run(["attack", str(tmp_path / "half")]) == 1
-    assert "has no factors.safetensors yet: finish it with" in capsys.readouterr().err
+    assert "factors.safetensors" in capsys.readouterr().err
 
 
 def test_the_walk_of_an_attack_reads_everything_once(trained, capsys, monkeypatch):
-    """The result of a run and its factors are read once, whatever asks for them."""
+    """Facts, pairs and factors are read once, whatever asks for them; the source data never."""
     texts: list[str] = []
     opened, tensors, loads = reading.open_plain, files.read_tensors, []
+    arrays = files.read_arrays
 
     def counted_text(path, **options):
         texts.append(path.name)
         return opened(path, **options)
+
+    def counted_arrays(path):
+        loads.append(Path(path).name)
+        return arrays(path)
 
     def counted_tensors(path):
         loads.append(Path(path).name)
@@ -442,15 +443,17 @@ def test_the_walk_of_an_attack_reads_everything_once(trained, capsys, monkeypatc
 
     monkeypatch.setattr(reading, "open_plain", counted_text)
     monkeypatch.setattr(files, "read_tensors", counted_tensors)
+    monkeypatch.setattr(files, "read_arrays", counted_arrays)
+    monkeypatch.setattr("robustcf.data.load", None)
+    once = ["interactions.npz", "factors.safetensors"]
     for words in (["--attack", "auto", "--steps", "2"], ["--attack", "quantization"]):
         texts.clear(), loads.clear()
         attacked(trained, capsys, *words, "--epsilons", "0", "0.07")
-        assert texts.count("metrics.json") == 1
-        assert texts.count("config.json") == 1
-        assert loads == ["factors.safetensors"]
+        assert texts.count("recommender.json") == 1
+        assert loads == once
     texts.clear(), loads.clear()
     assert run(["certify", str(trained), "--epsilons", "0", "0.01"]) == 0
-    assert (texts.count("metrics.json"), loads) == (1, ["factors.safetensors"])
+    assert (texts.count("recommender.json"), loads) == (1, once)
 
 
 @pytest.mark.slow
@@ -511,8 +514,7 @@ def test_absolute_sizes_are_for_the_asking(trained, capsys):
     assert Path(data["file"]).name == "fgm-bce-row-absolute-e0_0.3-k10_20.json"
     assert data["realised"][1]["users"] == pytest.approx(0.3, rel=1e-4)
     assert "unevenness" not in data
-    opened = RunDir(trained)
-    target = opened.target(opened.split())
-    expected = measure(target, "fgm-bce", Threat(unit="absolute"), [0, 0.3]).curve
+    model = open_recommender(trained)
+    expected = measure(model, "fgm-bce", Threat(unit="absolute"), [0, 0.3]).curve
     assert data["ndcg@10"] == expected["ndcg@10"].tolist()
-    assert target.bce.negative_weight == 20, "the weights of its training"
+    assert model.bce.negative_weight == 20, "the weights of its training"

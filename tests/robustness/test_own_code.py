@@ -13,6 +13,7 @@ from robustcf.attacks import FGM
 from robustcf.cli.main import run
 from robustcf.errors import InputError
 from robustcf.objectives import BCE
+from robustcf.recommender import open_recommender
 from robustcf.robustness import AttackSpec, Threat, measure
 from robustcf.runs import RunDir
 from robustcf.training import TrainConfig
@@ -123,7 +124,7 @@ def here(tmp_path, monkeypatch):
 def answer(capsys, monkeypatch):
     """The JSON of a command that succeeds. No pictures: they take longer than all the rest."""
     monkeypatch.setattr("robustcf.cli.attack._draw", lambda result, saved: ["a.png", "a.svg"])
-    monkeypatch.setattr("robustcf.studies.plots.plot_curves", lambda curves, path, **_: path)
+    monkeypatch.setattr("robustcf.robustness.plots.plot_curves", lambda curves, path, **_: path)
 
     def ask(*words: str) -> dict:
         capsys.readouterr()
@@ -156,8 +157,7 @@ def test_an_attack_of_ones_own(here, answer):
     mine = answer("attack", "run", "--attack", "my_module:Upwards", *SIZES)
     assert (mine["attack"], mine["objective"]) == ("my_module:Upwards", None)
     assert Path(mine["file"]).name == "my_module.Upwards-row-relative-e0_0.3-k10_20.json"
-    opened = RunDir("run")
-    target = opened.target(opened.split())
+    target = open_recommender("run")
     U, V = target.factors
     length = 0.3 * np.sort(np.linalg.norm(U.double().numpy(), axis=1))[(len(U) - 1) // 2]
     moved = U + length / np.sqrt(U.shape[1])
@@ -190,8 +190,7 @@ def test_a_gradient_attack_of_ones_own_gets_an_objective(here, answer):
     keys = ("objective", "knowledge", "side", "budget", "unit")
     assert [bce[key] for key in keys] == ["bce", "labels", "users", "frobenius", "absolute"]
     assert bce["realised"][1]["items"] == 0
-    opened = RunDir("run")
-    target = opened.target(opened.split())
+    target = open_recommender("run")
     threat = Threat("frobenius", "absolute", "users", "labels")
     python = measure(target, "my_module:Backwards-bce", threat, [0, 0.3])
     assert python.curve.as_lists().items() <= bce.items()
@@ -213,7 +212,7 @@ def test_an_objective_of_ones_own_is_attacked_and_trained(here, answer):
     assert 0 < found["test"]["ndcg@10"] <= 1
     config = json.loads((here / "twice" / "config.json").read_text())["train"]
     assert config["objective"]["name"] == "my_module:Twice"
-    assert RunDir("twice").target(RunDir("twice").split()).bce is None
+    assert open_recommender("twice").bce is None
     assert AttackSpec.parse("fgm-my_module:Twice").name == "fgm-my_module:Twice"
 
 
@@ -231,7 +230,7 @@ def test_a_model_and_a_regularizer_of_ones_own_go_all_the_way(here, answer, caps
     attacked = answer("attack", "own", "--attack", "fgm", "--objective", "softmax", *SIZES)
     assert attacked["ndcg@10"][0] == found["test"]["ndcg@10"]
     assert attacked["ndcg@10"][1] < attacked["ndcg@10"][0]
-    assert RunDir("own").label == "my_module:Wide, my_module:RowSum"
+    assert open_recommender("own").label == "my_module:Wide, my_module:RowSum"
     assert run(["certify", "own", "--epsilons", "0", "0.01"]) == 0
     capsys.readouterr()
     (entry,) = answer("recommend", "own", "--user", "u3", "-k", "3")["recommendations"]
@@ -347,11 +346,18 @@ def test_what_a_training_cannot_be_made_of(here, refusal, option, kind, good):
 
 
 def test_a_run_whose_code_is_gone_says_so_where_it_is_needed(here, answer, refusal):
-    trained(answer, "own", "--reg", "my_module:RowSum")
+    """Only the objective is: a new user is folded in by it."""
+    trained(answer, "own", "--objective", "my_module:Twice", "--model", "bpr-mf")
+    trained(answer, "other", "--reg", "my_module:RowSum")
+    new = ("--items", "i0")
+    assert "--allow-code" in refusal("recommend", "own", *new)
+    assert answer("recommend", "own", *new, "--allow-code")["recommendations"]
     (here / "my_module.py").unlink()
     sys.modules.pop("my_module")
-    assert "my_module" in refusal("recommend", "own", "--items", "i0")
+    assert "--allow-code" in refusal("recommend", "own", *new)
+    assert "my_module" in refusal("recommend", "own", *new, "--allow-code")
     assert answer("recommend", "own", "--user", "u3")["recommendations"]
+    assert answer("recommend", "other", *new)["recommendations"]
 
 
 def test_a_module_that_fails_to_import_is_told(here, refusal):
