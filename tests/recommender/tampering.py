@@ -1,0 +1,36 @@
+"""Changing the files of a saved recommender, with checksums that fit the change or do not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def change_json(path: Path, **values: Any) -> None:
+    """Replace some values of a JSON file."""
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps({**facts, **values}))
+
+
+def sign(folder: Path) -> None:
+    """Write the checksums of the files as they are now, as a careful attacker would."""
+    path = folder / "recommender.json"
+    names = json.loads(path.read_text())["files"]
+    digests = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    change_json(path, files=digests)
+
+
+def change_arrays(folder: Path, meta: dict[str, Any] | None = None, **arrays: Any) -> None:
+    """Replace some arrays of interactions.npz (None removes one), and sign it."""
+    path = folder / "interactions.npz"
+    with np.load(path) as found:
+        known = {name: found[name] for name in found.files}
+    if meta is not None:
+        known["meta"] = np.array(json.dumps({**json.loads(str(known["meta"])), **meta}))
+    known |= arrays
+    np.savez(path, **{name: value for name, value in known.items() if value is not None})
+    sign(folder)
