@@ -44,7 +44,7 @@ def page(audits: Audit | Sequence[Audit]) -> str:
         >>> import torch
         >>> from robustcf.auditing.audit import audit
         >>> from robustcf.data import checkerboard
-        >>> from robustcf.robustness import Recommender
+        >>> from robustcf.recommender import Recommender
         >>> parity = torch.eye(2)[torch.arange(30) % 2]
         >>> model = Recommender(parity[:20], parity, checkerboard(), label="<script>")
         >>> "<script>" in page(audit(model, attack=False))

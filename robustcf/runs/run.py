@@ -49,6 +49,7 @@ class RunDir(RunBase[RunConfig, Split]):
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
         >>> from robustcf.data import load
         >>> config = RunConfig("demo", train=TrainConfig.of(dim=4, epochs=1))
         >>> with tempfile.TemporaryDirectory() as folder:
