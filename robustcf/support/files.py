@@ -216,14 +216,27 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, str])
     """Write tensors and a few strings as one safetensors file; equal ones give equal bytes."""
     from safetensors.torch import save
 
-    write_parts(path, _in_order(save(tensors, metadata=facts)))
+    write_parts(path, _in_order(save(_apart(tensors), metadata=facts)))
 
 
 def tensor_bytes(tensors: dict[str, Tensor], facts: dict[str, str]) -> bytes:
     """Tensors and a few strings as the bytes of a safetensors file."""
     from safetensors.torch import save
 
-    return b"".join(_in_order(save(tensors, metadata=facts)))
+    return b"".join(_in_order(save(_apart(tensors), metadata=facts)))
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors that share numbers with an earlier one: safetensors refuses to write these."""
+    found: dict[str, Tensor] = {}
+    taken: list[tuple[int, int]] = []
+    for name, tensor in tensors.items():
+        begin = tensor.data_ptr()
+        end = begin + tensor.numel() * tensor.element_size()
+        shared = any(begin < other_end and other < end for other, other_end in taken)
+        found[name] = tensor.clone() if shared else tensor
+        taken.append((begin, end))
+    return found
 
 
 def _in_order(content: bytes) -> tuple[bytes, memoryview]:

@@ -55,6 +55,19 @@ def test_a_write_that_fails_leaves_the_old_file(
     assert os.listdir(tmp_path) == ["a"]
 
 
+@pytest.mark.parametrize(
+    "cut", [lambda w: (w, w), lambda w: (w[:3], w[2:]), lambda w: (w[:2], w[2:])]
+)
+def test_tensors_that_share_numbers_are_written(tmp_path: Path, cut: Any) -> None:
+    users, items = cut(torch.randn(5, 3))
+    write_tensors(tmp_path / "a", {"users": users, "items": items}, {})
+    write_tensors(tmp_path / "b", {"users": users.clone(), "items": items.clone()}, {})
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    found, _ = read_tensors(tmp_path / "a")
+    assert torch.equal(found["users"], users)
+    assert torch.equal(found["items"], items)
+
+
 def test_a_folder_appears_with_its_files(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "run"
     create_folder(target, {"a": b"1", "b": b"2"})
