@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 
 from robustcf.cli.main import run
+from robustcf.data import Split
 from robustcf.errors import InputError
+from robustcf.factors import Factors
 from robustcf.metrics.evaluate import Protocol
+from robustcf.recommender import FactorScorer, Recommender
+from robustcf.recommender.saved import write_into
 from robustcf.robustness import RobustnessCurve, Threat
-from robustcf.runs.config import RunConfig
 from robustcf.runs.saved import common_curves, group_runs, open_run
-from robustcf.studies.comparison import compare
+from robustcf.studies.comparison import compare_curves
 from robustcf.support.files import write_arrays
 from robustcf.support.naming import grid_name
 from robustcf.training.config import TrainConfig
@@ -38,18 +41,25 @@ def make_run(
     values: np.ndarray,
     *,
     train: TrainConfig | None = None,
-    fingerprint: str = "f" * 64,
+    users: int = 2,
     name: str = "fgm-bce-row-absolute",
     sizes: tuple[float, ...] = SIZES,
     stem: str | None = None,
+    judged: np.ndarray | None = None,
     **facts: Any,
 ) -> Path:
-    """A run directory with a saved curve; its name gets sizes and cutoffs unless told otherwise."""
+    """A saved recommender with a curve; its name gets sizes and cutoffs unless told otherwise.
+
+    The recommender is a stand-in: comparisons read its settings and the fingerprint of its data.
+    """
     path.mkdir(parents=True, exist_ok=True)
-    (path / "config.json").write_text(RunConfig("demo", train=train or TrainConfig()).to_json())
-    (path / "data.json").write_text(json.dumps({"fingerprint": fingerprint}))
-    result = {"interrupted": False, "epochs": 1, "model": "m", "reg": "r"}
-    (path / "metrics.json").write_text(json.dumps(result))
+    square = np.eye(users)
+    model = Recommender.of(
+        FactorScorer(Factors.of(square, square)),
+        Split.from_csr(square),
+        training={"config": (train or TrainConfig()).resolved().as_dict(), "epochs": 1},
+    )
+    write_into(path, model)
     words = name.split("-")
     curve = {
         "attack": words[0],
@@ -59,7 +69,7 @@ def make_run(
             knowledge="labels" if "labels" in words else "data",
         ),
         "epsilons": sizes,
-        "users": np.arange(values.shape[1]),
+        "users": np.arange(values.shape[1]) if judged is None else judged,
         "protocol": Protocol("demo", "test", ("train",), values.shape[1], 0, 50),
         "kind": "certified" if words[0] == "certificate" else "joint",
     } | facts
@@ -83,7 +93,7 @@ def test_a_planted_answer_is_found():
         "weak": [planted(0, (0, 0.1, 0.3), n) for n in (4, 5)],
         "alike": [planted(0, (0, 0, 0), 6)],
     }
-    found = compare(groups, SIZES, resamples=2000)
+    found = compare_curves(groups, SIZES, resamples=2000)
     verdicts = {(c.first, c.second): c.verdict.tolist() for c in found.contrasts}
     assert verdicts == {
         ("strong", "weak"): [1, 0, 1, 1],
@@ -107,7 +117,7 @@ def test_numbers_are_those_of_a_naive_calculation(seed):
     rng = np.random.default_rng(seed)
     first = [rng.random((3, 80)) for _ in range(2)]
     second = [rng.random((3, 80))]
-    found = compare({"a": first, "b": second}, SIZES, resamples=999, seed=seed)
+    found = compare_curves({"a": first, "b": second}, SIZES, resamples=999, seed=seed)
     a, b = found.groups
 
     def naive_area(curve: np.ndarray) -> float:
@@ -124,9 +134,9 @@ def test_numbers_are_those_of_a_naive_calculation(seed):
     lower, upper = np.quantile(averaged[2][draws].mean(axis=1), [0.025, 0.975])
     np.testing.assert_allclose(found.contrasts[0].lower[3], lower, atol=0.01)
     np.testing.assert_allclose(found.contrasts[0].upper[3], upper, atol=0.01)
-    again = compare({"a": first, "b": second}, SIZES, resamples=999, seed=seed)
+    again = compare_curves({"a": first, "b": second}, SIZES, resamples=999, seed=seed)
     assert again.as_dict() == found.as_dict()
-    other = compare({"a": first, "b": second}, SIZES, resamples=999, seed=seed + 1)
+    other = compare_curves({"a": first, "b": second}, SIZES, resamples=999, seed=seed + 1)
     assert other.as_dict() != found.as_dict()
 
 
@@ -137,7 +147,7 @@ def test_seeds_that_overlap_are_mentioned():
         "a": [np.stack([base + 0.1]), np.stack([base + 0.02])],
         "b": [np.stack([base]), np.stack([base + 0.05])],
     }
-    found = compare(groups, [0.5], resamples=999)
+    found = compare_curves(groups, [0.5], resamples=999)
     assert found.contrasts[0].verdict.tolist() == [1, 1]
     assert "though seeds overlap at 0.5" in found.words()[0]
 
@@ -149,7 +159,7 @@ def test_false_verdicts_are_as_rare_as_promised():
         rng = np.random.default_rng(seed)
         base = rng.random(60)
         groups = {name: [base + rng.normal(0, 0.1, size=(2, 60))] for name in "abc"}
-        found = compare(groups, [0, 1], resamples=399, confidence=0.9, seed=seed)
+        found = compare_curves(groups, [0, 1], resamples=399, confidence=0.9, seed=seed)
         wrong += any(c.verdict.any() for c in found.contrasts)
     assert wrong / 120 <= 0.1 + 3 * np.sqrt(0.09 / 120)
 
@@ -167,7 +177,7 @@ def test_false_verdicts_are_as_rare_as_promised():
 )
 def test_comparisons_refuse(groups, options, message):
     with pytest.raises(InputError, match=message):
-        compare(groups, SIZES, **options)
+        compare_curves(groups, SIZES, **options)
 
 
 @pytest.fixture
@@ -388,7 +398,7 @@ def test_what_cannot_be_compared_is_refused(runs, tmp_path, capsys):
         """A file of the same name that says something else."""
         return make_run(tmp_path / name, values, train=other, stem=stem, **facts)
 
-    assert "different data" in refusal(runs[0], changed("d", fingerprint="0" * 64))
+    assert "different data" in refusal(runs[0], changed("d", users=3))
     assert "differ in epsilons" in refusal(runs[0], changed("e", values[:2], sizes=(0.0, 0.1)))
     relative = changed("r", threat=Threat(knowledge="data"))
     assert "differ in unit (absolute, relative)" in refusal(runs[0], relative)
@@ -402,14 +412,14 @@ def test_what_cannot_be_compared_is_refused(runs, tmp_path, capsys):
     assert "differ in side (both, users)" in refusal(runs[0], one_side)
     protocol = Protocol("demo", "test", ("train", "valid"), USERS, 0, 50)
     assert "differ in protocol" in refusal(runs[0], changed("p", protocol=protocol))
-    assert "different users" in refusal(runs[0], changed("u", users=np.arange(1, USERS + 1)))
+    assert "different users" in refusal(runs[0], changed("u", judged=np.arange(1, USERS + 1)))
     oracle = changed("k", threat=Threat("row", "absolute", knowledge="labels"))
     assert run(["compare", str(runs[0]), str(oracle), "--attack", stem]) == 1
     assert "differ in knowledge (data, labels)" in capsys.readouterr().err
     assert "at least two runs" in refusal(runs[0])
     assert "same settings and the same seed" in refusal(runs[0], runs[0])
     assert "differ in their seed alone" in refusal(runs[0], runs[1], code=2)
-    assert "no run directory" in refusal(runs[0], tmp_path)
+    assert "not a saved recommender" in refusal(runs[0], tmp_path)
     assert run(["compare", *map(str, runs), "--metric", "coverage@10"]) == 1
     assert "coverage is of the whole list" in capsys.readouterr().err
     (runs[0] / "robustness" / "broken.json").write_text("{")

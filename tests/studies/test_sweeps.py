@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from filelock import FileLock
 from robustcf.attacks import FGM, RandomNoise, Softmax
 from robustcf.cli.main import run
 from robustcf.errors import InputError
+from robustcf.recommender import open_recommender
 from robustcf.robustness import RobustnessCurve, Threat, measure
 from robustcf.runs import RunDir
 from robustcf.runs.saved import open_run
@@ -81,10 +81,10 @@ def test_the_numbers_are_those_of_the_runs(whole, plan):
             trained = RunDir(whole.out / "runs" / f"{reg}-seed{seed}")
             assert trained.complete
             assert (trained.config.train.reg.name, trained.config.train.seed) == (reg, seed)
-            assert trained.fit_on == "train and valid"
-            split = trained.split()
-            target = trained.target(split)
-            softmax = FGM(Softmax(split.train_full), relative=True)
+            target = open_recommender(trained.path)
+            assert target.fit_on == "train and valid"
+            assert target.split.fingerprint == trained.split().fingerprint
+            softmax = FGM(Softmax(target.split.train_full), relative=True)
             for name, attack in (("fgm-softmax", softmax), ("random", RandomNoise(relative=True))):
                 expected = measure(target, attack, epsilons=SIZES).curve
                 for metric in ("ndcg@10", "mrr@10", "coverage@10", "recall@20"):
@@ -156,7 +156,7 @@ def saved(folder: Path) -> dict[str, bytes]:
 def bare(whole, tmp_path, monkeypatch):
     """Runs of the sweep as they were before anybody attacked them."""
     monkeypatch.setattr("robustcf.cli.attack._draw", lambda result, saved: ["a.png", "a.svg"])
-    monkeypatch.setattr("robustcf.studies.plots.plot_curves", lambda curves, path, **_: path)
+    monkeypatch.setattr("robustcf.robustness.plots.plot_curves", lambda curves, path, **_: path)
 
     def copy(name: str) -> Path:
         shutil.copytree(whole.out / "runs" / name, tmp_path / name)
@@ -431,8 +431,7 @@ def test_auto_is_the_worst_of_all_and_certificates_need_rows(whole, plan, tmp_pa
     other = SweepPlan(**{**_fields(plan), "attacks": attacks, "budget": "frobenius"})
     found = sweep(other, tmp_path / "other", runs=whole.out / "runs")
     assert list(found.curves) == [*attacks, "random-auto", "random", "random-pgd"]
-    trained = RunDir(whole.out / "runs" / "none-seed0")
-    target = trained.target(trained.split())
+    target = open_recommender(whole.out / "runs" / "none-seed0")
     result = measure(target, "auto", Threat(unit="absolute"), [0.1], steps=2)
     assert result.draws == len(result.members)
     mean = [found.area(name, "none") for name in ("random-auto", "random-pgd", "random")]
@@ -475,7 +474,7 @@ def test_a_plan_that_cannot_be_read_is_refused(plan, tmp_path, text):
 @pytest.mark.usefixtures("no_pictures")
 def test_interrupted_in_training_it_stops_and_goes_on(whole, plan, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(RunDir, "execute", lambda self, split: SimpleNamespace(interrupted=True))
+        patch.setattr(RunDir, "execute", lambda self, split: False)
         with pytest.raises(KeyboardInterrupt):
             sweep(plan, tmp_path / "again")
     sweep(plan, tmp_path / "again")
@@ -599,7 +598,7 @@ def test_a_unit_that_flatters_a_setting_is_named(tmp_path):
 def test_a_sweep_keeps_how_even_rows_are(whole):
     for curves in whole.curves["fgm-bce"].values():
         for curve in curves:
-            factors = RunDir(curve.path.parent.parent).factors()
+            factors = open_recommender(curve.path.parent.parent).factors
             for side, part in zip(("users", "items"), factors, strict=True):
                 norms = part.double().norm(dim=1).numpy()
                 expected = np.sqrt((norms**2).mean()) / np.median(norms)
@@ -657,8 +656,7 @@ def test_the_command_sweeps_by_the_headline_attack_and_own_lengths(table, tmp_pa
     assert data["plan"]["attacks"] == ["auto"]
     assert data["axis"] == "epsilon, row budget, in each row's own length"
     assert list(data["curves"]) == ["auto", "random-auto", "certificate"]
-    trained = RunDir(Path(out) / "runs" / "none-seed0")
-    target = trained.target(trained.split())
+    target = open_recommender(Path(out) / "runs" / "none-seed0")
     result = measure(target, "auto", Threat(unit="own"), [0, 0.1])
     for name, curve in (("auto", result.curve), ("random-auto", result.control)):
         found = data["curves"][name]["none"]["ndcg@10"][0]
