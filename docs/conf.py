@@ -1,4 +1,4 @@
-"""Sphinx configuration: MyST pages, the furo theme, examples that run while the pages are built.
+"""Sphinx configuration: MyST pages and notebooks, the furo theme, examples that run in the build.
 
 Build with ``make docs``. Warnings are errors there.
 """
@@ -21,7 +21,7 @@ copyright = "The robustcf authors"
 version = release = __version__
 
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
@@ -30,6 +30,13 @@ extensions = [
 ]
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
+
+# Notebooks are committed without outputs and run in every build; one that fails stops it.
+nb_execution_mode = "force"
+nb_execution_in_temp = True
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_output_stderr = "remove"  # progress bars
 
 smartquotes_action = "D"  # dashes only
 
