@@ -21,6 +21,7 @@ from robustcf.support.schema import (
     nullable,
     record,
     shown,
+    whole,
 )
 
 FORMAT = "robustcf recommender 1"
@@ -41,7 +42,7 @@ _MAIN = record(
         "fingerprint": nullable(TEXT),
         "interrupted": FLAG,
         "training": nullable(OBJECT),
-        "files": record({}, others=TEXT),
+        "files": record({}, others=record({"bytes": whole(), "sha256": TEXT})),
     }
 )
 

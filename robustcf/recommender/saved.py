@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from robustcf.data.interactions import Interactions, Labels, checked_labels
 from robustcf.data.split import EvaluationProtocol, Split
-from robustcf.errors import DataError, InputError
+from robustcf.errors import DataError, InputError, UnfinishedError
 from robustcf.recommender.factorized import FactorScorer
 from robustcf.recommender.recommender import Recommender
 from robustcf.recommender.record import FACTORS, FORMAT, INTERACTIONS, RECOMMENDER, read_recommender
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from robustcf.recommender.scorer import Scorer
 
 _PARTS = ("train", "valid", "test")
-_BLOCK = 1 << 20
 _META = record(
     {
         "name": nullable(TEXT),
@@ -134,7 +133,7 @@ def write_into(
             "interrupted": interrupted,
             "training": None if model.training is None else dict(model.training),
             "versions": files.versions(),
-            "files": {name: _digest(folder / name) for name in written},
+            "files": {name: _stamp(folder / name) for name in written},
         },
     )
 
@@ -170,8 +169,8 @@ def open_recommender(
             f"{folder / RECOMMENDER}: kind must be one of {', '.join(SCORERS)}, got "
             f"{facts['kind']!r}: it was written by a newer version, update robustcf"
         )
-    for name, digest in facts["files"].items():
-        _check_file(folder, name, digest)
+    for name, stamp in facts["files"].items():
+        _check_file(folder / name, stamp, facts)
     with _named(folder / INTERACTIONS):
         split, labels, counts = _read_pairs(folder / INTERACTIONS)
     if interactions is not None:
@@ -202,20 +201,32 @@ def open_recommender(
         )
 
 
-def _check_file(folder: Path, name: str, digest: str) -> None:
-    if _digest(folder / name) != digest:
-        raise InputError(
-            f"{folder / name} was changed since it was written (its checksum is another): restore "
-            "it, or train again"
-        )
-
-
-def _digest(path: Path) -> str:
-    found = hashlib.sha256()
+def _check_file(path: Path, stamp: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """Raise unless a file has the length and the checksum that were written down."""
     with os.fdopen(open_plain(path), "rb") as file:
-        while block := file.read(_BLOCK):
-            found.update(block)
-    return found.hexdigest()
+        # The length first: whatever lies there now may have no end.
+        same = os.fstat(file.fileno()).st_size == stamp["bytes"]
+        if same and _digest(file) == stamp["sha256"]:
+            return
+    if facts["interrupted"]:
+        raise UnfinishedError(
+            f"{path} was being replaced when the training was interrupted again: finish it with "
+            f"'robustcf train --resume {path.parent}'"
+        )
+    raise InputError(
+        f"{path} was changed since it was written (its checksum is another): restore it, or train "
+        "again"
+    )
+
+
+def _stamp(path: Path) -> dict[str, Any]:
+    """Return the length and the checksum of a file."""
+    with os.fdopen(open_plain(path), "rb") as file:
+        return {"bytes": os.fstat(file.fileno()).st_size, "sha256": _digest(file)}
+
+
+def _digest(file: io.BufferedReader) -> str:
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class _named:

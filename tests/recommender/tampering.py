@@ -17,11 +17,15 @@ def change_json(path: Path, **values: Any) -> None:
 
 
 def sign(folder: Path) -> None:
-    """Write the checksums of the files as they are now, as a careful attacker would."""
+    """Write lengths and checksums of the files as they are now, as an attacker would."""
     path = folder / "recommender.json"
     names = json.loads(path.read_text())["files"]
-    digests = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
-    change_json(path, files=digests)
+    contents = {name: (folder / name).read_bytes() for name in names}
+    stamps = {
+        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in contents.items()
+    }
+    change_json(path, files=stamps)
 
 
 def change_arrays(folder: Path, meta: dict[str, Any] | None = None, **arrays: Any) -> None:
