@@ -112,7 +112,13 @@ class Model(ABC, Generic[ConfigT]):
         if config is not None and settings:
             raise InputError(f"give {type(self).__name__} a config or single settings, not both")
         self.seed = seed
+        self.device, self.dtype = torch.device(device), dtype
         if train is None:
+            if start is not None or shard is not None or dtype != torch.float32:
+                raise InputError(
+                    "start, shard and dtype are for a model that is built on pairs: leave them "
+                    f"out, or build {type(self).__name__}(train, ...)"
+                )
             own = settings if config is None else vars(config)
             self._recipe = TRAINING["config"](type(self), {**own, "seed": seed})
             return
@@ -129,7 +135,6 @@ class Model(ABC, Generic[ConfigT]):
                 f"{type(config).__name__}"
             )
         self.train, self.config = train, config
-        self.device, self.dtype = torch.device(device), dtype
         self.users, self.items = self._start() if start is None else self._started_from(start)
         self.updated(None)
 
@@ -156,7 +161,9 @@ class Model(ABC, Generic[ConfigT]):
                 f"this {type(self).__name__} has its pairs already: make one without, "
                 f"{type(self).__name__}(dim=64).fit(data)"
             )
-        found: Recommender = TRAINING["fit"](data, self._recipe, **options)
+        found: Recommender = TRAINING["fit"](
+            data, self._recipe, **{"device": self.device, **options}
+        )
         return found
 
     @classmethod

@@ -88,6 +88,8 @@ def train(
         given = [name for name, value in refused.items() if value is not None]
         if given:
             raise InputError(f"{model} has no {' and '.join(given)}: leave it out")
+        if torch.device(device).type != "cpu":
+            raise InputError(f"{model} is fit on the cpu, got the device {str(device)!r}")
         with threads_used(threads, split.n_users, split.n_items):
             found: Recommender = FITTERS[model](split, seed=seed or 0, **settings)
             return found

@@ -1,0 +1,321 @@
+"""``train`` and ``fit`` of a model: data in, a recommender out, and the same bits each time."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import torch
+
+import robustcf
+from robustcf.data import Split, checkerboard, load
+from robustcf.errors import InputError
+from robustcf.models import ALS, BPRMF, MODELS, Model, ModelConfig, UltraGCN
+from robustcf.recommender import Recommender
+from robustcf.training import TrainConfig, train
+from robustcf.training.fitting import fit_split
+from robustcf.training.front import model_config
+from robustcf.training.presets import choose, preset
+from robustcf.voting import VoteConfig, fit_vote
+
+
+@dataclasses.dataclass(frozen=True)
+class LongConfig(ModelConfig):
+    """Settings of a model that is defined in this module."""
+
+    length: float = 2.0
+
+
+class Long(Model[LongConfig]):
+    """A plain factorization that starts longer than others."""
+
+    Config = LongConfig
+    objective = "bpr"
+    base_logit = 0.0
+
+    def _start(self) -> tuple[torch.Tensor, torch.Tensor]:
+        users, items = super()._start()
+        return self.config.length * users, self.config.length * items
+
+
+def table(seed: int = 0, users: int = 40, items: int = 30) -> pd.DataFrame:
+    """Two tastes and some noise, with labels that are not row numbers."""
+    rng = np.random.default_rng(seed)
+    chances = np.where(np.arange(users)[:, None] % 2 == np.arange(items) % 2, 0.6, 0.04)
+    rows, columns = np.nonzero(rng.random((users, items)) < chances)
+    names = {"user": [f"u{row}" for row in rows], "item": [f"i{column}" for column in columns]}
+    return pd.DataFrame(names).sample(frac=1, random_state=seed)
+
+
+def same_bits(one: Recommender, other: Recommender) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.factors, other.factors, strict=True))
+
+
+# --- train ------------------------------------------------------------------------------------
+
+
+def test_it_is_the_train_of_the_package() -> None:
+    assert robustcf.train is train
+
+
+@pytest.mark.slow
+def test_a_set_with_presets_gets_the_best_model_known_for_it() -> None:
+    split = load("demo")
+    model = train(split)
+    chosen = preset("demo")
+    assert model.training is not None
+    assert model.training["preset"] == chosen.name == choose("demo").name
+    assert model.training["config"] == chosen.config.as_dict()
+    assert model.training["interrupted"] is False
+    assert same_bits(model, fit_split(split, chosen.config).recommender())
+    assert model.evaluate()["ndcg@10"] > 0.1
+
+
+def test_a_named_model_takes_its_preset_and_the_settings_that_are_given() -> None:
+    split = load("demo")
+    model = train(split, "ultragcn", dim=4, epochs=1)
+    assert model.training is not None
+    assert model.training["preset"] == "demo.ultragcn.weight_decay"
+    config = TrainConfig.from_dict(model.training["config"]).resolved()
+    tuned = preset("demo", "ultragcn").config
+    assert (config.model.settings.dim, config.epochs, config.epochs_chosen) == (4, 1, False)
+    assert config.lr == tuned.lr
+    assert (model.label, model.fit_on) == ("ultragcn, weight_decay", "train and valid")
+    other = train(split, "ultragcn", reg="two_to_inf", dim=4, epochs=1)
+    assert other.label == "ultragcn, two_to_inf"
+    assert train("demo", "ultragcn", dim=4, epochs=1).recommend(k=3).equals(model.recommend(k=3))
+
+
+def test_a_preset_is_taken_by_its_kind_or_from_a_file(tmp_path) -> None:
+    split = checkerboard()
+    robust = train(split, "bpr-mf", preset="robust", epochs=1)
+    assert robust.training is not None
+    assert robust.training["preset"] == "default.bpr-mf.robust"
+    file = tmp_path / "mine.json"
+    file.write_text('{"config": {"model": "als", "dim": 3}, "found": {}}')
+    mine = train(split, preset=str(file))
+    assert (mine.training or {})["preset"] == "mine"
+    assert mine.factors.dim == 3
+    with pytest.raises(InputError, match="als"):
+        train(split, "bpr-mf", preset=str(file))
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "lightgcn"])
+def test_every_model_trains_and_repeats_bit_by_bit(name: str) -> None:
+    split = checkerboard()
+    settings: dict[str, Any] = {} if name == "popularity" else {"dim": 4}
+    if name not in ("popularity", "als", "ease"):
+        settings["epochs"] = 2
+    first, again = (train(split, name, **settings) for _ in range(2))
+    assert same_bits(first, again)
+    assert first.kind == "factors"
+    assert first.split is split
+    seeds = [train(split, name, seed=seed, **settings) for seed in (1, 1, 2)]
+    assert same_bits(*seeds[:2])
+    if name in ("ultragcn", "bpr-mf"):  # the others start from an SVD, or have a closed form
+        assert not same_bits(*seeds[1:])
+        assert not same_bits(first, seeds[0])
+
+
+def test_a_whole_configuration_is_taken_as_it_is() -> None:
+    split = checkerboard()
+    config = TrainConfig.of(model="bpr-mf", dim=4, epochs=3, seed=5, refit="no")
+    model = train(split, config)
+    assert same_bits(model, fit_split(split, config).recommender())
+    assert model.fit_on == "train"
+    assert (model.training or {})["config"] == config.resolved().as_dict()
+    other = train(split, config, seed=6)
+    assert same_bits(other, fit_split(split, config.replace(seed=6)).recommender())
+    assert not same_bits(model, other)
+
+
+def test_a_vote_is_trained_by_its_name() -> None:
+    split = checkerboard()
+    model = train(split, "vote", cap=0.2, damping=0.3)
+    assert model.kind == "vote"
+    expected = fit_vote(split, VoteConfig(cap=0.2, damping=0.3))
+    assert model.recommend(k=4).equals(expected.recommend(k=4))
+    frame = train(table(), "vote", cap=0.2, damping=0.3).recommend("u3", k=2)
+    assert frame["user"].tolist() == ["u3", "u3"]
+
+
+@pytest.mark.slow
+def test_data_without_a_preset_are_searched_on() -> None:
+    lines: list[str] = []
+    model = train(table(), minutes=0.05, report=lines.append)
+    facts = model.training
+    assert facts is not None
+    assert facts["preset"] == "auto"
+    assert facts["search"]["trials"] == len(lines) > 3
+    assert facts["search"]["chosen"]
+    own = model.recommend("u1", k=5)["item"]
+    assert np.mean([int(item[1:]) % 2 for item in own]) > 0.5, "the odd taste"
+    asked = train(load(table()), preset="auto", minutes=0.05)
+    assert (asked.training or {})["search"]["trials"] > 3
+
+
+def test_test_pairs_are_never_looked_at() -> None:
+    split = checkerboard()
+    none = split.test.take(np.zeros(len(split.test), dtype=bool))
+    blind = dataclasses.replace(split, test=none)
+    assert same_bits(*(train(each, "bpr-mf", dim=4, epochs=3) for each in (split, blind)))
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "word"),
+    [
+        ("bpr-mf", {"dmi": 3}, "dim"),
+        ("bpr-mf", {"dim": 0}, "dim"),
+        ("bprmf", {}, "bpr-mf"),
+        (None, {"dmi": 3}, "dim"),
+        (None, {"preset": "best"}, "preset"),
+        (None, {"preset": "auto", "dim": 3}, "auto"),
+        ("als", {"minutes": 1.0}, "minutes"),
+        ("bpr-mf", {"reg": "dropout"}, "dropout"),
+        ("bpr-mf", {"threads": 0}, "threads"),
+        (TrainConfig(), {"dim": 3}, "dim"),
+        (TrainConfig(), {"reg": "none"}, "reg"),
+        (TrainConfig(), {"preset": "tuned"}, "preset"),
+        (TrainConfig(), {"minutes": 1.0}, "minutes"),
+        ("vote", {"reg": "none"}, "reg"),
+        ("vote", {"preset": "tuned"}, "preset"),
+        ("vote", {"minutes": 1.0}, "minutes"),
+        ("vote", {"cup": 0.2}, "cup"),
+        ("vote", {"device": "cuda"}, "cpu"),
+        ("no_such_module:Model", {}, "no_such_module"),
+        ("tests.training.test_front:table", {}, "subclass"),
+    ],
+)
+def test_what_train_refuses(model: Any, options: dict[str, Any], word: str) -> None:
+    with pytest.raises(InputError, match=word):
+        train(checkerboard(), model, **options)
+
+
+@pytest.mark.parametrize("model", [UltraGCN, UltraGCN(dim=4), 3, {"model": "als"}])
+def test_a_model_is_named(model: Any) -> None:
+    with pytest.raises(InputError, match="model"):
+        train(checkerboard(), model)
+
+
+# --- fit --------------------------------------------------------------------------------------
+
+
+def test_a_model_is_fit_to_tables_matrices_and_splits() -> None:
+    frame = table()
+    by_frame = UltraGCN(dim=8, epochs=1).fit(frame)
+    assert by_frame.user_labels is not None
+    assert set(by_frame.user_labels) == set(frame["user"])
+    assert by_frame.recommend("u3", k=2)["item"].str.startswith("i").all()
+    split = load(frame)
+    by_split = UltraGCN(dim=8, epochs=1).fit(split)
+    assert by_split.split is split
+    assert same_bits(by_frame, by_split)
+    matrix = sp.csr_matrix(np.random.default_rng(0).random((40, 30)) < 0.2)
+    by_matrix = UltraGCN(dim=8, epochs=1).fit(matrix)
+    assert (by_matrix.n_users, by_matrix.n_items, by_matrix.user_labels) == (40, 30, None)
+    assert len(by_matrix.split.test) > 0, "held out as load does"
+    same = UltraGCN(dim=8, epochs=1).fit(load(matrix))
+    assert same_bits(by_matrix, same)
+
+
+@pytest.mark.parametrize("name", ["ultragcn", "bpr-mf", "softmax-mf", "als", "ease"])
+def test_fit_gives_the_bits_of_the_same_configuration(name: str) -> None:
+    split = checkerboard()
+    settings: dict[str, Any] = {"dim": 4, "seed": 3}
+    if name not in ("als", "ease"):
+        settings |= {"epochs": 2, "lr": 0.02}
+    fitted = MODELS[name](**settings).fit(split)
+    config = TrainConfig.of(model=name, **settings)
+    assert same_bits(fitted, fit_split(split, config).recommender())
+    assert (fitted.training or {})["config"] == config.resolved().as_dict()
+    assert fitted.label.startswith(f"{name}, ")
+    again = MODELS[name](**settings).fit(split)
+    assert same_bits(fitted, again)
+
+
+def test_a_model_may_be_fit_several_times() -> None:
+    model = BPRMF(dim=4, epochs=2)
+    one, two = checkerboard(), load(table())
+    first, other, again = model.fit(one), model.fit(two), model.fit(one)
+    assert same_bits(first, again)
+    assert other.n_users == two.n_users
+
+
+def test_settings_come_as_a_config_or_one_by_one() -> None:
+    split = checkerboard()
+    whole = BPRMF(config=BPRMF.Config(dim=4, init_std=0.2)).fit(split)
+    single = BPRMF(dim=4, init_std=0.2).fit(split)
+    assert same_bits(whole, single)
+    with pytest.raises(InputError, match="both"):
+        BPRMF(config=BPRMF.Config(dim=4), dim=5)
+
+
+def test_training_settings_and_regularizers_are_settings_too() -> None:
+    model = UltraGCN(dim=4, epochs=1, reg="two_to_inf", reg_weight=0.5, refit="no")
+    fitted = model.fit(checkerboard(), progress=False, threads=1)
+    assert (fitted.label, fitted.fit_on) == ("ultragcn, two_to_inf", "train")
+    for wrong in ({"dmi": 4}, {"dim": 0}, {"reg": "dropout"}, {"epochs": -1}):
+        with pytest.raises(InputError):
+            UltraGCN(**wrong)  # before any data are there
+
+
+def test_fit_takes_the_device_and_refuses_what_it_cannot_use(monkeypatch) -> None:
+    devices = []
+
+    def spy(split: Split, config: TrainConfig, *, device: Any, **options: Any) -> Any:
+        devices.append(str(device))
+        return fit_split(split, config, **options)
+
+    monkeypatch.setattr("robustcf.training.front.fit_split", spy)
+    split = checkerboard()
+    BPRMF(dim=4, epochs=1, device="meta").fit(split)
+    BPRMF(dim=4, epochs=1, device="meta").fit(split, device="cpu")
+    BPRMF(dim=4, epochs=1).fit(split)
+    assert devices == ["meta", "cpu", "cpu"]
+    start = BPRMF(split.train, dim=4).factors()
+    for wrong in ({"start": start}, {"dtype": torch.float64}):
+        with pytest.raises(InputError, match="built on pairs"):
+            BPRMF(dim=4, **wrong)
+
+
+def test_a_model_that_has_its_pairs_is_not_fit_to_others() -> None:
+    split = checkerboard()
+    with pytest.raises(InputError, match="pairs"):
+        ALS(split.train, dim=4).fit(split)
+
+
+def test_a_class_of_ones_own_is_fit_and_named_by_its_module() -> None:
+    split = checkerboard()
+    name = f"{Long.__module__}:Long"
+    fitted = Long(dim=4, length=3.0, epochs=1).fit(split)
+    assert fitted.label == f"{name}, weight_decay"
+    assert model_config(Long, {"length": 3.0}).model.settings.length == 3.0
+    by_name = train(split, name, dim=4, length=3.0, epochs=1)
+    config = TrainConfig.of(model=name, dim=4, length=3.0, epochs=1)
+    for other in (by_name, fit_split(split, config).recommender()):
+        assert same_bits(fitted, other)
+    assert not same_bits(fitted, Long(dim=4, length=1.0, epochs=1).fit(split))
+
+
+def test_a_class_that_cannot_be_imported_is_refused() -> None:
+    class Hidden(Long):
+        pass
+
+    with pytest.raises(InputError, match="Hidden"):
+        Hidden(dim=4)
+    assert "Hidden" not in vars(sys.modules[__name__])
+
+
+def test_what_is_fit_is_saved_and_opened(tmp_path) -> None:
+    frame = table()
+    model = UltraGCN(dim=8, epochs=1).fit(frame)
+    opened = robustcf.open(model.save(tmp_path / "model"))
+    assert same_bits(model, opened)
+    assert isinstance(opened.split, Split)
+    assert opened.recommend("u3", k=4).equals(model.recommend("u3", k=4))
+    assert opened.training == model.training
