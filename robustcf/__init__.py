@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from robustcf.support.cpus import let_waiting_threads_sleep
 from robustcf.support.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from robustcf.training.front import train
 
 __version__ = "0.1.0"
+
+# Before torch or numpy can be loaded: they read these variables once.
+let_waiting_threads_sleep()
 
 __all__ = [
     "Recommender",
