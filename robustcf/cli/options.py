@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 
 import click
 
+from robustcf.cli.reporting import say
 from robustcf.cli.words import SEED
 from robustcf.errors import InputError
+from robustcf.support.cpus import cpu_quota
 from robustcf.support.reading import parse_json
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -173,6 +175,36 @@ def out_option(what: str, metavar: str = "DIR", *, required: bool = False) -> Ca
     return click.option("--out", metavar=metavar, required=required, callback=_not_empty, help=what)
 
 
+def threads_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--threads``; the command runs with so many, and does not get the number itself."""
+
+    @click.option(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="CPU threads (default: OMP_NUM_THREADS, or the cores, fewer for small data).",
+    )
+    @functools.wraps(function)
+    def command(*args: Any, threads: int | None, **kwargs: Any) -> Any:
+        if threads is None and cpu_quota() is None:
+            return function(*args, **kwargs)  # torch, when it is loaded, knows the rest
+        from robustcf.support.runtime import threads_used
+
+        with threads_used(typed_threads(threads), exact=True):
+            return function(*args, **kwargs)
+
+    return command
+
+
+def typed_threads(threads: int | None) -> int | None:
+    """``--threads`` as it was typed, at most the CPUs that may be used; says so on stderr."""
+    if threads is None:
+        return None
+    from robustcf.support.runtime import usable_threads
+
+    return usable_threads(threads, lambda line: say(f"robustcf: {line}"))
+
+
 def grid_options(part: str, whole: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """What every grid of trainings has: settings and threads of each, jobs, and the folder.
 
@@ -194,7 +226,9 @@ def grid_options(part: str, whole: str) -> Callable[[Callable[..., Any]], Callab
         click.option(
             "--threads",
             type=int,
-            help=f"Threads per {part} (default: the cores shared by the jobs).",
+            metavar="N",
+            help=f"CPU threads per {part} (default: OMP_NUM_THREADS, or the cores shared by the "
+            "jobs).",
         ),
         click.option(
             "--jobs", type=int, default=1, show_default=True, help=f"{part.title()}s at a time."

@@ -14,6 +14,7 @@ from robustcf.cli.options import (
     grid_options,
     load_arguments,
     parse_settings,
+    typed_threads,
 )
 from robustcf.cli.reporting import Report, reports
 from robustcf.cli.words import ListCommand, NameOf
@@ -141,7 +142,6 @@ def poison(
     from robustcf.poisoning.threat import Targets, parse_fakes
     from robustcf.studies.poisoning import PoisonPlan
     from robustcf.studies.poisoning import poison as run_poison
-    from robustcf.studies.poisoning.execute import kept_threads
     from robustcf.studies.poisoning.report import text
 
     if profiles is not None and (attacks or fakes or length is not None):
@@ -166,9 +166,7 @@ def poison(
         profiles=None if profiles is None else os.path.abspath(os.path.expanduser(profiles)),
         seeds=tuple(range(seeds)),
         ks=ks or CUTOFFS,
-        threads=threads
-        if threads is not None
-        else kept_threads(out) or max(1, (os.cpu_count() or 1) // max(1, jobs)),
+        threads=typed_threads(threads),
     )
     summary = run_poison(plan, out, jobs=jobs, progress=sys.stderr.isatty())
     report = summary.out / "report.md"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
@@ -14,6 +13,7 @@ from robustcf.cli.options import (
     grid_options,
     load_arguments,
     parse_settings,
+    typed_threads,
     unit_options,
 )
 from robustcf.cli.reporting import Report, reports, table
@@ -97,6 +97,7 @@ def sweep(
     Results depend on the threads of a run, which are kept with the sweep, and not on --jobs.
     """
     from robustcf.robustness.table import ATTACK_SIZES
+    from robustcf.studies.grids import threads_per_job
     from robustcf.studies.sweeps import SweepPlan
     from robustcf.studies.sweeps import sweep as run_sweep
     from robustcf.studies.sweeps.execute import kept_threads
@@ -116,9 +117,7 @@ def sweep(
         budget=budget,
         preset=preset,
         changes=parse_settings(settings),
-        threads=threads
-        if threads is not None
-        else kept_threads(out) or max(1, (os.cpu_count() or 1) // max(1, jobs)),
+        threads=typed_threads(threads) or kept_threads(out) or threads_per_job(jobs),
     )
     summary = run_sweep(plan, out, jobs=jobs, progress=sys.stderr.isatty())
     sizes = [f"{size:g}" for size in plan.epsilons]

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from filelock import FileLock, Timeout
 
 from robustcf.errors import InputError, Interrupted
+from robustcf.support.cpus import cpus
 from robustcf.support.files import read_json, unwritable, write_json
 from robustcf.support.schema import Kind, check_kind, shown
 
@@ -43,6 +44,23 @@ def check_jobs(jobs: int) -> None:
     cores = os.cpu_count() or 1
     if isinstance(jobs, bool) or not isinstance(jobs, int) or not 1 <= jobs <= cores:
         raise InputError(f"jobs must be between 1 and the number of cores, {cores}, got {jobs!r}")
+
+
+def threads_per_job(jobs: int, n_users: int | None = None, n_items: int | None = None) -> int:
+    """Return the threads of each job unless the user gives a number: the CPUs, shared by the jobs.
+
+    At most :func:`robustcf.support.runtime.threads_for` the size of the data, where that is known.
+
+    Example:
+        >>> threads_per_job(1, 50, 100), threads_per_job(10_000)
+        (1, 1)
+    """
+    from robustcf.support.runtime import default_threads, threads_for
+
+    most = default_threads()
+    if n_users is not None and n_items is not None:
+        most = threads_for(n_users, n_items)
+    return max(1, min(most, cpus() // max(1, jobs)))
 
 
 def kept_plan(path: Path, kind: Kind, what: str) -> dict[str, Any] | None:

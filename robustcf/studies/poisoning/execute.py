@@ -7,6 +7,7 @@ with the same files.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from robustcf.studies.grids import (
     keep_plan,
     kept_plan,
     make_folder,
+    threads_per_job,
 )
 from robustcf.studies.poisoning.plan import CLEAN, FILE, UNDEFENDED, Part, PoisonPlan
 from robustcf.studies.poisoning.report import write_report
@@ -44,7 +46,7 @@ from robustcf.studies.poisoning.summary import (
 from robustcf.support.files import write_json
 from robustcf.support.reading import read_plain
 from robustcf.support.registry import DEFENCES, POISONINGS
-from robustcf.support.runtime import set_threads
+from robustcf.support.runtime import threads_used
 from robustcf.support.schema import record, whole
 from robustcf.training.presets import KINDS
 
@@ -80,6 +82,9 @@ def poison(
     check_jobs(jobs)
     split = load(plan.dataset, **plan.data)
     _check(plan, split)
+    if plan.threads is None:
+        used = kept_threads(folder) or threads_per_job(jobs, split.n_users, split.n_items)
+        plan = dataclasses.replace(plan, threads=used)
     make_folder(folder)
     with alone(folder, "poisoning"), goes_on(folder):
         asked = {**plan.identity(), "fingerprint": split.fingerprint} | _digest(plan)
@@ -100,9 +105,10 @@ def poison(
                 bar.set_postfix_str(name)
 
             if jobs == 1:
-                for part in plan.parts():
-                    for _ in _complete(plan, folder, part, split):
-                        done(part.name, 1)
+                with threads_used(plan.threads, exact=True):
+                    for part in plan.parts():
+                        for _ in _complete(plan, folder, part, split):
+                            done(part.name, 1)
             else:
                 work = {part.name: (plan, folder, part) for part in plan.parts()}
                 in_parallel(_complete_part, work, jobs, done)
@@ -150,12 +156,12 @@ def _check(plan: PoisonPlan, split: Split) -> None:
 
 def _complete_part(plan: PoisonPlan, folder: Path, part: Part) -> int:
     split = load(plan.dataset, **plan.data)
-    return len(list(_complete(plan, folder, part, split)))
+    with threads_used(plan.threads, exact=True):
+        return len(list(_complete(plan, folder, part, split)))
 
 
 def _complete(plan: PoisonPlan, folder: Path, part: Part, split: Split) -> Iterator[str]:
     """Bring one piece of work to its end, victim by victim."""
-    set_threads(plan.threads)
     profiles: tuple[ItemIds, ...] | None = None
     for model, defence in plan.victims():
         if read_cell(plan, folder, model, defence, part) is None:

@@ -75,7 +75,8 @@ class PoisonPlan:
         profiles: a file of profiles instead of attacks and numbers of fakes.
         seeds: of targets, attacks and training.
         ks: cutoffs of the exposure.
-        threads: torch threads of each training.
+        threads: torch threads of each training; None for those of an earlier call in the same
+            folder, else by the size of the data, shared by the jobs.
 
     Raises:
         InputError: something is unknown, empty, given twice or out of its range.
@@ -102,7 +103,7 @@ class PoisonPlan:
     profiles: str | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
     ks: tuple[int, ...] = CUTOFFS
-    threads: int = 1
+    threads: int | None = 1
 
     def __post_init__(self) -> None:
         if self.preset == "auto":
@@ -121,7 +122,8 @@ class PoisonPlan:
         for seed in self.seeds:
             check_integer("every seed", seed, 0)
         object.__setattr__(self, "ks", check_cutoffs(self.ks))
-        check_integer("threads", self.threads, 1, MOST_THREADS)
+        if self.threads is not None:
+            check_integer("threads", self.threads, 1, MOST_THREADS)
         for model in self.models:
             MODELS[model]
         for name in self.defences:
