@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from robustcf.cli.opening import OpenedRun, opens_run
-from robustcf.cli.options import budget_option, cutoffs_option, side_option, unit_options
+from robustcf.cli.options import (
+    budget_option,
+    cutoffs_option,
+    side_option,
+    threads_option,
+    unit_options,
+)
 from robustcf.cli.reporting import Report, reports, say, say_capped, shows_progress, table
 from robustcf.cli.words import SEED, ListCommand, NameOf
 from robustcf.support.registry import ATTACKS, OBJECTIVES
@@ -92,6 +98,7 @@ if TYPE_CHECKING:
     help="The pairs that count; choose by valid, report test.",
 )
 @opens_run
+@threads_option
 @reports
 def attack(
     opened: OpenedRun,

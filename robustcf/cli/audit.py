@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.options import out_option
+from robustcf.cli.options import out_option, threads_option
 from robustcf.cli.reporting import Report, reports, shows_progress, table
 from robustcf.cli.sources import (
     Runs,
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 @click.option("--seed", type=SEED, default=0, help="Of samples and noise.")
 @run_options
 @source_options
+@threads_option
 @reports
 def audit(
     source: tuple[str, ...],
@@ -118,6 +119,7 @@ def audit(
 @out_option("The page, one HTML file.", "FILE", required=True)
 @click.option("--no-attack", is_flag=True, help="Leave out the attack and the certificate.")
 @run_options
+@threads_option
 @reports
 def report(runs: tuple[str, ...], out: str, no_attack: bool, opened: Runs) -> Report:
     """The page of an audit for runs of our own, or for all runs of a sweep."""

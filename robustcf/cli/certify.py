@@ -11,7 +11,7 @@ import click
 
 from robustcf.cli.certify_fakes import certify_fakes
 from robustcf.cli.opening import OpenedRun, opens_run
-from robustcf.cli.options import cutoffs_option, row_unit_options, side_option
+from robustcf.cli.options import cutoffs_option, row_unit_options, side_option, threads_option
 from robustcf.cli.reporting import Report, reports, say_capped, table
 from robustcf.cli.words import SEED, ListCommand
 
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 )
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the noise.")
 @opens_run
+@threads_option
 @reports
 def certify(
     opened: OpenedRun,

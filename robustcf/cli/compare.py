@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from robustcf.cli.opening import unfinished_option
+from robustcf.cli.options import threads_option
 from robustcf.cli.reporting import Report, reports, table
 from robustcf.cli.words import SEED
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     help="Confidence level; tests use 1 minus this as their level.",
 )
 @unfinished_option
+@threads_option
 @reports
 def compare(
     runs: tuple[str, ...],

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from robustcf.cli.options import data_options, load_arguments, out_option
+from robustcf.cli.options import data_options, load_arguments, out_option, threads_option
 from robustcf.cli.reporting import Report, reports, table
 from robustcf.cli.words import SEED, ListCommand
 
@@ -30,6 +30,7 @@ _SHOWN = 20
 )
 @out_option("Write the suspects to this CSV file.", "FILE")
 @data_options
+@threads_option
 @reports
 def detect(
     dataset: str,

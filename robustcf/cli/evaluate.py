@@ -7,7 +7,7 @@ from typing import Literal
 import click
 
 from robustcf.cli.opening import OpenedRun, opens_run
-from robustcf.cli.options import eval_users_option
+from robustcf.cli.options import eval_users_option, threads_option
 from robustcf.cli.reporting import Report, reports, say_capped
 from robustcf.cli.words import ListCommand
 
@@ -33,6 +33,7 @@ from robustcf.cli.words import ListCommand
 )
 @eval_users_option
 @opens_run
+@threads_option
 @reports
 def evaluate(
     opened: OpenedRun,

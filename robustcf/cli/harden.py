@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.options import out_option
+from robustcf.cli.options import out_option, threads_option
 from robustcf.cli.reporting import Report, reports, say, table
 from robustcf.cli.sources import (
     Runs,
@@ -41,6 +41,7 @@ _WARNING = (
 @out_option("The new file, in SOURCE's format.", "FILE", required=True)
 @run_options
 @source_options
+@threads_option
 @reports
 def harden(
     source: tuple[str, ...],

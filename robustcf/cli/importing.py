@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from robustcf.cli.options import out_option
+from robustcf.cli.options import out_option, threads_option
 from robustcf.cli.reporting import Report, reports, shows_progress
 from robustcf.cli.sources import (
     Runs,
@@ -28,6 +28,7 @@ from robustcf.cli.words import ListCommand
 @click.option("--label", help="What to call it in tables and pictures (default: its source).")
 @run_options
 @source_options
+@threads_option
 @reports
 def import_(
     source: tuple[str, ...],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from robustcf.cli.options import threads_option
 from robustcf.cli.reporting import Report, reports
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ METHODS = (
     help="Largest norm of a row, or of a column.",
 )
 @click.option("--seed", type=int, metavar="N", help="Seed of the random vectors [default: random].")
+@threads_option
 @reports
 def norm(file: Path, method: str, budget: int, delta: float, kind: str, seed: int | None) -> Report:
     """Estimate a norm of the matrix in FILE.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustcf.cli.opening import OpenedRun, code_option, opens_run
+from robustcf.cli.options import threads_option
 from robustcf.cli.reporting import Report, reports, say_capped
 from robustcf.cli.words import ListCommand
 
@@ -34,6 +35,7 @@ _INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
 )
 @opens_run
 @code_option
+@threads_option
 @reports
 def recommend(
     opened: OpenedRun,

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from robustcf.cli.options import data_options, load_arguments, out_option
+from robustcf.cli.options import data_options, load_arguments, out_option, threads_option
 from robustcf.cli.reporting import Report, reports, say
 from robustcf.cli.words import SEED
 
@@ -21,18 +21,17 @@ from robustcf.cli.words import SEED
 @click.option(
     "--split-seed", type=SEED, default=0, show_default=True, help="Seed of a drawn split."
 )
-@click.option("--threads", type=int, help="CPU threads (default: all cores).")
 @click.option("--device", default="cpu", show_default=True, help="Torch device.")
 @out_option("The preset to write, a .json file.", "FILE", required=True)
 @click.option("--resume", is_flag=True, help="Go on with a search that was stopped.")
 @data_options
+@threads_option
 @reports
 def tune(
     dataset: str,
     minutes: float | None,
     seed: int,
     split_seed: int,
-    threads: int | None,
     device: str,
     out: str,
     resume: bool,
@@ -45,20 +44,21 @@ def tune(
     touched.
     """
     from robustcf.data import load
-    from robustcf.support.runtime import device_of, set_threads
+    from robustcf.support.runtime import device_of, threads_used
     from robustcf.training.search import tune_to_file
 
     dataset, options = load_arguments(dataset, data, split_seed)
-    set_threads(threads)
-    found = tune_to_file(
-        load(dataset, **options),
-        Path(out),
-        minutes=minutes,
-        seed=seed,
-        device=device_of(device),
-        resume=resume,
-        report=say,
-    )
+    split = load(dataset, **options)
+    with threads_used(None, split.n_users, split.n_items):
+        found = tune_to_file(
+            split,
+            Path(out),
+            minutes=minutes,
+            seed=seed,
+            device=device_of(device),
+            resume=resume,
+            report=say,
+        )
     chosen = found.summary()
     text = f"{found.table()}\n\n{chosen['chosen']}\npreset: {out}"
     return Report({"preset": out, **found.as_dict()}, text)
