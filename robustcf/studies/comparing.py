@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from robustcf.data.interactions import Interactions, Labels
 from robustcf.errors import InputError
 from robustcf.recommender import Recommender, check_recommender
 from robustcf.robustness.measuring import Result, measure
 from robustcf.robustness.table import AUTO, CUTOFFS
 from robustcf.robustness.threat import Threat
 from robustcf.studies.comparison import Comparison, compare_curves
+from robustcf.support.checks import check_list
 from robustcf.support.html import rows_table
 from robustcf.support.progress import bar
 from robustcf.support.runtime import threads_used
@@ -84,32 +86,35 @@ class Sweep:
         }
         return compare_curves(groups, order.curve.epsilons, metric=self.metric, **options)
 
-    def _rows(self) -> list[list[str]]:
-        return [
-            [label, attack, *(f"{value:.4f}" for value in _mean(results, self.metric))]
-            for label, attacks in self.results.items()
-            for attack, results in attacks.items()
-        ]
-
-    @property
-    def _epsilons(self) -> list[str]:
-        first = next(iter(next(iter(self.results.values())).values()))[0]
-        return [f"{epsilon:g}" for epsilon in first.curve.epsilons]
+    def _blocks(self) -> list[tuple[list[str], list[list[str]]]]:
+        """Return epsilons and rows of each table; attacks at the same epsilons share one."""
+        blocks: dict[tuple[float, ...], list[list[str]]] = {}
+        for label, attacks in self.results.items():
+            for attack, results in attacks.items():
+                values = [f"{value:.4f}" for value in _mean(results, self.metric)]
+                rows = blocks.setdefault(results[0].curve.epsilons, [])
+                rows.append([label, attack, *values])
+        return [([f"{size:g}" for size in sizes], rows) for sizes, rows in blocks.items()]
 
     def __str__(self) -> str:
-        rows = [["model", self.metric, *self._epsilons], *self._rows()]
-        widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        )
+        tables = []
+        for epsilons, rows in self._blocks():
+            lines = [["model", self.metric, *epsilons], *rows]
+            widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+            tables.append(
+                "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+            )
+        return "\n\n".join(tables)
 
     def __repr__(self) -> str:
         attacks = ", ".join(next(iter(self.results.values())))
         return f"Sweep({len(self.results)} recommenders x {attacks}, {self.metric})"
 
     def _repr_html_(self) -> str:
-        return rows_table(["model", "attack", *self._epsilons], self._rows(), self.metric)
+        return "".join(
+            rows_table(["model", "attack", *epsilons], rows, self.metric)
+            for epsilons, rows in self._blocks()
+        )
 
 
 def sweep(
@@ -154,13 +159,14 @@ def sweep(
     """
     groups = _groups(models)
     _check_same_data([model for group in groups.values() for model in group])
-    if not attacks:
+    names = check_list("attacks", attacks)
+    if not names:
         raise InputError("attacks must be a non-empty list, got none")
     results: dict[str, dict[str, list[Result]]] = {label: {} for label in groups}
-    total = sum(map(len, groups.values())) * len(attacks)
+    total = sum(map(len, groups.values())) * len(names)
     with threads_used(threads), bar(total, "sweep", "attack", progress) as steps:
         for label, group in groups.items():
-            for attack in attacks:
+            for attack in names:
                 results[label][attack] = []
                 for model in group:
                     steps.set_postfix_str(f"{label}: {attack}")
@@ -211,9 +217,9 @@ def compare(
         >>> int(found.contrasts[0].verdict[1])
         1
     """
-    swept = sweep(
-        models, [attack], threat, epsilons, (k,), threads=threads, progress=progress, **options
-    )
+    # No random control: a comparison does not show it.
+    how = {"control": False, "threads": threads, "progress": progress, **options}
+    swept = sweep(models, [attack], threat, epsilons, (k,), **how)
     return swept.compare(seed=seed, resamples=resamples, confidence=confidence)
 
 
@@ -222,11 +228,11 @@ def _groups(models: Models) -> dict[str, list[Recommender]]:
         raise InputError("expected several recommenders, got one: use robustcf.measure")
     if isinstance(models, Mapping):
         groups = {
-            label: [each] if isinstance(each, Recommender) else list(each)
+            label: [each] if isinstance(each, Recommender) else _listed(each)
             for label, each in models.items()
         }
     else:
-        listed = list(models)
+        listed = _listed(models)
         for model in listed:
             check_recommender(model)
         groups = {model.label: [model] for model in listed}
@@ -242,19 +248,53 @@ def _groups(models: Models) -> dict[str, list[Recommender]]:
     return groups
 
 
+def _listed(models: Any) -> list[Any]:
+    if isinstance(models, str) or not isinstance(models, Iterable):
+        raise InputError(
+            f"expected Recommenders, in a list or a dict of label -> Recommender, got {models!r}"
+        )
+    return list(models)
+
+
 def _check_same_data(models: Sequence[Recommender]) -> None:
     first = models[0]
     for model in models[1:]:
-        same = (model.part, len(model.relevant)) == (first.part, len(first.relevant))
-        if not same or (model.split.name != first.split.name and _labels(model) != _labels(first)):
+        if not _judged_alike(first, model):
             raise InputError(
-                f"recommenders must be judged by the same pairs, got {first!r} and {model!r}"
+                "recommenders must be judged by the same pairs, with the same pairs left out of "
+                f"the candidates, got {first!r} and {model!r}"
             )
 
 
-def _labels(model: Recommender) -> tuple[Any, Any]:
-    found = (model.user_labels, model.item_labels)
-    return tuple(None if each is None else tuple(np.sort(each).tolist()) for each in found)  # type: ignore[return-value]
+def _judged_alike(one: Recommender, other: Recommender) -> bool:
+    """Return whether two are judged by the same pairs, which are matched by their labels."""
+    if one.part != other.part:
+        return False
+    if one.split is other.split and one.mask == other.mask:
+        return True
+    rows = _places(one.user_labels, other.user_labels, one.n_users, other.n_users)
+    columns = _places(one.item_labels, other.item_labels, one.n_items, other.n_items)
+
+    def alike(own: Interactions | None, theirs: Interactions | None) -> bool:
+        if own is None or theirs is None or len(own) != len(theirs):
+            return own is theirs
+        users, items = rows[theirs.users], columns[theirs.items]
+        if (users < 0).any() or (items < 0).any():
+            return False
+        found = np.sort(users * one.n_items + items)
+        return np.array_equal(found, np.sort(own.users * one.n_items + own.items))
+
+    return alike(one.relevant, other.relevant) and alike(one.seen, other.seen)
+
+
+def _places(
+    own: Labels | None, theirs: Labels | None, n_own: int, n_theirs: int
+) -> npt.NDArray[np.int64]:
+    """Return for each row of another model the row with the same label, or -1."""
+    names = range(n_own) if own is None else own.tolist()
+    place = {name: n for n, name in enumerate(names)}
+    others = range(n_theirs) if theirs is None else theirs.tolist()
+    return np.array([place.get(name, -1) for name in others], dtype=np.int64)
 
 
 def _aligned(result: Result, order: Result) -> Mapping[str, npt.NDArray[np.float64]]:
