@@ -282,7 +282,7 @@ def _judged_alike(one: Recommender, other: Recommender) -> bool:
         if (users < 0).any() or (items < 0).any():
             return False
         found = np.sort(users * one.n_items + items)
-        return np.array_equal(found, np.sort(own.users * one.n_items + own.items))
+        return np.array_equal(found, np.sort(own.users.astype(np.int64) * one.n_items + own.items))
 
     return alike(one.relevant, other.relevant) and alike(one.seen, other.seen)
 

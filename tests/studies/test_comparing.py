@@ -11,7 +11,7 @@ from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.recommender import Recommender
 from robustcf.robustness import Threat, measure
-from robustcf.studies.comparing import Sweep, compare, sweep
+from robustcf.studies.comparing import Sweep, _judged_alike, compare, sweep
 from robustcf.studies.comparison import Comparison, compare_curves
 from robustcf.voting import fit_vote
 from tests.robustness.helpers import random_world
@@ -340,3 +340,15 @@ def test_a_vote_and_factors_without_pairs_are_refused(models):
     alone = Recommender(*Factors.of(U, V))
     with pytest.raises(InputError, match="interactions"):
         sweep({"a": models["good"], "b": alone}, ["fgm-softmax"])
+
+
+def test_many_users_and_items_are_matched_without_overflow():
+    """Users x items beyond 32 bits: pairs are still told apart, and equal ones are found."""
+    users, items = 70_000, 70_000
+    ids = np.arange(users)
+    parts = [Interactions.from_pairs(ids, at % items, users, items)[0] for at in (ids, ids + 1)]
+    U, V = np.ones((users, 1), dtype=np.float32), np.ones((items, 1), dtype=np.float32)
+    one, same = (Recommender(U, V, *parts) for _ in range(2))
+    assert _judged_alike(one, same)
+    other = Interactions.from_pairs(ids, (ids + 2) % items, users, items)[0]
+    assert not _judged_alike(one, Recommender(U, V, parts[0], other))
