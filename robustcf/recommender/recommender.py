@@ -214,8 +214,9 @@ class Recommender:
                 raise InputError(
                     f"{split.name} has no {part} pairs to judge by: give some, or leave part out"
                 )
+            own = split.fit_mask(fit_on, self.part)  # refuses pairs that it was fit on
             if mask is None:
-                self.mask = split.fit_mask(fit_on, self.part)
+                self.mask = own
             user_labels, item_labels = split.user_labels, split.item_labels
         self.user_labels, self.item_labels = user_labels, item_labels
         self._users = LabelIndex("user", user_labels, scorer.n_users)

@@ -27,7 +27,8 @@ from robustcf.recommender.factorized import FactorScorer
 from robustcf.recommender.recommender import Recommender
 from robustcf.recommender.record import FACTORS, FORMAT, INTERACTIONS, RECOMMENDER, read_recommender
 from robustcf.support import files
-from robustcf.support.reading import open_plain
+from robustcf.support.limits import Limits
+from robustcf.support.reading import open_plain, parse_json
 from robustcf.support.registry import SCORERS
 from robustcf.support.schema import (
     TEXT,
@@ -174,7 +175,7 @@ def open_recommender(
     with _named(folder / INTERACTIONS):
         split, labels, counts = _read_pairs(folder / INTERACTIONS)
     if interactions is not None:
-        split = _given(folder, interactions, facts, split)
+        split = _given(folder, interactions, facts, split, labels)
     pairs = None if split is None else split.fit_pairs(facts["fit_on"])
     tensors: dict[str, Any] = {}
     if FACTORS in facts["files"]:
@@ -182,9 +183,11 @@ def open_recommender(
     with _named(folder):
         scorer = SCORERS[facts["kind"]].restored(tensors, facts["scorer"], pairs)
         _allow(scorer, allow_code=allow_code)
-        if len(counts) != scorer.n_items:
+        if len(counts) != scorer.n_items or counts.max(initial=0) > scorer.n_users:
             raise InputError(
-                f"{INTERACTIONS} has {len(counts):,} items, expected {scorer.n_items:,}"
+                f"{INTERACTIONS} must count the pairs of {scorer.n_items:,} items, at most "
+                f"{scorer.n_users:,} each, got {len(counts):,} items and at most "
+                f"{counts.max(initial=0):,}"
             )
         kept = split is not None and interactions is None
         return Recommender.of(
@@ -196,7 +199,7 @@ def open_recommender(
             label=facts["label"],
             user_labels=_fitting("user", labels[0], scorer.n_users),
             item_labels=_fitting("item", labels[1], scorer.n_items),
-            item_counts=counts,
+            item_counts=counts.astype(np.int64),
             training=facts["training"],
         )
 
@@ -258,12 +261,24 @@ def _fitting(kind: str, labels: Labels | None, rows: int) -> Labels | None:
     return None if labels is None else checked_labels(kind, labels, rows)
 
 
-def _given(folder: Path, data: Any, facts: Mapping[str, Any], kept: Split | None) -> Split:
+def _given(
+    folder: Path,
+    data: Any,
+    facts: Mapping[str, Any],
+    kept: Split | None,
+    labels: tuple[Labels | None, Labels | None],
+) -> Split:
     """Return the interactions that the caller gave, if they are the ones it was made from."""
     if kept is not None:
         raise InputError(f"{folder} has its interactions with it: leave interactions out")
     if not isinstance(data, Split):
-        pairs = data if isinstance(data, Interactions) else Interactions.from_csr(data)
+        own = dict(zip(("user_labels", "item_labels"), labels, strict=True))
+        if not isinstance(data, Interactions):
+            pairs = Interactions.from_csr(data, **own)
+        elif data.user_labels is None and data.item_labels is None:
+            pairs = Interactions(data.users, data.items, data.n_users, data.n_items, **own)
+        else:
+            pairs = data
         none = pairs.take(pairs.users < 0)
         return Split("own data", pairs, none, none, valid_source="none")
     expected = facts["fingerprint"]
@@ -299,8 +314,13 @@ def _pairs_bytes(model: Recommender, split: Split | None, include_test: bool) ->
                 pairs = pairs.take(np.zeros(len(pairs), dtype=bool))
             arrays[f"{part}.counts"] = pairs.user_degrees.astype(np.int32)
             arrays[f"{part}.items"] = np.asarray(pairs.items, dtype=np.int32)
+    arrays["meta"] = np.array(json.dumps(meta))
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, meta=np.array(json.dumps(meta)), **arrays)
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    if sum(np.asarray(each).nbytes for each in arrays.values()) > Limits().allowance(buffer.tell()):
+        # Packed as tightly, it would be refused as one that grows without bound.
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
 
 
@@ -309,10 +329,10 @@ def _read_pairs(
 ) -> tuple[Split | None, tuple[Labels | None, Labels | None], npt.NDArray[np.int64]]:
     """Return the split, the labels of users and items, and the number of pairs per item."""
     arrays = files.read_arrays(path)
-    meta = json.loads(str(arrays["meta"]))
+    meta = parse_json(str(arrays["meta"]))
     check_kind("", meta, _META, "meta")
     labels = (arrays.get("user_labels"), arrays.get("item_labels"))
-    counts = _whole_numbers("item_counts", arrays["item_counts"]).astype(np.int64)
+    counts = _whole_numbers("item_counts", arrays["item_counts"])
     if meta["name"] is None:
         return None, labels, counts
     parts = {part: _part(arrays, part, len(counts), labels) for part in _PARTS}

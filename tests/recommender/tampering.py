@@ -28,13 +28,11 @@ def sign(folder: Path) -> None:
     change_json(path, files=stamps)
 
 
-def change_arrays(folder: Path, meta: dict[str, Any] | None = None, **arrays: Any) -> None:
+def change_arrays(folder: Path, **arrays: Any) -> None:
     """Replace some arrays of interactions.npz (None removes one), and sign it."""
     path = folder / "interactions.npz"
     with np.load(path) as found:
         known = {name: found[name] for name in found.files}
-    if meta is not None:
-        known["meta"] = np.array(json.dumps({**json.loads(str(known["meta"])), **meta}))
-    known |= arrays
-    np.savez(path, **{name: value for name, value in known.items() if value is not None})
+    changed = {**known, **arrays}
+    np.savez(path, **{name: value for name, value in changed.items() if value is not None})
     sign(folder)

@@ -1,0 +1,603 @@
+"""Saved recommenders: whole on another machine, or refused with a reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import robustcf
+from robustcf.data import EvaluationProtocol, Split
+from robustcf.errors import DataError, InputError, UnfinishedError, WriteError
+from robustcf.factors import Factors
+from robustcf.recommender import FactorScorer, FoldIn, Recommender, open_recommender
+from robustcf.robustness import Threat, measure
+from robustcf.support import files
+from robustcf.testing import labelled_split
+from robustcf.voting import VoteConfig
+from tests.recommender.tampering import change_arrays, change_json, sign
+
+FILES = ["factors.safetensors", "interactions.npz", "recommender.json"]
+
+
+def made(kind: str, split: Split | None = None) -> Recommender:
+    """A recommender of a kind; factors with a bias column."""
+    split = labelled_split() if split is None else split
+    if kind == "vote":
+        return robustcf.train(split, "vote", cap=0.2, damping=0.5)
+    rng = np.random.default_rng(0)
+    U, V = rng.normal(size=(split.n_users, 4)), rng.normal(size=(split.n_items, 4))
+    U[:, 3] = 1.0
+    return Recommender(U, V, split, fixed=[3], label="mine", part="valid")
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return made("factors").save(tmp_path / "model")
+
+
+# --- there and back -----------------------------------------------------------------------------
+
+ELSEWHERE = """
+import json, sys
+import robustcf
+from robustcf.recommender import open_recommender
+
+model = open_recommender(sys.argv[1])
+found = model.recommend(k=5)
+new = model.recommend(items=found["item"].tolist()[:2], k=5)
+json.dump(
+    {
+        "repr": repr(model),
+        "known": found.values.tolist(),
+        "new": new.values.tolist(),
+        "similar": model.similar(found["item"].iloc[0], k=3).values.tolist(),
+        "metrics": model.evaluate().as_dict(),
+        "facts": [model.label, model.fit_on, model.part, list(model.mask), model.kind],
+        "data": [model.split.name, model.split.fingerprint, model.split.valid_source],
+        "labels": [model.user_labels.tolist(), model.item_labels.tolist()],
+        "training": None if model.training is None else dict(model.training),
+    },
+    sys.stdout,
+)
+"""
+
+
+def told(folder: Path, cwd: Path) -> dict[str, Any]:
+    """What another process finds, in another place and without the data."""
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, str(folder)],
+        capture_output=True, text=True, cwd=cwd, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["factors", "vote", "als"])
+def test_another_process_finds_the_same_without_the_data(tmp_path: Path, kind: str) -> None:
+    split = labelled_split()
+    protocol = EvaluationProtocol(test=("train",), users=30, seed=3)
+    split = dataclasses.replace(split, protocol=protocol, notes=("a note",), sources={"a": "b"})
+    model = robustcf.train(split, "als", dim=4) if kind == "als" else made(kind, split)
+    folder = model.save(tmp_path / "new" / "model")
+    names = FILES if kind != "vote" else FILES[1:]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    moved = folder.rename(tmp_path / "moved")
+    (tmp_path / "work").mkdir()
+    found = told(moved, tmp_path / "work")
+    known = model.recommend(k=5)
+    assert found["repr"] == repr(model)
+    assert found["known"] == known.values.tolist()
+    new = model.recommend(items=known["item"].tolist()[:2], k=5)
+    assert found["new"] == new.values.tolist()
+    similar = model.similar(known["item"].iloc[0], k=3)
+    assert found["similar"] == similar.values.tolist()
+    assert found["metrics"] == json.loads(json.dumps(model.evaluate().as_dict()))
+    facts = [model.label, model.fit_on, model.part, list(model.mask), model.kind]
+    assert found["facts"] == facts
+    assert found["data"] == [split.name, split.fingerprint, split.valid_source]
+    assert found["labels"] == [split.user_labels.tolist(), split.item_labels.tolist()]
+    assert found["training"] == (None if kind == "factors" else dict(model.training))
+    again = open_recommender(moved).split
+    assert (again.protocol, again.notes, dict(again.sources)) == (
+        protocol, ("a note",), {"a": "b"},
+    )  # fmt: skip
+    assert not list((tmp_path / "work").iterdir())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_factors_come_back_bit_by_bit(tmp_path: Path, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    U, V = torch.randn(6, 3).to(dtype), torch.randn(5, 3).to(dtype)
+    how = FoldIn("softmax", {}, ridge=0.5, offset=True)
+    model = Recommender(U, V, np.eye(6, 5), fixed=[1], fold_in=how)
+    again = open_recommender(model.save(tmp_path / "model"))
+    assert torch.equal(again.factors.users, U)
+    assert torch.equal(again.factors.items, V)
+    assert (again.fixed, again.free) == ((1,), [0, 2])
+    assert isinstance(again.scorer, FactorScorer)
+    assert again.scorer.fold_in == how
+
+
+def test_what_is_saved_again_has_the_same_bytes(saved: Path, tmp_path: Path) -> None:
+    again = open_recommender(saved).save(tmp_path / "again")
+    for name in FILES:
+        assert (saved / name).read_bytes() == (again / name).read_bytes(), name
+
+
+def test_row_numbers_stand_for_labels_that_are_not_there(tmp_path: Path) -> None:
+    model = Recommender(np.eye(4, 3), np.eye(5, 3), np.eye(4, 5))
+    again = open_recommender(model.save(tmp_path / "model"))
+    assert again.user_labels is None
+    pd.testing.assert_frame_equal(again.recommend(k=3), model.recommend(k=3))
+    labels = {"user_labels": [7, 5, 2**60, 3], "item_labels": [*"äbcde"]}
+    named = Recommender(np.eye(4, 3), np.eye(5, 3), np.eye(4, 5), **labels)
+    again = open_recommender(named.save(tmp_path / "named"))
+    assert again.user_labels.tolist() == [7, 5, 2**60, 3]
+    assert again.recommend(2**60, k=1)["item"].tolist() == ["ä"]
+
+
+def test_labels_of_very_different_lengths_are_read_again(tmp_path: Path) -> None:
+    """Packed, they would look like a file that grows without bound."""
+    n_users = 30_000
+    labels = np.array([str(n) for n in range(n_users - 1)] + ["x" * 900])
+    pairs = np.zeros((n_users, 2))
+    pairs[:, 0] = 1
+    model = Recommender(np.ones((n_users, 1)), np.eye(2, 1), pairs, user_labels=labels)
+    again = open_recommender(model.save(tmp_path / "model"))
+    assert again.user_labels.tolist() == labels.tolist()
+
+
+def test_a_finding_on_it_is_that_of_the_first(saved: Path) -> None:
+    model, again = made("factors"), open_recommender(saved)
+    sizes = [0, 0.1]
+    curves = [measure(each, "fgm", Threat(), sizes).curve["ndcg@10"] for each in (model, again)]
+    np.testing.assert_array_equal(*curves)
+
+
+# --- parts that are left out --------------------------------------------------------------------
+
+
+def test_without_interactions_it_serves_and_says_what_it_lacks(tmp_path: Path) -> None:
+    split = labelled_split()
+    model = robustcf.train(split, "als", dim=4)
+    folder = model.save(tmp_path / "model", include_interactions=False)
+    secret = split.train.items.astype("<i4").tobytes()
+    with np.load(folder / "interactions.npz") as arrays:
+        assert sorted(arrays.files) == ["item_counts", "item_labels", "meta", "user_labels"]
+        assert secret not in b"".join(arrays[name].tobytes() for name in arrays.files)
+    bare = open_recommender(folder)
+    assert not bare.has_interactions
+    np.testing.assert_array_equal(bare.item_counts, model.item_counts)
+    asked = {"k": 5, "filter_seen": False}
+    pd.testing.assert_frame_equal(bare.recommend(**asked), model.recommend(**asked))
+    items = split.item_labels[:3].tolist()
+    pd.testing.assert_frame_equal(bare.recommend(items=items), model.recommend(items=items))
+    popular = {"users": ["nobody"], "unknown": "popular", "filter_seen": False}
+    pd.testing.assert_frame_equal(bare.recommend(**popular), model.recommend(**popular))
+    for call in (bare.recommend, bare.evaluate, lambda: measure(bare, "fgm")):
+        with pytest.raises(InputError, match="interactions"):
+            call()
+    with pytest.raises(InputError, match="include_interactions"):
+        bare.save(tmp_path / "again")
+    again = open_recommender(bare.save(tmp_path / "again", include_interactions=False))
+    pd.testing.assert_frame_equal(again.recommend(**asked), model.recommend(**asked))
+
+
+@pytest.mark.parametrize("as_pairs", [False, True])
+def test_interactions_by_rows_keep_the_labels(tmp_path: Path, as_pairs: bool) -> None:
+    split = labelled_split()
+    model = robustcf.train(split, "als", dim=4)
+    folder = model.save(tmp_path / "model", include_interactions=False)
+    pairs: Any = split.train_full.csr()
+    if as_pairs:
+        pairs = robustcf.data.Interactions.from_csr(pairs)
+    again = open_recommender(folder, interactions=pairs)
+    pd.testing.assert_frame_equal(again.recommend(k=4), model.recommend(k=4))
+    with pytest.raises(InputError, match="labels|different data"):
+        open_recommender(folder, interactions=pairs[:-1] if not as_pairs else pairs.csr()[:-1])
+
+
+def test_without_test_pairs_it_is_judged_by_training_pairs(tmp_path: Path) -> None:
+    split = labelled_split()
+    model = robustcf.train(split, "als", dim=4)
+    again = open_recommender(model.save(tmp_path / "model", include_test=False))
+    assert len(again.split.test) == 0
+    assert again.split.train == split.train
+    assert again.split.valid == split.valid
+    assert again.part == "train"
+    pd.testing.assert_frame_equal(again.recommend(k=4), model.recommend(k=4))
+    facts = json.loads((tmp_path / "model" / "recommender.json").read_text())
+    assert facts["fingerprint"] == split.fingerprint
+    # One that was judged by validation pairs still is.
+    kept = open_recommender(made("factors").save(tmp_path / "valid", include_test=False))
+    assert kept.part == "valid"
+    assert kept.evaluate().values == made("factors").evaluate().values
+
+
+def test_a_vote_needs_its_interactions(tmp_path: Path) -> None:
+    vote = made("vote")
+    with pytest.raises(InputError, match="vote"):
+        vote.save(tmp_path / "model", include_interactions=False)
+    assert not (tmp_path / "model").exists()
+    again = open_recommender(vote.save(tmp_path / "model", include_test=False))
+    pd.testing.assert_frame_equal(again.recommend(k=4), vote.recommend(k=4))
+
+
+def test_a_vote_is_certified_as_before(tmp_path: Path) -> None:
+    vote = made("vote")
+    again = open_recommender(vote.save(tmp_path / "model"))
+    assert again.scorer.config == vote.scorer.config == VoteConfig(cap=0.2, damping=0.5)
+    fakes = [0, 1, 3]
+    one, other = (m.scorer.certify_fakes(m.split, fakes) for m in (vote, again))
+    assert one.values == other.values
+
+
+def test_the_embeddings_alone(saved: Path, tmp_path: Path) -> None:
+    model = open_recommender(saved)
+    path = model.export(tmp_path / "mine.safetensors")
+    tensors, facts = files.read_tensors(path)
+    assert torch.equal(tensors["users"], model.factors.users)
+    assert json.loads(facts["fixed"]) == [3]
+    for other in (path, tmp_path / "mine.npz"):
+        with pytest.raises(InputError, match="exists|safetensors"):
+            model.export(other)
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def test_places_that_cannot_be_written_to(tmp_path: Path) -> None:
+    model = made("factors")
+    with pytest.raises(InputError, match="name"):
+        model.save("")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine.txt").write_text("x")
+    (tmp_path / "file").write_text("x")
+    for name in ("there", "file"):
+        with pytest.raises(InputError, match="exists already"):
+            model.save(tmp_path / name)
+    with pytest.raises(WriteError, match="file"):
+        model.save(tmp_path / "file" / "model")
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["mine.txt"]
+    assert (tmp_path / "file").read_text() == "x"
+    (tmp_path / "empty").mkdir()
+    assert open_recommender(model.save(tmp_path / "empty")).label == "mine"
+    with pytest.raises(InputError, match="exists already"):
+        model.save(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("at", range(3))
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_when_writing_fails_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, there: bool, fault: BaseException
+) -> None:
+    model = made("factors")
+    if there:
+        (tmp_path / "model").mkdir()
+    fsync, calls = os.fsync, []
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == at + 1:
+            raise fault
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises((WriteError, KeyboardInterrupt)) as caught:
+        model.save(tmp_path / "model")
+    monkeypatch.undo()
+    assert len(calls) == at + 1
+    assert "robustcf-tmp" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == (["model"] if there else [])
+    assert not there or not list((tmp_path / "model").iterdir())
+    assert open_recommender(model.save(tmp_path / "model")).label == "mine"
+
+
+def test_the_description_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that has it is whole, wherever a kill came."""
+    written = []
+    write = files.write_parts
+
+    def watched(path: Path, parts: Any) -> None:
+        written.append(path.name)
+        write(path, parts)
+
+    monkeypatch.setattr(files, "write_parts", watched)
+    made("factors").save(tmp_path / "model")
+    assert written == FILES
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FILES[:2])
+@pytest.mark.parametrize("place", [0, 100, -1])
+def test_a_changed_byte_is_noticed(saved: Path, name: str, place: int) -> None:
+    content = bytearray((saved / name).read_bytes())
+    content[place] ^= 1
+    (saved / name).write_bytes(content)
+    with pytest.raises(InputError, match=f"{name} was changed"):
+        open_recommender(saved)
+
+
+@pytest.mark.parametrize("name", FILES[:2])
+def test_other_lengths_are_noticed_without_reading(saved: Path, name: str) -> None:
+    with (saved / name).open("ab") as file:
+        file.truncate(1 << 40)  # takes no place on the disk, and an hour to read
+    with pytest.raises(InputError, match=f"{name} was changed"):
+        open_recommender(saved)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named(saved: Path, name: str) -> None:
+    (saved / name).unlink()
+    with pytest.raises(InputError, match=name):
+        open_recommender(saved)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("way", ["link", "pipe", "folder"])
+def test_what_is_no_plain_file_is_not_read(
+    saved: Path, tmp_path: Path, name: str, way: str
+) -> None:
+    (saved / name).rename(tmp_path / "elsewhere")
+    if way == "link":
+        (saved / name).symlink_to(tmp_path / "elsewhere")
+    elif way == "pipe":
+        os.mkfifo(saved / name)
+    else:
+        (saved / name).mkdir()
+    with pytest.raises(InputError, match=name):
+        open_recommender(saved)
+
+
+def test_a_link_to_the_folder_is_the_folder(saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(saved)
+    assert open_recommender(tmp_path / "link").label == "mine"
+
+
+@pytest.mark.parametrize("value", ["robustcf recommender 2", "other", None, 5, ["x"] * 1000])
+def test_other_versions_are_refused(saved: Path, value: object) -> None:
+    change_json(saved / "recommender.json", format=value)
+    with pytest.raises(InputError, match="format.*version") as caught:
+        open_recommender(saved)
+    assert len(str(caught.value)) < 1000
+
+
+def test_what_is_no_saved_recommender(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"recommender\.json"):
+        open_recommender(tmp_path)
+    with pytest.raises(InputError, match=r"recommender\.json"):
+        open_recommender(tmp_path / "nothing")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UnfinishedError, match="--resume"):
+        open_recommender(tmp_path)
+    (tmp_path / "metrics.json").write_text("{}")
+    with pytest.raises(InputError, match="older version"):
+        open_recommender(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["graph", "os:system", "tests.recommender.test_saved:Evil"])
+def test_unknown_kinds_are_refused_and_not_imported(saved: Path, kind: str) -> None:
+    change_json(saved / "recommender.json", kind=kind)
+    with pytest.raises(InputError, match="kind must be one of factors, vote"):
+        open_recommender(saved)
+
+
+FOLD_IN = {"objective": "softmax", "settings": {}, "ridge": 0.01, "offset": False, "unit": False}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("kind", ""), ("kind", 5), ("kind", "vote"), ("label", None), ("label", ["x"]),
+        ("fit_on", "test"), ("fit_on", []), ("fit_on", "train and valid"),
+        ("part", "other"), ("part", 0), ("part", ["test"]),
+        ("mask", "train"), ("mask", ["all"]), ("mask", None),
+        ("scorer", []), ("scorer", {}), ("scorer", {"fixed": [3]}),
+        ("scorer", {"fixed": [9], "fold_in": FOLD_IN}),
+        ("scorer", {"fixed": [-1], "fold_in": FOLD_IN}),
+        ("scorer", {"fixed": [0, 1, 2, 3], "fold_in": FOLD_IN}),
+        ("scorer", {"fixed": "3", "fold_in": FOLD_IN}),
+        ("scorer", {"fixed": [1.0], "fold_in": FOLD_IN}),
+        ("scorer", {"fixed": [], "fold_in": {**FOLD_IN, "ridge": -1}}),
+        ("scorer", {"fixed": [], "fold_in": {**FOLD_IN, "ridge": "x"}}),
+        ("scorer", {"fixed": [], "fold_in": {**FOLD_IN, "settings": [1]}}),
+        ("scorer", {"fixed": [], "fold_in": {**FOLD_IN, "objective": ""}}),
+        ("scorer", {"fixed": [], "fold_in": {**FOLD_IN, "unit": 1}}),
+        ("fingerprint", 7), ("interrupted", 0), ("interrupted", "no"), ("training", []),
+        ("files", []), ("files", {}), ("files", {"interactions.npz": 5}),
+        ("files", {"interactions.npz": {"bytes": -1, "sha256": "x"}}),
+        ("files", {"interactions.npz": {"bytes": 10**40, "sha256": "x"}}),
+        ("files", {"../../etc/passwd": {"bytes": 1, "sha256": "x"}}),
+    ],
+)  # fmt: skip
+def test_values_of_another_kind_are_refused(saved: Path, key: str, value: object) -> None:
+    change_json(saved / "recommender.json", **{key: value})
+    with pytest.raises(InputError) as caught:
+        open_recommender(saved)
+    assert str(saved) in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("key", ["kind", "label", "fit_on", "part", "mask", "scorer", "files"])
+def test_values_that_are_not_there_are_refused(saved: Path, key: str) -> None:
+    path = saved / "recommender.json"
+    facts = json.loads(path.read_text())
+    del facts[key]
+    path.write_text(json.dumps(facts))
+    with pytest.raises(InputError, match=f"recommender.json: {key}"):
+        open_recommender(saved)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"a": 1, "a": 2}', b'{"a": NaN}'],
+    ids=lambda content: repr(content[:12]),
+)
+def test_a_description_that_is_no_json(saved: Path, content: bytes) -> None:
+    (saved / "recommender.json").write_bytes(content)
+    with pytest.raises(InputError, match=r"recommender\.json"):
+        open_recommender(saved)
+
+
+META = {"name": "x", "valid_source": "none", "protocol": None, "notes": [], "sources": {}}
+DEEP = "[" * 5000 + "]" * 5000
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"meta": None}, {"meta": np.array("{")}, {"meta": np.array(DEEP)}, {"meta": np.zeros(3)},
+        {"meta": np.array(b"{}")}, {"meta": np.array("null")}, {"meta": np.array('{"name": NaN}')},
+        *({"meta": np.array(json.dumps({**META, **change}))} for change in (
+            {"name": 5}, {"valid_source": "stolen"}, {"protocol": []}, {"protocol": {}},
+            {"protocol": {"train": [], "valid": [], "test": ["x"], "users": 1, "seed": 0}},
+            {"protocol": {"train": [], "valid": [], "test": [], "users": 0, "seed": 0}},
+            {"notes": "x"}, {"sources": {"a": 1}}, {"sources": None},
+        )),
+        {"item_counts": None}, {"item_counts": np.ones(3, int)}, {"item_counts": np.ones(30)},
+        {"item_counts": np.full(30, -1)}, {"item_counts": np.ones((30, 1), int)},
+        {"item_counts": np.full(30, 10**12)}, {"item_counts": np.full(30, 2**63, "u8")},
+        {"train.counts": None}, {"train.items": None}, {"valid.items": np.zeros(0, int)},
+        {"train.counts": np.zeros(40, int)}, {"train.counts": np.full(40, 10**9)},
+        {"train.counts": np.full(40, 2**62)}, {"train.counts": np.full(40, 2**63, "u8")},
+        {"train.counts": np.array([1, -1])}, {"test.counts": np.zeros(41, int)},
+        {"train.items": np.array(["a"])}, {"train.items": np.full(10**6, 29)},
+        {"user_labels": np.arange(3)}, {"user_labels": np.zeros(40)},
+        {"user_labels": np.zeros(40, int)}, {"item_labels": np.array(5)},
+        {"item_labels": np.zeros(30, "M8[s]")}, {"item_labels": np.array([b"x"] * 30)},
+    ],
+    ids=lambda arrays: " ".join(f"{k}={v!r:.60}" for k, v in arrays.items()),
+)  # fmt: skip
+def test_interactions_of_another_kind_are_refused(saved: Path, arrays: dict[str, Any]) -> None:
+    """Even where the checksum fits them: whoever changes one file changes two."""
+    change_arrays(saved, **arrays)
+    with pytest.raises((InputError, DataError)) as caught:
+        open_recommender(saved)
+    assert str(saved) in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+def test_items_that_are_twice_or_none_are_refused(saved: Path) -> None:
+    with np.load(saved / "interactions.npz") as arrays:
+        items = arrays["train.items"].copy()
+    for value in (-1, 30, 2**31 - 1, int(items[1])):
+        changed = items.copy()
+        changed[0] = value
+        change_arrays(saved, **{"train.items": changed})
+        with pytest.raises((InputError, DataError), match=r"interactions\.npz"):
+            open_recommender(saved)
+
+
+class Evil:
+    """Unpickling it would be noticed."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch ran",)
+
+
+def test_nothing_is_unpickled(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with np.load(saved / "interactions.npz") as arrays:
+        known = {name: arrays[name] for name in arrays.files}
+    np.savez(saved / "interactions.npz", **{**known, "meta": np.array([Evil()], dtype=object)})
+    sign(saved)
+    with pytest.raises((InputError, DataError), match=r"interactions\.npz"):
+        open_recommender(saved)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_factors_of_other_data_are_refused(saved: Path) -> None:
+    tensors, facts = files.read_tensors(saved / "factors.safetensors")
+    for part in ("users", "items"):
+        shorter = {**tensors, part: tensors[part][:-1].contiguous()}
+        files.write_tensors(saved / "factors.safetensors", shorter, facts)
+        sign(saved)
+        with pytest.raises((InputError, DataError), match=str(saved)):
+            open_recommender(saved)
+
+
+def test_settings_of_a_vote_are_checked(tmp_path: Path) -> None:
+    folder = made("vote").save(tmp_path / "model")
+    known = json.loads((folder / "recommender.json").read_text())["scorer"]["settings"]
+    for settings in (
+        None, [], {**known, "cap": "x"}, {**known, "cap": -1}, {**known, "other": 1},
+        {**known, "groups": 10**9}, {**known, "base": "os:system"}, {"cap": None},
+    ):  # fmt: skip
+        change_json(folder / "recommender.json", scorer={"settings": settings})
+        with pytest.raises(InputError, match=str(folder)):
+            open_recommender(folder)
+    change_json(folder / "recommender.json", scorer={})
+    with pytest.raises(InputError, match="settings"):
+        open_recommender(folder)
+
+
+def test_code_from_outside_is_not_imported_unless_told(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "evil.py").write_text("open('ran', 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    fold_in = {**FOLD_IN, "objective": "evil:Thing"}
+    change_json(saved / "recommender.json", scorer={"fixed": [], "fold_in": fold_in})
+    model = open_recommender(saved)
+    assert len(model.recommend("user 001", k=3)) == 3
+    with pytest.raises(InputError, match="allow_code"):
+        model.recommend(items=["item 001"])
+    assert not (tmp_path / "ran").exists()
+    with pytest.raises(InputError, match="evil"):
+        open_recommender(saved, allow_code=True).recommend(items=["item 001"])
+    assert (tmp_path / "ran").exists()
+
+
+def test_an_unfinished_one_is_used_when_told(saved: Path) -> None:
+    change_json(saved / "recommender.json", interrupted=True, training={"epochs": 2})
+    with pytest.raises(UnfinishedError, match="2 epochs.*--resume"):
+        open_recommender(saved)
+    assert open_recommender(saved, allow_unfinished=True).label == "mine"
+    # Killed while the next result was being written over it.
+    (saved / "factors.safetensors").write_bytes(b"half")
+    with pytest.raises(UnfinishedError, match="--resume"):
+        open_recommender(saved, allow_unfinished=True)
+
+
+def test_the_checksums_are_those_of_anybody(saved: Path) -> None:
+    stamps = json.loads((saved / "recommender.json").read_text())["files"]
+    assert sorted(stamps) == FILES[:2]
+    for name, stamp in stamps.items():
+        content = (saved / name).read_bytes()
+        assert stamp == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def test_opening_only_reads(saved: Path) -> None:
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in saved.iterdir()}
+    saved.chmod(0o555)
+    try:
+        model = open_recommender(saved)
+        model.recommend(k=2)
+    finally:
+        saved.chmod(0o755)
+    assert {
+        path: (path.stat().st_mtime_ns, path.read_bytes()) for path in saved.iterdir()
+    } == before
+
+
+def test_other_files_in_the_folder_do_not_matter(saved: Path) -> None:
+    (saved / "notes.txt").write_text("mine")
+    shutil.copytree(saved, saved / "copy")
+    assert isinstance(open_recommender(saved / "copy").factors, Factors)
+    assert open_recommender(saved).label == "mine"
