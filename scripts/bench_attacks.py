@@ -1,7 +1,7 @@
 """How long a sweep of attacks takes on a trained run: fgm on bce and softmax, and auto.
 
     python scripts/bench_attacks.py --dataset ml-1m --data-dir DIR
-    python scripts/bench_attacks.py --run RUN --data-dir DIR     # a run that is there already
+    python scripts/bench_attacks.py --run RUN     # a run that is there already
 
 A sweep is 20 sizes of attack, each evaluated on all test pairs (14 metrics, every user's value
 kept). Training and loading are not part of the times. auto takes 50 steps for each size
@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from robustcf.cli.main import run as robustcf
+from robustcf.recommender import Recommender, open_recommender
 from robustcf.robustness import Threat, measure
 from robustcf.robustness.table import AUTO
 from robustcf.robustness.threat import UNITS
-from robustcf.runs import RunDir
 from robustcf.support.runtime import set_threads
 
 
@@ -46,24 +46,22 @@ def main() -> None:
             if robustcf(["train", "--dataset", name, "--out", str(paths[-1]), *where]):
                 raise SystemExit(1)
         for path in paths:
-            run = RunDir(path)
-            found[run.config.dataset] = times(run, options)
+            model = open_recommender(path)
+            found[model.split.name] = times(model, options)
     if options.out:
         options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def times(run: RunDir, options: argparse.Namespace) -> dict[str, float]:
+def times(model: Recommender, options: argparse.Namespace) -> dict[str, float]:
     threads = set_threads(options.threads)
-    split = run.split(options.data_dir)
-    target = run.target(split)
-    print(f"{split}\n{target.factors}, {threads} threads")
+    print(f"{model.split}\n{model.factors}, {threads} threads")
     seconds = {}
 
     def sweep(attack: str, unit: str, count: int) -> None:
         sizes = np.linspace(0, 0.2, count).tolist()
         began = time.perf_counter()
         # The weights of an objective belong to the price of an attack, its control does not.
-        curve = measure(target, attack, Threat(unit=unit), sizes, control=False).curve
+        curve = measure(model, attack, Threat(unit=unit), sizes, control=False).curve
         label = f"{attack.replace('-', ' ')} {unit}"
         seconds[label] = round(time.perf_counter() - began, 2)
         ends = f"ndcg@10 {curve['ndcg@10'][0]:.4f} to {curve['ndcg@10'][-1]:.4f}"

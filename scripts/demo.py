@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
+import robustcf
+from robustcf import Recommender, Threat, measure
 from robustcf.cli.main import run
-from robustcf.recommender import Recommender
-from robustcf.robustness import AttackSpec, RobustnessCurve, Threat, measure
+from robustcf.robustness import AttackSpec, RobustnessCurve
 from robustcf.robustness.table import CERTIFICATE
-from robustcf.runs import RunDir
-from robustcf.studies.plots import Kind, Line, Panel, plot_panels
 from robustcf.support.files import write_json
+from robustcf.support.plots import Kind, Line, Panel, plot_panels
 
 METRIC = "ndcg@10"
 # What to train -> the options of `robustcf train`.
@@ -56,16 +56,16 @@ def step(title: str, *arguments: str) -> None:
         raise SystemExit(code)
 
 
-def curves_of(target: Recommender, attack: str) -> Curves:
+def curves_of(model: Recommender, attack: str) -> Curves:
     """The curve under an attack, its random control, and the certified lower bound."""
     threat, sizes = ATTACKS[attack]
     # What an attacker without labels does is not drawn, so the control is asked for by itself.
-    result = measure(target, attack, threat, sizes, control=attack != "auto")
+    result = measure(model, attack, threat, sizes, control=attack != "auto")
     curves: Curves = {"attack": result.curve}
-    noise = result.control or measure(target, "random", threat, sizes).curve
+    noise = result.control or measure(model, "random", threat, sizes).curve
     curves["random"] = noise
     if threat.relative:  # at the paper's sizes nothing is certain
-        curves["certificate"] = measure(target, CERTIFICATE, threat, sizes).curve
+        curves["certificate"] = measure(model, CERTIFICATE, threat, sizes).curve
     return curves
 
 
@@ -105,10 +105,9 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
         arguments = ["--dataset", options.dataset, *where, *how, "--out", str(folder)]
         step(f"Train: {setting}.", "train", *arguments)
-        trained = RunDir(folder)
-        target = trained.target(trained.split(options.data_dir))
+        model = robustcf.open(folder)
         for attack in found:
-            found[attack][setting] = curves_of(target, attack)
+            found[attack][setting] = curves_of(model, attack)
 
     synthetic = " (synthetic data)" if options.dataset == "demo" else ""
     picture = plot_panels(

@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 from robustcf.robustness.table import AUTO, CERTIFICATE
-from robustcf.studies.plots import Kind, Line, Panel, plot_panels
 from robustcf.studies.sweeps import SweepPlan, sweep
 from robustcf.studies.sweeps.plan import control_of
 from robustcf.studies.sweeps.report import findings
 from robustcf.studies.sweeps.summary import METRIC, SHOWN, compact_json, display
 from robustcf.support.files import write_bytes
+from robustcf.support.plots import Kind, Line, Panel, plot_panels
 
 DATASETS = ("ml-1m", "yelp2018", "citeulike")
 REGULARIZERS = ("weight_decay", "two_to_inf", "max_norm")
