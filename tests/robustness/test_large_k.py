@@ -16,7 +16,6 @@ from robustcf.cli.main import run
 from robustcf.errors import InputError
 from robustcf.metrics import topk
 from robustcf.metrics.evaluate import user_blocks
-from robustcf.metrics.recommend import recommend_to
 from robustcf.robustness import (
     RobustnessCurve,
     certified_radii,
@@ -66,7 +65,10 @@ def test_a_set_of_all_items_never_changes():
     assert np.isinf(found[N_ITEMS]).all()
     assert np.isinf(found[10**6]).all()
     assert np.isfinite(found[1]).any()
-    assert len(recommend_to(target.factors, None, [0], 10**6)[0][0]) == N_ITEMS
+    assert target.recommend([0], k=10**6, filter_seen=False, as_ids=True).items.shape == (
+        1,
+        N_ITEMS,
+    )
     assert len(guessed_labels(target, 10**6)) > 0
 
 
@@ -79,7 +81,7 @@ def test_nonsense_is_refused(k):
         lambda: certified_radii(target, ks=(k,)),
         lambda: quantization_table(target, (k,)),
         lambda: topk.top_items(target.factors, [0], k),
-        lambda: recommend_to(target.factors, None, [0], k),
+        lambda: target.recommend([0], k=k, as_ids=True),
         lambda: Cutoff(target.relevant, None, k),
     ):
         with pytest.raises(InputError, match=r"must be an integer (of at least 1|from 1 to 2147)"):
@@ -117,7 +119,7 @@ SCRIPT = """
     import numpy as np
     from robustcf.data import load
     from robustcf.recommender import Recommender
-from robustcf.robustness import certified_radii, measure
+    from robustcf.robustness import certified_radii, measure
 
     rng = np.random.default_rng(0)
     U, V = (rng.normal(size=(n, 16)).astype(np.float32) for n in (2000, 1500))
