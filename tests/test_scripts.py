@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from robustcf.data import load
-from robustcf.robustness import Target
-from robustcf.training import train
+from robustcf.training.fitting import fit_split
 from robustcf.training.presets import preset, presets
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -148,8 +147,8 @@ def test_a_defence_is_judged_on_valid(tmp_path):
 def test_the_headline_attack_is_looked_at_from_outside(imported):
     """At a small effort: the attack that shares no code does harm, and the headline more."""
     module = imported("attack_strength")
-    trained = train(load("demo"), preset("demo", "ultragcn").config.replace(epochs=2))
-    found = module["judged"](Target.of(trained), [0.05], 2)
+    trained = fit_split(load("demo"), preset("demo", "ultragcn").config.replace(epochs=2))
+    found = module["judged"](trained.recommender(), [0.05], 2)
     assert found["headline"][0] <= min(found[name][0] for name in ("cutoff", "fgm-softmax"))
     assert found["independent"][0] < 0.9 * found["clean"]
     assert found["headline"][0] < found["independent"][0]
@@ -210,7 +209,7 @@ def test_presets_are_judged_next_to_baselines(tmp_path):
     words = ("--presets", "demo", "--threads", 1)
     script("bench_defaults", *words, "--out", tmp_path / "found.json")
     found = json.loads((tmp_path / "found.json").read_text())["demo"]
-    own = train(load("demo"), preset("demo").config).evaluate((20,))
+    own = fit_split(load("demo"), preset("demo").config).evaluate((20,))
     assert found["settings"]["default"] == [preset("demo").name]
     assert found["default"] == pytest.approx(own["ndcg@20"], abs=1e-3)
     assert found["EASE"] > 2 * found["popularity"]
