@@ -120,7 +120,7 @@ def search(split: Split, names: list[str], options: argparse.Namespace) -> list[
         All candidates that are known then, also those that were not asked for.
     """
     known = {row["candidate"]: row for row in rows_of(options, split)}
-    trained: dict[TrainConfig, Recommender] = {}
+    trained: dict[TrainConfig, Factors] = {}
     for name in names:
         model, reg, changes = CANDIDATES[name]
         config = configured(split, model, reg, changes)
