@@ -10,7 +10,8 @@ import pytest
 
 from robustcf.attacks import FGM, RandomNoise, Softmax
 from robustcf.cli.main import run
-from robustcf.robustness import RobustnessCurve, Target, Threat, certified_radii, measure
+from robustcf.recommender import open_recommender
+from robustcf.robustness import RobustnessCurve, Threat, certified_radii, measure
 from robustcf.runs import RunDir
 from tests.robustness.helpers import PNG
 
@@ -32,7 +33,7 @@ def test_the_certificate_of_a_run_beside_its_attacks(trained, capsys):
     assert run([*words, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     opened = RunDir(trained)
-    target = opened.target(opened.split())
+    target = opened.recommender()
     curve = measure(target, "certificate", ABSOLUTE, [0, 0.001, 0.02]).curve
     expected = {
         *("run", "bound", "attack", "objective", "budget", "relative", "side", "epsilons"),
@@ -75,13 +76,12 @@ def test_sizes_are_relative_unless_told_otherwise(trained, capsys):
     assert run(["certify", str(trained), "--epsilons", "0", "0.01", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert (data["relative"], data["unit"]) == (True, "relative")
-    opened = RunDir(trained)
-    target = opened.target(opened.split())
+    target = open_recommender(trained)
     for name, attack in (("fgm_softmax", "fgm-softmax"), ("random", "random")):
         expected = measure(target, attack, Threat(knowledge="labels"), [0, 0.01]).curve
         assert data[name]["ndcg@10"] == expected["ndcg@10"].tolist()
     assert data["radii"] == certified_radii(target, ks=(1, 10, 20)).as_dict()
-    unit = opened.factors().items.double().norm(dim=1).median().item()
+    unit = target.factors.items.double().norm(dim=1).median().item()
     assert data["realised"][1]["items"] == pytest.approx(0.01 * unit)
 
 
@@ -93,8 +93,7 @@ def test_each_row_may_have_a_unit_of_its_own(trained, capsys, words):
     assert run(["certify", *words, "--epsilons", "0", "0.01", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert (data["relative"], data["unit"]) == (True, "own")
-    opened = RunDir(trained)
-    target, threat = opened.target(opened.split()), Threat(unit="own", knowledge="labels")
+    target, threat = open_recommender(trained), Threat(unit="own", knowledge="labels")
     curve = measure(target, "certificate", threat, [0, 0.01]).curve
     assert data["ndcg@10"] == curve["ndcg@10"].tolist()
     assert data["radii"] == certified_radii(target, threat, (1, 10, 20)).as_dict()
@@ -140,8 +139,7 @@ def test_sides_cutoffs_bounds_and_units_reach_the_certificate(trained, capsys):
     assert saved.threat == Threat(side="users", knowledge="labels")
     assert set(saved.realised[0]) == {"users", "items"}
     assert saved.realised[0]["items"] == 0
-    opened = RunDir(trained)
-    target, threat = opened.target(opened.split()), Threat(side="users")
+    target, threat = open_recommender(trained), Threat(side="users")
     expected = measure(target, "certificate", threat, [0.01], (3, 5), bound="plain").curve
     np.testing.assert_array_equal(saved["mrr@3"], expected["mrr@3"])
     assert run(["certify", str(trained), "--seed", "3"]) == 0
@@ -178,10 +176,10 @@ def test_what_cannot_be_certified_is_refused(trained, capsys, tmp_path):
     assert run(["certify", str(trained), "--k", "0"]) == 2
     assert "0 is not in the range x>=1" in capsys.readouterr().err
     assert run(["certify", str(tmp_path)]) == 1
-    assert "no run directory" in capsys.readouterr().err
+    assert "recommender.json" in capsys.readouterr().err
     (tmp_path / "config.json").write_text((trained / "config.json").read_text())
     assert run(["certify", str(tmp_path)]) == 1
-    assert "has no factors.safetensors yet" in capsys.readouterr().err
+    assert "--resume" in capsys.readouterr().err
     assert run(["certify", str(trained), "--bound", "loose"]) == 2
     assert run(["certify", str(trained), "--epsilons"]) == 2
 
@@ -190,10 +188,11 @@ def test_what_cannot_be_certified_is_refused(trained, capsys, tmp_path):
 @pytest.mark.slow
 def test_no_attack_on_movielens_falls_below_for_any_user(real_data, tmp_path):
     from robustcf.data import load
-    from robustcf.training import TrainConfig, train
+    from robustcf.training import TrainConfig
+    from robustcf.training.fitting import fit_split
 
     split = load("ml-100k", data_dir=str(real_data))
-    target = Target.of(train(split, TrainConfig.of(dim=16, epochs=3)))
+    target = fit_split(split, TrainConfig.of(dim=16, epochs=3)).recommender()
     sizes = [0.001, 0.01, 0.05]
     certificate = measure(target, "certificate", ABSOLUTE, sizes).curve
     assert 0 < certificate["ndcg@10"][1] < certificate["ndcg@10"][0]

@@ -21,7 +21,8 @@ from robustcf.objectives import Batches, Softmax
 from robustcf.runs import RunDir
 from robustcf.runs import run as run_module
 from robustcf.support.ranks import Ranks
-from robustcf.training import TrainConfig, train
+from robustcf.training import TrainConfig
+from robustcf.training.fitting import fit_split
 from robustcf.training.loop import Stop, fit
 from tests.distributed.threads import on_threads
 
@@ -78,7 +79,7 @@ def test_a_training_that_may_be_started_again_must_know_its_folder(
 
 
 def test_only_the_first_rank_writes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained = train(checkerboard(), TrainConfig.of(model="bpr-mf", dim=2, epochs=1))
+    trained = fit_split(checkerboard(), TrainConfig.of(model="bpr-mf", dim=2, epochs=1))
     monkeypatch.setattr(run_module, "_collected", lambda trained: (None, None, 0.0))
     written = RunDir.__new__(RunDir)
     written.path = tmp_path

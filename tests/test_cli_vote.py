@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -10,11 +11,12 @@ import pytest
 from robustcf.cli.main import run
 from robustcf.data import Split
 from robustcf.errors import InputError
-from robustcf.runs import RunDir, VoteRun
-from robustcf.runs.opening import open_recommender
-from robustcf.runs.vote import VoteRunConfig
+from robustcf.recommender import open_recommender
+from robustcf.runs import RunDir
+from robustcf.runs.config import RunConfig
 from robustcf.studies.fakes import published
 from robustcf.voting import PartitionVote, VoteConfig
+from tests.recommender.tampering import change_json
 from tests.robustness.helpers import PNG
 
 
@@ -47,10 +49,11 @@ def output(capsys, *words):
 
 def test_a_run_recommends_evaluates_and_certifies(trained, capsys):
     opened = open_recommender(trained)
-    assert isinstance(opened, VoteRun)
-    split = opened.split()
-    assert opened.fit_on == "train and valid"
-    vote = PartitionVote(split.train_full, opened.settings)
+    split = opened.split
+    assert (opened.kind, opened.fit_on) == ("vote", "train and valid")
+    assert RunDir(trained).is_vote
+    assert split.fingerprint == RunDir(trained).split().fingerprint
+    vote = PartitionVote(split.train_full, opened.scorer.config)
     expected = vote.evaluate(split, (5, 10), mask=("train", "valid"))
 
     code, out, _ = output(capsys, "evaluate", trained, "--k", 5, 10, "--json")
@@ -62,7 +65,7 @@ def test_a_run_recommends_evaluates_and_certifies(trained, capsys):
     code, out, _ = output(capsys, "certify", trained, *words)
     assert code == 0
     data = json.loads(out)
-    certified = vote.certify(split, [0, 1, 2, 5], (5, 10), mask=("train", "valid"))
+    certified = vote.certify_fakes(split, [0, 1, 2, 5], (5, 10), mask=("train", "valid"))
     assert data["fakes"] == [0, 1, 2, 5]
     for name in ("precision@10", "ndcg@10", "recall@10", "hit_rate@5", "mrr@5", "map@10"):
         assert data[name] == certified[name]
@@ -111,7 +114,7 @@ def test_groups_on_the_command_line(table, tmp_path, capsys):
         (["--reg", "none"], "a vote has no --reg"),
         (["--preset", "tuned"], "a vote has no --preset"),
         (["--minutes", "3"], "a vote has no --minutes"),
-        (["--device", "meta"], "counted on the cpu"),
+        (["--device", "meta"], "cpu"),
         (["--set", "cap=-1"], "cap must be"),
     ],
 )
@@ -140,10 +143,17 @@ def test_what_a_vote_cannot_be_is_said_before_anything_is_written(
 def test_commands_about_embeddings_say_why_not(trained, capsys, words):
     code, _, error = output(capsys, *(trained if word == "RUN" else word for word in words))
     assert code != 0
-    assert "run of a vote, which has no embeddings" in error
-    assert "--fakes" in error
+    assert "vote" in error
+    assert "no embeddings" in error
+    assert "fakes" in error or words[0] == "compare"
     with pytest.raises(InputError, match="no embeddings"):
-        RunDir(trained)
+        _ = open_recommender(trained).factors
+
+
+def test_a_vote_is_counted_on_the_cpu(trained):
+    config = RunConfig("demo", train=VoteConfig(), device="cuda:0")
+    with pytest.raises(InputError, match="cpu"):
+        RunDir.check_trainable(config, open_recommender(trained).split)
 
 
 def test_fakes_need_a_vote(table, tmp_path, trained, capsys):
@@ -169,35 +179,41 @@ def test_fakes_need_a_vote(table, tmp_path, trained, capsys):
 
 def test_an_unfinished_run_is_finished_by_resume(table, tmp_path, trained, capsys):
     out = tmp_path / "stopped"
-    opened = VoteRun(trained)
-    VoteRun.create(out, opened.config, opened.split())
+    opened = RunDir(trained)
+    RunDir.create(out, opened.config, opened.split())
     code, _, error = output(capsys, "evaluate", out)
     assert code != 0
     assert "--resume" in error
     assert output(capsys, "train", "--resume", out)[0] == 0
     assert output(capsys, "train", "--resume", out)[0] == 0  # nothing left to do
-    for name in ("vote.json", "per_user.parquet"):
+    for name in ("interactions.npz", "per_user.parquet"):
         assert (out / name).read_bytes() == (trained / name).read_bytes()
+
+
+def settings(**changes):
+    """Other settings in what a vote has saved."""
+
+    def change(folder):
+        facts = json.loads((folder / "recommender.json").read_text())
+        scorer = {"settings": {**facts["scorer"]["settings"], **changes}}
+        change_json(folder / "recommender.json", scorer=scorer)
+
+    return change
 
 
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda f: (f / "vote.json").unlink(), "vote.json"),
-        (lambda f: (f / "vote.json").write_text("{}"), "vote"),
-        (
-            lambda f: (f / "vote.json").write_text('{"vote":{"capp":1},"fakes":1,"trials":{}}'),
-            "cap",
-        ),
-        (lambda f: (f / "vote.json").write_text('{"vote":{"cap":9},"fakes":1,"trials":{}}'), "cap"),
-        (lambda f: (f / "config.json").write_text('{"dataset":"d","train":{"vote":3}}'), "vote"),
+        (lambda f: (f / "recommender.json").unlink(), "recommender.json"),
+        (lambda f: (f / "interactions.npz").unlink(), "interactions.npz"),
+        (lambda f: change_json(f / "recommender.json", scorer={}), "settings"),
+        (settings(capp=1), "cap"),
+        (settings(cap=9), "cap"),
+        (settings(groups=10**6), "users"),
     ],
 )
-def test_damaged_files_are_named(table, tmp_path, trained, capsys, spoil, words):
-    opened = VoteRun(trained)
-    out = tmp_path / "damaged"
-    run_ = VoteRun.create(out, opened.config, opened.split())
-    run_.execute(opened.split())
+def test_damaged_files_are_named(tmp_path, trained, capsys, spoil, words):
+    out = shutil.copytree(trained, tmp_path / "damaged")
     spoil(out)
     code, _, error = output(capsys, "evaluate", out)
     assert code != 0
@@ -205,10 +221,19 @@ def test_damaged_files_are_named(table, tmp_path, trained, capsys, spoil, words)
     assert str(out) in error
 
 
+def test_a_damaged_configuration_is_named(tmp_path, trained, capsys):
+    out = shutil.copytree(trained, tmp_path / "damaged")
+    for train in ({"vote": 3}, {"vote": {"capp": 1}}, {"vote": {"cap": 9}}):
+        change_json(out / "config.json", train=train)
+        code, _, error = output(capsys, "train", "--resume", out)
+        assert code != 0
+        assert "config.json" in error
+        assert str(out) in error
+
+
 def test_a_configuration_comes_back(table):
-    config = VoteRunConfig(str(table), train=VoteConfig(groups=3, key="ä"))
-    assert VoteRunConfig.from_json(config.to_json()) == config
-    assert VoteRunConfig("demo").train == VoteConfig()
+    config = RunConfig(str(table), train=VoteConfig(groups=3, key="ä"))
+    assert RunConfig.from_json(config.to_json()) == config
 
 
 def test_the_published_curve_is_drawn_for_its_own_data_alone():
