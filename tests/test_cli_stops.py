@@ -230,6 +230,41 @@ def test_signals(own: str, tmp_path: Path, capsys: Any, number: int, code: int) 
     assert call(capsys, "evaluate", str(folder))[0] == 1
 
 
+def children(process: subprocess.Popen[str]) -> list[str]:
+    return [
+        number
+        for path in Path(f"/proc/{process.pid}/task").glob("*/children")
+        for number in path.read_text().split()
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="no /proc")
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two jobs take two cores")
+@pytest.mark.parametrize("command", ["poison", "sweep"])
+def test_workers_that_are_stopped_print_no_traceback(
+    own: str, tmp_path: Path, command: str
+) -> None:
+    """Python starts three processes for two jobs; they import torch for a second and longer."""
+    words = [command, "--dataset", own, "--model", "ultragcn", "--jobs", "2", "--seeds", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "robustcf", *words, "--out", str(tmp_path / "out")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while len(children(process)) < 3 and process.poll() is None:
+        time.sleep(0.05)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGTERM)
+    try:
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert (process.returncode, out, err.count("\n")) == (143, "", 1)
+    assert "interrupted" in err
+
+
 def test_exit_codes_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = call(capsys, "--help")
     words = " ".join(out.split())

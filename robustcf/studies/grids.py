@@ -11,9 +11,12 @@ import multiprocessing
 import os
 import re
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +28,9 @@ from robustcf.support.files import read_json, unwritable, write_json
 from robustcf.support.schema import Kind, check_kind, shown
 
 Result = TypeVar("Result")
+
+#: The signals that ask a process to stop.
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def make_folder(folder: Path) -> None:
@@ -120,7 +126,7 @@ def in_parallel(
     jobs: int,
     done: Callable[[str, Result], None],
 ) -> None:
-    """Do work in fresh processes; Ctrl-C stops them all.
+    """Do work in fresh processes; Ctrl-C, SIGTERM and SIGHUP stop them all, without tracebacks.
 
     Args:
         work: a function of a module, which processes can import.
@@ -130,20 +136,88 @@ def in_parallel(
     """
     others = multiprocessing.active_children()
     # Fresh processes: torch's threads do not survive a fork.
-    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    pool = ProcessPoolExecutor(
+        jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker
+    )
     try:
-        tasks = {pool.submit(work, *given): name for name, given in arguments.items()}
+        with _starting_workers():
+            tasks = {
+                pool.submit(_do_piece, work, *given): name for name, given in arguments.items()
+            }
         for task in as_completed(tasks):
             done(tasks[task], task.result())
     except KeyboardInterrupt:
-        # Ctrl-C in a terminal reaches them all; SIGTERM does not.
+        # Ctrl-C in a terminal reaches them all; SIGTERM does not, and is never ignored there.
         for worker in multiprocessing.active_children():
             if worker not in others and worker.pid is not None:
                 with suppress(OSError):
-                    os.kill(worker.pid, signal.SIGINT)
+                    os.kill(worker.pid, signal.SIGTERM)
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _starting_workers() -> Iterator[None]:
+    """Start processes that keep signals pending until :func:`_begin_worker`.
+
+    A signal to this process waits for the end of the block: it must know the processes it stops.
+    """
+    resource_tracker.ensure_running()  # starting it would end the blocking
+    waiting: list[int] = []
+    former: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in filter(_heeded, STOPS):
+            former[number] = signal.signal(number, lambda given, _: waiting.append(given))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # processes inherit it
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in former.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for given in waiting[:1]:
+            signal.raise_signal(given)
+
+
+def _heeded(number: signal.Signals) -> bool:
+    """Whether a signal stops this process: nohup and shells in the background ignore some."""
+    return number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN
+
+
+@dataclass
+class _Worker:
+    """What the handler of signals needs to know of its process."""
+
+    busy: bool = False
+    stopped: bool = False
+
+
+_worker = _Worker()
+
+
+def _begin_worker() -> None:
+    """Let signals stop a piece of work, and do nothing to a process that has none."""
+    for number in filter(_heeded, STOPS):
+        signal.signal(number, _stop_worker)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+
+
+def _stop_worker(number: int, frame: object) -> None:
+    first, _worker.stopped = not _worker.stopped, True
+    if first and _worker.busy:
+        raise KeyboardInterrupt
+
+
+def _do_piece(work: Callable[..., Result], *given: Any) -> Result:
+    """Do one piece of work, unless the process was told to stop."""
+    _worker.busy = True
+    try:
+        if _worker.stopped:
+            raise KeyboardInterrupt
+        return work(*given)
+    finally:
+        _worker.busy = False
 
 
 @contextmanager
