@@ -1,5 +1,5 @@
 """``python -m robustcf`` is ``robustcf``."""
 
-from robustcf.cli.main import main
+from robustcf.cli.entry import main
 
 main()

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -17,6 +18,7 @@ import pytest
 
 from robustcf import __version__
 from robustcf.cli import main as entry
+from robustcf.cli.entry import SIGNALS
 from robustcf.cli.main import cli, run
 from robustcf.cli.reporting import Report, reports, say, to_json
 from robustcf.errors import InputError
@@ -324,8 +326,13 @@ def test_a_read_only_data_dir_is_said(capsys, tmp_path):
 
 def test_main_exits_with_the_code(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["robustcf", "nonsense"])
-    with pytest.raises(SystemExit) as stop:
-        entry.main()
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        with pytest.raises(SystemExit) as stop:
+            entry.main()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     assert stop.value.code == 2
 
 

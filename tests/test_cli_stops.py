@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import hashlib
 import json
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -203,13 +205,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from robustcf.support import files
 init = files.CheckpointFiles.__init__
 files.CheckpointFiles.__init__ = lambda self, folder, every: init(self, folder, 0.0)
-from robustcf.cli.main import main
+from robustcf.cli.entry import main
 main(sys.argv[1:])
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_signals(own: str, tmp_path: Path, capsys: Any, number: int, code: int) -> None:
     folder = tmp_path / "run"
     words = ["train", "--dataset", own, "--out", str(folder), *FAST, "--epochs", "100000"]
@@ -228,6 +232,57 @@ def test_signals(own: str, tmp_path: Path, capsys: Any, number: int, code: int) 
         "robustcf: interrupted, the state in checkpoint.train.safetensors is kept"
     )
     assert call(capsys, "evaluate", str(folder))[0] == 1
+
+
+# A signal at the moment that a module is looked for.
+EARLY = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), int(sys.argv[2]))
+sys.meta_path.insert(0, Finder())
+if sys.argv[3] == "ignored":
+    signal.signal(int(sys.argv[2]), signal.SIG_IGN)
+del sys.argv[3]
+from robustcf.cli.entry import main
+main(["datasets", "--json"])
+"""
+
+
+def early(module: str, number: int, more: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", EARLY, module, str(int(number)), more, "--json"]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+@pytest.mark.parametrize("module", ["click", "robustcf.cli.train"])
+def test_a_signal_during_start_up(module: str, number: int, code: int) -> None:
+    done = early(module, number)
+    assert (done.returncode, done.stderr) == (code, "robustcf: interrupted\n")
+    assert json.loads(done.stdout) == {"error": "interrupted"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_that_the_caller_ignores_stays_ignored(number: int) -> None:
+    done = early("click", number, "ignored")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)
+
+
+def test_the_installed_command_and_the_module_begin_with_the_entry() -> None:
+    root = Path(entry.__file__).parents[2]
+    scripts = tomllib.loads((root / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"robustcf": "robustcf.cli.entry:main"}
+    imports = [
+        node.module
+        for node in ast.walk(ast.parse((root / "robustcf" / "__main__.py").read_text()))
+        if isinstance(node, ast.ImportFrom)
+    ]
+    assert imports == ["robustcf.cli.entry"]
 
 
 def children(process: subprocess.Popen[str]) -> list[str]:
@@ -273,7 +328,8 @@ def test_exit_codes_are_told(capsys: pytest.CaptureFixture[str]) -> None:
         "1 failed",
         "2 wrong usage",
         "130 stopped by Ctrl-C",
-        "143 stopped by S",
+        "143 stopped by SIGTERM",
+        "129 stopped by SIGHUP",
     ):
         assert code in words
 

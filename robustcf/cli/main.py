@@ -1,7 +1,7 @@
 """Entry point: the command group, and what becomes of errors.
 
 Exit codes: 0 done, 1 failed with a one-line reason (``--debug`` shows the traceback), 2 wrong
-usage, 130 stopped by Ctrl-C, 143 stopped by SIGTERM.
+usage, 130 stopped by Ctrl-C, 143 stopped by SIGTERM, 129 stopped by SIGHUP.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from robustcf.cli.certify import certify
 from robustcf.cli.compare import compare
 from robustcf.cli.datasets import datasets
 from robustcf.cli.detect import detect
+from robustcf.cli.entry import end, heed
 from robustcf.cli.evaluate import evaluate
 from robustcf.cli.harden import harden
 from robustcf.cli.importing import import_
@@ -41,7 +42,7 @@ from robustcf.errors import RanksError, RobustcfError
 from robustcf.support.ranks import job, joined, launched
 
 _CODES = """Exit codes: 0 done; 1 failed, with the reason in one line; 2 wrong usage; 130 stopped
-by Ctrl-C; 143 stopped by SIGTERM."""
+by Ctrl-C; 143 stopped by SIGTERM; 129 stopped by SIGHUP."""
 
 
 @click.group(
@@ -77,8 +78,13 @@ for command in (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command line and exit with its code."""
-    signal.signal(signal.SIGTERM, _terminated)
-    code = run(sys.argv[1:] if arguments is None else arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        heed(_terminated)
+        code = run(words)
+        heed(end)
+    except KeyboardInterrupt:
+        code = _fail(words, "interrupted", _stop_code())
     sys.exit(_flushed(code))
 
 
@@ -89,12 +95,12 @@ _HEARD = 2.0
 # Exit codes from here on tell a signal.
 _STOPPED = 128
 
-# Signals that asked to stop, other than Ctrl-C.
+# Signals that asked to stop.
 _signals: list[int] = []
 
 
 def _terminated(number: int, frame: object) -> None:
-    """SIGTERM stops what Ctrl-C stops, in the same orderly way."""
+    """Stop a command in the same orderly way by Ctrl-C, SIGTERM and SIGHUP."""
     _signals.append(number)
     raise KeyboardInterrupt
 
@@ -218,5 +224,5 @@ def _speaks(code: int) -> bool:
 
 
 def _stop_code() -> int:
-    """128 and the number of the signal, as shells have it: 143 for SIGTERM, 130 for Ctrl-C."""
+    """128 and the number of the signal, as in shells: 143 for SIGTERM, 130 for Ctrl-C."""
     return 128 + (_signals[-1] if _signals else signal.SIGINT)
