@@ -7,6 +7,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -71,7 +72,7 @@ def test_an_interrupted_training_says_so_and_is_not_used(
     folder = tmp_path / "run"
     code, out, err = train(capsys, own, folder)
     again = f"go on with 'robustcf train --resume {folder}'"
-    kept = "the state in checkpoint.train.safetensors is kept"
+    kept = "2 epochs kept"
     assert (code, out, err) == (130, "", f"robustcf: interrupted, {kept}: {again}\n")
     attack = ["--attack", "fgm", "--epsilons", "0", "0.1"]
     commands = [
@@ -99,6 +100,78 @@ def test_an_interrupted_training_says_so_and_is_not_used(
     assert call(capsys, "train", "--resume", str(folder))[0] == 0
     for words in commands:
         assert call(capsys, *words)[0] == 0
+
+
+def stop_in_epoch(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Ctrl-C in the middle of an epoch, behind a step that has changed the parameters."""
+    one_epoch = loop._Steps.one_epoch
+
+    def stop(self: Any, epoch: int) -> Any:
+        row = one_epoch(self, epoch)
+        if epoch == number:
+            raise KeyboardInterrupt
+        return row
+
+    monkeypatch.setattr(loop._Steps, "one_epoch", stop)
+
+
+def test_epochs_since_the_last_checkpoint_are_kept(
+    own: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpoints are 10 seconds apart: none is due within these epochs."""
+    files_of = []
+    for name in ("whole", "stopped"):
+        folder = tmp_path / name
+        with monkeypatch.context() as patch:
+            if name == "stopped":
+                stop_in_epoch(patch, 2)
+                code, _, err = train(capsys, own, folder)
+                assert code == 130
+                assert "2 epochs kept" in err
+        words = ["--resume", str(folder)] if name == "stopped" else []
+        resumed: list[int] = []
+        one_epoch = loop._Steps.one_epoch
+
+        def watched(self: Any, epoch: int, one: Any = one_epoch, seen: Any = resumed) -> Any:
+            seen.append(epoch)
+            return one(self, epoch)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(loop._Steps, "one_epoch", watched)
+            assert (call(capsys, "train", *words) if words else train(capsys, own, folder))[0] == 0
+        if words:
+            assert resumed[0] == 2
+        files_of.append((folder / "factors.safetensors").read_bytes())
+    assert files_of[0] == files_of[1]
+
+
+def test_a_state_that_is_too_large_to_copy_is_not_claimed(
+    own: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_MOST_COPIED", 0)
+    stop_in_epoch(monkeypatch, 2)
+    code, _, err = train(capsys, own, tmp_path / "run")
+    assert code == 130
+    assert "no epoch is kept" in err
+    assert not list((tmp_path / "run").glob("checkpoint*"))
+
+
+def test_an_interrupted_search_of_a_run_tells_its_trials(
+    own: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = sys.modules["robustcf.training.search"]
+    attempt = search._Search.attempt
+
+    def stop_second(self: Any, *arguments: Any) -> Any:
+        if self.trials:
+            raise KeyboardInterrupt
+        return attempt(self, *arguments)
+
+    monkeypatch.setattr(search._Search, "attempt", stop_second)
+    words = ["train", "--dataset", own, "--preset", "auto", "--out", str(tmp_path / "run")]
+    code, _, err = call(capsys, *words)
+    assert code == 130
+    assert "1 trial of the search kept" in err.splitlines()[-1]
 
 
 def test_every_command_that_opens_a_run_can_insist() -> None:
@@ -228,9 +301,7 @@ def test_signals(own: str, tmp_path: Path, capsys: Any, number: int, code: int) 
         process.kill()
     assert (process.returncode, out) == (code, "")
     assert err.count("\n") == 1
-    assert err.startswith(
-        "robustcf: interrupted, the state in checkpoint.train.safetensors is kept"
-    )
+    assert re.match(r"robustcf: interrupted, [\d,]+ epochs? kept", err)
     assert call(capsys, "evaluate", str(folder))[0] == 1
 
 

@@ -42,6 +42,7 @@ from robustcf.runs.records import (
 from robustcf.support import files
 from robustcf.support.checks import check_known
 from robustcf.support.files import json_bytes
+from robustcf.support.naming import counted
 from robustcf.support.reading import MOST_JSON, open_plain, parse_json, read_plain
 from robustcf.support.runtime import environment
 from robustcf.support.schema import OBJECT, Kind, check_kind
@@ -378,12 +379,26 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
                 raise self.interrupted() from error
 
     def interrupted(self) -> Interrupted:
-        """What to tell somebody who stopped the training."""
-        kept = sorted(path.name for path in self.path.glob(files.CHECKPOINT.format("*")))
-        words = f"the state in {' and '.join(kept)} is kept" if kept else "no epoch is kept yet"
+        """Return the error of a stopped training: what is kept, and how to resume."""
+        kept = self.kept()
+        words = f"{' and '.join(kept)} kept" if kept else "no epoch is kept yet"
         return Interrupted(
             f"interrupted, {words}: go on with '{self.command} --resume {self.path}'"
         )
+
+    def kept(self) -> list[str]:
+        """Return what an interrupted training can be resumed from, in words."""
+        counts: dict[str, int] = {}
+        prefix, suffix = files.CHECKPOINT.split("{}")
+        for path in sorted(self.path.glob(files.CHECKPOINT.format("*")), reverse=True):
+            stage = path.name.removeprefix(prefix).removesuffix(suffix)
+            with suppress(InputError, KeyError, TypeError):
+                state = parse_json(files.read_facts(path).get("state", ""))
+                counts[stage] = len(state["history"])
+        return [
+            counted(number, "epoch") + (f" of stage {stage}" if len(counts) > 1 else "")
+            for stage, number in counts.items()
+        ]
 
 
 def _holds_nothing_learnt(folder: Path) -> bool:

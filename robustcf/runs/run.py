@@ -11,6 +11,7 @@ import dataclasses
 import io
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from robustcf.data import Split, load
@@ -25,6 +26,7 @@ from robustcf.runs.config import RunConfig
 from robustcf.runs.records import METRICS_KIND
 from robustcf.support import files
 from robustcf.support.files import CheckpointFiles, csv_bytes
+from robustcf.support.naming import counted
 from robustcf.support.runtime import device_of, set_threads
 from robustcf.training.config import TrainConfig
 from robustcf.training.fitting import Trained, check_trainable, fit_split
@@ -214,6 +216,14 @@ class RunDir(RunBase[RunConfig, Split]):
         chosen = found.config.replace(seed=seed)
         self.config = dataclasses.replace(self.config, train=chosen)
         files.write_bytes(self.path / CONFIG, self.config.to_json().encode())
+
+    def kept(self) -> list[str]:
+        """Return what an interrupted training can be resumed from: epochs, and trials."""
+        found, path = super().kept(), self.path / SEARCH
+        if os.path.lexists(path):
+            with suppress(InputError):
+                found = [f"{counted(len(read_trials(path)), 'trial')} of the search", *found]
+        return found
 
     def write(self, trained: Trained) -> None:
         """Write the recommender, history, per-user values and, last, the metrics.

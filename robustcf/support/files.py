@@ -33,7 +33,8 @@ PACKAGES = ("robustcf", "numpy", "pandas", "pyarrow", "safetensors", "scipy", "t
 CHECKPOINT = "checkpoint.{}.safetensors"
 #: What to do about a checkpoint that cannot be gone on from.
 REMOVE = "remove this file to begin again, or train anew with another --out"
-# Values of ten million users, a few metrics and sizes.
+# Bytes of a state that is copied after every epoch, in case that the training is interrupted.
+_MOST_COPIED = 256 << 20
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -299,6 +300,8 @@ class CheckpointFiles:
         """Start the clock."""
         self.folder, self.every = folder, every
         self.last = time.monotonic()
+        # The state offered last, where it is not written: stage, tensors, facts.
+        self._offered: tuple[str, dict[str, Tensor], dict[str, str]] | None = None
 
     def load(self, stage: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The state saved last for this stage, or None."""
@@ -324,12 +327,31 @@ class CheckpointFiles:
     def save(
         self, stage: str, tensors: dict[str, Tensor], facts: dict[str, Any], *, final: bool
     ) -> None:
-        """Replace the stage's state, unless the last save is too recent (a final one never is)."""
-        if not final and not self.due():
+        """Replace the stage's state, unless the last save is too recent (a final one never is).
+
+        A state of at most 256 MB that is too recent is copied, for :meth:`flush` to write.
+        """
+        state = {"state": json.dumps(facts)}
+        if final or self.due():
+            here = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+            self._offered = stage, here, state
+            self.flush()
             return
-        copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        write_tensors(self.path(stage), copies, {"state": json.dumps(facts)})
-        self.last = time.monotonic()
+        self._offered = None  # its memory is free for the copy
+        if sum(tensor.nbytes for tensor in tensors.values()) <= _MOST_COPIED:
+            copies = {
+                name: tensor.detach().to("cpu", copy=True).contiguous()
+                for name, tensor in tensors.items()
+            }
+            self._offered = stage, copies, state
+
+    def flush(self) -> None:
+        """Write the state that was offered last, unless it is written: the work is interrupted."""
+        if self._offered is not None:
+            stage, tensors, facts = self._offered
+            write_tensors(self.path(stage), tensors, facts)
+            self._offered = None
+            self.last = time.monotonic()
 
     def clear(self) -> None:
         """Remove every state: the result is written."""

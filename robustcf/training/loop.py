@@ -75,6 +75,9 @@ class Checkpoint(Protocol):
     ) -> None:
         """Replace the stage's state, all or nothing; unless final, it may find it too early."""
 
+    def flush(self) -> None:
+        """Write the state offered last, where that was too early and it can be written."""
+
 
 @dataclass(frozen=True)
 class Stop:
@@ -244,6 +247,8 @@ def fit(
         if not model.shard.rows.whole:
             raise  # ranks stop at different places: there is no common result, but a checkpoint
         interrupted = True
+        if checkpoint is not None:
+            checkpoint.flush()
     finally:
         bar.close()
     if state.best is not None:

@@ -163,6 +163,8 @@ def fit(
                 )
     except KeyboardInterrupt:
         interrupted = True
+        if checkpoint is not None:
+            checkpoint.flush()
     finally:
         bar.close()
     return Fitted(net.eval(), history, interrupted)
