@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,29 @@ def test_other_commands_run_in_one_process(
     expected = "'robustcf compare' runs in one process: start it without torchrun"
     assert expected in said if rank == "0" else said == ""
     assert run(["compare", "--help"]) == 0
+
+
+@pytest.mark.parametrize(("rank", "local", "speaks"), [("1", "0", True), ("3", "2", False)])
+def test_a_rank_that_does_not_reach_the_first_says_so_on_its_machine(
+    rank: str,
+    local: str,
+    speaks: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On each machine, one of its ranks says it: the first rank's line is seen on another."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # nobody listens there
+        port = str(unused.getsockname()[1])
+        for name, value in {
+            "RANK": rank, "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+            "LOCAL_RANK": local, "ROBUSTCF_RANK_TIMEOUT": "1",
+        }.items():  # fmt: skip
+            monkeypatch.setenv(name, value)
+        assert run(["evaluate", "somewhere"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == speaks
+    assert f"rank {rank}" in said if speaks else said == ""
 
 
 def test_a_training_that_is_started_again_goes_on_with_its_own_run(

@@ -140,7 +140,7 @@ def run(arguments: Sequence[str]) -> int:
         # The first rank knows best what is kept: if it is still there, it speaks.
         if not job().first:
             _wait(_HEARD)
-        return _fail(arguments, str(error), 1)
+        return _fail(arguments, str(error), 1, lost=True)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()  # the help, as it is laid out
         return error.exit_code
@@ -201,9 +201,9 @@ def _wait(seconds: float) -> None:
             time.sleep(left)
 
 
-def _fail(arguments: Sequence[str], reason: str, code: int) -> int:
+def _fail(arguments: Sequence[str], reason: str, code: int, *, lost: bool = False) -> int:
     line = " ".join(reason.split())
-    if not _speaks(code):
+    if not _speaks(code, lost=lost):
         return code
     if "--debug" in arguments and code == 1:
         traceback.print_exc()
@@ -214,11 +214,16 @@ def _fail(arguments: Sequence[str], reason: str, code: int) -> int:
     return code
 
 
-def _speaks(code: int) -> bool:
-    """Whether this process is the one of its job that says what went wrong."""
+def _speaks(code: int, *, lost: bool = False) -> bool:
+    """Whether this process is the one of its job that says what went wrong.
+
+    Args:
+        code: its exit code.
+        lost: whether the ranks did not find each other; then one speaks on each machine.
+    """
     team = job()
     if team.size == 1 and launched() > 1:  # they have not found each other
-        return os.environ.get("RANK") == "0"
+        return os.environ.get("LOCAL_RANK" if lost else "RANK", "0") == "0"
     # Who was stopped tells what is kept, which is the first rank's to know.
     return team.speaks() if team.first or code < _STOPPED else False
 

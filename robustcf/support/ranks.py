@@ -444,8 +444,9 @@ def joined() -> Iterator[Ranks]:
                 "--rdzv-endpoint HOST:0 for a free one"
             ) from error
         raise RanksError(
-            f"the {launched()} processes of this job did not find each other at {where} within "
-            f"{timeout()} s ({reason[:200]}): see that all of them run"
+            f"rank {os.environ['RANK']} did not find all {launched()} processes of the job at "
+            f"{where} within {timeout()} s ({reason[:200]}): see that all of them run, and that "
+            "this machine can reach that address"
         ) from error
     token = _current.set(_Group(rank, size, store))
     _job.append(_current.get())  # for as long as the process lives: it may still have to speak
