@@ -386,3 +386,53 @@ def test_labels_of_a_stranger_do_not_steer_the_terminal(
         elif command is shows:
             assert out.startswith("one\ttwo\n")
             assert out.endswith(" ä\n")
+
+
+def float_options() -> list[tuple[str, click.Option]]:
+    found = []
+    for path in every_command():
+        command: click.Command = cli
+        for name in path:
+            command = command.commands[name]  # type: ignore[attr-defined]
+        found += [
+            (" ".join((*path, option.opts[0])), option)
+            for option in command.params
+            if isinstance(option, click.Option)
+            and isinstance(option.type, click.FloatRange | type(click.FLOAT))
+        ]
+    return found
+
+
+def test_every_number_of_the_command_line_must_be_finite():
+    options = float_options()
+    assert {name.split()[-1] for name, _ in options} >= {
+        *("--size", "--epsilons", "--min-rating", "--minutes", "--confidence"),
+    }
+    for _, option in options:
+        assert option.type.convert("0.5", option, None) == 0.5
+        for value in ("nan", "inf", "-inf", "NaN", "1e999"):
+            with pytest.raises(click.BadParameter):
+                option.type.convert(value, option, None)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["audit", "x", "--size"],
+        ["attack", "x", "--epsilons"],
+        ["train", "--dataset", "demo", "--min-rating"],
+        ["tune", "--dataset", "demo", "--out", "p.json", "--minutes"],
+        ["compare", "x", "y", "--confidence"],
+    ],
+)
+def test_numbers_that_are_not_finite_are_wrong_usage(capsys, words, value):
+    code, out, err = call(capsys, *words[:-1], f"{words[-1]}={value}")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "", "x"])
+def test_a_floor_must_be_a_finite_number(capsys, value):
+    code, out, err = call(capsys, "audit", "x", "--fail-under", f"int8={value}")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "--fail-under" in err

@@ -16,7 +16,7 @@ from robustcf.cli.options import (
     unit_options,
 )
 from robustcf.cli.reporting import Report, reports, say, say_capped, shows_progress, table
-from robustcf.cli.words import SEED, ListCommand, NameOf
+from robustcf.cli.words import FINITE, SEED, ListCommand, NameOf
 from robustcf.support.registry import ATTACKS, OBJECTIVES
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 @budget_option
 @click.option(
     "--epsilons",
-    type=float,
+    type=FINITE,
     multiple=True,
     metavar="E...",
     help="Sizes, ascending (default 0 0.02 0.05 0.1 0.2; absolute: 0 0.1 0.2 0.4 0.8 1.6).",

@@ -20,7 +20,7 @@ from robustcf.cli.sources import (
     source_options,
     words_of,
 )
-from robustcf.cli.words import SEED, ListCommand
+from robustcf.cli.words import FINITE, SEED, FiniteRange, ListCommand
 from robustcf.errors import InputError
 from robustcf.support.ranks import job
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @click.option("--no-attack", is_flag=True, help="Leave out the attack and the certificate.")
 @click.option(
     "--size",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     default=0.05,
     show_default=True,
     help="Of the attack, in median row norms.",
@@ -189,9 +189,11 @@ def _reasons(found: Audit, fail_on: tuple[str, ...], floors: dict[str, float]) -
 def _floor(word: str) -> tuple[str, float]:
     name, _, value = word.partition("=")
     try:
-        return name, float(value)
-    except ValueError:
-        raise click.UsageError(f"--fail-under needs CHECK=NUMBER, got {word!r}") from None
+        return name, float(FINITE.convert(value, None, None))
+    except click.BadParameter:
+        raise click.UsageError(
+            f"--fail-under: expected CHECK=NUMBER with a finite number, got {word!r}"
+        ) from None
 
 
 def _known(names: tuple[str, ...]) -> None:

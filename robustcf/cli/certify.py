@@ -13,7 +13,7 @@ from robustcf.cli.certify_fakes import certify_fakes
 from robustcf.cli.opening import OpenedRun, opens_run
 from robustcf.cli.options import cutoffs_option, row_unit_options, side_option, threads_option
 from robustcf.cli.reporting import Report, reports, say_capped, table
-from robustcf.cli.words import SEED, ListCommand
+from robustcf.cli.words import FINITE, SEED, ListCommand
 
 if TYPE_CHECKING:
     from robustcf.robustness import CertifiedRadii, RobustnessCurve
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.command(cls=ListCommand)
 @click.option(
     "--epsilons",
-    type=float,
+    type=FINITE,
     multiple=True,
     metavar="E...",
     help="Sizes, ascending (default 0 0.002 0.005 0.01 0.02 0.05 0.1).",

@@ -9,7 +9,7 @@ import click
 from robustcf.cli.opening import unfinished_option
 from robustcf.cli.options import threads_option
 from robustcf.cli.reporting import Report, reports, table
-from robustcf.cli.words import SEED
+from robustcf.cli.words import SEED, FiniteRange
 
 if TYPE_CHECKING:
     from robustcf.studies.comparison import Comparison
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--confidence",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=FiniteRange(0, 1, min_open=True, max_open=True),
     default=0.95,
     show_default=True,
     help="Confidence level; tests use 1 minus this as their level.",

@@ -9,6 +9,7 @@ import click
 
 from robustcf.cli.options import threads_option
 from robustcf.cli.reporting import Report, reports
+from robustcf.cli.words import FINITE
 
 if TYPE_CHECKING:
     from robustcf.estimators import NormEstimate
@@ -39,7 +40,7 @@ METHODS = (
 )
 @click.option(
     "--delta",
-    type=float,
+    type=FINITE,
     default=0.05,
     show_default=True,
     metavar="X",

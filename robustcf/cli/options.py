@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 import click
 
 from robustcf.cli.reporting import say
-from robustcf.cli.words import SEED
+from robustcf.cli.words import FINITE, SEED, FiniteRange
 from robustcf.errors import InputError
 from robustcf.support.cpus import cpu_quota
 from robustcf.support.reading import parse_json
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-_SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
+_SHARE = FiniteRange(0, 1, min_open=True, max_open=True)
 eval_users_option = click.option(
     "--eval-users",
     type=click.IntRange(min=1),
@@ -35,7 +35,7 @@ _DATA_OPTIONS: tuple[Callable[[Command], Command], ...] = (
     click.option("--item-col", metavar="COL", help="Own table: item column."),
     click.option("--rating-col", metavar="COL", help="Own table: rating column."),
     click.option("--time-col", metavar="COL", help="Own table: time column."),
-    click.option("--min-rating", type=float, help="Keep pairs rated at least this."),
+    click.option("--min-rating", type=FINITE, help="Keep pairs rated at least this."),
     click.option(
         "--k-core",
         type=click.IntRange(min=1),

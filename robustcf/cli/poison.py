@@ -17,7 +17,7 @@ from robustcf.cli.options import (
     typed_threads,
 )
 from robustcf.cli.reporting import Report, reports
-from robustcf.cli.words import ListCommand, NameOf
+from robustcf.cli.words import FINITE, ListCommand, NameOf
 from robustcf.support.registry import DEFENCES, MODELS, POISONINGS
 
 
@@ -79,7 +79,7 @@ from robustcf.support.registry import DEFENCES, MODELS, POISONINGS
 )
 @click.option(
     "--known",
-    type=float,
+    type=FINITE,
     default=0.2,
     show_default=True,
     help="For part: the share of the users that is known.",

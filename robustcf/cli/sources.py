@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustcf.cli.opening import PLACE_OPTIONS, OpenedRun, check_same, unfinished_option
+from robustcf.cli.words import FINITE
 from robustcf.errors import DownloadError, InputError
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--item-col", metavar="COL", help="Interactions: item column."),
     click.option("--rating-col", metavar="COL", help="Interactions: rating column."),
     click.option("--time-col", metavar="COL", help="Interactions: time column."),
-    click.option("--min-rating", type=float, help="Keep pairs rated at least this."),
+    click.option("--min-rating", type=FINITE, help="Keep pairs rated at least this."),
     click.option(
         "--with-valid/--without-valid",
         default=None,

@@ -17,7 +17,7 @@ from robustcf.cli.options import (
     unit_options,
 )
 from robustcf.cli.reporting import Report, reports, table
-from robustcf.cli.words import ListCommand, NameOf
+from robustcf.cli.words import FINITE, ListCommand, NameOf
 from robustcf.support.registry import MODELS
 
 
@@ -58,7 +58,7 @@ from robustcf.support.registry import MODELS
 )
 @click.option(
     "--epsilons",
-    type=float,
+    type=FINITE,
     multiple=True,
     metavar="E...",
     help="Sizes, ascending (default 0 0.02 0.05 0.1 0.2; absolute: 0 0.1 0.2 0.4 0.8 1.6).",

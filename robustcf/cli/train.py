@@ -17,7 +17,7 @@ from robustcf.cli.options import (
     parse_settings,
 )
 from robustcf.cli.reporting import Report, reports, say, say_replaced, shows_progress
-from robustcf.cli.words import SEED, NameOf
+from robustcf.cli.words import FINITE, SEED, NameOf
 from robustcf.errors import InputError
 from robustcf.support.naming import counted
 from robustcf.support.ranks import job, restarts
@@ -58,9 +58,9 @@ BASELINE = "\n      (a baseline without training: nothing that was trained did b
     "attack; paper: the paper's; auto: search for the best model and settings on validation data "
     "(the default for data without a tuned preset); or a file that 'robustcf tune' wrote.",
 )
-@click.option("--minutes", type=float, help="Time of the search of 'auto' at most (default 5).")
+@click.option("--minutes", type=FINITE, help="Time of the search of 'auto' at most (default 5).")
 @click.option(
-    "--reg-weight", type=float, help="Weight of the regularizer, for every 1,024 training pairs."
+    "--reg-weight", type=FINITE, help="Weight of the regularizer, for every 1,024 training pairs."
 )
 @click.option("--estimator", metavar="E", help="How two_to_inf finds its row (default exact).")
 @click.option("--reg-top", type=int, help="Rows that two_to_inf averages over.")
@@ -76,8 +76,8 @@ BASELINE = "\n      (a baseline without training: nothing that was trained did b
     help="Adversarial training: the objective of the attack to train against; margin: certified "
     "margin loss.",
 )
-@click.option("--adv-eps", type=float, help="Size of that attack, in median row norms.")
-@click.option("--adv-weight", type=float, help="Weight of the attacked loss.")
+@click.option("--adv-eps", type=FINITE, help="Size of that attack, in median row norms.")
+@click.option("--adv-weight", type=FINITE, help="Weight of the attacked loss.")
 @click.option(
     "--adv-size",
     type=click.Choice(["same", "loss", "norm"]),
@@ -91,8 +91,8 @@ BASELINE = "\n      (a baseline without training: nothing that was trained did b
 )
 @click.option("--dim", type=int, help="Columns of the factors.")
 @click.option("--epochs", type=int, help="Epochs at most; 0: evaluate the start itself.")
-@click.option("--lr", type=float, help="Learning rate of the items; the users' follows it.")
-@click.option("--user-lr", type=float, help="Learning rate of the users.")
+@click.option("--lr", type=FINITE, help="Learning rate of the items; the users' follows it.")
+@click.option("--user-lr", type=FINITE, help="Learning rate of the users.")
 @click.option(
     "--batching",
     type=click.Choice(["rows", "pairs"]),

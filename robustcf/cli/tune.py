@@ -9,14 +9,14 @@ import click
 
 from robustcf.cli.options import data_options, load_arguments, out_option, threads_option
 from robustcf.cli.reporting import Report, reports, say
-from robustcf.cli.words import SEED
+from robustcf.cli.words import FINITE, SEED
 
 
 @click.command()
 @click.option(
     "--dataset", metavar="NAME|FILE", required=True, help="A known set, or a file of your own."
 )
-@click.option("--minutes", type=float, help="Time at most (default 5).")
+@click.option("--minutes", type=FINITE, help="Time at most (default 5).")
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Training seed.")
 @click.option(
     "--split-seed", type=SEED, default=0, show_default=True, help="Seed of a drawn split."

@@ -12,7 +12,7 @@ import click
 from robustcf.cli.opening import OpenedRun, opens_run
 from robustcf.cli.options import free_folder, out_option, parse_settings
 from robustcf.cli.reporting import Report, reports, say_replaced, table
-from robustcf.cli.words import SEED, ListCommand
+from robustcf.cli.words import FINITE, SEED, ListCommand
 from robustcf.support.naming import counted
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def vision(context: click.Context, data_dir: str | None) -> Report | None:
     show_default=True,
     help="The norm of the Jacobian that is penalized.",
 )
-@click.option("--reg-weight", type=float, help="Weight of the mean squared norm (lambda).")
+@click.option("--reg-weight", type=FINITE, help="Weight of the mean squared norm (lambda).")
 @click.option("--reg-every", type=int, metavar="K", help="Act in every K-th step only.")
 @click.option(
     "--reg-images",
@@ -75,14 +75,14 @@ def vision(context: click.Context, data_dir: str | None) -> Report | None:
 @click.option("--depth", type=int, help="Depth of the WideResNet (default 16).")
 @click.option("--width", type=int, help="Width of the WideResNet (default 10).")
 @click.option("--epochs", type=int, help="Epochs (default 200).")
-@click.option("--lr", type=float, help="Learning rate at the start (default 0.1).")
+@click.option("--lr", type=FINITE, help="Learning rate at the start (default 0.1).")
 @click.option("--batch-size", type=int, help="Images per step (default 128).")
 @click.option(
     "--set", "options", metavar="KEY=VALUE", multiple=True, help="Any other training setting."
 )
 @click.option("--size", type=int, metavar="PIXELS", help="Average images down to this size.")
 @click.option(
-    "--valid-share", type=float, default=0.0, show_default=True,
+    "--valid-share", type=FINITE, default=0.0, show_default=True,
     help="Share of train that is held out, to choose settings on.",
 )  # fmt: skip
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Training seed.")
@@ -200,7 +200,7 @@ def _measured(test: dict[str, Any]) -> str:
 @vision.command()
 @click.option(
     "--eps",
-    type=float,
+    type=FINITE,
     default=2 / 255,
     show_default="2/255",
     help="L-infinity size of the attack, for pixel values in [0, 1].",

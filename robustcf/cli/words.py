@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -114,5 +115,34 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]
         return int(float(match.group(1)) * 1024**power)
 
 
+class FiniteRange(click.FloatRange):
+    """A number within bounds; unlike click's own, NaN and infinities are refused."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number."""
+        return _finite(self, super().convert(value, param, ctx), param, ctx)
+
+
+class Finite(type(click.FLOAT)):  # type: ignore[misc]
+    """A number; unlike click's own, NaN and infinities are refused."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number."""
+        return _finite(self, super().convert(value, param, ctx), param, ctx)
+
+
+def _finite(
+    kind: Any, number: float, param: click.Parameter | None, ctx: click.Context | None
+) -> float:
+    if not math.isfinite(number):
+        kind.fail(f"expected a finite number, got {number}.", param, ctx)
+    return number
+
+
+FINITE = Finite()
 #: Seeds are numbers of 63 bits.
 SEED = click.IntRange(0, 2**63 - 1)
