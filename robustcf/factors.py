@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -11,6 +10,8 @@ import torch
 from torch import Tensor
 
 from robustcf.errors import InputError
+from robustcf.support.reading import parse_json
+from robustcf.support.schema import shown
 
 #: What can be computed with; torch has others, of 8 bits, that it only stores.
 PRECISIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -193,9 +194,9 @@ def read_fixed(facts: Mapping[str, str], source: str) -> tuple[int, ...]:
         ((3, 4), ())
     """
     try:
-        found = json.loads(facts.get("fixed", "[]"))
-    except ValueError:
+        found = parse_json(facts.get("fixed", "[]"))
+    except InputError:
         found = facts["fixed"]
     if not isinstance(found, list) or any(type(column) is not int for column in found):
-        raise InputError(f"{source}: fixed columns must be a list of numbers, got {found!r}")
+        raise InputError(f"{source}: fixed columns must be a list of numbers, got {shown(found)}")
     return tuple(found)

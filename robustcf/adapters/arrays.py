@@ -1,4 +1,4 @@
-"""Files of named arrays: npz, npy and safetensors, read without pickle and within their size."""
+"""Files of named arrays: npz, npy and safetensors, parsed in a process of their own."""
 
 from __future__ import annotations
 
@@ -12,36 +12,44 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from robustcf.adapters.base import Imported, matrix, readable, vector, with_biases, with_constants
-from robustcf.errors import DataError, InputError
+from robustcf.adapters.base import Imported, matrix, vector, with_biases, with_constants
+from robustcf.errors import InputError
 from robustcf.factors import Factors, read_fixed
-from robustcf.support import bounded, files
+from robustcf.support import files
+from robustcf.support.sandbox import Reading, read_apart
 
 Array = npt.NDArray[Any]
 Named = Mapping[str, Any]
 
+#: The readers that run in a process of their own.
+FOREIGN = "robustcf.support.foreign"
 # Pairs of names that mean users and items, in lower case.
 _PAIRS = (("u", "v"), ("p", "q"))
 
 
 def read_npy(path: Path) -> Array:
-    """One array of numbers from a ``.npy`` file.
+    """Return the array of a ``.npy`` file.
 
     Raises:
         DataError: damaged, an array of objects, or a header that promises more than there is.
     """
-    with readable(path, "npy file"):
-        return bounded.read_array(path)
+    return read_apart(f"{FOREIGN}:read_npy", [path]).array("array")
 
 
 def read_npz(path: Path, names: Sequence[str] | None = None) -> dict[str, Array]:
-    """The arrays of a ``.npz`` file, all or those named.
+    """Return the arrays of a ``.npz`` file, all or those named.
 
     Raises:
         DataError: damaged, an array of objects, or sizes that the file cannot hold.
     """
-    with readable(path, "npz file"):
-        return bounded.read_arrays_of(path, names)
+    found = read_apart(f"{FOREIGN}:read_npz", [path])
+    return {name: found.array(name) for name in found.arrays if names is None or name in names}
+
+
+def tensor_of(found: Reading, name: str) -> Tensor:
+    """Return an array that was read as a tensor."""
+    tensor = torch.from_numpy(found.array(name))
+    return tensor.view(torch.bfloat16) if found.arrays[name].dtype == "bfloat16" else tensor
 
 
 def find_pair(
@@ -194,11 +202,9 @@ def read_named(
     if path.suffix.lower() == ".npz":
         arrays, kind = dict(read_npz(path)), "npz"
     else:
-        try:
-            tensors, facts = files.read_tensors(path)
-        except InputError as error:
-            raise DataError(str(error)) from error
-        arrays, kind = dict(tensors), "safetensors"
+        found = read_apart(f"{FOREIGN}:read_safetensors", [path])
+        arrays, kind = {name: tensor_of(found, name) for name in found.arrays}, "safetensors"
+        facts = found.facts["metadata"]
     layout = Layout(arrays, str(path), keys)
     factors, held, notes = layout.factors()
     if fixed is None and "fixed" in facts:  # a file of a run of ours
@@ -218,7 +224,8 @@ def read_named(
 
 def read_two_npy(users: Path, items: Path, *, fixed: Sequence[int] | None = None) -> Imported:
     """Factors from two ``.npy`` files, users first."""
-    U, V = read_npy(users), read_npy(items)
+    found = read_apart(f"{FOREIGN}:read_npy", [users, items])
+    U, V = found.array("users"), found.array("items")
     layout = Layout({"users": U, "items": V}, f"{users} and {items}", Keys("users", "items"))
     factors, _, _ = layout.factors()
     held, notes = with_constants(factors, fixed)

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from robustcf.adapters.arrays import Keys, Layout, npz_bytes, read_npz
+from robustcf.adapters.arrays import FOREIGN, Keys, Layout, npz_bytes, read_npz
 from robustcf.adapters.base import Imported, matrix, needs, with_constants
 from robustcf.adapters.joining import joined
 from robustcf.factors import Factors
 from robustcf.models.folding import LEAST_SQUARES, FoldIn
 from robustcf.recommender import Recommender
 from robustcf.support import files
+from robustcf.support.sandbox import read_apart
 
 _KEYS = {"user_factors", "item_factors"}
 
@@ -71,9 +72,9 @@ def _fold_in(model: Any) -> FoldIn | None:
     return FoldIn(LEAST_SQUARES, {**weights, "ridge": float(ridge)})
 
 
-def is_implicit(names: Any) -> bool:
-    """Whether an ``.npz`` with arrays of these names was saved by implicit."""
-    return set(names) >= _KEYS
+def is_implicit(path: Path) -> bool:
+    """Whether an ``.npz`` has the arrays that implicit saves."""
+    return set(read_apart(f"{FOREIGN}:read_npz", [path]).arrays) >= _KEYS
 
 
 def read_implicit(path: Path, *, fixed: Sequence[int] | None = None) -> Imported:

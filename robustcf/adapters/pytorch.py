@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from robustcf.adapters.arrays import Keys, Layout
+from robustcf.adapters.arrays import Keys, Layout, tensor_of
 from robustcf.adapters.base import Imported, with_constants
-from robustcf.adapters.checkpoint import Checkpoint, state_of
 from robustcf.adapters.joining import joined
-from robustcf.errors import InputError
+from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
 from robustcf.recommender import Recommender
+from robustcf.support.bounded import open_regular
+from robustcf.support.foreign import RESTORED
+from robustcf.support.sandbox import Reading
 
 
 def from_torch(
@@ -77,25 +83,69 @@ def from_torch(
 
 def read_state(
     path: Path,
-    checkpoint: Checkpoint,
+    found: Reading,
     keys: Keys | None = None,
     *,
     fixed: Sequence[int] | None = None,
     skip: int = 0,
     kind: str = "torch state dict",
 ) -> Imported:
-    """Factors from a state dict in a torch file."""
-    stored = state_of(checkpoint.value, str(path))
+    """Factors from a state dict in a torch file.
+
+    Raises:
+        DataError: a whole module was saved, or something else.
+    """
+    if "object" in found.facts:
+        raise DataError(
+            f"{path}: a whole object of {found.facts['object']} was saved, which only its own code "
+            "can read: save its state_dict() instead"
+        )
+    stored = {name: where for name, where in found.arrays.items() if name not in RESTORED}
+    if not stored:
+        raise DataError(f"{path}: holds no state dict: save model.state_dict()")
     names = Layout(stored, str(path), keys).names
     used = [name for name in names if name is not None]
     # The others are named in notes, and not read.
-    arrays = {n: checkpoint.tensor(stored[n]) if n in used else v for n, v in stored.items()}
+    arrays = {n: tensor_of(found, n) if n in used else where for n, where in stored.items()}
     layout = Layout(arrays, str(path), names, skip=skip)
     factors, held, notes = layout.factors()
     held, about = (held, ()) if held and fixed is None else with_constants(factors, fixed, held)
 
     def write(other: Factors, target: Path) -> None:
         changed = layout.changed(other)
-        checkpoint.copy(target, {name: (stored[name], changed[name]) for name in changed})
+        whole = found.facts["whole"]
+        shared = [name for name in changed if name not in whole]
+        if shared:
+            raise InputError(
+                f"{path}: {shared[0]} shares its storage with another tensor and cannot be written "
+                "back: change it with torch"
+            )
+        bits = {
+            whole[name]: tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            for name, tensor in changed.items()
+        }
+        _copy(path, target, bits)
 
     return Imported(factors, kind, path.name, fixed=held, notes=(*notes, *about), writer=write)
+
+
+def _copy(source: Path, target: Path, changes: Mapping[str, bytes]) -> None:
+    """Write a torch file again with other bytes in some of its storages."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    os.close(handle)
+    try:
+        with (
+            open_regular(source) as file,
+            zipfile.ZipFile(file) as old,
+            zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as new,
+        ):
+            for entry in old.infolist():
+                if entry.compress_type != zipfile.ZIP_STORED:
+                    raise DataError(f"{source}: changed while it was read")
+                content = changes.get(entry.filename)
+                new.writestr(entry.filename, old.read(entry) if content is None else content)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

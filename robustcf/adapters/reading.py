@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from robustcf.adapters.arrays import Keys, read_named, read_npy, read_two_npy
-from robustcf.adapters.base import Imported, check_labels, readable
-from robustcf.adapters.checkpoint import Checkpoint
+import numpy as np
+
+from robustcf.adapters.arrays import FOREIGN, Keys, read_named, read_npy, read_two_npy
+from robustcf.adapters.base import Imported, check_labels
 from robustcf.adapters.implicit import is_implicit, read_implicit
 from robustcf.adapters.joining import joined
 from robustcf.adapters.parquet import SPARK, is_parquet, read_parquet
 from robustcf.adapters.pytorch import read_state
-from robustcf.adapters.recbole import is_recbole, read_recbole
+from robustcf.adapters.recbole import read_recbole
 from robustcf.errors import DataError, InputError
 from robustcf.recommender import Recommender
+from robustcf.support.bounded import read_content
+from robustcf.support.sandbox import read_apart
 
 Source = str | os.PathLike[str]
 
@@ -102,20 +104,20 @@ def read(
             users, items = (path / name for name in SPARK)
             found = read_parquet(users, items, id_key=id_key, vector_key=vector_key, fixed=fixed)
             used += tuple(columns)
-        elif suffix == ".npz" and is_implicit(_members(path)) and not any(keys.values()):
+        elif suffix == ".npz" and is_implicit(path) and not any(keys.values()):
             found = read_implicit(path, fixed=fixed)
         elif suffix in (".npz", ".safetensors"):
             found = read_named(path, named, fixed=fixed)
             used += tuple(keys)
         elif suffix in _TORCH:
-            checkpoint = Checkpoint(path)
+            content = read_apart(f"{FOREIGN}:read_torch", [path])
             used += tuple(keys)
-            if is_recbole(checkpoint.value):
+            if "recbole" in content.facts:
                 tokens = None if dataset_file is None else Path(dataset_file)
-                found = read_recbole(path, checkpoint, tokens, named, fixed=fixed)
+                found = read_recbole(path, content, tokens, named, fixed=fixed)
                 used += ("dataset_file",)
             else:
-                found = read_state(path, checkpoint, named, fixed=fixed)
+                found = read_state(path, content, named, fixed=fixed)
         else:
             raise InputError(f"{path}: expected {_KNOWN}")
     given = {**keys, **columns, "dataset_file": dataset_file}
@@ -169,11 +171,6 @@ def _paths(source: Source | Sequence[Source]) -> list[Path]:
     return paths
 
 
-def _members(path: Path) -> list[str]:
-    with readable(path, "npz file"), zipfile.ZipFile(path) as archive:
-        return [name.removesuffix(".npy") for name in archive.namelist()]
-
-
 def _labelled(found: Imported, user_ids: Source | None, item_ids: Source | None) -> Imported:
     labels: dict[str, Any] = {}
     for kind, file, rows in (
@@ -193,9 +190,9 @@ def _labelled(found: Imported, user_ids: Source | None, item_ids: Source | None)
 def _ids(path: Path) -> Any:
     """Ids in the order of rows: an array of numbers or text, or lines of text."""
     if path.suffix.lower() == ".npy":
-        return read_npy(path)
+        return np.atleast_1d(read_npy(path))
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_content(path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: no readable text, one id a line ({error})") from error
     return lines

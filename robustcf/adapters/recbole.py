@@ -14,19 +14,18 @@ from typing import Any
 
 import torch
 
-from robustcf.adapters.arrays import Keys
+from robustcf.adapters.arrays import FOREIGN, Keys, tensor_of
 from robustcf.adapters.base import Imported, check_labels, matrix
-from robustcf.adapters.checkpoint import Checkpoint, Stored
 from robustcf.adapters.joining import joined
 from robustcf.adapters.pytorch import read_state
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
 from robustcf.recommender import Recommender
-from robustcf.support.unpickling import Stub, read_with_stubs
+from robustcf.support.foreign import RESTORED
+from robustcf.support.sandbox import Reading, read_apart
 
 # Models whose score is the product of user_embedding and item_embedding, as they are stored.
 _PLAIN = ("BPR", "LINE")
-_RESTORED = ("restore_user_e", "restore_item_e")
 _GRAPH_NOTE = "embeddings are those after propagation"
 
 
@@ -87,7 +86,7 @@ def from_recbole(
 
 
 def _scored(model: Any, name: str) -> tuple[Any, Any, tuple[str, ...]]:
-    if all(hasattr(model, each) for each in _RESTORED):
+    if all(hasattr(model, each) for each in RESTORED):
         takes = inspect.signature(model.forward).parameters
         graph = [model.train_graph] if list(takes) == ["graph"] else []
         if len(takes) != len(graph):
@@ -106,14 +105,9 @@ def _scored(model: Any, name: str) -> tuple[Any, Any, tuple[str, ...]]:
     )
 
 
-def is_recbole(value: Any) -> bool:
-    """Whether what a torch file holds is a checkpoint of RecBole's trainer."""
-    return isinstance(value, dict) and {"config", "state_dict", "other_parameter"} <= set(value)
-
-
 def read_recbole(
     path: Path,
-    checkpoint: Checkpoint,
+    found: Reading,
     dataset_file: Path | None = None,
     keys: Keys | None = None,
     *,
@@ -123,7 +117,7 @@ def read_recbole(
 
     Args:
         path: of the checkpoint.
-        checkpoint: it, opened.
+        found: what was read of it.
         dataset_file: what RecBole's ``save_dataset`` wrote, or None.
         keys: names of tensors of the state dict, for models that are not known.
         fixed: columns that are biases; None to find constant ones.
@@ -131,13 +125,12 @@ def read_recbole(
     Raises:
         DataError: the file has no propagated embeddings, and the model needs them.
     """
-    value = checkpoint.value
-    name = _config(value["config"], "model") or "unknown model"
-    other = value["other_parameter"] if isinstance(value["other_parameter"], dict) else {}
+    settings = found.facts["recbole"]
+    name = settings["model"] or "unknown model"
     given = any(keys or ())
-    if not given and all(isinstance(other.get(each), Stored) for each in _RESTORED):
-        U, V = (matrix(each, checkpoint.tensor(other[each]))[1:] for each in _RESTORED)
-        found = Imported(Factors.of(U, V), "recbole pth", path.name, notes=(_GRAPH_NOTE,))
+    if not given and found.facts.get("restored"):
+        U, V = (matrix(each, tensor_of(found, each))[1:] for each in RESTORED)
+        read = Imported(Factors.of(U, V), "recbole pth", path.name, notes=(_GRAPH_NOTE,))
     elif not given and name not in _PLAIN:
         raise DataError(
             f"{path}: a checkpoint of {name}, whose scores are not known to be the product of the "
@@ -148,39 +141,15 @@ def read_recbole(
     else:
         if not given:
             keys = Keys("user_embedding.weight", "item_embedding.weight")
-        found = read_state(path, checkpoint, keys, fixed=fixed, skip=1, kind="recbole pth")
-    notes = (*found.notes, f"RecBole's {name}; row 0 is padding and was left out")
+        read = read_state(path, found, keys, fixed=fixed, skip=1, kind="recbole pth")
+    notes = (*read.notes, f"RecBole's {name}; row 0 is padding and was left out")
     labels: dict[str, Any] = {}
     if dataset_file is not None:
-        tokens = _tokens(dataset_file)
-        for kind, field in (("user", "USER_ID_FIELD"), ("item", "ITEM_ID_FIELD")):
-            column = _config(value["config"], field) or f"{kind}_id"
-            if column not in tokens:
-                raise DataError(f"{dataset_file}: has no tokens of {column!r}, got {list(tokens)}")
-            rows = found.factors.n_users if kind == "user" else found.factors.n_items
-            labels[f"{kind}_labels"] = check_labels(kind, tokens[column][1:], rows)
-    return dataclasses.replace(found, notes=notes, **labels)
-
-
-def _config(config: Any, name: str) -> str | None:
-    """A setting of RecBole's Config, of which only the state is there."""
-    values = config.attribute("final_config_dict") if isinstance(config, Stub) else config
-    found = values.get(name) if isinstance(values, dict) else None
-    return found if isinstance(found, str) else None
-
-
-def _tokens(path: Path) -> dict[str, list[Any]]:
-    """Field -> tokens by their number, from a dataset that RecBole saved."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
-    dataset = read_with_stubs(content, str(path))
-    tokens = dataset.attribute("field2id_token") if isinstance(dataset, Stub) else None
-    if not isinstance(tokens, dict):
-        raise DataError(f"{path}: no dataset that RecBole saved (it has no field2id_token)")
-    return {
-        str(field): found.array.tolist()
-        for field, found in tokens.items()
-        if hasattr(found, "array")
-    }
+        columns = [
+            settings[f"{kind.upper()}_ID_FIELD"] or f"{kind}_id" for kind in ("user", "item")
+        ]
+        tokens = read_apart(f"{FOREIGN}:read_tokens", [dataset_file], {"columns": columns})
+        for kind, column in zip(("user", "item"), columns, strict=True):
+            rows = read.factors.n_users if kind == "user" else read.factors.n_items
+            labels[f"{kind}_labels"] = check_labels(kind, tokens.array(column)[1:], rows)
+    return dataclasses.replace(read, notes=notes, **labels)

@@ -22,8 +22,9 @@ from robustcf.data.memory import is_table, tables_of
 from robustcf.data.split import Split
 from robustcf.data.tables import Table, to_interactions
 from robustcf.errors import DataError, InputError
-from robustcf.support.bounded import UNREADABLE, read_arrays_of
+from robustcf.support.bounded import check_sparse
 from robustcf.support.checks import check_choice
+from robustcf.support.sandbox import read_apart
 
 #: How rows without labels were numbered.
 ROWS = ("number", "sorted", "appearance")
@@ -234,14 +235,14 @@ def _sparse(path: Path) -> Any:
     """A matrix that scipy's ``save_npz`` wrote."""
     from scipy import sparse
 
+    found = read_apart("robustcf.support.foreign:read_npz", [path])
     try:
-        arrays = read_arrays_of(path)
-    except UNREADABLE as error:
-        raise DataError(f"{path}: no readable npz file ({error})") from error
-    try:
+        arrays = {name: found.array(name) for name in found.arrays}
         kind = arrays["format"].item()
         name = kind.decode("ascii") if isinstance(kind, bytes) else str(kind)
         shape = tuple(int(n) for n in arrays["shape"])
+        rows, columns = shape
+        check_sparse(path, rows, columns, len(arrays["data"]), path.stat().st_size)
         if name == "coo":
             places = (arrays["row"], arrays["col"])
             return sparse.coo_array((arrays["data"], places), shape=shape)

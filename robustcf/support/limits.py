@@ -33,6 +33,9 @@ class Limits:
         columns: columns of a table.
         image_pixels: pixels of one image.
         download_bytes: bytes of a download whose size no manifest tells.
+        reader_bytes: memory that the process which parses a model file may take, or twelve times
+            the size of the file, where that is more.
+        reader_seconds: CPU seconds that it may take, and one more for every 20 MB of the file.
     """
 
     expansion: int = 50
@@ -41,6 +44,8 @@ class Limits:
     columns: int = 10_000
     image_pixels: int = 1 << 24
     download_bytes: int = 1 << 30
+    reader_bytes: int = 512 << 20
+    reader_seconds: int = 5
 
     def __post_init__(self) -> None:
         for entry in dataclasses.fields(self):
@@ -54,6 +59,14 @@ class Limits:
             1000
         """
         return max(self.small_bytes, self.expansion * size)
+
+    def reader_allowance(self, size: int) -> int:
+        """Memory that the parser of a file of ``size`` bytes may take."""
+        return max(self.reader_bytes, 12 * size)
+
+    def reader_time(self, size: int) -> int:
+        """CPU seconds that the parser of a file of ``size`` bytes may take."""
+        return self.reader_seconds + size // 20_000_000
 
 
 _raised: ContextVar[Limits | None] = ContextVar("limits", default=None)

@@ -8,6 +8,7 @@ clear it, without doing the other harm.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import secrets
@@ -122,6 +123,35 @@ def alone_in(folder: Path, what: str) -> Iterator[None]:
     finally:
         if descriptor is not None:
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def claimed(path: Path, what: str) -> Iterator[None]:
+    """Keep other processes from making the same path, which need not be there yet.
+
+    Args:
+        path: what will be made; its parent is there.
+        what: who makes it, for the error of the others.
+
+    Raises:
+        InputError: another process is making it.
+    """
+    # The same for all processes, and by its ending a leftover when a process was killed.
+    digest = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]
+    name = path.parent / f".{_shortened(path.name)}.{digest}.{_ENDING}"
+    while True:
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
+        if _lock(descriptor) is False:
+            os.close(descriptor)
+            raise InputError(f"{what} is making {path}: wait for it to end, or stop it")
+        if _is_still(name, descriptor):
+            break
+        os.close(descriptor)  # its former owner removed it before it was locked
+    try:
+        yield
+    finally:
+        name.unlink(missing_ok=True)
+        os.close(descriptor)
 
 
 def _name_next_to(path: Path) -> Path:

@@ -16,7 +16,7 @@ import torch
 from robustcf.errors import DataError, InputError
 from robustcf.fetching.archives import read_members
 from robustcf.support.limits import check_expansion, how_to_raise, limits
-from robustcf.support.unpickling import read_pickle
+from robustcf.support.sandbox import Reading, read_apart
 from robustcf.vision.images import ImageSet
 
 Parts = tuple[ImageSet, ImageSet, tuple[str, ...]]
@@ -49,12 +49,12 @@ def read_cifar_pickle(archive: Path) -> Parts:
     members = read_members(archive, lambda name: not name.endswith((".html", ".txt~")))
     files = {Path(name).name: content for name, content in members.items()}
     fine = "train" in files
-    meta = read_pickle(
+    meta = _unpickled(
         _need(files, "meta" if fine else "batches.meta", archive), f"{archive}: class names"
     )
     train = [_batch(files, name, fine, archive) for name in _train_files(files, "", archive)]
     test = _batch(files, "test" if fine else "test_batch", fine, archive)
-    names = meta.get("fine_label_names" if fine else "label_names")
+    names = meta.facts.get("fine_label_names" if fine else "label_names")
     if not isinstance(names, list):
         raise DataError(f"{archive}: has no list of class names")
     return _joined(train), test, tuple(map(str, names))
@@ -188,13 +188,20 @@ def _records(files: Mapping[str, bytes], name: str, fine: bool, archive: Path) -
 
 def _batch(files: Mapping[str, bytes], name: str, fine: bool, archive: Path) -> ImageSet:
     where = f"{archive}: {name}"
-    found = read_pickle(_need(files, name, archive), where)
-    pixels = found.get("data") if isinstance(found, dict) else None
-    labels = found.get("fine_labels" if fine else "labels") if isinstance(found, dict) else None
-    good = isinstance(pixels, np.ndarray) and pixels.dtype == np.uint8 and pixels.ndim == 2
-    if not good or pixels is None or pixels.shape[1] != _PIXELS or not isinstance(labels, list):
-        raise DataError(f"{where}: expected uint8 pixels, {_PIXELS} an image, and a list of labels")
-    return _set(pixels, np.array(labels))
+    found = _unpickled(_need(files, name, archive), where)
+    key = "fine_labels" if fine else "labels"
+    pixels, labels = (found.array(n) if n in found.arrays else None for n in ("data", key))
+    good = pixels is not None and labels is not None and pixels.dtype == np.uint8
+    if not good or pixels is None or labels is None or pixels.shape[1:] != (_PIXELS,):
+        raise DataError(f"{where}: expected uint8 pixels, {_PIXELS} per image, and their labels")
+    return _set(pixels, labels)
+
+
+def _unpickled(content: bytes, where: str) -> Reading:
+    try:
+        return read_apart("robustcf.support.foreign:read_images", [content])
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
 
 
 def _set(pixels: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> ImageSet:
