@@ -27,7 +27,7 @@ from robustcf.errors import DataError, InputError, WriteError
 from robustcf.support.checks import check_integer
 from robustcf.support.files import json_bytes, unwritable
 from robustcf.support.naming import counted
-from robustcf.support.temporary import temporary_folder
+from robustcf.support.temporary import claimed, temporary_folder
 
 MEMORY = 4 << 30
 _BLOCK = 1 << 22  # pairs at once
@@ -104,7 +104,7 @@ def prepare(
 
     Raises:
         DataError: the collection breaks a rule.
-        InputError: an option does, or DuckDB is not there.
+        InputError: an option does, DuckDB is not there, or another process prepares this folder.
         WriteError: the folder cannot be made, or the disk is too small.
 
     Cost: three looks at the rows and one external sort; on disk, for a while, some 50 bytes a row.
@@ -127,7 +127,10 @@ def prepare(
     target = _free_place(Path(out))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with temporary_folder(target) as fresh:
+        with (
+            claimed(target, "another 'robustcf datasets prepare'"),
+            temporary_folder(_free_place(target)) as fresh,  # it may have been made since
+        ):
             scratch = fresh / "scratch"
             scratch.mkdir()
             engine = Engine(collection, roles, columns, scratch, memory=memory, threads=threads)

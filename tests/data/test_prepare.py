@@ -551,3 +551,25 @@ def test_stopping_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         prepare(tmp_path / "a.parquet", tmp_path / "out", memory=MEMORY)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.parquet"]
+
+
+def test_a_second_prepare_of_the_same_folder_is_told_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the first is at its work, the second is refused; the first is not disturbed."""
+    rows(0).to_csv(tmp_path / "rows.csv", index=False)
+    split_rows, met = module._split, []
+
+    def meanwhile(*arguments: object) -> object:
+        if not met:
+            met.append(True)
+            with pytest.raises(InputError, match="another"):
+                prepare(tmp_path / "rows.csv", tmp_path / "out", memory=MEMORY)
+            prepare(tmp_path / "rows.csv", tmp_path / "elsewhere", memory=MEMORY)
+        return split_rows(*arguments)
+
+    monkeypatch.setattr(module, "_split", meanwhile)
+    prepare(tmp_path / "rows.csv", tmp_path / "out", memory=MEMORY)
+    assert met
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "out", "rows.csv"]
+    same(load(tmp_path / "out"), load(tmp_path / "elsewhere"))

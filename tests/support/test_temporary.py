@@ -15,6 +15,7 @@ from robustcf.support import temporary
 from robustcf.support.files import create_folder, write_bytes
 from robustcf.support.temporary import (
     alone_in,
+    claimed,
     clear_leftovers,
     put_aside,
     temporary_file,
@@ -161,3 +162,29 @@ def test_leftovers_of_one_name_alone(tmp_path: Path, name: str) -> None:
         os.close(handle)
     assert clear_leftovers(tmp_path, name) == [left[name]]
     assert sorted(tmp_path.iterdir()) == sorted(path for n, path in left.items() if n != name)
+
+
+def test_a_path_is_claimed_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "made"
+    with claimed(path, "another command"):
+        with pytest.raises(InputError, match="another command"), claimed(path, "another command"):
+            pass
+        with claimed(tmp_path / "other", "another command"):
+            pass
+        assert clear_leftovers(tmp_path) == []
+        with pytest.raises(InputError, match="another command"), claimed(path, "another command"):
+            pass
+    assert list(tmp_path.iterdir()) == []
+    with claimed(path, "another command"):
+        pass
+
+
+def test_a_claim_that_a_kill_left_is_taken_and_cleared(tmp_path: Path) -> None:
+    with claimed(tmp_path / "made", "another command"):
+        (left,) = tmp_path.iterdir()
+    left.touch()
+    with claimed(tmp_path / "made", "another command"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    left.touch()
+    assert clear_leftovers(tmp_path) == [left]
