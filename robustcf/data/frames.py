@@ -20,6 +20,7 @@ from robustcf.support.bounded import (
     size_of,
 )
 from robustcf.support.limits import check_expansion, how_to_raise, limits
+from robustcf.support.naming import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -210,7 +211,64 @@ def _text(path: Path, kind: str, columns: Columns) -> RawTable:
             na_values=_MISSING,
             **options,
         )
-    return RawTable(frame, found)
+    notes: tuple[str, ...] = ()
+    if kind == ".csv" and _has_blanks(path, separator.encode()):
+        places = {role: header.index(found[role]) for role in ("user", "item")}
+        notes = _merged_by_blanks(path, frame, found, places, options, headed=not headerless)
+    return RawTable(frame, found, notes)
+
+
+def _has_blanks(path: Path, separator: bytes) -> bool:
+    """Whether a blank follows a separator or begins a line anywhere in a file."""
+    with _open_lines(path) as handle:
+        last = b"\n"
+        while block := handle.read(1 << 20):
+            text = last + block
+            if separator + b" " in text or b"\n " in text or b"\r " in text:
+                return True
+            last = block[-1:]
+    return False
+
+
+def _merged_by_blanks(
+    path: Path,
+    frame: pd.DataFrame,
+    found: Mapping[str, Any],
+    places: Mapping[str, int],
+    options: Mapping[str, Any],
+    *,
+    headed: bool,
+) -> tuple[str, ...]:
+    """Return a note for each label column where labels differ by unquoted blanks in front alone."""
+    import pandas as pd
+
+    raw_options = {**options, "skipinitialspace": False, "keep_default_na": False}
+    try:
+        with _open_lines(path) as handle:
+            raw = pd.read_csv(
+                handle,
+                header=None,
+                skiprows=1 if headed else 0,
+                usecols=list(places.values()),
+                dtype=str,
+                **raw_options,
+            )
+    except (pd.errors.ParserError, pd.errors.EmptyDataError):
+        return ()  # a quoted cell behind a blank: then blanks are a matter of style
+    if len(raw) != len(frame):
+        return ()
+    notes = []
+    for role, place in places.items():
+        read, written = frame[found[role]].astype(str), raw[place]
+        cut = (written != read) & written.str.match(r' +[^ "]')  # quoted ones are as they were
+        merged = set(read[cut]) & set(read[~cut])
+        if merged:
+            notes.append(
+                f"{path.name}: blanks in front of {counted(int(cut.sum()), role + ' cell')} "
+                f"dropped, which made {counted(len(merged), 'label')} equal to another; quote "
+                "cells whose blanks count"
+            )
+    return tuple(notes)
 
 
 def _open_lines(path: Path) -> BinaryIO:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -355,3 +356,44 @@ def test_weights_are_the_ratings(tmp_path):
     text = "user,item,rating\na,1,2.5\na,2,4\n"
     split = load(write(tmp_path / "a.csv", text))
     np.testing.assert_array_equal(split.train.union(split.test).weights, [2.5, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("cell", "labels", "noted"),
+    [
+        ("1", ["1"], False),
+        (" 1", ["1"], True),
+        ("  1", ["1"], True),
+        ('" 1"', [" 1", "1"], False),
+        (' " 1"', [" 1", "1"], False),
+        (' "1"', ["1"], False),
+        ("1 ", ["1", "1 "], False),
+    ],
+)
+def test_blanks_in_front_of_a_label(
+    tmp_path: Path, cell: str, labels: list[str], noted: bool
+) -> None:
+    """Unquoted they are a matter of style; where that makes two labels one, a note says so."""
+    others = "".join(f"i{item},q{user}\n" for user in range(4) for item in range(4))
+    (tmp_path / "x.csv").write_text(f"item,user\ni1,{cell}\ni2,1\n{others}")
+    split = load(tmp_path / "x.csv")
+    assert [label for label in split.user_labels.tolist() if "q" not in label] == labels
+    assert any("blank" in note for note in split.notes) == noted
+
+
+def test_blanks_behind_every_comma_are_not_noted(tmp_path: Path) -> None:
+    rows = "".join(f"q{user}, i{item}\n" for user in range(4) for item in range(4))
+    (tmp_path / "x.csv").write_text("user, item\n" + rows)
+    split = load(tmp_path / "x.csv")
+    assert split.item_labels.tolist() == ["i0", "i1", "i2", "i3"]
+    assert split.notes == ()
+
+
+def test_labels_at_the_beginning_of_lines_and_many_blanks_are_counted(tmp_path: Path) -> None:
+    rows = "".join(f"{' ' * (item % 2)}q{user},i{item}\n" for user in range(4) for item in range(4))
+    (tmp_path / "x.csv").write_text("user,item\n" + rows)
+    split = load(tmp_path / "x.csv")
+    assert split.user_labels.tolist() == ["q0", "q1", "q2", "q3"]
+    (note,) = split.notes
+    assert "8 user cells" in note
+    assert "4 labels" in note
