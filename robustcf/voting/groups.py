@@ -20,13 +20,17 @@ import numpy.typing as npt
 
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
+from robustcf.support.schema import shown
 from robustcf.voting.config import VoteConfig
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
+    from robustcf.data.split import Split
+
 Ids = npt.NDArray[np.int64]
 
+LABELS, ROWS = "labels", "rows"
 # One unit of a model's whole numbers.
 _UNIT = 1 << 24
 # Members of a group whose overlaps fit into half a gigabyte.
@@ -50,6 +54,36 @@ def group_of(labels: npt.NDArray[np.generic], n_groups: int, key: str) -> Ids:
         for label in labels.tolist()
     )
     return np.array([int.from_bytes(each, "big") % n_groups for each in found], dtype=np.int64)
+
+
+def members_by(pairs: Interactions | Split) -> str:
+    """Return what decides the groups of these accounts: their ``labels``, or their ``rows``.
+
+    Example:
+        >>> members_by(Interactions.from_pairs([0, 1], [0, 0], 2, 1)[0])
+        'rows'
+    """
+    return ROWS if pairs.user_labels is None else LABELS
+
+
+def check_members(known: object, pairs: Interactions | Split) -> None:
+    """Raise unless accounts are hashed by the same thing as when the groups were fitted.
+
+    Args:
+        known: what :func:`members_by` gave then.
+        pairs: the data of now.
+
+    Raises:
+        InputError: they are hashed by another thing, so that all groups would be others.
+    """
+    if known not in (LABELS, ROWS):
+        raise InputError(f"members must be {LABELS!r} or {ROWS!r}, got {shown(known)}")
+    if members_by(pairs) != known:
+        has = "have" if known == ROWS else "have no"
+        raise InputError(
+            f"expected accounts that are grouped by their {known}, as those the vote was fit on, "
+            f"got data that {has} user labels; give the data as they were, or fit the vote again"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +111,7 @@ class Groups:
         """Hash the accounts and fit every group to its own members."""
         self.check(pairs.n_users, config.groups or 0)
         self.config, self.n_items = config, pairs.n_items
-        labels = pairs.user_labels
-        own = np.arange(pairs.n_users) if labels is None else labels
+        own = np.arange(pairs.n_users) if pairs.user_labels is None else pairs.user_labels
         #: Which group each account is in.
         self.members = group_of(own, config.groups or 1, config.key)
         largest = int(np.bincount(self.members).max())

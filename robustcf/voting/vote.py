@@ -21,7 +21,7 @@ from robustcf.support.html import rows_table
 from robustcf.support.schema import OBJECT, check_kind
 from robustcf.voting.accounts import Accounts
 from robustcf.voting.config import FALLBACK_CAP, FALLBACK_DAMPING, VoteConfig
-from robustcf.voting.groups import Groups
+from robustcf.voting.groups import Groups, check_members, members_by
 from robustcf.voting.serving import Served, blocks_of, certified_metrics, masked_rows
 
 if TYPE_CHECKING:
@@ -255,8 +255,9 @@ class PartitionVote(Scorer):
         return Ranking(np.array([row for row, _ in found]), np.array([row for _, row in found]))
 
     def stored(self) -> Stored:
-        """Return the settings: what else it needs are the interactions."""
-        return Stored(facts={"settings": asdict(self.config)}, needs_interactions=True)
+        """Return the settings, and what decides the groups; it also needs the interactions."""
+        facts = {"settings": asdict(self.config), "members": members_by(self.pairs)}
+        return Stored(facts=facts, needs_interactions=True)
 
     @classmethod
     def restored(
@@ -268,7 +269,10 @@ class PartitionVote(Scorer):
         check_known(VoteConfig, settings or {})
         if pairs is None:
             raise InputError("a vote scores by its interactions: give them")
-        return cls(pairs, VoteConfig(**(settings or {})))
+        config = VoteConfig(**(settings or {}))
+        if config.groups is not None and "members" in facts:
+            check_members(facts["members"], pairs)
+        return cls(pairs, config)
 
     def no_embeddings(self) -> NoReturn:
         """Say what a vote can be asked instead."""
@@ -369,6 +373,8 @@ class PartitionVote(Scorer):
                 f"the vote is of {self.pairs.n_users} users x {self.pairs.n_items} items, "
                 f"{split.name} has {split.n_users} x {split.n_items}: they are different data"
             )
+        if self.config.groups is not None:
+            check_members(members_by(self.pairs), split)
 
 
 def _left_out(candidates: Ids | None, n_items: int) -> npt.NDArray[np.bool_]:

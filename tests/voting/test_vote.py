@@ -414,3 +414,42 @@ def test_a_choice_without_a_single_hit_falls_back():
     chosen = choose(Split.from_csr(train, valid=valid))
     assert len(chosen.trials) == 30
     assert (chosen.config.cap, chosen.config.damping) == (0.15, 0.3)
+
+
+def without_labels(pairs: Interactions) -> Interactions:
+    return Interactions(pairs.users, pairs.items, pairs.n_users, pairs.n_items)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_groups_by_label_and_by_row_are_not_confused(seed: int) -> None:
+    split = world(seed)
+    config = VoteConfig(groups=3, votes=2)
+    kinds = {"labels": split.train, "rows": without_labels(split.train)}
+    for name, other in (("labels", "rows"), ("rows", "labels")):
+        fitted = PartitionVote(kinds[name], config)
+        stored = fitted.stored()
+        assert stored.facts["members"] == name
+        again = PartitionVote.restored({}, stored.facts, kinds[name])
+        assert (again.voters.members == fitted.voters.members).all()
+        with pytest.raises(InputError, match="labels"):
+            PartitionVote.restored({}, stored.facts, kinds[other])
+    with pytest.raises(InputError, match="labels"):
+        PartitionVote(kinds["rows"], config).evaluate(split)
+    with pytest.raises(InputError, match="labels"):
+        PartitionVote(kinds["rows"], config).certify_fakes(split, [0])
+
+
+def test_what_decides_the_groups_must_be_known() -> None:
+    split = world(0)
+    facts = dict(PartitionVote(split.train, VoteConfig(groups=3, votes=2)).stored().facts)
+    for wrong in ("names", 3, None, ["labels"]):
+        with pytest.raises(InputError, match="members"):
+            PartitionVote.restored({}, {**facts, "members": wrong}, split.train)
+    del facts["members"]  # as earlier versions wrote it
+    PartitionVote.restored({}, facts, split.train)
+
+
+def test_accounts_vote_with_and_without_labels() -> None:
+    split = world(0)
+    facts = PartitionVote(split.train, ACCOUNTS).stored().facts
+    PartitionVote.restored({}, facts, without_labels(split.train))
