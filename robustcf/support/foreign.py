@@ -10,7 +10,7 @@ import json
 import math
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -69,7 +69,8 @@ def read_npz(given: Sequence[Given], answer: Answer, options: Mapping[str, Any])
             stored = member.compress_type == zipfile.ZIP_STORED
             with archive.open(member) as stream:
                 number, offset = (one.number, _data_offset(one.file, member)) if stored else (-1, 0)
-                _npy(name, stream, member.file_size, answer, number, offset)  # type: ignore[arg-type]
+                crc = member.CRC
+                _npy(name, stream, member.file_size, answer, number, offset, crc)  # type: ignore[arg-type]
 
 
 def _data_offset(file: BinaryIO, member: zipfile.ZipInfo) -> int:
@@ -82,7 +83,9 @@ def _data_offset(file: BinaryIO, member: zipfile.ZipInfo) -> int:
 
 
 @quiet_headers()
-def _npy(name: str, stream: BinaryIO, size: int, answer: Answer, number: int, offset: int) -> None:
+def _npy(
+    name: str, stream: BinaryIO, size: int, answer: Answer, number: int, offset: int, crc: int = -1
+) -> None:
     """Say where an array lies; one that is packed, or of another byte order, is written out."""
     check_array(stream, name, size)
     start = stream.tell()
@@ -92,7 +95,8 @@ def _npy(name: str, stream: BinaryIO, size: int, answer: Answer, number: int, of
     shape, fortran, dtype = header(stream)
     plain = dtype.newbyteorder("<") == dtype and dtype.kind in "fiub" and dtype.names is None
     if number >= 0 and plain:
-        answer.arrays[name] = Located(number, offset + start, dtype.name, tuple(shape), fortran)
+        where = Located(number, offset + start, dtype.name, tuple(shape), bool(fortran), crc, start)
+        answer.arrays[name] = where if start + where.nbytes == size else replace(where, crc=-1)
         return
     stream.seek(0)
     array = np.lib.format.read_array(stream, allow_pickle=False)
@@ -196,6 +200,7 @@ def read_torch(given: Sequence[Given], answer: Answer, options: Mapping[str, Any
                 raise DataError(f"the tensor {name[:60]!r} promises more than its storage has")
             answer.arrays[name] = where
             if where.nbytes == member.file_size:
+                answer.arrays[name] = replace(where, crc=member.CRC)
                 whole[name] = member.filename
         elif math.prod(tensor.shape) > tensor.numel:
             raise DataError(f"the tensor {name[:60]!r} shows its numbers more than once: refused")

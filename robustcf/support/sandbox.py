@@ -23,6 +23,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -60,6 +61,8 @@ class Located:
         dtype: one of :data:`NUMBERS`, or text.
         shape: of the array.
         fortran: whether it lies column after column.
+        crc: checksum of an archive's member that it ends, or -1 where there is none.
+        lead: bytes of the member in front of it.
     """
 
     file: int
@@ -67,6 +70,8 @@ class Located:
     dtype: str
     shape: tuple[int, ...]
     fortran: bool = False
+    crc: int = -1
+    lead: int = 0
 
     @property
     def ndim(self) -> int:
@@ -97,11 +102,12 @@ class Located:
             name: for the message.
             available: bytes of each file; the last one is the child's memory.
         """
-        whole = (self.file, self.offset, *self.shape)
-        plain = all(type(number) is int for number in whole) and isinstance(self.dtype, str)
+        whole = (self.file, self.offset, self.offset - self.lead, *self.shape)
+        plain = all(type(number) is int for number in (*whole, self.crc, self.lead))
+        plain = plain and isinstance(self.dtype, str) and type(self.fortran) is bool
         if not plain or not -1 <= self.file < len(available) - 1 or not _is_known(self.dtype):
             raise DataError(f"the array {name[:60]!r} is of no type that is read")
-        if len(self.shape) > 8 or min(whole[1:], default=0) < 0:
+        if len(self.shape) > 8 or min(*whole[1:], self.lead) < 0:
             raise DataError(f"the array {name[:60]!r} has an impossible shape")
         if self.offset + self.nbytes > available[self.file]:
             raise DataError(
@@ -197,10 +203,13 @@ class Reading:
         if not count:
             return np.zeros(where.shape, dtype=kind)
         file = self._files[where.file]
-        file.seek(where.offset)
+        file.seek(where.offset - where.lead)
+        checksum = zlib.crc32(file.read(where.lead))
         flat = np.fromfile(file, dtype=kind, count=count)
         if len(flat) != count:
             raise DataError(f"the array {name[:60]!r} is cut off: the file changed while read")
+        if where.crc >= 0 and zlib.crc32(flat.view(np.uint8).data, checksum) != where.crc:
+            raise DataError(f"the array {name[:60]!r} is damaged: its checksum is another")
         return flat.reshape(where.shape, order="F" if where.fortran else "C")
 
     def __del__(self) -> None:
@@ -400,8 +409,8 @@ def _understood(
                 + how_to_raise("expansion", -(-int(said["too_large"]) // max(size, 1)))
             )
         arrays = {
-            str(name): Located(file, offset, dtype, tuple(shape), bool(fortran))
-            for name, (file, offset, dtype, shape, fortran) in said["arrays"].items()
+            str(name): Located(file, offset, dtype, tuple(shape), *rest)
+            for name, (file, offset, dtype, shape, *rest) in said["arrays"].items()
         }
         if not isinstance(said["facts"], dict):
             raise TypeError("facts")
@@ -471,7 +480,7 @@ def _answered(
         reason = " ".join(str(error).split())[:200]
         return {"error": ["DataError", f"not readable ({type(error).__name__}: {reason})"]}
     arrays = {
-        name: [w.file, w.offset, w.dtype, list(w.shape), w.fortran]
+        name: [w.file, w.offset, w.dtype, list(w.shape), w.fortran, w.crc, w.lead]
         for name, w in answer.arrays.items()
     }
     return {"facts": answer.facts, "arrays": arrays}

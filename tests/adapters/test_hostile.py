@@ -174,7 +174,7 @@ def test_storages_that_are_not_there_or_cut_off(tmp_path):
     raw = bytearray(good.read_bytes())
     raw[raw.index(b"\0" * 24)] = 1  # the checksum of the archive tells
     good.write_bytes(raw)
-    with pytest.raises(DataError, match="no readable tensor"):
+    with pytest.raises(DataError, match="damaged"):
         read(good)
 
 
@@ -260,11 +260,11 @@ def test_damaged_arrays(tmp_path):
         read(path)
     path = tmp_path / "a.safetensors"
     path.write_bytes(struct.pack("<Q", 2**60) + b"{}")
-    with pytest.raises(DataError, match="no readable safetensors file"):
+    with pytest.raises(DataError, match="safetensors|offsets"):
         read(path)
     huge = b'{"U":{"dtype":"F32","shape":[1000000000,1000000000],"data_offsets":[0,8]}}'
     path.write_bytes(struct.pack("<Q", len(huge)) + huge + b"\0" * 8)
-    with pytest.raises(DataError, match="no readable safetensors file"):
+    with pytest.raises(DataError, match="safetensors|offsets"):
         read(path)
 
 
