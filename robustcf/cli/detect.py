@@ -29,6 +29,12 @@ _SHOWN = 20
     "--split-seed", type=SEED, default=0, show_default=True, help="Seed of a drawn split."
 )
 @out_option("Write the suspects to this CSV file.", "FILE")
+@click.option(
+    "--raw",
+    is_flag=True,
+    help="In the file, leave labels as they are; by default, those that a spreadsheet would run as "
+    "formulas get an apostrophe in front.",
+)
 @data_options
 @threads_option
 @reports
@@ -37,6 +43,7 @@ def detect(
     detectors: tuple[str, ...],
     split_seed: int,
     out: str | None,
+    raw: bool,
     data: dict[str, Any],
 ) -> Report:
     """List the users of a data set who look fake, and the items that they push.
@@ -78,7 +85,7 @@ def detect(
     if out is not None:
         rows = [{**row, "flagged by": " ".join(row["flagged by"])} for row in suspects]
         head = ("user", "pairs", "flagged by", *(f"{key} score" for key in found))
-        content = csv_bytes(rows) if rows else (",".join(head) + "\n").encode()
+        content = csv_bytes(rows, raw=raw) if rows else (",".join(head) + "\n").encode()
         write_bytes(Path(out), content)
         facts["file"] = out
     return Report(facts, _words(facts))

@@ -16,7 +16,7 @@ from robustcf.data.split import Split
 from robustcf.data.tables import read_table
 from robustcf.errors import InputError
 from robustcf.poisoning.threat import ItemIds
-from robustcf.support.files import csv_bytes, write_bytes
+from robustcf.support.files import csv_bytes, not_inert, write_bytes
 
 _FAKE = "fake"
 # A file of no profiles.
@@ -130,11 +130,14 @@ def _more_labels(labels: Labels | None, count: int) -> Labels | None:
     return np.concatenate((labels, [f"{prefix}{number}" for number in range(count)]))
 
 
-def write_profiles(path: Path, profiles: Sequence[ItemIds], train: Interactions) -> None:
+def write_profiles(
+    path: Path, profiles: Sequence[ItemIds], train: Interactions, *, raw: bool = False
+) -> None:
     """Write profiles as CSV, one line for each pair: ``user,item``, items by their labels.
 
     :func:`read_profiles` gives them back, but for what a table cannot hold: an empty profile among
-    others, and items whose label is ``nan`` or begins with a space.
+    others, and items whose label is ``nan`` or begins with a space. A label that a spreadsheet
+    would run as a formula gets an apostrophe in front, unless ``raw`` is set.
 
     Cost: one line a pair.
     """
@@ -144,7 +147,7 @@ def write_profiles(path: Path, profiles: Sequence[ItemIds], train: Interactions)
         for number, profile in enumerate(profiles)
         for item in profile
     ]
-    write_bytes(path, csv_bytes(rows) if rows else _HEADER)
+    write_bytes(path, csv_bytes(rows, raw=raw) if rows else _HEADER)
 
 
 def read_profiles(path: str | Path, train: Interactions) -> tuple[ItemIds, ...]:
@@ -175,6 +178,10 @@ def read_profiles(path: str | Path, train: Interactions) -> tuple[ItemIds, ...]:
     table = read_table(path, Columns(user="user", item="item"))
     names = table.items.labels.astype(str)
     known = np.arange(train.n_items) if train.item_labels is None else train.item_labels
+    # As write_profiles writes them; a file from elsewhere may have them as they are.
+    there = set(known.astype(str).tolist())
+    plain = ((name, not_inert(name)) for name in names.tolist())
+    names = np.array([bare if bare in there else name for name, bare in plain])
     order = np.argsort(known.astype(str), kind="stable")
     ranked = known.astype(str)[order]
     places = np.minimum(np.searchsorted(ranked, names), len(ranked) - 1)

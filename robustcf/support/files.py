@@ -7,10 +7,12 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 #: The packages that decide what is computed.
 PACKAGES = ("robustcf", "numpy", "pandas", "pyarrow", "safetensors", "scipy", "torch")
+# The beginning of a formula, and a number, which is none.
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_PLAIN = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?", re.ASCII)
 CHECKPOINT = "checkpoint.{}.safetensors"
 #: What to do about a checkpoint that cannot be gone on from.
 REMOVE = "remove this file to begin again, or train anew with another --out"
@@ -170,20 +175,55 @@ def json_bytes(values: Mapping[str, Any]) -> bytes:
     return (json.dumps(values, indent=2, allow_nan=False) + "\n").encode()
 
 
-def csv_bytes(rows: list[dict[str, Any]]) -> bytes:
+def csv_bytes(rows: Iterable[Mapping[str, Any]], *, raw: bool = False) -> bytes:
     r"""Rows as CSV with a header line: of all keys, in the order in which they first come.
 
+    Args:
+        rows: name -> value.
+        raw: write text as it is; by default see :func:`inert`.
+
     Example:
-        >>> csv_bytes([{"a": 1, "b": 2}])
-        b'a,b\n1,2\n'
+        >>> csv_bytes([{"a": 1, "b": 2}, {"a": "=1+1", "b": -2}])
+        b"a,b\n1,2\n'=1+1,-2\n"
     """
+    rows = list(rows)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [names, *([row.get(name, "") for name in names] for row in rows)] if rows else []
     text = io.StringIO(newline="")
-    if rows:
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        writer = csv.DictWriter(text, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return text.getvalue().encode()
+    # Of the characters that end a line, the writer quotes those of its own ending alone.
+    writer = csv.writer(text, lineterminator="\r\n")
+    ends = []
+    for line in lines:
+        writer.writerow(line if raw else [inert(value) for value in line])
+        ends.append(text.tell())
+    whole = text.getvalue()
+    return "".join(f"{whole[start : end - 2]}\n" for start, end in pairwise([0, *ends])).encode()
+
+
+def inert(value: Any) -> Any:
+    """Return a cell that a spreadsheet shows instead of running it as a formula.
+
+    Text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return gets an apostrophe
+    in front, unless it is a plain number; so does text with apostrophes in front of that, so that
+    :func:`not_inert` gives every text back. Other values are returned as they are.
+
+    Example:
+        >>> [inert(value) for value in ("=1+1", "-7", -7, "a=b", "'@x")]
+        ["'=1+1", '-7', -7, 'a=b', "''@x"]
+    """
+    if not isinstance(value, str) or not _FORMULA.match(value) or _PLAIN.fullmatch(value):
+        return value
+    return f"'{value}"
+
+
+def not_inert(text: str) -> str:
+    """Return the text of which :func:`inert` made this.
+
+    Example:
+        >>> not_inert("'=1+1"), not_inert("'n' roll"), not_inert("-7")
+        ('=1+1', "'n' roll", '-7')
+    """
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

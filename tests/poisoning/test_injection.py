@@ -151,3 +151,18 @@ def test_files_that_hold_no_profiles_are_refused(split, content, words, tmp_path
         read_profiles(path, split.train)
     with pytest.raises(InputError):
         read_profiles(tmp_path / "absent.csv", split.train)
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_profiles_with_labels_that_look_like_formulas_come_back(tmp_path, raw):
+    labels = np.array(["=1+1", "'=1+1", "@x", "-7", "'plain", "+cmd|' /C calc'!A1"])
+    pairs = Interactions.from_pairs([0, 0, 1], [0, 1, 2], 2, len(labels))[0]
+    train = Interactions(pairs.users, pairs.items, 2, len(labels), item_labels=labels)
+    profiles = [np.array([0, 2, 4]), np.array([3, 5]), np.array([0, 1])]
+    write_profiles(tmp_path / "p.csv", profiles[: 2 if raw else 3], train, raw=raw)
+    found = read_profiles(tmp_path / "p.csv", train)
+    assert [profile.tolist() for profile in found] == [
+        profile.tolist() for profile in profiles[: 2 if raw else 3]
+    ]
+    lines = (tmp_path / "p.csv").read_text().splitlines()[1:]
+    assert any(line.split(",")[1][0] in "=+@" for line in lines) == raw

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ from robustcf.support.files import (
     CheckpointFiles,
     create_folder,
     csv_bytes,
+    inert,
     json_bytes,
+    not_inert,
     read_arrays,
     read_json,
     read_tensors,
@@ -195,3 +199,22 @@ def test_checkpoints_are_not_written_too_often(tmp_path: Path) -> None:
     files.last -= 3601.0
     files.save("train", {"users": torch.ones(1)}, {"epoch": 3}, final=False)
     assert files.load("train")[1] == {"epoch": 3}
+
+
+@pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r", "'=", "''-"])
+def test_text_that_a_spreadsheet_would_run_gets_an_apostrophe(begin: str) -> None:
+    text = f"{begin}cmd|' /C calc'!A1"
+    (row,) = csv.DictReader(io.StringIO(csv_bytes([{"a": text, "b": -1.5}]).decode(), newline=""))
+    assert row == {"a": f"'{text}", "b": "-1.5"}
+    assert not_inert(row["a"]) == text
+    (row,) = csv.DictReader(io.StringIO(csv_bytes([{"a": text}], raw=True).decode(), newline=""))
+    assert row == {"a": text}
+    assert csv_bytes([{text: 1}]).startswith((b"'", b"\"'"))
+
+
+@pytest.mark.parametrize(
+    "value", [-1, 1.5, -2e-9, None, "-1", "+3.5", "-1e-9", "a=b", "'quoted'", "", "x\t=1", "ü"]
+)
+def test_numbers_and_other_text_are_written_as_they_are(value: Any) -> None:
+    assert inert(value) is value
+    assert csv_bytes([{"a": value, "b": 0}]) == csv_bytes([{"a": value, "b": 0}], raw=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,7 @@ from robustcf.poisoning.threat import fakes_name
 from robustcf.poisoning.victim import QUALITY, damage
 from robustcf.studies.grids import compact_json
 from robustcf.studies.poisoning.plan import CLEAN, FILE, UNDEFENDED, Part, PoisonPlan
-from robustcf.support.files import read_json, write_bytes
+from robustcf.support.files import csv_bytes, read_json, write_bytes
 from robustcf.support.plots import Line, Panel, plot_panels
 from robustcf.support.runtime import environment
 from robustcf.support.schema import (
@@ -240,17 +238,16 @@ def summarize(plan: PoisonPlan, folder: Path, split: Split) -> PoisonSummary:
             cells[model, defence, part.attack, fakes_name(part.fakes), part.seed] = cell
     summary = PoisonSummary(plan, folder, split.name, split.fingerprint, split.n_users, cells)
     write_bytes(folder / "results.json", compact_json(summary.as_dict()))
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("model", "defence", "attack", "fakes", "seed", "metric", "value"))
+    head = ("model", "defence", "attack", "fakes", "seed", "metric", "value")
+    rows = []
     for model, defence, attack, fakes in summary.rows():
         for metric in summary.metrics:
             values = summary.values(model, defence, attack, fakes, metric)
             for seed, value in zip(plan.seeds, values, strict=True):
                 size = summary.fakes_shown(model, defence, attack, fakes)
-                row = (model, defence, attack, size, seed, metric)
-                writer.writerow((*row, round(float(value), _DIGITS)))
-    write_bytes(folder / "results.csv", text.getvalue().encode())
+                row = (model, defence, attack, size, seed, metric, round(float(value), _DIGITS))
+                rows.append(dict(zip(head, row, strict=True)))
+    write_bytes(folder / "results.csv", csv_bytes(rows))
     _draw(summary)
     return summary
 

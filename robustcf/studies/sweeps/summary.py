@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +19,7 @@ from robustcf.studies.comparison import Comparison, compare_curves
 from robustcf.studies.grids import compact_json
 from robustcf.studies.statistics import area
 from robustcf.studies.sweeps.plan import SweepPlan, control_of
-from robustcf.support.files import write_bytes
+from robustcf.support.files import csv_bytes, write_bytes
 from robustcf.support.plots import Kind, Line, Panel, plot_panels
 from robustcf.support.runtime import environment
 
@@ -192,11 +190,9 @@ def summarize(plan: SweepPlan, out: Path, runs: Path, split: Split) -> Summary:
     curves = {name: curves[name] for name in plan.curves()}
     summary = Summary(plan, out, split.fingerprint, curves, settings)
     write_bytes(out / "curves.json", compact_json(summary.as_dict()))
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("attack", "setting", "seed", "epsilon", "metric", "value"))
-    writer.writerows(summary.rows())
-    write_bytes(out / "curves.csv", text.getvalue().encode())
+    head = ("attack", "setting", "seed", "epsilon", "metric", "value")
+    rows = (dict(zip(head, row, strict=True)) for row in summary.rows())
+    write_bytes(out / "curves.csv", csv_bytes(rows))
     for attack in summary.attacks:
         panels = [summary.panel(attack, metric) for metric in SHOWN]
         title = f"{plan.model} on {split.name} (test) under {attack}"

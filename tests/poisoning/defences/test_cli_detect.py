@@ -45,6 +45,21 @@ def test_suspects_are_listed_by_label(poisoned, tmp_path, capsys) -> None:
     assert all(float(row["twins score"]) > 6 for row in rows)
 
 
+@pytest.mark.parametrize("raw", [False, True])
+def test_labels_that_look_like_formulas_are_not_run(poisoned, tmp_path, capsys, raw) -> None:
+    path, fakes, _ = poisoned
+    text = Path(path).read_text()
+    Path(path).write_text(text.replace("\nu", "\n=u"))
+    out = tmp_path / "suspects.csv"
+    words = ["detect", "--dataset", path, "--out", str(out), "--json"]
+    assert run([*words, *(["--raw"] if raw else [])]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert sorted(row["user"] for row in found["suspects"]) == [f"={name}" for name in fakes]
+    with out.open(encoding="utf-8", newline="") as file:
+        users = sorted(row["user"] for row in csv.DictReader(file))
+    assert users == [f"={name}" if raw else f"'={name}" for name in fakes]
+
+
 def test_text_and_a_choice_of_detectors(poisoned, capsys) -> None:
     path, _, target = poisoned
     assert run(["detect", "--dataset", path]) == 0
