@@ -15,6 +15,8 @@ from typing import Any
 from robustcf.auditing.findings import Check, Limit
 from robustcf.errors import InputError
 from robustcf.support.checks import check_number, unknown_setting
+from robustcf.support.reading import read_plain
+from robustcf.support.schema import shown
 
 QUALITY, STABILITY, ATTACKS, SERVING, SHAPE, CHURN = (
     "Quality",
@@ -206,6 +208,8 @@ _ALL = (
         "Start training from the previous version, or average over seeds.",
     ),
 )
+# Of a file of thresholds. Keys of many dots and deep brackets take the parser hours and gigabytes.
+_MOST_BYTES, _MOST_COLUMNS, _MOST_MARKS = 1 << 20, 1000, 32
 CHECKS: Mapping[str, Check] = {check.name: check for check in _ALL}
 
 
@@ -230,20 +234,40 @@ def thresholds_from(path: str | Path) -> dict[str, Check]:
             else than numbers.
     """
     where = Path(path)
-    try:
-        content = tomllib.loads(where.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{where}: thresholds cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{where}: thresholds must be TOML ({error})") from error
+    content = _toml(where)
     changed = dict(CHECKS)
     for name, values in content.items():
         if name not in CHECKS:
             raise InputError(f"{where}: {unknown_check(name)}")
         if not isinstance(values, dict) or not set(values) <= {"warn", "fail"}:
-            raise InputError(f"{where}: [{name}] takes warn and fail, got {values!r}")
+            raise InputError(f"{where}: [{name}] takes warn and fail, got {shown(values)}")
         changed[name] = replace(CHECKS[name], limit=_limit(where, name, values))
     return changed
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    """Return the content of a plain file of TOML, none of whose lines could overwhelm a reader."""
+    raw = read_plain(path, _MOST_BYTES, follow=True)
+    try:
+        text = raw.decode("utf-8")
+        for number, line in enumerate(text.splitlines(), 1):
+            marks = max(line.count("."), sum(map(line.count, "[{")))
+            if len(line) > _MOST_COLUMNS or marks > _MOST_MARKS:
+                raise InputError(
+                    f"{path}: expected lines of at most {_MOST_COLUMNS:,} characters, "
+                    f"{_MOST_MARKS} dots and {_MOST_MARKS} brackets, got more in line "
+                    f"{number:,}; write one threshold per line"
+                )
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise InputError(
+            f"{path}: expected thresholds in TOML, got brackets that are nested too deeply"
+        ) from error
+    except InputError:
+        raise
+    except ValueError as error:  # no TOML, not UTF-8, or a number of thousands of digits
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{path}: thresholds must be TOML ({reason})") from error
 
 
 def _limit(where: Path, name: str, values: Mapping[str, Any]) -> Limit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 import pytest
 
@@ -81,5 +82,46 @@ def test_bad_thresholds_are_refused(tmp_path, text, words):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(InputError, match="thresholds cannot be read"):
+    with pytest.raises(InputError, match="not there"):
         thresholds_from(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * 100_000,
+        "a = " + "[\n" * 100_000,
+        "a = " + "{a=" * 10_000,
+        "[int8]\nwarn = " + "9" * 5_000,
+        ".".join("a" * 100_000) + " = 1",
+        "[" + ".".join("a" * 100_000) + "]",
+        "\n".join(f"{'.'.join('ab' * 20)}.x{n} = 1" for n in range(1000)),
+        "x" * (1 << 21),
+        "[int8]\nwarn = " + "0." + "1" * 3_000,
+        "[int8]\nwarn = 1e999",
+        "[int8]\nwarn = nan",
+        "[int8]\nwarn = 1979-05-27",
+        "\0",
+        "[int8]\nwarn = {a = " + repr("b" * 900) + "}",
+    ],
+    ids=range(14),
+)
+def test_thresholds_that_would_overwhelm_the_parser_are_refused(tmp_path, text):
+    with pytest.raises(InputError) as error:
+        thresholds_from(written(tmp_path, text))
+    assert len(str(error.value)) < 1500
+
+
+def test_thresholds_must_be_a_plain_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe.toml")
+    for path in (tmp_path / "pipe.toml", tmp_path, "/dev/zero"):
+        with pytest.raises(InputError, match="plain file"):
+            thresholds_from(path)
+    (tmp_path / "link.toml").symlink_to(written(tmp_path, "[int8]\nwarn = 0.99\n"))
+    assert thresholds_from(tmp_path / "link.toml")["int8"].limit.warn == 0.99
+
+
+def test_thresholds_with_comments_and_dotted_keys(tmp_path):
+    text = "# ... a comment ...\nint8.warn = 0.99  # [strict]\n[norms]\nfail = false\n"
+    checks = thresholds_from(written(tmp_path, text))
+    assert (checks["int8"].limit.warn, checks["norms"].limit.fail) == (0.99, None)
