@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.options import data_options, out_option, own_table_options
+from robustcf.cli.options import data_options, out_option, own_table_options, typed_threads
 from robustcf.cli.reporting import Report, reports, table
 from robustcf.cli.words import SEED, Bytes
 from robustcf.errors import DataError, DownloadError
@@ -110,6 +110,7 @@ def prepare(source: str, out: str, **options: Any) -> Report:
     """
     from robustcf.data.preparing import prepare as make
 
+    options["threads"] = typed_threads(options["threads"])
     made = make(source, out, **options)
     facts = made.manifest
     counts = {part: facts["parts"][part]["pairs"] for part in ("train", "valid", "test")}

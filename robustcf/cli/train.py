@@ -15,6 +15,7 @@ from robustcf.cli.options import (
     load_arguments,
     out_option,
     parse_settings,
+    typed_threads,
 )
 from robustcf.cli.reporting import Report, reports, say, say_replaced, shows_progress
 from robustcf.cli.words import FINITE, SEED, NameOf
@@ -193,13 +194,13 @@ def train(
     device_of(device)
     dataset, options = load_arguments(dataset, data, split_seed)
     # Every core, unless told otherwise: torch counts hyper-threads out.
-    set_threads(threads)
+    used = set_threads(typed_threads(threads))
     split = in_turn(lambda: load(dataset, **options))
     run_config = RunConfig(
         dataset,
         options,
         config,
-        set_threads(threads),
+        used,
         device,
         preset=preset,
         search=search_settings(minutes) if searches else None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustcf.cli.opening import OpenedRun, opens_run
-from robustcf.cli.options import free_folder, out_option, parse_settings
+from robustcf.cli.options import free_folder, out_option, parse_settings, typed_threads
 from robustcf.cli.reporting import Report, reports, say_replaced, table
 from robustcf.cli.words import FINITE, SEED, ListCommand
 from robustcf.support.naming import counted
@@ -147,7 +147,7 @@ def train(
         data["data_dir"] = _absolute(data_dir)
     if os.path.exists(os.path.expanduser(dataset)):
         dataset = _absolute(dataset)
-    threads = set_threads(threads)
+    threads = set_threads(typed_threads(threads))
     split = load_images(dataset, **data)
     folder = Path(out) if out else free_folder(f"{split.name}-{reg}-seed{seed}")
     run = VisionRun.create(folder, VisionRunConfig(dataset, data, config, threads, device), split)

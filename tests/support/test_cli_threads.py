@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -78,3 +80,36 @@ def test_no_threads(capsys: pytest.CaptureFixture[str]) -> None:
         said = capsys.readouterr().err
         assert said == f"robustcf: threads must be an integer of at least 1, got {count}\n"
     assert run(["norm", os.devnull, "--threads", "many"]) == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["evaluate", "none"],
+        ["audit", "none"],
+        ["train", "--dataset", "none.csv", "--model", "als", "--out", "none"],
+        ["sweep", "--dataset", "none.csv", "--out", "none"],
+        ["poison", "--dataset", "none.csv", "--out", "none"],
+        ["vision", "train", "--dataset", "none", "--out", "none"],
+        ["datasets", "prepare", "none.csv", "--out", "none"],
+    ],
+)
+def test_a_thousand_threads_are_capped_and_said(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Data and runs are missing: what is said of the threads comes first."""
+    monkeypatch.chdir(tmp_path)
+    with runtime.threads_used(None):
+        assert run([*words, "--threads", "1000"]) == 1
+        assert torch.get_num_threads() <= cpus()
+    lines = capsys.readouterr().err.splitlines()
+    assert sum("got 1000" in line and str(cpus()) in line for line in lines) == 1
+
+
+def test_a_run_records_the_threads_that_were_used(tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "run"
+    words = ["train", "--dataset", "demo", "--model", "als", "--dim", "4", "--out", str(out)]
+    with runtime.threads_used(None):
+        assert run([*words, "--threads", "1000"]) == 0
+    assert "got 1000" in capsys.readouterr().err
+    assert json.loads((out / "config.json").read_text())["threads"] == cpus()
