@@ -14,9 +14,11 @@ from robustcf import __version__
 from robustcf.auditing.audit import Audit
 from robustcf.auditing.findings import Finding
 from robustcf.support.files import write_bytes
+from robustcf.support.naming import harmless
 from robustcf.support.plots import Line, Panel, plot_panels
 
 METRIC = "ndcg@10"
+_LONGEST = 1000
 VERDICTS = {
     "pass": "no check found anything",
     "warn": "some checks want a look",
@@ -40,6 +42,8 @@ def write_page(audits: Audit | Sequence[Audit], path: str | Path) -> Path:
 def page(audits: Audit | Sequence[Audit]) -> str:
     """The page as text. Every string from data is escaped; nothing is fetched from anywhere.
 
+    Control and bidirectional characters are spelt out, and text ends after 1,000 characters.
+
     Example:
         >>> import torch
         >>> from robustcf.auditing.audit import audit
@@ -59,8 +63,17 @@ def _template() -> Any:
     from jinja2 import Environment, StrictUndefined
 
     text = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, finalize=_text
+    )
     return environment.from_string(text)
+
+
+def _text(value: Any) -> Any:
+    """Return text with control and bidirectional characters spelt out, and at a bearable length."""
+    if not isinstance(value, str) or hasattr(value, "__html__"):  # a picture of our own
+        return value
+    return harmless(value[:_LONGEST]) + ("..." if len(value) > _LONGEST else "")
 
 
 def _shown(audit: Audit) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import sys
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
@@ -18,10 +17,8 @@ from typing import Any
 import click
 
 from robustcf.errors import Interrupted, WriteError
+from robustcf.support.naming import harmless
 from robustcf.support.ranks import job
-
-# Unicode's categories of control, format, surrogate and other characters that nobody sees.
-_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 @dataclass(frozen=True)
@@ -58,26 +55,6 @@ def speak(line: str) -> None:
 def shows_progress() -> bool:
     """Whether somebody watches: a terminal, and the rank that speaks."""
     return sys.stderr.isatty() and job().first
-
-
-def harmless(text: str) -> str:
-    r"""Text with its control characters spelt out, but for ends of lines and tabs.
-
-    Labels, names and messages may be a stranger's: none of them may steer the terminal, turn
-    around what is written on it, or be impossible to write.
-
-    Example:
-        >>> harmless("a" + chr(27) + "[2J")
-        'a\\x1b[2J'
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        mark.encode("unicode_escape").decode()
-        if unicodedata.category(mark) in _UNSEEN and mark not in "\n\t"
-        else mark
-        for mark in text
-    )
 
 
 def reports(function: Callable[..., Report | None]) -> Callable[..., None]:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from robustcf.support.naming import harmless
+
 _STYLE = "text-align:left;padding:2px 10px 2px 0"
+
+
+def _escaped(text: str) -> str:
+    """Text that neither ends a tag nor reverses the text around it."""
+    return escape(harmless(text))
 
 
 def facts_table(facts: Mapping[str, str]) -> str:
@@ -15,10 +22,10 @@ def facts_table(facts: Mapping[str, str]) -> str:
         >>> facts_table({"": "Model", "size": "<3"}).count("&lt;3")
         1
     """
-    title = f"<strong>{escape(facts[''])}</strong>" if "" in facts else ""
+    title = f"<strong>{_escaped(facts[''])}</strong>" if "" in facts else ""
     head, cell = (f'<{tag} style="{_STYLE}">' for tag in ("th", "td"))
     rows = "".join(
-        f"<tr>{head}{escape(name)}</th>{cell}{escape(value)}</td></tr>"
+        f"<tr>{head}{_escaped(name)}</th>{cell}{_escaped(value)}</td></tr>"
         for name, value in facts.items()
         if name
     )
@@ -32,12 +39,12 @@ def rows_table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: st
         >>> rows_table(["size"], [["0.1"]], "auto").startswith("<div>auto")
         True
     """
-    head = "".join(f'<th style="{_STYLE}">{escape(cell)}</th>' for cell in header)
+    head = "".join(f'<th style="{_STYLE}">{_escaped(cell)}</th>' for cell in header)
     body = "".join(
-        "<tr>" + "".join(f'<td style="{_STYLE}">{escape(cell)}</td>' for cell in row) + "</tr>"
+        "<tr>" + "".join(f'<td style="{_STYLE}">{_escaped(cell)}</td>' for cell in row) + "</tr>"
         for row in rows
     )
     return (
-        f"<div>{escape(caption)}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        f"<div>{_escaped(caption)}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         "</div>"
     )

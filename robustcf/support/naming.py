@@ -1,12 +1,15 @@
-"""File names that tell sizes and cutoffs; counts in words."""
+"""File names that tell sizes and cutoffs, counts in words, and text that is safe to show."""
 
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from collections.abc import Sequence
 
 # More sizes than this are told by their ends, their number and a digest.
 _SPELLED = 8
+# Unicode's categories of control, format, surrogate and other invisible characters.
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def grid_name(epsilons: Sequence[float], ks: Sequence[int]) -> str:
@@ -34,3 +37,23 @@ def counted(number: int, thing: str) -> str:
         ('1 epoch', '2,000 pairs')
     """
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def harmless(text: str) -> str:
+    r"""Text with its control characters spelt out, but for ends of lines and tabs.
+
+    Labels, names and messages may be a stranger's: none of them may steer a terminal, reverse the
+    text on it or on a page, or be impossible to write.
+
+    Example:
+        >>> harmless("a" + chr(27) + "[2J")
+        'a\\x1b[2J'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        mark.encode("unicode_escape").decode()
+        if unicodedata.category(mark) in _UNSEEN and mark not in "\n\t"
+        else mark
+        for mark in text
+    )

@@ -13,6 +13,7 @@ import pytest
 
 from robustcf.auditing import audit, page, write_page
 from robustcf.auditing.page import inline
+from robustcf.cli.main import run
 from robustcf.data import Split
 from robustcf.recommender import Recommender
 from tests.auditing.helpers import small_split, small_target
@@ -46,15 +47,16 @@ def parsed(text):
     return tags
 
 
-def hostile_target():
+def hostile_target(text=HOSTILE, label=None):
     split = small_split()
     labels = {
-        "user_labels": np.array([f"{HOSTILE}{n}" for n in range(40)]),
-        "item_labels": np.array([f"{HOSTILE}{n}" for n in range(30)]),
+        "user_labels": np.array([f"{text}{n}" for n in range(40)]),
+        "item_labels": np.array([f"{text}{n}" for n in range(30)]),
     }
     named = Split.from_csr(split.train.csr(), split.test.csr(), **labels)
     rng = np.random.default_rng(0)
-    return Recommender(rng.normal(size=(40, 4)), rng.normal(size=(30, 4)), named, label=HOSTILE)
+    users, items = rng.normal(size=(40, 4)), rng.normal(size=(30, 4))
+    return Recommender(users, items, named, label=text if label is None else label)
 
 
 def test_labels_are_escaped():
@@ -68,6 +70,63 @@ def test_labels_are_escaped():
     assert not [name for name, _ in tags.attributes if name.startswith("on")]
     assert "<script" not in text
     assert html.escape("<script>alert(1)</script>") in text  # shown, as text
+
+
+# Overrides, embeddings and isolates turn text around; others are not seen, or end lines.
+UNSEEN = "".join(map(chr, [0x202E, 0x202D, 0x2066, 0x2069, 0x200F, 0x200B, 0x1B, 0x2028, 0xFEFF]))
+LONG = f"{HOSTILE}{UNSEEN}" + "x" * 100_000
+
+
+def check_harmless(text):
+    tags = parsed(text)
+    assert {"script", "img", "iframe", "object", "a", "form", "base"}.isdisjoint(tags.tags)
+    assert not [name for name, _ in tags.attributes if name.startswith("on")]
+    links = {value for name, value in tags.attributes if name in ("src", "href", "xlink:href")}
+    assert all(value.startswith("#") for value in links)
+    assert "<script" not in text
+    assert not set(UNSEEN) & set(text)
+    assert "x" * 2000 not in text
+    assert html.escape("<script>alert(1)</script>") in text  # shown, as text
+    return tags
+
+
+def test_hostile_text_next_to_attack_results(tmp_path):
+    """With curves, a certificate, another version, and every text a stranger's."""
+    target = hostile_target(HOSTILE + UNSEEN)
+    other = small_target(3, dim=4).factors
+    found = audit(
+        target, against=other, size=0.1, source=LONG, caveats=[LONG, HOSTILE + UNSEEN, "]]>"]
+    )
+    assert {"attack", "certificate"} <= found.results.keys()
+    tags = check_harmless(page(found))
+    assert "svg" in tags.tags
+    text = write_page([found, found], tmp_path / "two.html").read_text(encoding="utf-8")
+    check_harmless(text)
+    assert r"\u202e" in text
+    assert len(text) < 500_000
+
+
+def test_a_very_long_label_is_cut():
+    found = audit(hostile_target(label=LONG), only=["norms", "int8"])
+    text = page(found)
+    check_harmless(text)
+    assert len(text) < 100_000
+
+
+def test_notebooks_show_hostile_text_as_text():
+    shown = hostile_target(HOSTILE + UNSEEN)._repr_html_()
+    assert "<script" not in shown
+    assert not set(UNSEEN) & set(shown)
+
+
+def test_the_page_of_a_report(tmp_path, capsys):
+    """Of a saved recommender whose label and data a stranger chose."""
+    folder = tmp_path / "<script>alert(1)</script>"  # a name of two folders
+    hostile_target(HOSTILE + UNSEEN).save(folder)
+    assert run(["report", str(folder), "--out", str(tmp_path / "page.html"), "--no-attack"]) == 0
+    said = capsys.readouterr()
+    assert not set(UNSEEN) & set(said.out + said.err)
+    check_harmless((tmp_path / "page.html").read_text(encoding="utf-8"))
 
 
 def test_nothing_is_fetched_and_the_picture_has_a_text():
