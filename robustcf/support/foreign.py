@@ -303,10 +303,10 @@ def read_vectors(given: Sequence[Given], answer: Answer, options: Mapping[str, A
 
     Options: ``users``, how many of the files are the users'; ``id_key`` and ``vector_key``.
     """
-    for side, part in (
-        ("users", given[: options["users"]]),
-        ("items", given[options["users"] :]),
-    ):
+    parts = {"users": given[: options["users"]], "items": given[options["users"] :]}
+    for side, part in parts.items():
+        if not part:
+            continue
         _vectors(side, part, answer, options["id_key"], options["vector_key"])
 
 

@@ -434,6 +434,7 @@ def _here(
     """Run the reader in this process, where children cannot be handed files."""
     answer = Answer(memory, limits().allowance(size))
     said = _answered(reader, given, answer, options)
+    memory.flush()
     return _understood(json.dumps(said).encode(), limits(), size)
 
 

@@ -7,6 +7,8 @@ import hashlib
 import json
 import os
 import pickle
+import tempfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -16,8 +18,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import scipy.io
 import scipy.sparse as sp
+import torch
 from PIL import Image
 from safetensors.numpy import save as save_tensors
 
@@ -29,6 +34,8 @@ from robustcf.estimators import read_matrix, two_to_inf
 from robustcf.fetching.archives import read_member, read_members
 from robustcf.poisoning.injection import read_profiles
 from robustcf.runs.config import RunConfig
+from robustcf.support import sandbox
+from robustcf.support.sandbox import Given, read_apart
 from robustcf.support.unpickling import read_pickle
 from robustcf.training.presets import read_preset
 from robustcf.training.search import Trial, read_trials
@@ -64,6 +71,10 @@ class Reader:
         if self.spoilers and rng.random() < 0.7:
             return rng.choice(self.spoilers)(rng, content)
         return (spoil.spoil_whole if rng.random() < 0.05 else spoil.spoil_bytes)(rng, content)
+
+
+# All files are users': a parser of one file.
+_VECTORS = {"users": 1, "id_key": None, "vector_key": None}
 
 
 def _json(rng: Random, content: bytes) -> bytes:
@@ -170,6 +181,46 @@ def _collection(path: Path) -> None:
             raise AssertionError("a set was left half-made") from None
         raise
     check_prepared(out / "manifest.json")
+
+
+def _foreign(reader: str, options: dict[str, Any] | None = None) -> Callable[[Path], Any]:
+    """A reader of model files: mostly its parser in this process, at times as users run it."""
+
+    def read(path: Path) -> None:
+        name = f"robustcf.support.foreign:{reader}"
+        if zlib.crc32(path.read_bytes()) % 25 == 0:
+            found = read_apart(name, [path], options)
+            for each in found.arrays:
+                found.array(each)
+            return
+        size = path.stat().st_size
+        with path.open("rb") as file, tempfile.TemporaryFile() as memory:
+            given = [Given(0, path.name, file, size)]
+            _, arrays = sandbox._here(name, given, memory, options or {}, size, path.name)
+            available = [size, os.fstat(memory.fileno()).st_size]
+            for each, where in arrays.items():
+                where.check(each, available)
+
+    return read
+
+
+def _state() -> list[bytes]:
+    state = {"user": torch.ones(4, 3), "item": torch.arange(15.0).reshape(5, 3)}
+    views = {"user": torch.ones(6, 3)[1:3], "item": torch.ones(3, 5).T}
+    return [
+        saved(lambda file: torch.save(state, file)),
+        saved(lambda file: torch.save({"state_dict": state, "epoch": 3, "notes": ["a"]}, file)),
+        saved(lambda file: torch.save(views, file)),
+    ]
+
+
+def _vectors() -> list[bytes]:
+    rows = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    tables = [
+        pa.table({"id": np.arange(5), "features": list(rows)}),
+        pa.table({"id": [f"u{n}" for n in range(5)], "features": list(rows.astype(float))}),
+    ]
+    return [saved(lambda file, t=table: pq.write_table(t, file)) for table in tables]  # type: ignore[misc]
 
 
 def _frame() -> pd.DataFrame:
@@ -312,6 +363,15 @@ def readers_by_name() -> dict[str, Reader]:
             _norm,
             [_tensors],
         ),
+        "model npz": Reader(".npz", arrays[:2], _foreign("read_npz"),
+                            [spoil.spoil_npz, spoil.spoil_zip]),
+        "model npy": Reader(".npy", [saved(lambda file: np.save(file, matrix))],
+                            _foreign("read_npy"), [spoil.spoil_npy]),
+        "model safetensors": Reader(".safetensors", [save_tensors({"U": matrix, "V": matrix})],
+                                    _foreign("read_safetensors"), [_tensors]),
+        "model pth": Reader(".pth", _state(), _foreign("read_torch"), [spoil.spoil_zip]),
+        "model vectors": Reader(".parquet", _vectors(),
+                                _foreign("read_vectors", _VECTORS), [spoil.spoil_parquet]),
         "images": Reader(".png", [_image("PNG"), _image("JPEG"), _image("GIF")], _of_a_folder),
         "images in npz": Reader(".npz", [images], load_images, [spoil.spoil_npz, spoil.spoil_zip]),
         "cifar": Reader(".tar.gz", [tar_of(cifar, "w:"), tar_of(cifar)], read_cifar_binary,
