@@ -305,6 +305,7 @@ def _without_column(name: str) -> Callable[[bytes], Any]:
 # Files that tell how long something took, without what tells it: all else of them is compared.
 TIMES: dict[str, Callable[[bytes], Any]] = {
     "metrics.json": _without("train_seconds", "overhead"),
+    "recommender.json": _without("train_seconds", "seconds"),
     "history.csv": _without_column("seconds"),
 }
 
