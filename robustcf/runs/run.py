@@ -252,7 +252,8 @@ class RunDir(RunBase[RunConfig, Split]):
         mapped = isinstance(split.train, MappedInteractions)
         included = not mapped or model.scorer.stored().needs_interactions
         write_into(self.path, model, include_interactions=included, interrupted=interrupted)
-        files.write_bytes(self.path / HISTORY, csv_bytes(history or []))
+        if history is not None:
+            files.write_bytes(self.path / HISTORY, csv_bytes(history))
         if test is not None:
             files.write_bytes(self.path / PER_USER, parquet_bytes(test, split))
         kind = self.config.train
