@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustcf.cli.opening import OpenedRun, opens_run
-from robustcf.cli.options import free_folder, out_option, parse_settings
+from robustcf.cli.options import free_folder, out_option, parse_settings, typed_threads
 from robustcf.cli.reporting import Report, reports, say_replaced, table
 from robustcf.cli.words import SEED, ListCommand
 from robustcf.support.naming import counted
@@ -89,7 +89,7 @@ def vision(context: click.Context, data_dir: str | None) -> Report | None:
 @click.option(
     "--split-seed", type=SEED, default=0, show_default=True, help="Seed of a drawn split."
 )
-@click.option("--threads", type=int, help="CPU threads (default: all cores).")
+@click.option("--threads", type=int, help="CPU threads (default: OMP_NUM_THREADS, or the cores).")
 @click.option("--device", default="cpu", show_default=True, help="Where the tensors live.")
 @click.option("--data-dir", metavar="DIR", help="Look here first, and download to here.")
 @click.option(
@@ -147,7 +147,7 @@ def train(
         data["data_dir"] = _absolute(data_dir)
     if os.path.exists(os.path.expanduser(dataset)):
         dataset = _absolute(dataset)
-    threads = set_threads(threads)
+    threads = set_threads(typed_threads(threads))
     split = load_images(dataset, **data)
     folder = Path(out) if out else free_folder(f"{split.name}-{reg}-seed{seed}")
     run = VisionRun.create(folder, VisionRunConfig(dataset, data, config, threads, device), split)

@@ -25,7 +25,7 @@ from robustcf.runs.config import RunConfig
 from robustcf.runs.records import METRICS_KIND
 from robustcf.support import files
 from robustcf.support.files import CheckpointFiles, csv_bytes
-from robustcf.support.runtime import device_of, set_threads
+from robustcf.support.runtime import device_of, threads_used
 from robustcf.training.config import TrainConfig
 from robustcf.training.fitting import Trained, check_trainable, fit_split
 from robustcf.training.search import MINUTES, Trial, read_trials, search
@@ -166,8 +166,7 @@ class RunDir(RunBase[RunConfig, Split]):
         """
         self.check(split)
         self._check_code()
-        set_threads(self.config.threads)
-        with self.at_work():
+        with threads_used(self.config.threads, exact=True), self.at_work():
             if isinstance(self.config.train, VoteConfig):
                 model = fit_vote(split, self.config.train)
                 self._write(model, _evaluated(model))
@@ -289,10 +288,10 @@ def assist(config: RunConfig, split: Split) -> None:
     Raises:
         RanksError: the first rank has ended, or does not answer.
     """
-    set_threads(config.threads)
     if not isinstance(config.train, TrainConfig):
         raise InputError("a vote is fit by one process")
-    _collected(fit_split(split, config.train, device=device_of(config.device)))
+    with threads_used(config.threads, exact=True):
+        _collected(fit_split(split, config.train, device=device_of(config.device)))
 
 
 def _collected(trained: Trained) -> tuple[MetricReport | None, Any, float]:
