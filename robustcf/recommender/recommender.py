@@ -649,7 +649,7 @@ class Recommender:
             facts["scores"] = counted(self.scorer.factors.dim, "factor")
             if self.fixed:
                 facts["fixed"] = f"{counted(len(self.fixed), 'column')} held fixed"
-        else:
+        elif self.kind != self.label:
             facts["scores"] = self.kind
         if self._split is None:
             facts["judged"] = "without interactions"
