@@ -4,6 +4,7 @@ Build with ``make docs``. Warnings are errors there.
 """
 
 import inspect
+import logging
 import os
 import re
 import sys
@@ -37,6 +38,9 @@ nb_execution_in_temp = True
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 nb_output_stderr = "remove"  # progress bars
+nb_merge_streams = True
+for name in ("faiss.loader", "traitlets"):  # what is loaded, which kernel runs
+    logging.getLogger(name).setLevel(logging.WARNING)
 
 smartquotes_action = "D"  # dashes only
 

@@ -19,6 +19,7 @@ from robustcf.cli.reporting import Stopped
 from robustcf.cli.train import train
 from robustcf.data import load
 from robustcf.errors import RobustcfError
+from robustcf.recommender import open_recommender
 from robustcf.runs import RunDir
 from robustcf.support.registry import MODELS, REGULARIZERS
 
@@ -310,3 +311,25 @@ def test_recommend_refuses(run: str) -> None:
     ):
         with pytest.raises((RobustcfError, click.UsageError), match=message):
             command(recommend, *arguments)
+
+
+def test_a_recommender_without_interactions_serves_new_users(run: str, tmp_path: Path) -> None:
+    folder = open_recommender(run).save(tmp_path / "bare", include_interactions=False)
+    asked = ["--items", "i2", "i4", "-k", "5"]
+    found, whole = (
+        command(recommend, each, *asked)["recommendations"][0] for each in (str(folder), run)
+    )
+    # The graph of the items is not known here: scores are close, lists are the same.
+    assert found["items"] == whole["items"]
+    assert found["scores"] == pytest.approx(whole["scores"], rel=0.02)
+    for refused, *words in ((recommend, "--user", "u1"), (evaluate,)):
+        with pytest.raises(RobustcfError, match="interactions"):
+            command(refused, str(folder), *words)
+
+
+def test_a_saved_recommender_is_opened_as_a_run_is(run: str, tmp_path: Path) -> None:
+    folder = str(open_recommender(run).save(tmp_path / "saved"))
+    assert command(evaluate, folder)["test"] == command(evaluate, run)["test"]
+    for words in (["--user", "u3"], ["--items", "i2", "i4"]):
+        one, other = (command(recommend, each, *words)["recommendations"] for each in (folder, run))
+        assert one == other

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "robustcf"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
+NOTEBOOKS = sorted(path for path in DOCS.rglob("*.ipynb") if "_build" not in path.parts)
 DOCUMENTS = [ROOT / "README.md", *PAGES]
 
 FENCE = re.compile(r"^```([^\n`]*)\n((?::\w+:[^\n]*\n)*)(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -160,6 +163,43 @@ def test_blocks_write_and_import_in_a_folder_of_their_own(executed, tmp_path, mo
     assert not list(tmp_path.iterdir())
 
 
+# --- notebooks ------------------------------------------------------------------------------
+
+
+def cells(path: Path, kind: str) -> list[dict[str, Any]]:
+    return [cell for cell in json.loads(read(path))["cells"] if cell["cell_type"] == kind]
+
+
+def test_there_is_a_notebook_for_each_kind_of_reader():
+    assert [path.stem for path in NOTEBOOKS] == ["data_scientist", "engineer", "researcher"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
+def test_notebooks_are_committed_without_outputs(path):
+    for cell in cells(path, "code"):
+        assert cell["outputs"] == []
+        assert cell["execution_count"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
+def test_notebooks_run_and_print_short_lines(path, tmp_path, monkeypatch):
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path / ".cache"))
+    notebook = nbformat.read(path, as_version=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of Jupyter itself
+        place = {"metadata": {"path": str(tmp_path)}}
+        nbclient.NotebookClient(notebook, timeout=240, resources=place).execute()
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            shown = output.get("data", {})
+            printed = output.get("text", "") if output.get("name") != "stderr" else ""
+            if not shown.keys() & {"text/html", "image/png"}:
+                printed += shown.get("text/plain", "")
+            assert all(len(line) <= 100 for line in printed.splitlines()), printed
+
+
 # --- commands -------------------------------------------------------------------------------
 
 
@@ -285,12 +325,16 @@ def test_every_page_is_in_the_table_of_contents():
             listed |= {
                 str((home / line).relative_to(DOCS)) for line in block.content.split() if line
             }
-    assert listed == {str(path.relative_to(DOCS).with_suffix("")) for path in PAGES}
+    pages = [*PAGES, *NOTEBOOKS]
+    assert listed == {str(path.relative_to(DOCS).with_suffix("")) for path in pages}
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+@pytest.mark.parametrize("path", [*DOCUMENTS, *NOTEBOOKS], ids=name_of)
 def test_links_to_files_lead_somewhere(path):
-    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", FENCE.sub("", read(path)))
+    text = read(path)
+    if path in NOTEBOOKS:
+        text = "\n".join("".join(cell["source"]) for cell in cells(path, "markdown"))
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", FENCE.sub("", text))
     for link in links:
         if not link.startswith(("http://", "https://")):
             assert (path.parent / link).exists(), link
@@ -317,12 +361,9 @@ def test_the_citation_is_of_this_version():
     assert cited == [__version__]
 
 
-def test_the_readme_is_short():
-    assert len(read(ROOT / "README.md").splitlines()) <= 160
-
-
 PROSE = [
     *DOCUMENTS,
+    *NOTEBOOKS,
     *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff")),
     *(ROOT / name for name in ("datasets/README.md", "results/README.md")),
     *DOCS.rglob("*.py"),

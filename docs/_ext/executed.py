@@ -120,6 +120,12 @@ def note_package(env: BuildEnvironment) -> None:
 _pages: dict[str, Page] = {}
 
 
+def _note_notebook(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Run a notebook again, too, whenever a file of the package has changed."""
+    if Path(app.env.doc2path(docname)).suffix == ".ipynb":
+        note_package(app.env)
+
+
 def _close(app: Sphinx, doctree: nodes.document) -> None:
     page = _pages.pop(app.env.docname, None)
     if page is not None:
@@ -129,6 +135,7 @@ def _close(app: Sphinx, doctree: nodes.document) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directive."""
     app.add_directive("executed", Executed)
+    app.connect("source-read", _note_notebook)
     app.connect("doctree-read", _close)
     # Blocks change the working directory, which is one for all threads.
     return {"version": "1", "parallel_read_safe": False, "parallel_write_safe": True}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -53,12 +54,12 @@ class OpenedRun:
 
         how = {"allow_unfinished": self.allow_unfinished, "allow_code": allow_code}
         model = open_recommender(self.path, **how)
-        if not model.has_interactions:
+        if not model.has_interactions and (Path(self.path) / "config.json").is_file():
             model = open_recommender(self.path, interactions=self._data(), **how)
-        if model.kind == "factors":
-            check_same(model.split, model.factors)
-        else:
+        if model.kind != "factors":
             check_one_process()
+        elif model.has_interactions:
+            check_same(model.split, model.factors)
         return model
 
     def _data(self) -> Split:

@@ -122,7 +122,11 @@ BASELINE = "\n      (a baseline without training: nothing that was trained did b
 @click.option(
     "--split-seed", type=SEED, default=0, show_default=True, help="Seed of a drawn split."
 )
-@click.option("--threads", type=int, help="CPU threads (default: all cores).")
+@click.option(
+    "--threads",
+    type=int,
+    help="CPU threads (default: OMP_NUM_THREADS, or the cores, fewer for small data).",
+)
 @click.option("--device", default="cpu", show_default=True, help="Torch device.")
 @out_option("The run directory (default: a new one in runs/).")
 @click.option("--resume", metavar="RUN", help="Go on with a run that was killed or interrupted.")
@@ -163,7 +167,7 @@ def train(
     from robustcf.runs import RunDir
     from robustcf.runs.config import RunConfig
     from robustcf.support.checks import check_known
-    from robustcf.support.runtime import device_of, set_threads
+    from robustcf.support.runtime import device_of, set_threads, threads_for
     from robustcf.training.presets import adapted, choose
     from robustcf.training.search import search_settings
     from robustcf.voting import VoteConfig
@@ -193,14 +197,14 @@ def train(
         config = adapted(chosen.config, changes).replace(seed=seed)
     device_of(device)
     dataset, options = load_arguments(dataset, data, split_seed)
-    # Every core, unless told otherwise: torch counts hyper-threads out.
-    used = set_threads(typed_threads(threads))
+    asked = typed_threads(threads)
+    set_threads(asked)
     split = in_turn(lambda: load(dataset, **options))
     run_config = RunConfig(
         dataset,
         options,
         config,
-        used,
+        set_threads(asked or threads_for(split.n_users, split.n_items)),
         device,
         preset=preset,
         search=search_settings(minutes) if searches else None,

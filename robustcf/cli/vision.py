@@ -89,7 +89,7 @@ def vision(context: click.Context, data_dir: str | None) -> Report | None:
 @click.option(
     "--split-seed", type=SEED, default=0, show_default=True, help="Seed of a drawn split."
 )
-@click.option("--threads", type=int, help="CPU threads (default: all cores).")
+@click.option("--threads", type=int, help="CPU threads (default: OMP_NUM_THREADS, or the cores).")
 @click.option("--device", default="cpu", show_default=True, help="Where the tensors live.")
 @click.option("--data-dir", metavar="DIR", help="Look here first, and download to here.")
 @click.option(

@@ -62,7 +62,7 @@ class Recommender:
     Given by :func:`robustcf.train`, :func:`robustcf.open`, ``fit`` of a model,
     :func:`robustcf.harden` and the functions of :mod:`robustcf.adapters`; or made of the embeddings
     that you have, as here. Taken by :func:`robustcf.measure`, :func:`robustcf.certify`,
-    :func:`robustcf.auditing`, :func:`robustcf.compare` and :func:`robustcf.harden`.
+    :func:`robustcf.audit`, :func:`robustcf.compare` and :func:`robustcf.harden`.
 
     Args:
         users: U, users x factors: a tensor, a numpy array or lists of numbers.
@@ -649,7 +649,7 @@ class Recommender:
             facts["scores"] = counted(self.scorer.factors.dim, "factor")
             if self.fixed:
                 facts["fixed"] = f"{counted(len(self.fixed), 'column')} held fixed"
-        else:
+        elif self.kind != self.label:
             facts["scores"] = self.kind
         if self._split is None:
             facts["judged"] = "without interactions"

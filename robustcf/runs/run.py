@@ -27,7 +27,7 @@ from robustcf.runs.records import METRICS_KIND
 from robustcf.support import files
 from robustcf.support.files import CheckpointFiles, csv_bytes
 from robustcf.support.naming import counted
-from robustcf.support.runtime import device_of, set_threads
+from robustcf.support.runtime import device_of, threads_used
 from robustcf.training.config import TrainConfig
 from robustcf.training.fitting import Trained, check_trainable, fit_split
 from robustcf.training.search import MINUTES, Trial, read_trials, search
@@ -168,8 +168,7 @@ class RunDir(RunBase[RunConfig, Split]):
         """
         self.check(split)
         self._check_code()
-        set_threads(self.config.threads)
-        with self.at_work():
+        with threads_used(self.config.threads, exact=True), self.at_work():
             if isinstance(self.config.train, VoteConfig):
                 model = fit_vote(split, self.config.train)
                 self._write(model, _evaluated(model))
@@ -262,7 +261,8 @@ class RunDir(RunBase[RunConfig, Split]):
         mapped = isinstance(split.train, MappedInteractions)
         included = not mapped or model.scorer.stored().needs_interactions
         write_into(self.path, model, include_interactions=included, interrupted=interrupted)
-        files.write_bytes(self.path / HISTORY, csv_bytes(history or []))
+        if history is not None:
+            files.write_bytes(self.path / HISTORY, csv_bytes(history))
         if test is not None:
             files.write_bytes(self.path / PER_USER, parquet_bytes(test, split))
         kind = self.config.train
@@ -298,10 +298,10 @@ def assist(config: RunConfig, split: Split) -> None:
     Raises:
         RanksError: the first rank has ended, or does not answer.
     """
-    set_threads(config.threads)
     if not isinstance(config.train, TrainConfig):
         raise InputError("a vote is fit by one process")
-    _collected(fit_split(split, config.train, device=device_of(config.device)))
+    with threads_used(config.threads, exact=True):
+        _collected(fit_split(split, config.train, device=device_of(config.device)))
 
 
 def _collected(trained: Trained) -> tuple[MetricReport | None, Any, float]:

@@ -250,7 +250,9 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     try:
         return read_arrays_of(path)
     except UNREADABLE as error:
-        raise InputError(f"{path} is no readable npz file ({error})") from error
+        # Names of members may be as long as the file.
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{path} is no readable npz file ({reason})") from error
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, str]) -> None:

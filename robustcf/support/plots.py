@@ -120,10 +120,16 @@ def draw_panels(panels: Sequence[Sequence[Panel]], *, title: str = "") -> Figure
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    class Picture(Figure):
+        """A figure that a notebook shows without any set-up."""
+
+        def _repr_png_(self) -> bytes:
+            return _png(self)
+
     rows, columns = len(panels), len(panels[0])
     single = rows * columns == 1
     size = (6.0, 4.0) if single else (3.6 * columns + 0.2, 2.7 * rows + 0.9)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, squeeze=False)
     every = [line for row in panels for panel in row for line in panel.lines]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from robustcf.support.ranks import job
@@ -36,7 +37,8 @@ def bar(
     from tqdm import tqdm as plain
 
     kind: Any = plain
-    if _in_notebook():
+    # Without the widgets, tqdm.auto would warn and fall back to text.
+    if _in_notebook() and find_spec("ipywidgets") is not None:
         from tqdm.auto import tqdm as kind
     shown: tqdm[Any] = kind(
         total=total, desc=title, unit=unit, disable=not shows(progress), **options

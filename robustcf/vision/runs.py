@@ -15,7 +15,7 @@ from robustcf.errors import InputError
 from robustcf.runs.base import CONFIG, HISTORY, RunBase
 from robustcf.support import files
 from robustcf.support.files import CheckpointFiles, csv_bytes
-from robustcf.support.runtime import device_of, memory, set_threads
+from robustcf.support.runtime import device_of, memory, threads_used
 from robustcf.support.schema import (
     FLAG,
     NOT_NEGATIVE,
@@ -139,9 +139,8 @@ class VisionRun(RunBase[VisionRunConfig, ImageSplit]):
             every: seconds between checkpoints; 0 keeps one after every epoch.
         """
         self.check(split)
-        set_threads(self.config.threads)
         checkpoint = CheckpointFiles(self.path, every)
-        with self.at_work():
+        with threads_used(self.config.threads, exact=True), self.at_work():
             fitted = fit(
                 split,
                 self.config.train,

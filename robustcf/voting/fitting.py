@@ -26,7 +26,7 @@ def fit_vote(split: Split, config: VoteConfig | None = None, **settings: Any) ->
     Example:
         >>> from robustcf.data import load
         >>> fit_vote(load("demo"), cap=0.2, damping=0.5)
-        Recommender(vote, 2,000 users x 1,500 items, vote, judged by 10,087 test pairs)
+        Recommender(vote, 2,000 users x 1,500 items, judged by 10,087 test pairs)
     """
     if config is None:
         check_known(VoteConfig, settings)

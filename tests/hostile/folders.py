@@ -23,6 +23,7 @@ import pytest
 
 from robustcf.cli.main import run as command_line
 from robustcf.data import load
+from robustcf.recommender import open_recommender
 from robustcf.runs import RunDir
 from robustcf.runs.config import RunConfig
 from robustcf.studies.poisoning import summary as poison_summary
@@ -34,11 +35,14 @@ from robustcf.vision import training as vision_training
 from robustcf.vision.config import VisionConfig, VisionRunConfig
 from robustcf.vision.runs import VisionRun
 from tests.hostile import mutations as spoil
+from tests.recommender.tampering import sign
 
 SECRET = "root:x:0:0"
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 # A long training is what they ask for, and no fault.
 PATIENT = ("epochs", "patience", "refit_epochs", "minutes")
+# Files with a checksum in recommender.json, which whoever means harm changes too.
+SIGNED = ("factors.safetensors", "interactions.npz")
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,34 @@ FOLDERS = {
         ],
     ),
     "run, resumed": Folder("finished", [("train", "--resume", "RUN")]),
+    "saved recommender, read": Folder(
+        "saved",
+        [
+            ("evaluate", "RUN"),
+            ("recommend", "RUN", "--user", "u1"),
+            ("recommend", "RUN", "--items", "i1", "i2"),
+            ("audit", "RUN", "--only", "norms", "popularity"),
+            ("import", "FACTORS", "--interactions", "RUN", "--out", "OUT", "--force"),
+        ],
+        reads=True,
+    ),
+    "saved recommender": Folder(
+        "saved",
+        [
+            ("attack", "RUN", *ATTACK),
+            ("harden", "RUN", "--out", "OUT.safetensors"),
+        ],
+    ),
+    "saved recommender without interactions": Folder(
+        "bare",
+        [
+            ("recommend", "RUN", "--items", "i1", "i2"),
+            ("recommend", "RUN", "--user", "u1"),
+            ("evaluate", "RUN"),
+            ("harden", "RUN", "--out", "OUT.safetensors"),
+        ],
+        reads=True,
+    ),
     "unfinished run": Folder(
         "unfinished",
         [
@@ -166,15 +198,17 @@ class Workshop:
         self.secret = home / "secret"
         self.table = home / "mine.csv"
         self.images = home / "images.npz"
+        self.factors = home / "factors.npz"
 
     def make(self, needed: Set[str]) -> None:
         """Train what is needed; a second or two."""
         self.trap.mkdir(parents=True)
         self.secret.write_text(f"{SECRET}\n" * 5)
         self.table.write_text(table_text())
-        if "finished" in needed:
+        if needed & {"finished", "saved", "bare"}:
             self._train("finished")
             self._train("other", "--reg", "none")
+            self._save()
         if "vote" in needed:
             words = ("train", "--dataset", "TABLE", "--out", "RUN", "--model", "vote")
             self._must(*words, "--threads", "1", "--set", "groups=8", run=self.home / "vote")
@@ -204,6 +238,13 @@ class Workshop:
         words = ("train", "--dataset", "TABLE", "--out", "RUN", *small, *extra)
         self._must(*words, "--set", "block_users=20", run=self.home / name)
         self._must("attack", "RUN", *ATTACK, run=self.home / name)
+
+    def _save(self) -> None:
+        model = open_recommender(self.home / "finished")
+        model.save(self.home / "saved")
+        model.save(self.home / "bare", include_interactions=False)
+        U, V = model.factors
+        np.savez(self.factors, U=U.numpy(), V=V.numpy())
 
     def _unfinished(self) -> None:
         split = load(str(self.table), cache=False)
@@ -242,7 +283,8 @@ class Workshop:
         names = {
             "RUN": str(run), "RUN/preset.json": str(run / "preset.json"),
             "OTHER": str(self.home / "other"), "TABLE": str(self.table),
-            "OUT": str(run.with_name("out")),
+            "OUT": str(run.with_name("out")), "FACTORS": str(self.factors),
+            "OUT.safetensors": str(run.with_name("out.safetensors")),
         }  # fmt: skip
         # As strict about characters as a terminal is.
         out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in "oe")
@@ -252,40 +294,48 @@ class Workshop:
         return code, written[0], written[1]
 
     def spoil(self, rng: Random, run: Path) -> str:
-        """Spoil one file of a folder; says what was done."""
+        """Spoil one file of a folder, with a checksum that fits or not; says what was done."""
+        file, what = self._spoil_one(rng, run)
+        if not what.startswith("is "):
+            what = f": {what}"
+            if file.name in SIGNED and rng.random() < 0.8:
+                sign(file.parent)
+                what += ", signed"
+        return f"{file.relative_to(run)} {what}"
+
+    def _spoil_one(self, rng: Random, run: Path) -> tuple[Path, str]:
         files = sorted(path for path in run.rglob("*") if path.is_file() and path.name[0] != ".")
         # Those that every command reads come more often than one of many saved curves.
         first = [file for file in files if file.parent.name != "robustness"]
         file = rng.choice([*files, *first, *first])
-        name = str(file.relative_to(run))
         content = file.read_bytes()
         way = rng.random()
         if way < 0.1:
-            return f"{name} {self._replace(rng, file)}"
+            return file, self._replace(rng, file)
         if way < 0.15:
             other = rng.choice(files)
             file.write_bytes(other.read_bytes())
-            return f"{name} is a copy of {other.name}"
+            return file, f"copy of {other.name}"
         if way < 0.22:
             file.write_bytes(spoil.spoil_whole(rng, content))
-            return f"{name} is something else"
+            return file, "something else"
         if way < 0.32:
             file.write_bytes(spoil.spoil_bytes(rng, content))
-            return f"{name} has other bytes"
+            return file, "other bytes"
         paths = (str(self.trap), str(self.secret), str(self.trap / "new"), f"{self.trap}/../trap")
-        what = "has other bytes"
+        what = "other bytes"
         if file.suffix == ".json":
             what, content = self._json(rng, content, paths)
         elif file.suffix == ".safetensors":
             what, content = spoil.spoil_tensors(rng, content, paths)
         elif file.suffix == ".npz":
-            what, content = "has an odd array", spoil.spoil_npz(rng, content)
+            what, content = "an odd array", spoil.spoil_npz(rng, content)
         elif file.suffix == ".parquet":
-            what, content = "has odd columns", spoil.spoil_parquet(rng, content)
+            what, content = "odd columns", spoil.spoil_parquet(rng, content)
         else:
             content = spoil.spoil_bytes(rng, content)
         file.write_bytes(content)
-        return f"{name}: {what}"
+        return file, what
 
     @staticmethod
     def _json(rng: Random, content: bytes, paths: tuple[str, ...]) -> tuple[str, bytes]:

@@ -166,6 +166,12 @@ def _table(work: Path) -> None:
     (work / "mine.csv").write_text(table_text())
 
 
+def _factors(work: Path) -> None:
+    _table(work)
+    rng = np.random.default_rng(0)
+    np.savez(work / "mine.npz", U=rng.normal(size=(40, 3)), V=rng.normal(size=(30, 3)))
+
+
 def _nothing_learnt(work: Path) -> None:
     """Make a run one that ended before its first checkpoint, and may be written over."""
     for path in (work / "out").iterdir():
@@ -261,6 +267,13 @@ COMMANDS = {
     "certify against fakes": Command(
         ("certify", "WORK/out", "--fakes", "0", "1"), before=(VOTE,), setup=_table
     ),
+    "import": Command(
+        (
+            *("import", "WORK/mine.npz", "--interactions", "WORK/mine.csv", "--out", "WORK/out"),
+            *("--rows", "sorted", "--force"),
+        ),
+        setup=_factors,
+    ),
     "vision train": Command(
         (
             *("vision", "train", "--dataset", "WORK/images.npz", "--out", "WORK/out"),
@@ -305,6 +318,7 @@ def _without_column(name: str) -> Callable[[bytes], Any]:
 # Files that tell how long something took, without what tells it: all else of them is compared.
 TIMES: dict[str, Callable[[bytes], Any]] = {
     "metrics.json": _without("train_seconds", "overhead"),
+    "recommender.json": _without("train_seconds", "seconds"),
     "history.csv": _without_column("seconds"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import os
 import pickle
@@ -33,19 +34,23 @@ from robustcf.data.tables import read_ratings
 from robustcf.estimators import read_matrix, two_to_inf
 from robustcf.fetching.archives import read_member, read_members
 from robustcf.poisoning.injection import read_profiles
+from robustcf.recommender import Recommender, open_recommender
 from robustcf.runs.config import RunConfig
 from robustcf.support import sandbox
 from robustcf.support.sandbox import Given, read_apart
 from robustcf.support.unpickling import read_pickle
+from robustcf.testing import labelled_split
 from robustcf.training.presets import read_preset
 from robustcf.training.search import Trial, read_trials
 from robustcf.vision import load_images
 from robustcf.vision.archives import read_cifar_binary, read_cifar_pickle, read_tiny_imagenet
 from robustcf.vision.catalog import parse_image_manifest
 from robustcf.vision.config import VisionRunConfig
+from robustcf.voting import fit_vote
 from tests.data.layout import replace_file, write_layout
 from tests.hostile import mutations as spoil
 from tests.hostile.mutations import saved, tar_of, zip_of
+from tests.recommender.tampering import sign
 
 Spoiler = Callable[[Random, bytes], bytes]
 
@@ -204,6 +209,43 @@ def _foreign(reader: str, options: dict[str, Any] | None = None) -> Callable[[Pa
     return read
 
 
+def _saved_recommender(kind: str) -> dict[str, bytes]:
+    """The files of a sound one: of factors, of factors without their interactions, of a vote."""
+    import tempfile
+
+    split = labelled_split(n_users=12, n_items=9)
+    rng = np.random.default_rng(0)
+    if kind == "vote":
+        model = fit_vote(split, cap=0.2, damping=0.5)
+    else:
+        model = Recommender(rng.normal(size=(12, 3)), rng.normal(size=(9, 3)), split, fixed=[2])
+    with tempfile.TemporaryDirectory() as home:
+        folder = model.save(Path(home) / "model", include_interactions=kind != "bare")
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def _opened(sound: dict[str, bytes], name: str) -> Callable[[Path], Any]:
+    """A spoilt file of a saved recommender among sound ones, which is opened and used."""
+
+    def read(path: Path) -> None:
+        folder = path.with_suffix("")
+        folder.mkdir()
+        for each, content in sound.items():
+            (folder / each).write_bytes(path.read_bytes() if each == name else content)
+        if name != "recommender.json":
+            sign(folder)
+        model = open_recommender(folder)
+        known = model.has_interactions
+        found = model.recommend(k=3, filter_seen=known)
+        model.recommend(items=found["item"].tolist()[:2], k=3)
+        model.similar(found["item"].tolist()[0], k=2)
+        if known:
+            model.evaluate((2,))
+        repr(model)
+
+    return read
+
+
 def _state() -> list[bytes]:
     state = {"user": torch.ones(4, 3), "item": torch.arange(15.0).reshape(5, 3)}
     views = {"user": torch.ones(6, 3)[1:3], "item": torch.ones(3, 5).T}
@@ -221,6 +263,29 @@ def _vectors() -> list[bytes]:
         pa.table({"id": [f"u{n}" for n in range(5)], "features": list(rows.astype(float))}),
     ]
     return [saved(lambda file, t=table: pq.write_table(t, file)) for table in tables]  # type: ignore[misc]
+
+
+def _meta(rng: Random, content: bytes) -> bytes:
+    """Another description of the interactions, inside of their file."""
+    with np.load(io.BytesIO(content)) as file:
+        arrays = {name: file[name] for name in file.files}
+    arrays["meta"] = np.array(spoil.spoil_json(rng, str(arrays["meta"]).encode())[1].decode())
+    return saved(lambda file: np.savez_compressed(file, **arrays))
+
+
+def _saved_readers() -> dict[str, Reader]:
+    ways: dict[str, list[Spoiler]] = {
+        "recommender.json": [_json],
+        "interactions.npz": [spoil.spoil_npz, spoil.spoil_npz, _meta],
+        "factors.safetensors": [_tensors],
+    }
+    found = {}
+    for kind in ("factors", "bare", "vote"):
+        sound = _saved_recommender(kind)
+        for name, content in sound.items():
+            read = _opened(sound, name)
+            found[f"saved {kind}, {name}"] = Reader(Path(name).suffix, [content], read, ways[name])
+    return found
 
 
 def _frame() -> pd.DataFrame:
@@ -403,4 +468,5 @@ def readers_by_name() -> dict[str, Reader]:
         "prepared labels": Reader(".arrow", _layout("who.arrow"), _prepared("who.arrow")),
         "collection of text": Reader(".csv", csv, _collection),
         "collection of Parquet": Reader(".parquet", parquet, _collection, [spoil.spoil_parquet]),
+        **_saved_readers(),
     }  # fmt: skip

@@ -550,16 +550,16 @@ def test_settings_of_a_vote_are_checked(tmp_path: Path) -> None:
 def test_code_from_outside_is_not_imported_unless_told(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "evil.py").write_text("open('ran', 'w').close()\n")
+    (tmp_path / "harmful.py").write_text("open('ran', 'w').close()\n")
     monkeypatch.chdir(tmp_path)
-    fold_in = {**FOLD_IN, "objective": "evil:Thing"}
+    fold_in = {**FOLD_IN, "objective": "harmful:Thing"}
     change_json(saved / "recommender.json", scorer={"fixed": [], "fold_in": fold_in})
     model = open_recommender(saved)
     assert len(model.recommend("user 001", k=3)) == 3
     with pytest.raises(InputError, match="allow_code"):
         model.recommend(items=["item 001"])
     assert not (tmp_path / "ran").exists()
-    with pytest.raises(InputError, match="evil"):
+    with pytest.raises(InputError, match="harmful"):
         open_recommender(saved, allow_code=True).recommend(items=["item 001"])
     assert (tmp_path / "ran").exists()
 

@@ -145,11 +145,12 @@ def trained(dataset: str, name: str, out: Path, data: tuple[str, ...] = ()) -> d
     return {"factors": digest(out)} | {metric: found["test"][metric] for metric in METRICS}
 
 
-def attacked(run: Path, data: tuple[str, ...] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
-    """All curves and certificates of a run."""
+def attacked(run: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """All curves and certificates of a run, which has its data with it."""
     torch.set_num_threads(1)
+    one = ("--threads", "1")
     for name, options in ATTACKS.items():
-        found = robustcf("attack", str(run), *options, *SIZES, *data)
+        found = robustcf("attack", str(run), *options, *SIZES, *one)
         yield (
             name,
             {
@@ -159,9 +160,9 @@ def attacked(run: Path, data: tuple[str, ...] = ()) -> Iterator[tuple[str, dict[
             },
         )
     for name, (attack, norm, options) in ENSEMBLES.items():
-        yield name, user_by_user(run, attack, norm, options, data)
+        yield name, user_by_user(run, attack, norm, options)
     for name, options in CERTIFICATES.items():
-        found = robustcf("certify", str(run), *options, "--epsilons", "0", "0.01", "0.05", *data)
+        found = robustcf("certify", str(run), *options, "--epsilons", "0", "0.01", "0.05", *one)
         yield (
             f"certificate {name}",
             {
@@ -170,21 +171,18 @@ def attacked(run: Path, data: tuple[str, ...] = ()) -> Iterator[tuple[str, dict[
                 **({"personal": found["personal"]["ndcg@10"]} if "personal" in found else {}),
             },
         )
-    found = robustcf("attack", str(run), "--attack", "quantization", *data)
+    found = robustcf("attack", str(run), "--attack", "quantization", *one)
     yield "quantization", {kind: row["ndcg@10"] for kind, row in found["kinds"].items()}
 
 
-def user_by_user(
-    run: Path, attack: str, norm: str, options: dict[str, int], data: tuple[str, ...]
-) -> dict[str, Any]:
+def user_by_user(run: Path, attack: str, norm: str, options: dict[str, int]) -> dict[str, Any]:
     """An ensemble as version 0.1 took it, from the members that it is made of today."""
+    from robustcf.recommender import open_recommender
     from robustcf.robustness import AttackSpec, Threat, worst_of
-    from robustcf.robustness.measure import random_directions
+    from robustcf.robustness.measuring import random_directions
     from robustcf.robustness.table import Request
-    from robustcf.runs import RunDir
 
-    opened = RunDir(run)
-    target = opened.target(opened.split(*data[1:]))
+    target = open_recommender(run)
     spec = AttackSpec.parse(attack, **options)
     sizes = tuple(map(float, SIZES[1:]))
     request = Request(target, Threat(norm, knowledge="data"), spec, sizes, (10, 20))
@@ -208,7 +206,7 @@ def main() -> None:
             values["trainings"][name] = trained(dataset, name, run, data)
             print(name, values["trainings"][name], file=sys.stderr, flush=True)
             if name in ATTACKED:
-                values["attacks"][name] = dict(attacked(run, data))
+                values["attacks"][name] = dict(attacked(run))
     print(json.dumps(values, indent=1))
 
 

@@ -57,7 +57,7 @@ def check_training(dataset: str, name: str, folder: Path, *data: str) -> None:
 
 def check_attacks(dataset: str, name: str, folder: Path, *data: str) -> None:
     cases.trained(dataset, name, folder / "run", data)
-    found = dict(cases.attacked(folder / "run", data))
+    found = dict(cases.attacked(folder / "run"))
     expected = {
         attack: values
         for attack, values in RECORDED[dataset]["attacks"][name].items()

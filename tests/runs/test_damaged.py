@@ -164,8 +164,8 @@ def test_results_are_not_written_through_a_link(run: Path, tmp_path: Path) -> No
     [
         (lambda t: {"users": t["users"]}, "users and items"),
         (lambda t: {}, "none"),
-        (lambda t: {**t, "users": t["users"][:5]}, "user labels"),
-        (lambda t: {**t, "items": t["items"][:5]}, "expected 5"),
+        (lambda t: {**t, "users": t["users"][:5]}, "interactions.npz"),
+        (lambda t: {**t, "items": t["items"][:5]}, "interactions.npz"),
         (lambda t: {k: v.to(torch.float8_e4m3fn) for k, v in t.items()}, "16, 32 or 64 bits"),
         (lambda t: {k: v[:, :0] for k, v in t.items()}, "no columns"),
         (lambda t: {**t, "users": t["users"][:, :2]}, "number of columns"),

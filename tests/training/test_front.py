@@ -166,6 +166,17 @@ def test_test_pairs_are_never_looked_at() -> None:
     assert same_bits(*(train(each, "bpr-mf", dim=4, epochs=3) for each in (split, blind)))
 
 
+def test_an_interrupted_training_says_so(monkeypatch) -> None:
+    def stopped(*given: Any, **options: Any) -> Any:
+        return dataclasses.replace(fit_split(*given, **options), interrupted=True)
+
+    monkeypatch.setattr("robustcf.training.front.fit_split", stopped)
+    for model in ("bpr-mf", TrainConfig.of(model="bpr-mf", dim=4, epochs=1)):
+        settings = {"dim": 4, "epochs": 1} if model == "bpr-mf" else {}
+        found = train(checkerboard(), model, **settings)
+        assert (found.training or {})["interrupted"] is True
+
+
 @pytest.mark.parametrize(
     ("model", "options", "word"),
     [

@@ -178,7 +178,7 @@ def test_injections_for_everybody_in_ml_100k(real_data, kind):
         fake[rng.choice(split.n_items, 5, replace=False)] = 1
     for config in (VoteConfig(cap=0.15, damping=0.5), VoteConfig(groups=100)):
         users = np.flatnonzero(split.test.user_degrees)[::6]
-        certified = PartitionVote(split.train, config).certify(
+        certified = PartitionVote(split.train, config).certify_fakes(
             split, [0, number], (10,), users=users
         )
         spoilt = poisoned(split, fakes)
