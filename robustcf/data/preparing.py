@@ -27,7 +27,7 @@ from robustcf.errors import DataError, InputError, WriteError
 from robustcf.support.checks import check_integer
 from robustcf.support.files import json_bytes, unwritable
 from robustcf.support.naming import counted
-from robustcf.support.temporary import claimed, temporary_folder
+from robustcf.support.temporary import temporary_folder
 
 MEMORY = 4 << 30
 _BLOCK = 1 << 22  # pairs at once
@@ -127,10 +127,8 @@ def prepare(
     target = _free_place(Path(out))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            claimed(target, "another 'robustcf datasets prepare'"),
-            temporary_folder(_free_place(target)) as fresh,  # it may have been made since
-        ):
+        with temporary_folder(target, "another 'robustcf datasets prepare'") as fresh:
+            _free_place(target)  # it may have been made since
             scratch = fresh / "scratch"
             scratch.mkdir()
             engine = Engine(collection, roles, columns, scratch, memory=memory, threads=threads)

@@ -15,6 +15,7 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from robustcf.errors import InputError
 
@@ -44,22 +45,48 @@ def temporary_file(path: Path) -> tuple[int, Path]:
 
 
 @contextlib.contextmanager
-def temporary_folder(path: Path) -> Iterator[Path]:
-    """A new folder next to where a path is to be; if still there in the end, it is removed."""
+def temporary_folder(path: Path, sole: str | None = None) -> Iterator[Path]:
+    """A new folder next to where a path is to be; if still there in the end, it is removed.
+
+    Args:
+        path: what it is to become.
+        sole: who makes such folders, for the error of the others: then there is one at a time for
+            each path. None: any number.
+
+    Raises:
+        InputError: ``sole`` is given, and another process has such a folder for this path.
+    """
     _clear_once(path.parent)
     while True:
-        name = _name_next_to(path)
-        name.mkdir(mode=0o700)
-        descriptor = _open_folder(name)
+        name = _name_next_to(path, hashlib.sha256(os.fsencode(path.name)) if sole else None)
+        if sole is not None:
+            _check_free(name, f"{sole} is making {path}: wait for it to end, or stop it")
+        try:
+            name.mkdir(mode=0o700)
+            descriptor = _open_folder(name)
+        except (FileExistsError, FileNotFoundError):
+            if sole is None:
+                raise
+            continue  # another process made it, or took it for a leftover
         if descriptor is None or (_lock(descriptor) is not False and _is_still(name, descriptor)):
             break
         os.close(descriptor)
     try:
         yield name
     finally:
+        # Once it has its place, the name may be that of another process's folder.
+        mine = descriptor is None or _is_still(name, descriptor)
+        if mine:
+            shutil.rmtree(name, ignore_errors=True)
         if descriptor is not None:
             os.close(descriptor)
-        shutil.rmtree(name, ignore_errors=True)
+
+
+def _check_free(name: Path, taken: str) -> None:
+    """Remove a folder that a killed process left; raise where a process is at work in it."""
+    with contextlib.suppress(FileNotFoundError):
+        if not _remove_if_free(name) and name.exists():
+            raise InputError(taken)
 
 
 def put_aside(path: Path) -> Path:
@@ -125,37 +152,9 @@ def alone_in(folder: Path, what: str) -> Iterator[None]:
             os.close(descriptor)
 
 
-@contextlib.contextmanager
-def claimed(path: Path, what: str) -> Iterator[None]:
-    """Keep other processes from making the same path, which need not be there yet.
-
-    Args:
-        path: what will be made; its parent is there.
-        what: who makes it, for the error of the others.
-
-    Raises:
-        InputError: another process is making it.
-    """
-    # The same for all processes, and by its ending a leftover when a process was killed.
-    digest = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]
-    name = path.parent / f".{_shortened(path.name)}.{digest}.{_ENDING}"
-    while True:
-        descriptor = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
-        if _lock(descriptor) is False:
-            os.close(descriptor)
-            raise InputError(f"{what} is making {path}: wait for it to end, or stop it")
-        if _is_still(name, descriptor):
-            break
-        os.close(descriptor)  # its former owner removed it before it was locked
-    try:
-        yield
-    finally:
-        name.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def _name_next_to(path: Path) -> Path:
-    return path.parent / f".{_shortened(path.name)}.{secrets.token_hex(8)}.{_ENDING}"
+def _name_next_to(path: Path, digest: Any = None) -> Path:
+    token = secrets.token_hex(8) if digest is None else digest.hexdigest()[:16]
+    return path.parent / f".{_shortened(path.name)}.{token}.{_ENDING}"
 
 
 def _shortened(name: str) -> str:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,6 @@ from robustcf.support import temporary
 from robustcf.support.files import create_folder, write_bytes
 from robustcf.support.temporary import (
     alone_in,
-    claimed,
     clear_leftovers,
     put_aside,
     temporary_file,
@@ -164,27 +164,37 @@ def test_leftovers_of_one_name_alone(tmp_path: Path, name: str) -> None:
     assert sorted(tmp_path.iterdir()) == sorted(path for n, path in left.items() if n != name)
 
 
-def test_a_path_is_claimed_by_one(tmp_path: Path) -> None:
-    path = tmp_path / "made"
-    with claimed(path, "another command"):
-        with pytest.raises(InputError, match="another command"), claimed(path, "another command"):
-            pass
-        with claimed(tmp_path / "other", "another command"):
+def test_a_folder_is_made_by_one_process_at_a_time(tmp_path: Path) -> None:
+    path, sole = tmp_path / "made", "another command"
+    with temporary_folder(path, sole) as fresh:
+        for _ in range(2):
+            with pytest.raises(InputError, match=sole), temporary_folder(path, sole):
+                pass
+            assert fresh.is_dir()
+        with temporary_folder(tmp_path / "other", sole):
             pass
         assert clear_leftovers(tmp_path) == []
-        with pytest.raises(InputError, match="another command"), claimed(path, "another command"):
-            pass
-    assert list(tmp_path.iterdir()) == []
-    with claimed(path, "another command"):
-        pass
+        os.replace(fresh, path)
+        with temporary_folder(path, sole) as second:  # which is not the first one's to remove
+            assert second == fresh
+    assert [entry.name for entry in tmp_path.iterdir()] == ["made"]
 
 
-def test_a_claim_that_a_kill_left_is_taken_and_cleared(tmp_path: Path) -> None:
-    with claimed(tmp_path / "made", "another command"):
-        (left,) = tmp_path.iterdir()
-    left.touch()
-    with claimed(tmp_path / "made", "another command"):
-        pass
+def test_the_end_of_one_leaves_the_folder_of_the_next(tmp_path: Path) -> None:
+    path, sole = tmp_path / "made", "another command"
+    with ExitStack() as second:
+        with temporary_folder(path, sole) as fresh:
+            os.replace(fresh, path)
+            again = second.enter_context(temporary_folder(path, sole))
+        assert again.is_dir()
+
+
+def test_a_folder_that_a_kill_left_is_made_anew(tmp_path: Path) -> None:
+    path, sole = tmp_path / "made", "another command"
+    with temporary_folder(path, sole) as fresh:
+        left = fresh
+    left.mkdir()
+    (left / "half").touch()
+    with temporary_folder(path, sole) as fresh:
+        assert list(fresh.iterdir()) == []
     assert list(tmp_path.iterdir()) == []
-    left.touch()
-    assert clear_leftovers(tmp_path) == [left]
