@@ -155,7 +155,7 @@ class Layout:
 
     def factors(self) -> tuple[Factors, tuple[int, ...], tuple[str, ...]]:
         """Factors, their fixed columns, and notes on what was found and what is left aside."""
-        U, V = (matrix(key, self.arrays[key])[self.skip :] for key in self.keys)
+        U, V = (matrix(key, self.arrays[key], copy=False)[self.skip :] for key in self.keys)
         if U.shape[1] != V.shape[1]:
             turned = "; are they transposed?" if U.shape[0] == V.shape[0] else ""
             raise InputError(
@@ -194,13 +194,18 @@ def _in_place_of(old: Any, rows: Tensor, skip: int) -> Any:
 
 
 def read_named(
-    path: Path, keys: Keys | None = None, *, fixed: Sequence[int] | None = None
+    path: Path,
+    keys: Keys | None = None,
+    *,
+    fixed: Sequence[int] | None = None,
+    found: Reading | None = None,
 ) -> Imported:
-    """Factors from a ``.npz`` or ``.safetensors`` file of named matrices."""
+    """Factors from a ``.npz`` or ``.safetensors`` file of named matrices, parsed here or before."""
     facts: dict[str, str] = {}
     arrays: dict[str, Any]
     if path.suffix.lower() == ".npz":
-        arrays, kind = dict(read_npz(path)), "npz"
+        found = read_apart(f"{FOREIGN}:read_npz", [path]) if found is None else found
+        arrays, kind = {name: found.array(name) for name in found.arrays}, "npz"
     else:
         found = read_apart(f"{FOREIGN}:read_safetensors", [path])
         arrays, kind = {name: tensor_of(found, name) for name in found.arrays}, "safetensors"

@@ -201,8 +201,13 @@ def labels_of_map(kind: str, numbers: Mapping[Any, Any], rows: int) -> Labels:
     return check_labels(kind, [order[row] for row in range(rows)], rows)
 
 
-def matrix(name: str, value: Any) -> Tensor:
+def matrix(name: str, value: Any, *, copy: bool = True) -> Tensor:
     """Anybody's matrix of floating-point numbers as a tensor on the CPU, 32 or 64 bits wide.
+
+    Args:
+        name: for messages.
+        value: the matrix.
+        copy: whether numpy's are copied: a live model may go on learning, a file does not.
 
     Example:
         >>> matrix("users", np.ones((2, 3), np.float16)).dtype
@@ -222,7 +227,8 @@ def matrix(name: str, value: Any) -> Tensor:
         wide = torch.float64 if array.dtype == torch.float64 else torch.float32
         return array.to(wide)
     precision = np.float64 if array.dtype.itemsize > 4 else np.float32
-    return torch.from_numpy(np.array(array, dtype=precision))
+    own = np.array(array, dtype=precision) if copy else np.asarray(array, dtype=precision)
+    return torch.from_numpy(own)
 
 
 def vector(name: str, value: Any, rows: int) -> Tensor:
@@ -273,6 +279,8 @@ def with_biases(
         mine.append(bias.to(users.dtype)[:, None])
         its.append(torch.ones(len(other), 1, dtype=other.dtype))
     dim = users.shape[1]
+    if user_bias is None and item_bias is None:
+        return Factors.of(users, items), ()
     factors = Factors.of(torch.cat(left, dim=1), torch.cat(right, dim=1))
     return factors, tuple(range(dim, factors.dim))
 
@@ -289,7 +297,10 @@ def constant_columns(factors: Factors) -> tuple[int, ...]:
     found = torch.zeros(factors.dim, dtype=torch.bool)
     for part in factors:
         if len(part) > 1:
-            found |= (part == part[:1]).all(dim=0) & (part[0] != 0)
+            # Most columns show in their first rows that they are not constant.
+            likely = (part[:100] == part[:1]).all(dim=0) & (part[0] != 0)
+            columns = torch.nonzero(likely)[:, 0]
+            found[columns] |= (part[:, columns] == part[:1, columns]).all(dim=0)
     return tuple(int(column) for column in torch.nonzero(found)[:, 0])
 
 

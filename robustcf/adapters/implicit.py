@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from robustcf.adapters.arrays import FOREIGN, Keys, Layout, npz_bytes, read_npz
+from robustcf.adapters.arrays import Keys, Layout, npz_bytes
 from robustcf.adapters.base import Imported, matrix, needs, with_constants
 from robustcf.adapters.joining import joined
 from robustcf.factors import Factors
 from robustcf.models.folding import LEAST_SQUARES, FoldIn
 from robustcf.recommender import Recommender
 from robustcf.support import files
-from robustcf.support.sandbox import read_apart
+from robustcf.support.sandbox import Reading
 
 _KEYS = {"user_factors", "item_factors"}
 
@@ -72,14 +72,14 @@ def _fold_in(model: Any) -> FoldIn | None:
     return FoldIn(LEAST_SQUARES, {**weights, "ridge": float(ridge)})
 
 
-def is_implicit(path: Path) -> bool:
-    """Whether an ``.npz`` has the arrays that implicit saves."""
-    return set(read_apart(f"{FOREIGN}:read_npz", [path]).arrays) >= _KEYS
+def is_implicit(names: Iterable[str]) -> bool:
+    """Whether an ``.npz`` with arrays of these names was saved by implicit."""
+    return set(names) >= _KEYS
 
 
-def read_implicit(path: Path, *, fixed: Sequence[int] | None = None) -> Imported:
+def read_implicit(path: Path, found: Reading, *, fixed: Sequence[int] | None = None) -> Imported:
     """Factors from the file that ``model.save(path)`` wrote; written back, implicit loads it."""
-    arrays = read_npz(path)
+    arrays = {name: found.array(name) for name in found.arrays}
     layout = Layout(arrays, str(path), Keys("user_factors", "item_factors"))
     factors, _, _ = layout.factors()
     held, notes = with_constants(factors, fixed)

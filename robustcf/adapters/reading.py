@@ -104,9 +104,14 @@ def read(
             users, items = (path / name for name in SPARK)
             found = read_parquet(users, items, id_key=id_key, vector_key=vector_key, fixed=fixed)
             used += tuple(columns)
-        elif suffix == ".npz" and is_implicit(path) and not any(keys.values()):
-            found = read_implicit(path, fixed=fixed)
-        elif suffix in (".npz", ".safetensors"):
+        elif suffix == ".npz":
+            content = read_apart(f"{FOREIGN}:read_npz", [path])
+            if is_implicit(content.arrays) and not any(keys.values()):
+                found = read_implicit(path, content, fixed=fixed)
+            else:
+                found = read_named(path, named, fixed=fixed, found=content)
+                used += tuple(keys)
+        elif suffix == ".safetensors":
             found = read_named(path, named, fixed=fixed)
             used += tuple(keys)
         elif suffix in _TORCH:
