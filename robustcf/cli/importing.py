@@ -54,8 +54,8 @@ def import_(
     from robustcf.data import Split
 
     how |= {"name": name}
-    model = open_source(source, interactions, test, how, opened)
     pairs = pairs_from(interactions, opened)
+    model = open_source(source, pairs, test, how, opened)
     facts = dict(model.training or {})
     model = ordered(model, pairs if isinstance(pairs, Split) else None)
     if label is not None:

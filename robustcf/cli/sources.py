@@ -137,7 +137,7 @@ def source_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def open_source(
     source: tuple[str, ...],
-    interactions: str | None,
+    interactions: Any,
     held_out: str | None,
     how: dict[str, Any],
     opened: Runs,
@@ -148,7 +148,7 @@ def open_source(
 
     Args:
         source: the words of the command line.
-        interactions: the pairs they were fit on; None for factors alone.
+        interactions: the pairs they were fit on, as typed or loaded; None for factors alone.
         held_out: pairs to judge by.
         how: options of reading and matching.
         opened: opens a run.
@@ -164,7 +164,8 @@ def open_source(
             )
         model = opened(source[0]).recommender()
     else:
-        pairs = None if interactions is None else pairs_from(interactions, opened)
+        typed = isinstance(interactions, str)
+        pairs = pairs_from(interactions, opened) if typed else interactions
         model = from_files(
             source,
             pairs,

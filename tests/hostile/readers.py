@@ -36,8 +36,11 @@ from robustcf.fetching.archives import read_member, read_members
 from robustcf.poisoning.injection import read_profiles
 from robustcf.recommender import Recommender, open_recommender
 from robustcf.runs.config import RunConfig
+from robustcf.studies.grids import keep_plan, kept_plan
+from robustcf.studies.sweeps import SweepPlan
 from robustcf.support import sandbox
 from robustcf.support.sandbox import Given, read_apart
+from robustcf.support.schema import record, whole
 from robustcf.support.unpickling import read_pickle
 from robustcf.testing import labelled_split
 from robustcf.training.presets import read_preset
@@ -288,6 +291,12 @@ def _saved_readers() -> dict[str, Reader]:
     return found
 
 
+def _plan(path: Path) -> None:
+    """A spoilt plan in the folder of a sweep that is begun again."""
+    asked = {**SweepPlan("demo", regs=("none",)).identity(), "fingerprint": "a"}
+    keep_plan(path, kept_plan(path, record({"threads": whole(1)}), "sweep"), asked, "sweep")
+
+
 def _frame() -> pd.DataFrame:
     rng = np.random.default_rng(0)
     return pd.DataFrame(
@@ -393,6 +402,7 @@ def readers_by_name() -> dict[str, Reader]:
     trials = {"config": None, "found": {"trials": [trial.as_dict()]}}
     config = RunConfig("a.csv", {"seed": 0}).to_json().encode()
     vision = VisionRunConfig("a.npz", {}).to_json().encode()
+    plan = json.dumps({**SweepPlan("demo", regs=("none",)).identity(), "fingerprint": "a"}).encode()
     plain = lambda path: load(path, cache=False)  # noqa: E731
     everything = lambda path: read_members(path, lambda name: True)  # noqa: E731
     gz = spoil.spoil_gzip
@@ -459,6 +469,7 @@ def readers_by_name() -> dict[str, Reader]:
         "vision configuration": Reader(
             ".json", [vision], lambda path: VisionRunConfig.from_json(path.read_bytes()), [_json]
         ),
+        "plan of a grid": Reader(".json", [plan], _plan, [_json]),
         "cache": Reader(".parsed", [_entry()], _cached),
         "prepared manifest": Reader(".json", _layout("manifest.json"),
                                     _prepared("manifest.json"), [_json]),
