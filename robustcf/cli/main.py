@@ -82,9 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         heed(_terminated)
         code = run(words)
-        heed(end)
+        # What went wrong has been said: torchrun, say, stops a rank that is about to end anyway.
+        heed(_leave if _told else end)
     except KeyboardInterrupt:
-        code = _fail(words, "interrupted", _stop_code())
+        code = _stop_code() if _told else _fail(words, "interrupted", _stop_code())
     sys.exit(_flushed(code))
 
 
@@ -97,12 +98,19 @@ _STOPPED = 128
 
 # Signals that asked to stop.
 _signals: list[int] = []
+# Why this command failed, once that has been said.
+_told: list[str] = []
 
 
 def _terminated(number: int, frame: object) -> None:
     """Stop a command in the same orderly way by Ctrl-C, SIGTERM and SIGHUP."""
     _signals.append(number)
     raise KeyboardInterrupt
+
+
+def _leave(number: int, frame: object) -> None:
+    """End the process at once without another word."""
+    os._exit(128 + number)
 
 
 def _flushed(code: int) -> int:
@@ -127,6 +135,7 @@ def _discard(stream: TextIO) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line; returns the exit code instead of exiting."""
+    _told.clear()
     try:
         with _together(arguments):
             # Outside standalone mode click hands back the code of --help and --version as a value.
@@ -207,6 +216,7 @@ def _fail(arguments: Sequence[str], reason: str, code: int, *, lost: bool = Fals
         return code
     if "--debug" in arguments and code == 1:
         traceback.print_exc()
+    _told.append(line)
     speak(f"robustcf: {line}")
     if "--json" in arguments:
         with suppress(OSError):

@@ -208,7 +208,9 @@ def test_a_rank_that_ends_ends_the_job_and_another_number_of_ranks_goes_on(
     )
     assert done.returncode != 0
     assert time.monotonic() - began < 100  # a rank that sleeps for two minutes is not waited for
-    (line,) = ours(done.stderr)
+    lines = ours(done.stderr)
+    assert len(lines) == 1, lines
+    (line,) = lines
     # torchrun stops the others, too: whichever the first rank hears of first.
     ended = ("told to fail",) if how == "raise" else ("another process of this job", "interrupted")
     assert any(words in line for words in ended), line

@@ -6,8 +6,9 @@ import io
 import json
 import os
 import pickle
-import resource
 import struct
+import subprocess
+import sys
 import zipfile
 
 import numpy as np
@@ -34,8 +35,29 @@ def torch_file(path, content, **members):
     return path
 
 
-def largest_child():
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+MEASURED = """
+import resource, sys
+from pathlib import Path
+from robustcf.errors import DataError, InputError
+from robustcf.support.limits import raised_limits
+from robustcf.support.sandbox import read_apart
+options = {"users": 1, "id_key": None, "vector_key": None}
+try:
+    with raised_limits(small_bytes=1 << 20):
+        read_apart(sys.argv[1], [Path(name) for name in sys.argv[2:]], options)
+    print("read")
+except (DataError, InputError):
+    print("refused")
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
+"""
+
+
+def refused_within(most, reader, *paths):
+    """Whether files are refused, by a parser that took less than so many bytes."""
+    command = [sys.executable, "-c", MEASURED, f"{FOREIGN}:{reader}", *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    outcome, largest = done.stdout.split()
+    return outcome == "refused" and int(largest) < most
 
 
 # --- what it reads ----------------------------------------------------------------------------
@@ -102,9 +124,10 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_pickle_that_asks_for_more_memory_than_it_has(tmp_path, name):
+    path = torch_file(tmp_path / "a.pth", BOMBS[name])
+    assert refused_within(1 << 30, "read_torch", path)
     with pytest.raises(DataError):
-        read(torch_file(tmp_path / "a.pth", BOMBS[name]))
-    assert largest_child() < 1 << 30
+        read(path)
 
 
 def test_a_tensor_of_stride_zero_is_not_millions_of_users(tmp_path):
@@ -147,7 +170,7 @@ def test_parquet_of_constant_vectors(tmp_path):
     assert (tmp_path / "i.parquet").stat().st_size < 3_000_000
     with raised_limits(small_bytes=1 << 20), pytest.raises(DataError):
         read([tmp_path / "u.parquet", tmp_path / "i.parquet"])
-    assert largest_child() < 1 << 30
+    assert refused_within(1 << 30, "read_vectors", tmp_path / "u.parquet", tmp_path / "i.parquet")
 
 
 def test_a_sparse_matrix_of_a_shape_that_nobody_has(tmp_path):
