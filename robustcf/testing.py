@@ -45,7 +45,7 @@ def labelled_split(seed: int = 0, n_users: int = 40, n_items: int = 30) -> Split
     taste, theme = rng.integers(0, 3, n_users), rng.integers(0, 3, n_items)
     chance = np.where(taste[:, None] == theme[None, :], 0.55, 0.08)
     has = rng.random((n_users, n_items)) < chance
-    # Everybody has something in each part, and every item somebody.
+    # Every user has an item, and every item a user.
     has[np.arange(n_users), rng.integers(0, n_items, n_users)] = True
     has[rng.integers(0, n_users, n_items), np.arange(n_items)] = True
     part = rng.choice(3, size=has.shape, p=[0.7, 0.1, 0.2])
@@ -129,10 +129,10 @@ class RecommenderContract:
     def test_refuses_what_it_does_not_know(self) -> None:
         """Unknown labels are errors; with ``unknown='popular'`` they get popular items."""
         model, split = self._fitted
-        _raises(InputError, lambda: model.recommend("nobody"))
+        _raises(InputError, lambda: model.recommend("unknown"))
         _raises(InputError, lambda: model.recommend(items=["nothing"]))
         _raises(InputError, lambda: model.recommend(items=[]))
-        popular = model.recommend(["nobody"], k=3, unknown="popular")
+        popular = model.recommend(["unknown"], k=3, unknown="popular")
         counts = split.fit_pairs(model.fit_on).item_degrees
         best = np.argsort(-counts, kind="stable")[:3]
         _same(popular["item"].tolist(), np.asarray(split.item_labels)[best].tolist(), "popular")
@@ -143,7 +143,7 @@ class RecommenderContract:
         label = str(np.asarray(split.item_labels)[4])
         found = model.similar(label, k=5)
         _same(found.columns.tolist(), ["item", "rank", "similar", "score"], "columns")
-        _expect(label not in set(found["similar"]), "an item is no neighbour of itself")
+        _expect(label not in set(found["similar"]), "an item must not be similar to itself")
         _expect(bool((np.diff(found["score"]) <= 1e-12).all()), "scores must descend")
 
     def test_is_evaluated_by_its_rankings(self) -> None:

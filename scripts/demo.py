@@ -71,7 +71,7 @@ def five_lines(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     model.save(folder)
     new = robustcf.open(folder).recommend(items=["film 213", "film 12"], k=3)
-    print(f"\nSaved, opened, and asked for somebody new:\n{new.to_string(index=False)}", flush=True)
+    print(f"\nSaved, opened, and asked for a new user:\n{new.to_string(index=False)}", flush=True)
 
 
 def curves_of(model: Recommender, attack: str) -> Curves:

@@ -57,7 +57,7 @@ class LabelIndex:
             return label if isinstance(label, int) and 0 <= label < self.count else -1
         try:
             return self._places.get(label, -1)
-        except TypeError:  # a list or a dict is no label
+        except TypeError:  # unhashable: a list or a dict
             return -1
 
     def ids(self, values: object, *, known_only: bool = True) -> Ids:

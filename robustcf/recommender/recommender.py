@@ -57,7 +57,7 @@ class Origin(Protocol):
 
 
 class Recommender:
-    """A recommender, whoever trained it: what scores, the interactions behind it, and labels.
+    """A recommender of any origin: a scorer, its interactions and labels.
 
     Given by :func:`robustcf.train`, :func:`robustcf.open`, ``fit`` of a model,
     :func:`robustcf.harden` and the functions of :mod:`robustcf.adapters`; or made of the embeddings
@@ -162,9 +162,9 @@ class Recommender:
             mask: the same.
             fit_on: the same.
             label: the same.
-            user_labels: where there is no split.
-            item_labels: where there is no split.
-            item_counts: where there is no split: training pairs per item.
+            user_labels: without a split.
+            item_labels: without a split.
+            item_counts: without a split: training pairs per item.
             training: how it was trained, plain values.
             origin: where its factors came from.
         """

@@ -146,7 +146,7 @@ def open_recommender(
     allow_unfinished: bool = False,
     allow_code: bool = False,
 ) -> Recommender:
-    """Open a recommender that ``save`` or ``robustcf train`` wrote, whoever wrote it.
+    """Open a recommender that ``save`` or ``robustcf train`` wrote; it may come from anybody.
 
     Args:
         path: the folder.
@@ -158,7 +158,7 @@ def open_recommender(
 
     Raises:
         UnfinishedError: the training has not finished, and this was not allowed.
-        InputError: there is no recommender at this path, it is of another version, or a file of it
+        InputError: the path holds another thing, a recommender of another version, or a file of it
             is missing or was changed.
 
     Cost: reading its files, and one checksum of each.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def shows(progress: bool | None = None) -> bool:
-    """Return whether to show a bar: as the caller says, or where somebody watches.
+    """Return whether to show a bar: as the caller says, else in a terminal or a notebook.
 
     Example:
         >>> shows(True), shows(False)

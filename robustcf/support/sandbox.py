@@ -61,7 +61,7 @@ class Located:
         dtype: one of :data:`NUMBERS`, or text.
         shape: of the array.
         fortran: whether it lies column after column.
-        crc: checksum of an archive's member that it ends, or -1 where there is none.
+        crc: checksum of an archive's member that it ends, or -1 if unknown.
         lead: bytes of the member in front of it.
     """
 

@@ -224,7 +224,7 @@ class PartitionVote(Scorer):
         filter_seen: bool = True,
         candidates: Ids | None = None,
     ) -> Ranking:
-        """Return the k best items for somebody who has these items; none: by popularity.
+        """Return the k best items for a new user; by popularity for an empty history.
 
         Example:
             >>> pairs = Interactions.from_pairs([0, 0, 1, 1], [0, 1, 0, 2], 2, 3)[0]
