@@ -13,20 +13,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from robustcf.support.cpus import let_waiting_threads_sleep
-from robustcf.support.lazy import lazy_names
+from robustcf._cpus import let_waiting_threads_sleep
+from robustcf._lazy import lazy_names
 
 if TYPE_CHECKING:
     from robustcf.auditing.audit import audit
     from robustcf.data.loading import load
     from robustcf.estimators import two_to_inf
+    from robustcf.experiments.comparing import compare, sweep
     from robustcf.recommender import Recommender
     from robustcf.recommender import open_recommender as open
     from robustcf.regularizers import TwoToInf
     from robustcf.robustness.hardening import harden
     from robustcf.robustness.measuring import certify, measure
     from robustcf.robustness.threat import Threat
-    from robustcf.studies.comparing import compare, sweep
     from robustcf.training.front import train
 
 __version__ = "0.1.0"
@@ -58,12 +58,12 @@ __getattr__, __dir__ = lazy_names(
         "TwoToInf": ".regularizers",
         "audit": ".auditing.audit",
         "certify": ".robustness.measuring",
-        "compare": ".studies.comparing",
+        "compare": ".experiments.comparing",
         "harden": ".robustness.hardening",
         "load": ".data.loading",
         "measure": ".robustness.measuring",
         "open": ".recommender.saved:open_recommender",
-        "sweep": ".studies.comparing",
+        "sweep": ".experiments.comparing",
         "train": ".training.front",
         "two_to_inf": ".estimators",
     },

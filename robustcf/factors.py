@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from robustcf._io.reading import parse_json
+from robustcf._io.schema import shown
 from robustcf.errors import InputError
-from robustcf.support.reading import parse_json
-from robustcf.support.schema import shown
 
 #: What can be computed with; torch has others, of 8 bits, that it only stores.
 PRECISIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from robustcf._io.schema import shown
 from robustcf.data.interactions import Interactions
 from robustcf.data.split import Split
 from robustcf.errors import InputError
 from robustcf.recommender import Recommender, open_recommender
-from robustcf.support.schema import shown
 
 __all__ = ["ContractError", "RecommenderContract", "labelled_split"]
 

@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from robustcf._runtime import set_threads
 from robustcf.attacks.cutoff import STEPS
 from robustcf.data import load
 from robustcf.recommender import Recommender
 from robustcf.robustness import measure
-from robustcf.support.runtime import set_threads
 from robustcf.training.fitting import fit_split
 from robustcf.training.presets import preset
 

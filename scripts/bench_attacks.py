@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
+from robustcf._runtime import set_threads
 from robustcf.cli.main import run as robustcf
 from robustcf.recommender import Recommender, open_recommender
 from robustcf.robustness import Threat, measure
 from robustcf.robustness.table import AUTO
 from robustcf.robustness.threat import UNITS
-from robustcf.support.runtime import set_threads
 
 
 def main() -> None:

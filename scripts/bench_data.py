@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
+from robustcf._io.places import locate
 from robustcf.data import load
 from robustcf.data.catalog import get
 from robustcf.data.readers import read_adjacency
-from robustcf.fetching.places import locate
 
 
 def naive(path: Path) -> tuple[np.ndarray, np.ndarray]:

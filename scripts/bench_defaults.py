@@ -34,10 +34,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from robustcf._runtime import set_threads
 from robustcf.data import Interactions, Split, k_core, load, split_pairs
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import evaluate, evaluate_rankings
-from robustcf.support.runtime import set_threads
 from robustcf.training import TrainConfig
 from robustcf.training.fitting import fit_split
 from robustcf.training.presets import preset

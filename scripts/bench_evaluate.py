@@ -18,11 +18,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from robustcf._runtime import set_threads
 from robustcf.data import Split, load
 from robustcf.factors import Factors
 from robustcf.metrics import evaluate
 from robustcf.models.spectral import spectral_factors
-from robustcf.support.runtime import set_threads
 
 
 def main() -> None:

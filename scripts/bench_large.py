@@ -73,8 +73,8 @@ def train(given: argparse.Namespace) -> None:
 def recommend(given: argparse.Namespace) -> None:
     import numpy as np
 
+    from robustcf.experiments import RunDir
     from robustcf.recommender import FactorScorer
-    from robustcf.runs import RunDir
 
     run = RunDir(given.source)
     split = timed("open the set", run.split)

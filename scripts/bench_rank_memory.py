@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from robustcf._distributed import joined
+from robustcf._runtime import set_threads
 from robustcf.data.interactions import Interactions
 from robustcf.data.split import Split
-from robustcf.support.ranks import joined
-from robustcf.support.runtime import set_threads
 from robustcf.training import TrainConfig
 from robustcf.training.fitting import fit_split
 

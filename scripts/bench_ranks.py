@@ -30,12 +30,12 @@ from typing import Any
 
 import torch
 
+from robustcf import _distributed as ranks
+from robustcf._distributed import Pending, alone, joined
+from robustcf._runtime import set_threads
 from robustcf.data import load
 from robustcf.data.shards import Shard
 from robustcf.objectives import Batches
-from robustcf.support import ranks
-from robustcf.support.ranks import Pending, alone, joined
-from robustcf.support.runtime import set_threads
 from robustcf.training.fitting import build_model, build_objective, build_regularizer
 from robustcf.training.loop import Optimizer, Stop, fit
 from robustcf.training.presets import adapted, preset

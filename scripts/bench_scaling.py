@@ -64,12 +64,12 @@ def measure(
     import numpy as np
     import torch
 
+    from robustcf._runtime import set_threads
     from robustcf.data import Interactions
     from robustcf.models import UltraGCN
     from robustcf.objectives import BCE, BatchConfig, Batches
     from robustcf.objectives.kernels import BLOCK_BYTES
     from robustcf.regularizers import WeightDecay
-    from robustcf.support.runtime import set_threads
     from robustcf.training.optim import Adam
 
     set_threads(threads)

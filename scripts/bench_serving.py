@@ -18,7 +18,7 @@ from collections.abc import Callable
 import numpy as np
 
 import robustcf
-from robustcf.support.runtime import set_threads
+from robustcf._runtime import set_threads
 
 
 def times(ask: Callable[[int], object], calls: int) -> np.ndarray:

@@ -28,11 +28,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 import torch
 
+from robustcf._runtime import set_threads
 from robustcf.data import Interactions, Split, load
 from robustcf.factors import Factors
 from robustcf.metrics import evaluate
 from robustcf.objectives import Batches
-from robustcf.support.runtime import set_threads
 from robustcf.training import TrainConfig
 from robustcf.training.fitting import build_model, build_objective, build_regularizer
 from robustcf.training.loop import Optimizer, Stop, fit

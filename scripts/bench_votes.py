@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from robustcf._io.files import write_json
 from robustcf.data import Split, load
 from robustcf.data.splits import split_pairs
-from robustcf.studies.fakes import plot_fakes, published
-from robustcf.support.files import write_json
-from robustcf.voting import CertifiedVotes, PartitionVote, VoteConfig, choose
+from robustcf.experiments.fakes import plot_fakes, published
+from robustcf.models.voting import CertifiedVotes, PartitionVote, VoteConfig, choose
 
 SMALL, LARGE = (0, 1, 2, 5, 10, 20), (0, 1, 6, 30, 60, 120)
 SETS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], VoteConfig]] = {

@@ -12,9 +12,9 @@ import argparse
 import os
 import time
 
+from robustcf._runtime import set_threads
 from robustcf.data import Interactions, load
 from robustcf.objectives import Batches
-from robustcf.support.runtime import set_threads
 from robustcf.training import TrainConfig
 from robustcf.training.fitting import build_model, build_objective, build_regularizer, fit_split
 from robustcf.training.loop import Optimizer, Stop, fit, two_to_inf

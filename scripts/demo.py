@@ -24,11 +24,11 @@ import pandas as pd
 
 import robustcf
 from robustcf import Recommender, Threat, measure
+from robustcf._io.files import write_json
+from robustcf._io.plots import Kind, Line, Panel, plot_panels
 from robustcf.cli.main import run
 from robustcf.robustness import AttackSpec, RobustnessCurve
 from robustcf.robustness.table import CERTIFICATE
-from robustcf.support.files import write_json
-from robustcf.support.plots import Kind, Line, Panel, plot_panels
 
 METRIC = "ndcg@10"
 # What to train -> the options of `robustcf train`.

@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._registry import POISONINGS
 from robustcf.data import Interactions, load
 from robustcf.poisoning import PoisonThreat, Targets, inject, write_profiles
 from robustcf.poisoning.defences import Detector, Groups, PCASelection, Twins
-from robustcf.support.registry import POISONINGS
 
 Ids = npt.NDArray[np.int64]
 Change = Callable[[Interactions, tuple[Ids, ...], Ids, np.random.Generator], list[Ids]]

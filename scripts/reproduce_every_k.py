@@ -21,7 +21,7 @@ import torch
 from _estimation import save_json
 from torch.nn import functional as F
 
-from robustcf.support.runtime import set_threads
+from robustcf._runtime import set_threads
 from robustcf.vision.comparison import count_gflops
 from robustcf.vision.config import VisionConfig, VisionRunConfig
 from robustcf.vision.loading import load_images

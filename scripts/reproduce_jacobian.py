@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from _estimation import draw_curves, save_json
 
+from robustcf._runtime import set_threads
 from robustcf.estimators import FunctionOperator
 from robustcf.estimators.twinest_pp import twinest_pp
-from robustcf.support.runtime import set_threads
 from robustcf.vision.comparison import COMPARED, compare, product_gflops
 from robustcf.vision.config import VisionConfig, VisionRunConfig
 from robustcf.vision.jacobian import JacobianOperator

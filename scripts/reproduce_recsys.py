@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 
+from robustcf._io.files import write_bytes
+from robustcf._io.plots import Kind, Line, Panel, plot_panels
+from robustcf.experiments.sweeps import SweepPlan, sweep
+from robustcf.experiments.sweeps.plan import control_of
+from robustcf.experiments.sweeps.report import findings
+from robustcf.experiments.sweeps.summary import METRIC, SHOWN, compact_json, display
 from robustcf.robustness.table import AUTO, CERTIFICATE
-from robustcf.studies.sweeps import SweepPlan, sweep
-from robustcf.studies.sweeps.plan import control_of
-from robustcf.studies.sweeps.report import findings
-from robustcf.studies.sweeps.summary import METRIC, SHOWN, compact_json, display
-from robustcf.support.files import write_bytes
-from robustcf.support.plots import Kind, Line, Panel, plot_panels
 
 DATASETS = ("ml-1m", "yelp2018", "citeulike")
 REGULARIZERS = ("weight_decay", "two_to_inf", "max_norm")

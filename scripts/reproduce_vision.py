@@ -21,7 +21,7 @@ from typing import Any
 
 from _estimation import save_json
 
-from robustcf.support.runtime import set_threads
+from robustcf._runtime import set_threads
 from robustcf.vision.config import REGS, VisionConfig, VisionRunConfig
 from robustcf.vision.images import ImageSplit
 from robustcf.vision.loading import load_images

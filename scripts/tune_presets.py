@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
+from robustcf._randomness import stream
+from robustcf._runtime import set_threads
 from robustcf.data import Split, load
 from robustcf.errors import TrainingError
 from robustcf.metrics import MetricReport, evaluate
-from robustcf.support.randomness import stream
-from robustcf.support.runtime import set_threads
 from robustcf.training import TrainConfig, presets
 from robustcf.training.fitting import fit_split
 from robustcf.training.presets import preset

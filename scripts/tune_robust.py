@@ -26,13 +26,13 @@ from typing import Any
 
 import numpy as np
 
+from robustcf._runtime import set_threads
 from robustcf.data import Interactions, Split, load
 from robustcf.factors import Factors
 from robustcf.models import MODELS
 from robustcf.recommender import Recommender
 from robustcf.robustness import measure
 from robustcf.robustness.table import CERTIFICATE, CUTOFF
-from robustcf.support.runtime import set_threads
 from robustcf.training import TrainConfig, presets
 from robustcf.training.fitting import fit_split, gauged
 from robustcf.training.presets import Preset, preset

@@ -16,62 +16,55 @@ PACKAGE = Path(__file__).resolve().parent.parent / "robustcf"
 
 # From the ground up: a room may import any room below it that is listed for it, and no other. A
 # room that is not listed has no place in the house yet.
-GROUND = {"errors", "support"}
+GROUND = {"errors", "_ground"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
-    # The registry names classes of the rooms above as text; it imports none of them.
-    "support": {"errors"},
-    "fetching": GROUND,
-    "data": GROUND | {"fetching"},
-    "estimators": GROUND,
+    # What is private to the package: _io, _registry (which names classes as text), and so on.
+    "_ground": {"errors"},
     "factors": GROUND,
+    "data": GROUND,
+    "estimators": GROUND,
     "regularizers": GROUND | {"estimators"},
     "objectives": GROUND | {"data"},
-    "models": GROUND | {"data", "factors", "objectives"},
     "metrics": GROUND | {"data", "factors"},
+    "models": GROUND | {"data", "factors", "objectives", "metrics"},
     # What recommends, whoever trained it; new users are folded in by a model's objective.
     "recommender": GROUND | {"data", "factors", "objectives", "models", "metrics"},
     "attacks": GROUND | {"data", "factors", "objectives", "metrics"},
-    "certificates": GROUND | {"data", "factors", "metrics"},
-    "voting": GROUND | {"data", "metrics", "certificates", "recommender"},
     "training": GROUND
     | {
         *("data", "estimators", "factors", "regularizers", "objectives", "models", "metrics"),
         *("recommender", "attacks"),
     },
     "robustness": GROUND
-    | {
-        *("data", "factors", "objectives", "models", "metrics", "recommender", "attacks"),
-        "certificates",
-    },
-    "runs": GROUND | {"data", "metrics", "recommender", "voting", "training"},
+    | {"data", "factors", "objectives", "models", "metrics", "recommender", "attacks"},
     "poisoning": GROUND | {"data", "factors", "objectives", "models", "metrics", "training"},
     # Other libraries' factors; none of those libraries is imported, see tests/adapters.
     "adapters": GROUND | {"data", "factors", "models", "recommender"},
-    "studies": GROUND
-    | {"data", "recommender", "voting", "training", "poisoning", "robustness", "runs"},
+    "experiments": GROUND
+    | {"data", "metrics", "models", "recommender", "training", "poisoning", "robustness"},
     "auditing": GROUND
-    | {
-        *("data", "factors", "models", "metrics", "recommender", "attacks", "certificates"),
-        "robustness",
-    },
+    | {"data", "factors", "models", "metrics", "recommender", "attacks", "robustness"},
     # What plug-ins are tested by: the contract of a recommender.
     "testing": GROUND | {"data", "recommender"},
-    # Of runs, vision takes the base alone, see below: it knows nothing of recommenders.
-    "vision": GROUND | {"fetching", "estimators", "runs"},
+    # Of experiments, vision takes the folders alone, see below: it knows nothing of recommenders.
+    "vision": GROUND | {"estimators", "experiments"},
     # The top: parse, call one function, format.
     "cli": GROUND
     | {
-        *("fetching", "data", "estimators", "recommender", "certificates", "voting", "training"),
-        *("poisoning", "robustness", "runs", "adapters", "studies", "auditing", "vision"),
+        *("data", "estimators", "factors", "recommender", "attacks", "models", "training"),
+        *("poisoning", "robustness", "experiments", "adapters", "auditing", "vision"),
     },
     "__main__": {"cli"},
 }
 
 
 def room_of(path: Path) -> str:
-    first = path.relative_to(PACKAGE).parts[0]
-    return first.removesuffix(".py")
+    return _room(path.relative_to(PACKAGE).parts[0].removesuffix(".py"))
+
+
+def _room(name: str) -> str:
+    return "_ground" if name.startswith("_") and not name.startswith("__") else name
 
 
 def imported_rooms(path: Path) -> set[str]:
@@ -95,7 +88,7 @@ def imported_rooms(path: Path) -> set[str]:
                 names = [f"robustcf.{alias.name}" for alias in node.names]
             else:
                 names = [node.module]
-        rooms |= {name.split(".")[1] for name in names if name.startswith("robustcf.")}
+        rooms |= {_room(name.split(".")[1]) for name in names if name.startswith("robustcf.")}
     return rooms - {"__version__"}
 
 
@@ -137,9 +130,9 @@ def test_every_room_is_on_the_map():
         ("import robustcf", {"numpy", "torch", "pandas", "scipy"}),
         ("import robustcf.vision", {"pandas", "scipy", "matplotlib", "requests", "sklearn", "PIL"}),
         ("import robustcf.data", {"torch", "pandas", "scipy", "matplotlib", "requests"}),
-        ("import robustcf.studies.comparison", {"torch", "pandas", "scipy", "matplotlib"}),
+        ("import robustcf.experiments.comparison", {"torch", "pandas", "scipy", "matplotlib"}),
         ("import robustcf.adapters", {"torch", "numpy", "pandas", "scipy", "implicit", "cornac"}),
-        ("import robustcf.runs.saved", {"torch", "pandas", "scipy", "matplotlib"}),
+        ("import robustcf.experiments.saved", {"torch", "pandas", "scipy", "matplotlib"}),
     ],
 )
 def test_importing_one_room_does_not_load_the_house(statement, absent):
@@ -159,7 +152,7 @@ def test_importing_the_package_loads_next_to_nothing():
     modules = loaded("import robustcf; dir(robustcf); robustcf.__version__")
     assert not modules & {"numpy", "torch", "pandas", "scipy", "click"}
     own = {name for name in modules if name.split(".")[0] == "robustcf"}
-    assert own == {"robustcf"} | {f"robustcf.support{name}" for name in ("", ".cpus", ".lazy")}
+    assert own == {"robustcf"} | {"robustcf._cpus", "robustcf._lazy"}
 
 
 def test_dir_shows_the_names_that_users_need():
@@ -181,18 +174,18 @@ def test_measuring_a_recommender_loads_no_training():
     modules = loaded("from robustcf import Recommender, measure")
     own = {name for name in modules if name.split(".")[0] == "robustcf"}
     rooms = {name.split(".")[1] for name in own if "." in name}
-    assert not rooms & {"training", "poisoning", "voting", "runs", "studies", "auditing", "vision"}
+    assert not rooms & {"training", "poisoning", "experiments", "auditing", "vision"}
     assert len(own) <= 70, sorted(own)
 
 
 # Some files are pickles: this module reads them, and builds arrays, plain values and inert stubs.
-READS_PICKLES = PACKAGE / "support" / "unpickling.py"
+READS_PICKLES = PACKAGE / "_io" / "unpickling.py"
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "vision").rglob("*.py")), ids=lambda p: p.name)
 def test_vision_takes_only_the_base_of_runs(path):
-    taken = set(re.findall(r"robustcf\.runs\.?(\w*)", path.read_text(encoding="utf-8")))
-    assert taken <= {"base"}
+    taken = set(re.findall(r"robustcf\.experiments\.?(\w*)", path.read_text(encoding="utf-8")))
+    assert taken <= {"folders"}
 
 
 def test_no_asserts_and_no_pickle_in_the_package():

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from robustcf._registry import REGULARIZERS
 from robustcf.errors import InputError
 from robustcf.estimators.twinest import twinest
 from robustcf.regularizers import (
@@ -25,7 +26,6 @@ from robustcf.regularizers import (
     WeightDecay,
     add_gradient,
 )
-from robustcf.support.registry import REGULARIZERS
 
 SEEDS = [0, 1, 2]
 

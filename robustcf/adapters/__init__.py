@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from robustcf.support.lazy import lazy_names
+from robustcf._lazy import lazy_names
 
 if TYPE_CHECKING:
     from robustcf.adapters.aligning import Alignment, alignment

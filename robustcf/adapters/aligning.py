@@ -25,10 +25,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from robustcf._randomness import stream
 from robustcf.data.interactions import Interactions
 from robustcf.errors import DataError
 from robustcf.factors import Factors
-from robustcf.support.randomness import stream
 
 _PAIRS = 2048
 _REFERENCE = 128

@@ -12,17 +12,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from robustcf._io import files
+from robustcf._io.sandbox import Reading, read_apart
 from robustcf.adapters.base import Imported, matrix, vector, with_biases, with_constants
 from robustcf.errors import InputError
 from robustcf.factors import Factors, read_fixed
-from robustcf.support import files
-from robustcf.support.sandbox import Reading, read_apart
 
 Array = npt.NDArray[Any]
 Named = Mapping[str, Any]
 
 #: The readers that run in a process of their own.
-FOREIGN = "robustcf.support.foreign"
+FOREIGN = "robustcf._io.foreign"
 # Pairs of names that mean users and items, in lower case.
 _PAIRS = (("u", "v"), ("p", "q"))
 

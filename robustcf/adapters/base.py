@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from robustcf._io.naming import counted
 from robustcf.data.interactions import Labels
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
-from robustcf.support.naming import counted
 
 _LONGEST_LABEL = 1000
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from robustcf._io import files
+from robustcf._io.sandbox import Reading
 from robustcf.adapters.arrays import Keys, Layout, npz_bytes
 from robustcf.adapters.base import Imported, matrix, needs, with_constants
 from robustcf.adapters.joining import joined
 from robustcf.factors import Factors
 from robustcf.models.folding import LEAST_SQUARES, FoldIn
 from robustcf.recommender import Recommender
-from robustcf.support import files
-from robustcf.support.sandbox import Reading
 
 _KEYS = {"user_factors", "item_factors"}
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy.typing as npt
 
+from robustcf._io import files
+from robustcf._io.sandbox import read_apart
 from robustcf.adapters.arrays import FOREIGN
 from robustcf.adapters.base import Imported, check_labels, matrix, with_constants
 from robustcf.errors import InputError
 from robustcf.factors import Factors
-from robustcf.support import files
-from robustcf.support.sandbox import read_apart
 
 SPARK = ("userFactors", "itemFactors")
 

@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robustcf._io.bounded import open_regular
+from robustcf._io.foreign import RESTORED
+from robustcf._io.sandbox import Reading
 from robustcf.adapters.arrays import Keys, Layout, tensor_of
 from robustcf.adapters.base import Imported, with_constants
 from robustcf.adapters.joining import joined
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
 from robustcf.recommender import Recommender
-from robustcf.support.bounded import open_regular
-from robustcf.support.foreign import RESTORED
-from robustcf.support.sandbox import Reading
 
 
 def from_torch(

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from robustcf._io.bounded import read_content
+from robustcf._io.sandbox import read_apart
 from robustcf.adapters.arrays import FOREIGN, Keys, read_named, read_npy, read_two_npy
 from robustcf.adapters.base import Imported, check_labels
 from robustcf.adapters.implicit import is_implicit, read_implicit
@@ -19,8 +21,6 @@ from robustcf.adapters.pytorch import read_state
 from robustcf.adapters.recbole import read_recbole
 from robustcf.errors import DataError, InputError
 from robustcf.recommender import Recommender
-from robustcf.support.bounded import read_content
-from robustcf.support.sandbox import read_apart
 
 Source = str | os.PathLike[str]
 

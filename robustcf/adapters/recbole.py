@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from robustcf._io.foreign import RESTORED
+from robustcf._io.sandbox import Reading, read_apart
 from robustcf.adapters.arrays import FOREIGN, Keys, tensor_of
 from robustcf.adapters.base import Imported, check_labels, matrix
 from robustcf.adapters.joining import joined
@@ -21,8 +23,6 @@ from robustcf.adapters.pytorch import read_state
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
 from robustcf.recommender import Recommender
-from robustcf.support.foreign import RESTORED
-from robustcf.support.sandbox import Reading, read_apart
 
 # Models whose score is the product of user_embedding and item_embedding, as they are stored.
 _PLAIN = ("BPR", "LINE")

@@ -10,10 +10,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from robustcf._checks import check_choice, check_epsilons, check_list
 from robustcf.attacks.budgets import LEAST, Budget, RowBudget, check_reach
 from robustcf.errors import InputError, RobustcfError
 from robustcf.factors import Factors
-from robustcf.support.checks import check_choice, check_epsilons, check_list
 
 Side = Literal["both", "users", "items"]
 SIDES: tuple[str, ...] = ("both", "users", "items")

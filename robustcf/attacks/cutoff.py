@@ -41,6 +41,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from robustcf._checks import check_cutoff, check_integer
+from robustcf._io.progress import bar as progress_bar
 from robustcf.attacks.base import Attack
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
@@ -49,8 +51,6 @@ from robustcf.metrics.evaluate import hits_of
 from robustcf.metrics.ranking import ndcg
 from robustcf.metrics.shortlist import Shortlists
 from robustcf.objectives.kernels import SparseRows, add_sparse_product, sparse_scores
-from robustcf.support.checks import check_cutoff, check_integer
-from robustcf.support.progress import bar as progress_bar
 
 if TYPE_CHECKING:
     from tqdm import tqdm

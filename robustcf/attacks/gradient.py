@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robustcf._checks import check_integer, check_number
 from robustcf.attacks.base import Attack
 from robustcf.attacks.scale import Scaled, canonical
 from robustcf.factors import Factors
 from robustcf.objectives import Gradient, Objective
-from robustcf.support.checks import check_integer, check_number
 
 Point = tuple[Tensor, Tensor]
 

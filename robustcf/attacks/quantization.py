@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from robustcf._checks import check_choice
 from robustcf.errors import InputError
 from robustcf.factors import Factors
-from robustcf.support.checks import check_choice
 
 KINDS: tuple[str, ...] = ("float32", "bfloat16", "float16", "int8")
 # Levels either side of zero, of the kinds that have a scale for each row. The table of

@@ -9,6 +9,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from robustcf._checks import check_number
+from robustcf._io.html import rows_table
+from robustcf._io.progress import bar, shows
+from robustcf._runtime import threads_used
 from robustcf.auditing import quality, serving, shape, stability
 from robustcf.auditing.checks import CHECKS, unknown_check
 from robustcf.auditing.churn import churn
@@ -19,10 +23,6 @@ from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.recommender import Recommender, check_recommender
 from robustcf.robustness.measuring import Result
-from robustcf.support.checks import check_number
-from robustcf.support.html import rows_table
-from robustcf.support.progress import bar, shows
-from robustcf.support.runtime import threads_used
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from robustcf._checks import check_number, unknown_setting
+from robustcf._io.reading import read_plain
+from robustcf._io.schema import shown
 from robustcf.auditing.findings import Check, Limit
 from robustcf.errors import InputError
-from robustcf.support.checks import check_number, unknown_setting
-from robustcf.support.reading import read_plain
-from robustcf.support.schema import shown
 
 QUALITY, STABILITY, ATTACKS, SERVING, SHAPE, CHURN = (
     "Quality",

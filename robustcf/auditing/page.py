@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from robustcf import __version__
+from robustcf._io.files import write_bytes
+from robustcf._io.naming import harmless
+from robustcf._io.plots import Line, Panel, plot_panels
 from robustcf.auditing.audit import Audit
 from robustcf.auditing.findings import Finding
-from robustcf.support.files import write_bytes
-from robustcf.support.naming import harmless
-from robustcf.support.plots import Line, Panel, plot_panels
 
 METRIC = "ndcg@10"
 _LONGEST = 1000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from robustcf._randomness import stream
 from robustcf.auditing.outcome import Found, Skip
 from robustcf.auditing.subject import Subject, rows_of
 from robustcf.data.interactions import Interactions
@@ -12,7 +13,6 @@ from robustcf.factors import Factors
 from robustcf.metrics.evaluate import MetricReport
 from robustcf.models.popularity import Popularity
 from robustcf.models.spectral import spectral_factors
-from robustcf.support.randomness import stream
 
 # Of the fresh model: enough to be good on most sets, and seconds on a million pairs.
 COLUMNS = 64

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from robustcf.attacks.certificates.bounds import top_radii
 from robustcf.auditing.outcome import Found, Skip
 from robustcf.auditing.subject import FEW, FEW_SCORES, LEAST, MOST_SCORES, Subject
-from robustcf.certificates.bounds import top_radii
 from robustcf.robustness import Threat, measure
 from robustcf.robustness.measuring import Result
 

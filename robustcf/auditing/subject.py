@@ -7,13 +7,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._randomness import stream
 from robustcf.data.interactions import Interactions
 from robustcf.data.split import Split
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import MetricReport
 from robustcf.metrics.topk import TopItems, top_items
 from robustcf.recommender import Recommender
-from robustcf.support.randomness import stream
 
 # Beyond this many scores, checks look at a sample of the users; attacks are left out.
 MOST_SCORES = 2_000_000_000

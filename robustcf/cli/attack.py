@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from robustcf._registry import ATTACKS, OBJECTIVES
 from robustcf.cli.opening import OpenedRun, opens_run
 from robustcf.cli.options import (
     budget_option,
@@ -17,7 +18,6 @@ from robustcf.cli.options import (
 )
 from robustcf.cli.reporting import Report, reports, say, say_capped, shows_progress, table
 from robustcf.cli.words import FINITE, SEED, ListCommand, NameOf
-from robustcf.support.registry import ATTACKS, OBJECTIVES
 
 if TYPE_CHECKING:
     from robustcf.recommender import Recommender
@@ -127,9 +127,9 @@ def attack(
     Writes the curve (JSON, and the values of single users as npz) and a picture (PNG and SVG) into
     RUN/robustness, under a name that tells all settings; so does the random control.
     """
+    from robustcf._checks import check_cutoffs, check_epsilons
+    from robustcf.experiments.records import results_folder
     from robustcf.robustness import AttackSpec, Threat, measure
-    from robustcf.runs.records import results_folder
-    from robustcf.support.checks import check_cutoffs, check_epsilons
 
     if kind is None:
         kind = "auto" if objective is None else "fgm"
@@ -224,7 +224,7 @@ def _side(side: str, *, users: bool, items: bool) -> str:
 
 def _uneven_note(result: Result) -> list[str]:
     """For sizes in median row norms: a warning where the median does not stand for the rows."""
-    from robustcf.runs.saved import uneven_words
+    from robustcf.experiments.saved import uneven_words
 
     ratios = result.extra().get("unevenness", {})
     side = result.threat.side
@@ -266,9 +266,9 @@ def _judged(model: Recommender, part: Literal["test", "valid"]) -> Recommender:
 
 
 def _quantization(run: str, model: Recommender, ks: tuple[int, ...]) -> Report:
+    from robustcf._io.files import write_json
+    from robustcf.experiments.records import results_folder
     from robustcf.robustness import quantization_table
-    from robustcf.runs.records import results_folder
-    from robustcf.support.files import write_json
 
     found = quantization_table(model, ks)
     cutoffs = sorted(set(ks))

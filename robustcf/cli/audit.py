@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from robustcf._distributed import job
 from robustcf.cli.options import out_option, threads_option
 from robustcf.cli.reporting import Report, reports, shows_progress, table
 from robustcf.cli.sources import (
@@ -22,7 +23,6 @@ from robustcf.cli.sources import (
 )
 from robustcf.cli.words import FINITE, SEED, FiniteRange, ListCommand
 from robustcf.errors import InputError
-from robustcf.support.ranks import job
 
 if TYPE_CHECKING:
     from robustcf.auditing import Audit

@@ -78,12 +78,12 @@ def certify(
     if fakes:
         _refuse_options_of_embeddings()
         return certify_fakes(opened, fakes, ks or (10, 20))
+    from robustcf._checks import check_cutoffs, check_epsilons
+    from robustcf._io.files import write_arrays
+    from robustcf.experiments.records import results_folder
     from robustcf.robustness import Threat, certified_radii, measure
     from robustcf.robustness.plots import plot_curves
     from robustcf.robustness.table import CERTIFIED_SIZES
-    from robustcf.runs.records import results_folder
-    from robustcf.support.checks import check_cutoffs, check_epsilons
-    from robustcf.support.files import write_arrays
 
     sizes = check_epsilons(epsilons or CERTIFIED_SIZES)
     cutoffs = check_cutoffs(ks or (10, 20))

@@ -10,11 +10,10 @@ from robustcf.cli.reporting import Report, say_capped, table
 
 def certify_fakes(opened: OpenedRun, fakes: tuple[int, ...], ks: tuple[int, ...]) -> Report:
     """Certify a vote against some numbers of fake accounts, save and draw it."""
-    from robustcf.certificates.votes import check_fakes
+    from robustcf._checks import check_cutoffs
+    from robustcf.experiments.fakes import plot_fakes, published, save_certificate
+    from robustcf.models.voting.certificate import check_fakes
     from robustcf.robustness import certify
-    from robustcf.runs.fakes import save_certificate
-    from robustcf.studies.fakes import plot_fakes, published
-    from robustcf.support.checks import check_cutoffs
 
     numbers, cutoffs = check_fakes(fakes), check_cutoffs(ks)
     model = opened.recommender()

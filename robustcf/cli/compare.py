@@ -12,7 +12,7 @@ from robustcf.cli.reporting import Report, reports, table
 from robustcf.cli.words import SEED, FiniteRange
 
 if TYPE_CHECKING:
-    from robustcf.studies.comparison import Comparison
+    from robustcf.experiments.comparison import Comparison
 
 
 @click.command()
@@ -56,9 +56,9 @@ def compare(
     Runs that differ in their seed alone are averaged, user by user. Nothing is computed but
     statistics: a missing curve is named with the command that makes it.
     """
-    from robustcf.runs.saved import common_curves, group_runs, kind_words, open_run
-    from robustcf.studies.comparison import METHOD
-    from robustcf.studies.comparison import compare_curves as compare_groups
+    from robustcf.experiments.comparison import METHOD
+    from robustcf.experiments.comparison import compare_curves as compare_groups
+    from robustcf.experiments.saved import common_curves, group_runs, kind_words, open_run
 
     opened = [open_run(run, allow_unfinished=allow_unfinished) for run in runs]
     curves = common_curves(opened, attack)

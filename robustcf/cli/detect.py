@@ -52,9 +52,9 @@ def detect(
     there may be none. Whoever is listed is a suspect, not a culprit: look at them before you remove
     anybody.
     """
+    from robustcf._io.files import csv_bytes, write_bytes
     from robustcf.data import load
     from robustcf.poisoning.defences.combined import AllDetectors, union
-    from robustcf.support.files import csv_bytes, write_bytes
 
     name, options = load_arguments(dataset, data, split_seed)
     split = load(name, **options)

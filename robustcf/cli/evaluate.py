@@ -43,7 +43,7 @@ def evaluate(
     eval_users: int | None,
 ) -> Report:
     """Evaluate RUN: full ranking, the protocol of its data set."""
-    from robustcf.support.checks import check_cutoffs
+    from robustcf._checks import check_cutoffs
 
     cutoffs = check_cutoffs(ks or (10, 20))
     model = opened.recommender().with_eval_users(eval_users)

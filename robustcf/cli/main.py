@@ -20,6 +20,7 @@ from typing import TextIO
 import click
 
 from robustcf import __version__
+from robustcf._distributed import job, joined, launched
 from robustcf.cli.attack import attack
 from robustcf.cli.audit import audit, report
 from robustcf.cli.certify import certify
@@ -39,7 +40,6 @@ from robustcf.cli.train import train
 from robustcf.cli.tune import tune
 from robustcf.cli.vision import vision
 from robustcf.errors import RanksError, RobustcfError
-from robustcf.support.ranks import job, joined, launched
 
 _CODES = """Exit codes: 0 done; 1 failed, with the reason in one line; 2 wrong usage; 130 stopped
 by Ctrl-C; 143 stopped by SIGTERM; 129 stopped by SIGHUP."""

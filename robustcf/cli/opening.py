@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from robustcf._distributed import job
 from robustcf.cli.options import Command
 from robustcf.errors import InputError
-from robustcf.support.ranks import job
 
 if TYPE_CHECKING:
     from robustcf.data import Split
@@ -40,7 +40,7 @@ class OpenedRun:
     Args:
         path: the folder of a run, or of a saved recommender.
         allow_unfinished: whether its training may have been interrupted.
-        places: the arguments of :meth:`robustcf.runs.base.RunBase.split`, for a run that does not
+        places: arguments of ``RunBase.split``, for a run that does not
             have its interactions with it.
     """
 
@@ -64,7 +64,7 @@ class OpenedRun:
 
     def _data(self) -> Split:
         """Load the data of a run that was too large to keep them, as it was trained."""
-        from robustcf.runs import RunDir
+        from robustcf.experiments import RunDir
 
         run = RunDir(self.path, allow_unfinished=self.allow_unfinished)
         return in_turn(lambda: run.split(**self.places))

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import click
 
+from robustcf._cpus import cpu_quota
+from robustcf._io.reading import parse_json
 from robustcf.cli.reporting import say
 from robustcf.cli.words import FINITE, SEED, FiniteRange
 from robustcf.errors import InputError
-from robustcf.support.cpus import cpu_quota
-from robustcf.support.reading import parse_json
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _SHARE = FiniteRange(0, 1, min_open=True, max_open=True)
@@ -188,7 +188,7 @@ def threads_option(function: Callable[..., Any]) -> Callable[..., Any]:
     def command(*args: Any, threads: int | None, **kwargs: Any) -> Any:
         if threads is None and cpu_quota() is None:
             return function(*args, **kwargs)  # torch, when it is loaded, knows the rest
-        from robustcf.support.runtime import threads_used
+        from robustcf._runtime import threads_used
 
         with threads_used(typed_threads(threads), exact=True):
             return function(*args, **kwargs)
@@ -200,7 +200,7 @@ def typed_threads(threads: int | None) -> int | None:
     """``--threads`` as it was typed, at most the CPUs that may be used; says so on stderr."""
     if threads is None:
         return None
-    from robustcf.support.runtime import usable_threads
+    from robustcf._runtime import usable_threads
 
     return usable_threads(threads, lambda line: say(f"robustcf: {line}"))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from robustcf._registry import DEFENCES, MODELS, POISONINGS
 from robustcf.cli.options import (
     data_options,
     exposure_cutoffs_option,
@@ -18,7 +19,6 @@ from robustcf.cli.options import (
 )
 from robustcf.cli.reporting import Report, reports
 from robustcf.cli.words import FINITE, ListCommand, NameOf
-from robustcf.support.registry import DEFENCES, MODELS, POISONINGS
 
 
 @click.command(cls=ListCommand)
@@ -138,11 +138,11 @@ def poison(
     Every victim is trained anew for each attack, number of fakes and seed, and once without fakes.
     Injected profiles are kept as tables in the folder. A stopped command goes on where it was.
     """
+    from robustcf.experiments.poisoning import PoisonPlan
+    from robustcf.experiments.poisoning import poison as run_poison
+    from robustcf.experiments.poisoning.report import text
     from robustcf.poisoning.exposure import CUTOFFS
     from robustcf.poisoning.threat import Targets, parse_fakes
-    from robustcf.studies.poisoning import PoisonPlan
-    from robustcf.studies.poisoning import poison as run_poison
-    from robustcf.studies.poisoning.report import text
 
     if profiles is not None and (attacks or fakes or length is not None):
         raise click.UsageError(

@@ -51,7 +51,7 @@ def recommend(
     """
     if bool(users) == bool(items):
         raise click.UsageError("give either --user or --items")
-    from robustcf.support.checks import check_cutoff
+    from robustcf._checks import check_cutoff
 
     check_cutoff("k", k)
     model = opened.recommender(allow_code=allow_code)

@@ -16,9 +16,9 @@ from typing import Any
 
 import click
 
+from robustcf._distributed import job
+from robustcf._io.naming import harmless
 from robustcf.errors import Interrupted, WriteError
-from robustcf.support.naming import harmless
-from robustcf.support.ranks import job
 
 
 @dataclass(frozen=True)

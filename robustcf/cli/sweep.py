@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from robustcf._registry import MODELS
 from robustcf.cli.options import (
     budget_option,
     data_options,
@@ -18,7 +19,6 @@ from robustcf.cli.options import (
 )
 from robustcf.cli.reporting import Report, reports, table
 from robustcf.cli.words import FINITE, ListCommand, NameOf
-from robustcf.support.registry import MODELS
 
 
 @click.command(cls=ListCommand)
@@ -96,13 +96,13 @@ def sweep(
 
     Results depend on the threads of a run, which are kept with the sweep, and not on --jobs.
     """
+    from robustcf.experiments.grids import threads_per_job
+    from robustcf.experiments.sweeps import SweepPlan
+    from robustcf.experiments.sweeps import sweep as run_sweep
+    from robustcf.experiments.sweeps.execute import kept_threads
+    from robustcf.experiments.sweeps.report import findings
+    from robustcf.experiments.sweeps.summary import METRIC
     from robustcf.robustness.table import ATTACK_SIZES
-    from robustcf.studies.grids import threads_per_job
-    from robustcf.studies.sweeps import SweepPlan
-    from robustcf.studies.sweeps import sweep as run_sweep
-    from robustcf.studies.sweeps.execute import kept_threads
-    from robustcf.studies.sweeps.report import findings
-    from robustcf.studies.sweeps.summary import METRIC
 
     dataset, options = load_arguments(dataset, data, split_seed)
     plan = SweepPlan(

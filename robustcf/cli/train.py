@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from robustcf._distributed import job, restarts
+from robustcf._io.naming import counted
+from robustcf._registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
 from robustcf.cli.opening import check_one_process, check_same, code_option, in_turn
 from robustcf.cli.options import (
     data_options,
@@ -20,14 +23,11 @@ from robustcf.cli.options import (
 from robustcf.cli.reporting import Report, reports, say, say_replaced, shows_progress
 from robustcf.cli.words import FINITE, SEED, NameOf
 from robustcf.errors import InputError
-from robustcf.support.naming import counted
-from robustcf.support.ranks import job, restarts
-from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
 
 if TYPE_CHECKING:
     from robustcf.data import Split
-    from robustcf.runs import RunDir
-    from robustcf.runs.config import RunConfig
+    from robustcf.experiments import RunDir
+    from robustcf.experiments.config import RunConfig
     from robustcf.training import TrainConfig
 
 BASELINE = "\n      (a baseline without training: nothing that was trained did better on valid)"
@@ -162,15 +162,15 @@ def train(
         return _resume(resume, dataset, data, allow_code)
     if dataset is None:
         raise click.UsageError("give either --dataset or --resume")
+    from robustcf._checks import check_known
+    from robustcf._runtime import device_of, set_threads, threads_for
     from robustcf.data import load
     from robustcf.data.catalog import find
-    from robustcf.runs import RunDir
-    from robustcf.runs.config import RunConfig
-    from robustcf.support.checks import check_known
-    from robustcf.support.runtime import device_of, set_threads, threads_for
+    from robustcf.experiments import RunDir
+    from robustcf.experiments.config import RunConfig
+    from robustcf.models.voting import VoteConfig
     from robustcf.training.presets import adapted, choose
     from robustcf.training.search import search_settings
-    from robustcf.voting import VoteConfig
 
     manifest = find(dataset)
     name = manifest.name if manifest is not None else Path(dataset).name
@@ -243,7 +243,7 @@ def _check_ranks(out: str | None, *, searches: bool) -> None:
 
 def _assist(config: RunConfig, split: Split) -> Report:
     """What the ranks do that do not write."""
-    from robustcf.runs.run import assist
+    from robustcf.experiments.run import assist
 
     assist(config, split)
     return Report({}, "")
@@ -251,8 +251,8 @@ def _assist(config: RunConfig, split: Split) -> Report:
 
 def _resume(folder: str, dataset: str | None, data: Mapping[str, Any], allow_code: bool) -> Report:
     """Go on with a run; its settings are its own, only where its data are may be said."""
-    from robustcf.runs import RunDir
-    from robustcf.support.runtime import set_threads
+    from robustcf._runtime import set_threads
+    from robustcf.experiments import RunDir
 
     team = job()
     run = RunDir(folder, allow_code=allow_code)

@@ -43,8 +43,8 @@ def tune(
     while time is left. Then: robustcf train --dataset NAME --preset FILE. Test data are never
     touched.
     """
+    from robustcf._runtime import device_of, threads_used
     from robustcf.data import load
-    from robustcf.support.runtime import device_of, threads_used
     from robustcf.training.search import tune_to_file
 
     dataset, options = load_arguments(dataset, data, split_seed)

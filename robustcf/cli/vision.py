@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from robustcf._io.naming import counted
 from robustcf.cli.opening import OpenedRun, opens_run
 from robustcf.cli.options import free_folder, out_option, parse_settings, typed_threads
 from robustcf.cli.reporting import Report, reports, say_replaced, table
 from robustcf.cli.words import FINITE, SEED, ListCommand
-from robustcf.support.naming import counted
 
 if TYPE_CHECKING:
     from robustcf.vision.images import ImageSplit
@@ -30,7 +30,7 @@ def vision(context: click.Context, data_dir: str | None) -> Report | None:
         if data_dir is not None:
             raise click.UsageError("--data-dir belongs behind the subcommand")
         return None
-    from robustcf.fetching.places import locate
+    from robustcf._io.places import locate
     from robustcf.vision.catalog import image_manifests
 
     entries: list[dict[str, Any]] = []
@@ -125,7 +125,7 @@ def train(
         return _resume(resume, data_dir, dataset, bool(download))
     if dataset is None:
         raise click.UsageError("give either --dataset or --resume")
-    from robustcf.support.runtime import device_of, set_threads
+    from robustcf._runtime import device_of, set_threads
     from robustcf.vision.config import VisionConfig, VisionRunConfig
     from robustcf.vision.loading import load_images
     from robustcf.vision.runs import VisionRun
@@ -214,7 +214,7 @@ def _measured(test: dict[str, Any]) -> str:
 @reports
 def evaluate(opened: OpenedRun, eps: float, steps: int, jacobian_images: int) -> Report:
     """Accuracy of RUN, clean and attacked, and the norms and stable rank of its Jacobian."""
-    from robustcf.support.runtime import set_threads
+    from robustcf._runtime import set_threads
     from robustcf.vision.measures import report
     from robustcf.vision.runs import VisionRun
 
@@ -260,8 +260,8 @@ def jacobian(
 
     import torch
 
+    from robustcf._runtime import set_threads
     from robustcf.errors import InputError
-    from robustcf.support.runtime import set_threads
     from robustcf.vision.comparison import COMPARED, compare, product_gflops
     from robustcf.vision.jacobian import JacobianOperator
     from robustcf.vision.measures import pixels

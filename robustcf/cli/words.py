@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from robustcf.support.tables import Table, meant
+from robustcf._registry import Table, meant
 
 
 class NameOf(click.ParamType):  # type: ignore[type-arg]

@@ -25,12 +25,12 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._io.bounded import open_regular
+from robustcf._io.places import cache_dir
+from robustcf._io.temporary import temporary_file
 from robustcf.data.interactions import Interactions
 from robustcf.data.times import TimeUnit
 from robustcf.errors import DataError
-from robustcf.fetching.places import cache_dir
-from robustcf.support.bounded import open_regular
-from robustcf.support.temporary import temporary_file
 
 _FORMAT = 4
 _SUFFIX = ".parsed"

@@ -15,9 +15,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal, get_args
 
+from robustcf._io.schema import ABSENT, NAME, TEXT, choice, list_of, record, whole
+from robustcf._io.sources import SOURCE_KIND, SourceFile, parse_source, read_manifest
 from robustcf.errors import DataError
-from robustcf.fetching.sources import SOURCE_KIND, SourceFile, parse_source, read_manifest
-from robustcf.support.schema import ABSENT, NAME, TEXT, choice, list_of, record, whole
 
 Layout = Literal["split", "pairs", "generated"]
 _PART = list_of(SOURCE_KIND, 1)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from robustcf._io.limits import how_to_raise, limits
 from robustcf.data.columns import Columns, find_columns, kind_of, listed, refuse_header
 from robustcf.data.frames import separator_of
 from robustcf.errors import DataError
-from robustcf.support.limits import how_to_raise, limits
 
 KINDS = (".parquet", ".csv", ".tsv", ".inter")
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._io.limits import limits
 from robustcf.data.collection import Collection, Roles
 from robustcf.data.columns import Columns
 from robustcf.data.frames import LONGEST_LABEL
 from robustcf.data.times import TimeUnit
 from robustcf.errors import DataError, InputError, WriteError
-from robustcf.support.limits import limits
 
 _ROWS_AT_ONCE = 1 << 20
 _LABELS_AT_ONCE = 1 << 16

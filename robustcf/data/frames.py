@@ -10,17 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from robustcf.data.columns import Columns, find_columns, kind_of, listed, refuse_header
-from robustcf.errors import DataError
-from robustcf.support.bounded import (
+from robustcf._io.bounded import (
     check_content,
     open_content,
     open_regular,
     read_content,
     size_of,
 )
-from robustcf.support.limits import check_expansion, how_to_raise, limits
-from robustcf.support.naming import counted
+from robustcf._io.limits import check_expansion, how_to_raise, limits
+from robustcf._io.naming import counted
+from robustcf.data.columns import Columns, find_columns, kind_of, listed, refuse_header
+from robustcf.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +56,7 @@ def read_frame(path: Path, columns: Columns) -> RawTable:
 
     Raises:
         DataError: a name that ends otherwise, a column that is not there, more than the limits
-            allow (:mod:`robustcf.support.limits`); anything else is for :func:`readable`.
+            allow (:mod:`robustcf._io.limits`); anything else is for :func:`readable`.
     """
     kind = kind_of(path)
     if kind not in SEPARATORS:

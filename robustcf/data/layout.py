@@ -13,10 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from robustcf.data.mapped import COLUMNS
-from robustcf.errors import DataError, InputError
-from robustcf.support.reading import MOST_JSON, parse_json, read_plain
-from robustcf.support.schema import (
+from robustcf._io.reading import MOST_JSON, parse_json, read_plain
+from robustcf._io.schema import (
     NAME,
     TEXT,
     Kind,
@@ -28,6 +26,8 @@ from robustcf.support.schema import (
     shown,
     whole,
 )
+from robustcf.data.mapped import COLUMNS
+from robustcf.errors import DataError, InputError
 
 MANIFEST = "manifest.json"
 FORMAT, VERSION = "robustcf prepared set", 1

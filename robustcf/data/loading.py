@@ -12,6 +12,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from robustcf._io.archives import read_member
+from robustcf._io.bounded import check_first_line, read_content
+from robustcf._io.download import Policy
+from robustcf._io.limits import limits
+from robustcf._io.naming import counted
+from robustcf._io.places import LocatedFile, locate, obtain, sha256_of
 from robustcf.data import cache as parsed_cache
 from robustcf.data import catalog, memory, readers, splits, synthetic
 from robustcf.data.cache import Parsed
@@ -33,12 +39,6 @@ from robustcf.data.tables import (
 )
 from robustcf.data.times import Moment
 from robustcf.errors import DataError
-from robustcf.fetching.archives import read_member
-from robustcf.fetching.download import Policy
-from robustcf.fetching.places import LocatedFile, locate, obtain, sha256_of
-from robustcf.support.bounded import check_first_line, read_content
-from robustcf.support.limits import limits
-from robustcf.support.naming import counted
 
 Parts = dict[str, Interactions]
 

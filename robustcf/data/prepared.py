@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._io.limits import check_expansion
+from robustcf._io.reading import open_plain
 from robustcf.data.interactions import Interactions, Labels, checked_labels, user_ranges
 from robustcf.data.layout import AGAIN, MANIFEST, PARTS, Manifest, read_manifest
 from robustcf.data.mapped import COLUMNS, LabelSource, MappedInteractions, joined
 from robustcf.data.split import EvaluationProtocol, Split, shared_pairs
 from robustcf.errors import DataError, InputError
-from robustcf.support.limits import check_expansion
-from robustcf.support.reading import open_plain
 
 _HASHED_AT_ONCE = 1 << 22
 _OFFSETS = {"offset": np.dtype(np.int64)}

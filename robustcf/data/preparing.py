@@ -15,6 +15,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._checks import check_integer
+from robustcf._io.files import json_bytes, unwritable
+from robustcf._io.naming import counted
+from robustcf._io.temporary import temporary_folder
 from robustcf.data import splits
 from robustcf.data.collection import Collection, find_collection, find_roles
 from robustcf.data.columns import Columns
@@ -24,10 +28,6 @@ from robustcf.data.mapped import COLUMNS
 from robustcf.data.splits import HoldOut, Strategy
 from robustcf.data.times import Moment
 from robustcf.errors import DataError, InputError, WriteError
-from robustcf.support.checks import check_integer
-from robustcf.support.files import json_bytes, unwritable
-from robustcf.support.naming import counted
-from robustcf.support.temporary import temporary_folder
 
 MEMORY = 4 << 30
 _BLOCK = 1 << 22  # pairs at once

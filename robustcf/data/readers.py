@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._io.limits import check_expansion, limits
 from robustcf.errors import DataError
-from robustcf.support.limits import check_expansion, limits
 
 _NEWLINE, _SPACE, _TAB, _RETURN, _ZERO = 10, 32, 9, 13, 48
 _LONGEST_ID = 18  # as many decimal digits as always fit into an int64

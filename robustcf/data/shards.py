@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._distributed import Ranks, Rows
 from robustcf.data.interactions import Interactions
 from robustcf.data.split import Split
-from robustcf.support.ranks import Ranks, Rows
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,10 +12,10 @@ from typing import Any, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._checks import check_integer
+from robustcf._randomness import stream
 from robustcf.data.interactions import Interactions, Labels, same_ids, user_ranges
 from robustcf.errors import DataError
-from robustcf.support.checks import check_integer
-from robustcf.support.randomness import stream
 
 ValidSource = Literal["published", "carved", "none"]
 #: The pairs that a model was fit on.

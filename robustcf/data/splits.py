@@ -8,12 +8,12 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._io.naming import counted
+from robustcf._randomness import stream
 from robustcf.data.interactions import Ids, Interactions, Labels
 from robustcf.data.split import Split
 from robustcf.data.times import Blocks, Moment, TimeUnit, cut_at_ratio, moment_of, shown
 from robustcf.errors import DataError
-from robustcf.support.naming import counted
-from robustcf.support.randomness import stream
 
 Strategy = Literal["random", "leave-one-out", "time"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)

@@ -7,11 +7,11 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._randomness import stream
 from robustcf.data.interactions import Interactions
 from robustcf.data.split import Split
 from robustcf.data.splits import split_pairs
 from robustcf.errors import DataError
-from robustcf.support.randomness import stream
 
 DEMO_USERS, DEMO_ITEMS, DEMO_PAIRS = 2_000, 1_500, 100_000
 # The world of the demo set is fixed; only its split follows the caller's seed.

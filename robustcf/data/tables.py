@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._io.limits import check_expansion
+from robustcf._io.naming import counted
 from robustcf.data.columns import USUAL_NAMES, Columns, bad_cell, kind_of
 from robustcf.data.frames import LONGEST_LABEL, RawTable, no_rows, read_frame, readable
 from robustcf.data.interactions import Interactions, Labels, one_of_each
 from robustcf.data.times import TimeUnit, read_times
 from robustcf.errors import DataError
-from robustcf.support.limits import check_expansion
-from robustcf.support.naming import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +55,7 @@ def read_table(path: Path, columns: Columns) -> Table:
 
     Raises:
         DataError: unreadable or empty file, a column that is not there, a row without an id, more
-            than the limits allow (:mod:`robustcf.support.limits`).
+            than the limits allow (:mod:`robustcf._io.limits`).
     """
     with readable(path, kind_of(path)):
         return table_of(str(path), read_frame(path, columns), columns, path.stat().st_size)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from robustcf._checks import check_integer
 from robustcf.errors import InputError
 from robustcf.estimators.adaptive_power import adaptive_power
 from robustcf.estimators.composed import Adjoint
@@ -21,7 +22,6 @@ from robustcf.estimators.twinest import twinest
 from robustcf.estimators.twinest_pp import twinest_pp
 from robustcf.estimators.xnysdiag import xnysdiag
 from robustcf.estimators.xrownorm import xrownorm
-from robustcf.support.checks import check_integer
 
 METHODS: dict[str, Callable[..., NormEstimate]] = {
     "exact": exact,

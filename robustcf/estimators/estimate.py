@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from robustcf._checks import check_integer
 from robustcf.errors import InputError
 from robustcf.estimators.counting import Counted
 from robustcf.estimators.numerics import blocks, row_norms
 from robustcf.estimators.operators import MatrixLike
 from robustcf.estimators.probes import Seed, as_generator
-from robustcf.support.checks import check_integer
 
 
 @dataclasses.dataclass(frozen=True)

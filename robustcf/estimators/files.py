@@ -7,17 +7,17 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
-from robustcf.errors import InputError
-from robustcf.estimators.lowrank import LowRank
-from robustcf.estimators.matrix_market import read_matrix_market
-from robustcf.estimators.operators import MatrixLike
-from robustcf.support.bounded import (
+from robustcf._io.bounded import (
     check_sparse,
     open_regular,
     quiet_headers,
     read_array,
     read_arrays_of,
 )
+from robustcf.errors import InputError
+from robustcf.estimators.lowrank import LowRank
+from robustcf.estimators.matrix_market import read_matrix_market
+from robustcf.estimators.operators import MatrixLike
 
 # Parsers quote what they read, however much it is.
 _LONGEST_REASON = 300
@@ -45,7 +45,7 @@ def read_matrix(path: str | PathLike[str]) -> MatrixLike:
     Raises:
         InputError: the name ends otherwise, the file cannot be read, it holds several arrays or
             none, factors that do not fit, or what takes far more memory than the file is large
-            (see :mod:`robustcf.support.limits`).
+            (see :mod:`robustcf._io.limits`).
 
     Example:
         >>> import tempfile

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from robustcf._checks import check_integer
 from robustcf.errors import InputError
 from robustcf.estimators.counting import Counted
 from robustcf.estimators.numerics import norm_scale
 from robustcf.estimators.operators import MatrixLike
 from robustcf.estimators.probes import Seed, as_generator, rademacher
-from robustcf.support.checks import check_integer
 
 
 def square(B: MatrixLike) -> Counted:

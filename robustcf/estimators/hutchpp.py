@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robustcf._checks import check_integer
 from robustcf.errors import InputError
 from robustcf.estimators.hutchinson import square
 from robustcf.estimators.operators import MatrixLike
 from robustcf.estimators.probes import Seed, as_generator, rademacher
-from robustcf.support.checks import check_integer
 
 
 def split_samples(samples: int, p: float) -> tuple[int, int]:

@@ -10,6 +10,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._checks import check_choice, check_cutoffs
+from robustcf._distributed import Ranks, alone
+from robustcf._io.html import rows_table
+from robustcf._io.progress import bar as progress_bar
 from robustcf.data.interactions import Interactions
 from robustcf.data.shards import SplitShard
 from robustcf.data.split import EvaluationProtocol, Split
@@ -17,10 +21,6 @@ from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics import ranking
 from robustcf.metrics.topk import TopItems, top_items
-from robustcf.support.checks import check_choice, check_cutoffs
-from robustcf.support.html import rows_table
-from robustcf.support.progress import bar as progress_bar
-from robustcf.support.ranks import Ranks, alone
 
 Part = Literal["train", "valid", "test"]
 PARTS: tuple[str, ...] = ("train", "valid", "test")

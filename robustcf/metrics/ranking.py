@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._checks import check_integer
 from robustcf.errors import InputError
-from robustcf.support.checks import check_integer
 
 Hits = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.integer[Any]]

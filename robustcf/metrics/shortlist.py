@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from robustcf._distributed import alone, current
 from robustcf.data.interactions import Interactions
 from robustcf.factors import Factors
 from robustcf.metrics.topk import (
@@ -30,7 +31,6 @@ from robustcf.metrics.topk import (
     sorted_by_score,
     top_items,
 )
-from robustcf.support.ranks import alone, current
 
 # Length of a list, in places that are wanted.
 _TIMES = 8

@@ -18,11 +18,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from robustcf._checks import check_cutoff, check_integer
+from robustcf._distributed import current
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.factors import Factors
-from robustcf.support.checks import check_cutoff, check_integer
-from robustcf.support.ranks import current
 
 # Numbers that are worked on at a time: few enough for the cache.
 BLOCK_BYTES = 16 * 2**20

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from robustcf.support.lazy import lazy_names
+from robustcf._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from robustcf._registry import MODELS
     from robustcf.models.als import ALS, ALSConfig
     from robustcf.models.base import INITS, Model, ModelConfig
     from robustcf.models.bprmf import BPRMF
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from robustcf.models.popularity import Popularity, PopularityConfig
     from robustcf.models.softmaxmf import SoftmaxMF, SoftmaxMFConfig
     from robustcf.models.ultragcn import UltraGCN
-    from robustcf.support.registry import MODELS
 
 __all__ = [
     "ALS",
@@ -59,6 +59,6 @@ __getattr__, __dir__ = lazy_names(
         "SoftmaxMF": ".softmaxmf",
         "SoftmaxMFConfig": ".softmaxmf",
         "UltraGCN": ".ultragcn",
-        "MODELS": "robustcf.support.registry",
+        "MODELS": "robustcf._registry",
     },
 )

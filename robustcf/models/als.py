@@ -11,6 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from robustcf._checks import check_number
+from robustcf._distributed import Ranks
+from robustcf._randomness import stream
 from robustcf.data.interactions import Interactions
 from robustcf.data.shards import Shard
 from robustcf.models.base import Model, ModelConfig
@@ -18,9 +21,6 @@ from robustcf.models.folding import LEAST_SQUARES, FoldIn
 from robustcf.models.spectral import spectral_factors
 from robustcf.objectives.kernels import SparseRows, sparse_scores
 from robustcf.objectives.leverage import check_max_share, item_weights
-from robustcf.support.checks import check_number
-from robustcf.support.randomness import stream
-from robustcf.support.ranks import Ranks
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

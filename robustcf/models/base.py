@@ -19,6 +19,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from robustcf._checks import check_choice, check_known, check_number, check_numbers
+from robustcf._distributed import alone
+from robustcf._randomness import stream
+from robustcf._registry import TRAINING
 from robustcf.data.interactions import Interactions
 from robustcf.data.shards import Shard
 from robustcf.errors import InputError
@@ -26,10 +30,6 @@ from robustcf.factors import Factors
 from robustcf.models.folding import FoldIn
 from robustcf.models.spectral import spectral_factors
 from robustcf.objectives.base import Gradient
-from robustcf.support.checks import check_choice, check_known, check_number, check_numbers
-from robustcf.support.randomness import stream
-from robustcf.support.ranks import alone
-from robustcf.support.registry import TRAINING
 
 if TYPE_CHECKING:
     from robustcf.recommender import Recommender

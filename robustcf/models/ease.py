@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from robustcf._checks import check_number
+from robustcf._randomness import stream
 from robustcf.models.base import Model, ModelConfig
 from robustcf.models.svd import truncated_svd
-from robustcf.support.checks import check_number
-from robustcf.support.randomness import stream
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

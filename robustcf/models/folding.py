@@ -16,12 +16,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from robustcf._checks import check_known, check_number
+from robustcf._registry import OBJECTIVES
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.objectives.base import Objective
-from robustcf.support.checks import check_known, check_number
-from robustcf.support.registry import OBJECTIVES
 
 #: Ways to fold in that are no objective: the normal equations of ALS, and the mean of the users.
 LEAST_SQUARES, MEAN = "least-squares", "mean"
@@ -32,7 +32,7 @@ class FoldIn:
     """How the embedding of a new user is found.
 
     Args:
-        objective: a name of :data:`robustcf.support.registry.OBJECTIVES`, ``module:Class``,
+        objective: a name of :data:`robustcf._registry.OBJECTIVES`, ``module:Class``,
             ``least-squares`` (see :class:`LeastSquares`) or ``mean``.
         settings: of the objective, or of the least squares.
         ridge: weight of the squared norm of the row.

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from robustcf._distributed import Rows
 from robustcf.factors import Factors, as_tensor
-from robustcf.support.ranks import Rows
 
 # Singular values below this share of the largest are rounding, not directions.
 _RELATIVE_RANK = 1e-9

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from robustcf._distributed import Ranks
+from robustcf._randomness import stream
 from robustcf.factors import Factors
 from robustcf.models.base import Model, ModelConfig
 from robustcf.models.spectral import spectral_factors
 from robustcf.models.unit import through_unit_rows, unit_rows
 from robustcf.objectives.base import Gradient
-from robustcf.support.randomness import stream
-from robustcf.support.ranks import Ranks
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._distributed import Ranks
 from robustcf.data.interactions import Interactions, csr_over, user_ranges
 from robustcf.data.shards import Shard
 from robustcf.errors import InputError
 from robustcf.models.svd import truncated_svd
-from robustcf.support.ranks import Ranks
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

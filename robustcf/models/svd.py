@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from robustcf.support.ranks import Ranks, Rows
+from robustcf._distributed import Ranks, Rows
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

@@ -11,6 +11,7 @@ Example:
     torch.Size([20, 2])
 """
 
+from robustcf._registry import OBJECTIVES
 from robustcf.objectives.base import (
     Batch,
     ComparingObjective,
@@ -22,7 +23,6 @@ from robustcf.objectives.batches import BATCHINGS, BatchConfig, Batches
 from robustcf.objectives.bce import BCE, BCEConfig
 from robustcf.objectives.bpr import BPR, BPRConfig
 from robustcf.objectives.softmax import Softmax, SoftmaxConfig
-from robustcf.support.registry import OBJECTIVES
 
 __all__ = [
     "BATCHINGS",

@@ -19,11 +19,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from robustcf._checks import check_known
+from robustcf._distributed import alone, current
 from robustcf.data.interactions import Interactions
 from robustcf.data.shards import Shard
 from robustcf.errors import InputError
-from robustcf.support.checks import check_known
-from robustcf.support.ranks import alone, current
 
 # Users that a slope in the scale of the scores is taken from: one number needs no more.
 SLOPE_USERS = 1024

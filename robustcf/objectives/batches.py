@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from robustcf._checks import check_choice, check_numbers
+from robustcf._randomness import stream
 from robustcf.data.shards import Shard
 from robustcf.objectives.base import Batch, Ids, Objective
-from robustcf.support.checks import check_choice, check_numbers
-from robustcf.support.randomness import stream
 
 BATCHINGS: tuple[str, ...] = ("rows", "pairs")
 

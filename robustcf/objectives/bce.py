@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
+from robustcf._checks import check_choice, check_number, check_numbers
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.objectives.base import Batch, Gradient, Ids, Objective, ObjectiveConfig
@@ -28,7 +29,6 @@ from robustcf.objectives.kernels import (
     weighted_bce,
 )
 from robustcf.objectives.leverage import check_max_share, item_weights
-from robustcf.support.checks import check_choice, check_number, check_numbers
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

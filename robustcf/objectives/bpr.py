@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, softplus
 
+from robustcf._checks import check_numbers
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.objectives.base import Batch, ComparingObjective, Gradient, Ids, ObjectiveConfig
 from robustcf.objectives.kernels import SparseRows, add_sparse_product, bpr, sparse_scores
 from robustcf.objectives.leverage import check_max_share, item_weights
 from robustcf.objectives.margin import DrawnMargin
-from robustcf.support.checks import check_numbers
 
 # Comparisons (positives x drawn items) held at a time: 1 MB, which stays in the cache.
 _COMPARISONS = 2**18

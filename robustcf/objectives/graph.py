@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._distributed import Ranks
 from robustcf.data.interactions import Interactions
-from robustcf.support.ranks import Ranks
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._checks import check_number
 from robustcf.errors import InputError
-from robustcf.support.checks import check_number
 
 
 def check_max_share(value: float | None, name: str = "max_share") -> None:

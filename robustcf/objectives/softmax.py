@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from robustcf._checks import check_choice, check_number, check_numbers
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.objectives.base import (
@@ -32,7 +33,6 @@ from robustcf.objectives.kernels import (
 from robustcf.objectives.leverage import check_max_share, item_weights
 from robustcf.objectives.margin import CentredMargin
 from robustcf.objectives.partition import OwnItems, Pull, Scratch, log_partition_rows
-from robustcf.support.checks import check_choice, check_number, check_numbers
 
 # How much a user counts: this power of the number of own items.
 WEIGHTINGS = {"users": 0.0, "damped": 0.75, "pairs": 1.0}

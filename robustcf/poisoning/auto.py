@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from robustcf._registry import POISONINGS
 from robustcf.data.split import Split
 from robustcf.errors import InputError
 from robustcf.poisoning.base import Injected
 from robustcf.poisoning.exposure import CUTOFFS
 from robustcf.poisoning.threat import AVAILABILITY, NONE, PoisonThreat
 from robustcf.poisoning.victim import Defence, Outcome, damage, retrained
-from robustcf.support.registry import POISONINGS
 from robustcf.training.config import TrainConfig
 
 AUTO = "auto"

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from robustcf._randomness import stream
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError, RobustcfError
 from robustcf.poisoning.knowledge import Knowledge
 from robustcf.poisoning.threat import GOALS, PROMOTE, ItemIds, PoisonThreat
-from robustcf.support.randomness import stream
 
 
 class ProfileError(RobustcfError, RuntimeError):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._checks import check_cutoffs
 from robustcf.data.interactions import Interactions
 from robustcf.data.split import Split
 from robustcf.errors import InputError
@@ -17,7 +18,6 @@ from robustcf.metrics import ranking
 from robustcf.metrics.evaluate import masked_pairs, user_blocks
 from robustcf.metrics.topk import top_items
 from robustcf.poisoning.threat import ItemIds
-from robustcf.support.checks import check_cutoffs
 
 CUTOFFS = (10, 50)
 

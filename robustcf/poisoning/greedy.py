@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from robustcf._checks import check_integer, check_number
 from robustcf.data.interactions import Interactions
 from robustcf.factors import Factors
 from robustcf.poisoning.audience import audience, bars, has
@@ -17,7 +18,6 @@ from robustcf.poisoning.base import Poisoning, Task
 from robustcf.poisoning.half_step import fit_surrogate
 from robustcf.poisoning.injection import inject
 from robustcf.poisoning.threat import AVAILABILITY, ItemIds
-from robustcf.support.checks import check_integer, check_number
 
 
 class Greedy(Poisoning):

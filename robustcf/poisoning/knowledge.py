@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._randomness import stream
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.poisoning.threat import DATA, NONE, PoisonThreat
-from robustcf.support.randomness import stream
 
 
 @dataclass(frozen=True, eq=False)

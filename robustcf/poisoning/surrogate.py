@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from robustcf._checks import check_integer
 from robustcf.data.interactions import Interactions
 from robustcf.factors import Factors
 from robustcf.metrics.topk import top_items
@@ -22,7 +23,6 @@ from robustcf.poisoning.base import Poisoning, Task
 from robustcf.poisoning.half_step import HalfSteps, fit_surrogate
 from robustcf.poisoning.injection import inject
 from robustcf.poisoning.threat import AVAILABILITY, DEMOTE, ItemIds
-from robustcf.support.checks import check_integer
 
 # Kinds of fake users with a profile of their own each: more fakes share them, up to some noise.
 _KINDS = 128

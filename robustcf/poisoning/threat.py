@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._checks import check_choice, check_integer, check_list, check_number
+from robustcf._io.schema import shown
+from robustcf._randomness import stream
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
-from robustcf.support.checks import check_choice, check_integer, check_list, check_number
-from robustcf.support.randomness import stream
-from robustcf.support.schema import shown
 
 ItemIds = npt.NDArray[np.int64]
 

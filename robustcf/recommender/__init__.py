@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from robustcf.support.lazy import lazy_names
+from robustcf._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from robustcf.models.factorized import FactorScorer
     from robustcf.models.folding import FoldIn
-    from robustcf.recommender.factorized import FactorScorer
+    from robustcf.models.scorer import Ranking, Scorer, Stored
     from robustcf.recommender.recommender import Recommender, check_recommender
     from robustcf.recommender.saved import open_recommender
-    from robustcf.recommender.scorer import Ranking, Scorer, Stored
 
 __all__ = [
     "FactorScorer",
@@ -32,12 +32,12 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "FactorScorer": ".factorized",
+        "FactorScorer": "robustcf.models.factorized",
         "FoldIn": "robustcf.models.folding",
-        "Ranking": ".scorer",
+        "Ranking": "robustcf.models.scorer",
         "Recommender": ".recommender",
-        "Scorer": ".scorer",
-        "Stored": ".scorer",
+        "Scorer": "robustcf.models.scorer",
+        "Stored": "robustcf.models.scorer",
         "check_recommender": ".recommender",
         "open_recommender": ".saved",
     },

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._io.schema import shown
 from robustcf.data.interactions import Labels
 from robustcf.errors import InputError
-from robustcf.support.schema import shown
 
 Ids = npt.NDArray[np.int64]
 

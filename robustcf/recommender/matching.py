@@ -15,6 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._checks import check_choice
+from robustcf._io.bounded import check_sparse
+from robustcf._io.sandbox import read_apart
 from robustcf.data.columns import Columns
 from robustcf.data.interactions import Interactions, Labels
 from robustcf.data.loading import read_own_table
@@ -22,9 +25,6 @@ from robustcf.data.memory import is_table, tables_of
 from robustcf.data.split import Split
 from robustcf.data.tables import Table, to_interactions
 from robustcf.errors import DataError, InputError
-from robustcf.support.bounded import check_sparse
-from robustcf.support.checks import check_choice
-from robustcf.support.sandbox import read_apart
 
 #: How rows without labels were numbered.
 ROWS = ("number", "sorted", "appearance")
@@ -235,7 +235,7 @@ def _sparse(path: Path) -> Any:
     """A matrix that scipy's ``save_npz`` wrote."""
     from scipy import sparse
 
-    found = read_apart("robustcf.support.foreign:read_npz", [path])
+    found = read_apart("robustcf._io.foreign:read_npz", [path])
     try:
         arrays = {name: found.array(name) for name in found.arrays}
         kind = arrays["format"].item()

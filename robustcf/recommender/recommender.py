@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, overload
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._checks import check_choice, check_cutoff
+from robustcf._io.naming import counted
 from robustcf.data.interactions import Interactions, Labels, checked_labels
 from robustcf.data.split import FIT_ON, Split
 from robustcf.errors import InputError
@@ -27,12 +29,10 @@ from robustcf.metrics.evaluate import (
     judged_users,
     masked_pairs,
 )
+from robustcf.models.factorized import FactorScorer
 from robustcf.models.folding import FoldIn
-from robustcf.recommender.factorized import FactorScorer
+from robustcf.models.scorer import Ids, Ranking, Scorer, padded
 from robustcf.recommender.labels import LabelIndex
-from robustcf.recommender.scorer import Ids, Ranking, Scorer, padded
-from robustcf.support.checks import check_choice, check_cutoff
-from robustcf.support.naming import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -661,7 +661,7 @@ class Recommender:
         return f"Recommender({', '.join(self._facts.values())})"
 
     def _repr_html_(self) -> str:
-        from robustcf.support.html import facts_table
+        from robustcf._io.html import facts_table
 
         rows = {"": "Recommender"} | {k or "label": v for k, v in self._facts.items()}
         trained: Mapping[str, Any] = self.training or {}

@@ -6,11 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from robustcf.data.split import FIT_ON
-from robustcf.errors import InputError, UnfinishedError
-from robustcf.support.naming import counted
-from robustcf.support.reading import read_json
-from robustcf.support.schema import (
+from robustcf._io.naming import counted
+from robustcf._io.reading import read_json
+from robustcf._io.schema import (
     FLAG,
     NAME,
     OBJECT,
@@ -23,6 +21,8 @@ from robustcf.support.schema import (
     shown,
     whole,
 )
+from robustcf.data.split import FIT_ON
+from robustcf.errors import InputError, UnfinishedError
 
 FORMAT = "robustcf recommender 1"
 RECOMMENDER, FACTORS, INTERACTIONS = (

@@ -20,17 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from robustcf.data.interactions import Interactions, Labels, checked_labels
-from robustcf.data.split import EvaluationProtocol, Split
-from robustcf.errors import DataError, InputError, UnfinishedError
-from robustcf.recommender.factorized import FactorScorer
-from robustcf.recommender.recommender import Recommender
-from robustcf.recommender.record import FACTORS, FORMAT, INTERACTIONS, RECOMMENDER, read_recommender
-from robustcf.support import files
-from robustcf.support.limits import Limits
-from robustcf.support.reading import open_plain, parse_json
-from robustcf.support.registry import SCORERS
-from robustcf.support.schema import (
+from robustcf._io import files
+from robustcf._io.limits import Limits
+from robustcf._io.reading import open_plain, parse_json
+from robustcf._io.schema import (
     TEXT,
     check_kind,
     choice,
@@ -39,9 +32,16 @@ from robustcf.support.schema import (
     record,
     whole,
 )
+from robustcf._registry import SCORERS
+from robustcf.data.interactions import Interactions, Labels, checked_labels
+from robustcf.data.split import EvaluationProtocol, Split
+from robustcf.errors import DataError, InputError, UnfinishedError
+from robustcf.models.factorized import FactorScorer
+from robustcf.recommender.recommender import Recommender
+from robustcf.recommender.record import FACTORS, FORMAT, INTERACTIONS, RECOMMENDER, read_recommender
 
 if TYPE_CHECKING:
-    from robustcf.recommender.scorer import Scorer
+    from robustcf.models.scorer import Scorer
 
 _PARTS = ("train", "valid", "test")
 _META = record(

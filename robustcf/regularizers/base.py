@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from robustcf._checks import check_numbers
+from robustcf._distributed import Rows
 from robustcf.errors import InputError
-from robustcf.support.checks import check_numbers
-from robustcf.support.ranks import Rows
 
 
 @dataclass(frozen=True)

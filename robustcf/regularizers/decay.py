@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from robustcf._distributed import Rows
 from robustcf.errors import InputError
 from robustcf.regularizers.base import Regularizer
-from robustcf.support.ranks import Rows
 
 
 class _Decay(Regularizer):

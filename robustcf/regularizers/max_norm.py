@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from robustcf._distributed import Rows
 from robustcf.regularizers.base import Regularizer
-from robustcf.support.ranks import Rows
 
 
 class MaxNorm(Regularizer):

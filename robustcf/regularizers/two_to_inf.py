@@ -9,13 +9,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from robustcf._checks import check_choice, check_integer
+from robustcf._distributed import Ranks, Rows
 from robustcf.errors import InputError
 from robustcf.estimators.api import METHODS
 from robustcf.estimators.lowrank import LowRank, gram_root
 from robustcf.estimators.operators import FunctionOperator, Matrix
 from robustcf.regularizers.base import Regularizer, RegularizerConfig
-from robustcf.support.checks import check_choice, check_integer
-from robustcf.support.ranks import Ranks, Rows
 
 Estimator = Callable[..., Any]
 Side = Literal["users", "items"]

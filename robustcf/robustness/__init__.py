@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from robustcf.support.lazy import lazy_names
+from robustcf._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from robustcf._registry import ATTACKS
     from robustcf.robustness.certified import CertifiedRadii, certified_radii
     from robustcf.robustness.curves import RobustnessCurve
     from robustcf.robustness.hardening import Hardened, harden, harden_by_trial
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from robustcf.robustness.table import NAMES, AttackSpec
     from robustcf.robustness.threat import Threat
     from robustcf.robustness.worst import joint_of, worst_counts, worst_of
-    from robustcf.support.registry import ATTACKS
 
 __all__ = [
     "ATTACKS",
@@ -74,6 +74,6 @@ __getattr__, __dir__ = lazy_names(
         "joint_of": ".worst",
         "worst_counts": ".worst",
         "worst_of": ".worst",
-        "ATTACKS": "robustcf.support.registry",
+        "ATTACKS": "robustcf._registry",
     },
 )

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from robustcf.certificates.bounds import certified_metrics, top_radii, usable_bound
+from robustcf._checks import check_cutoffs
+from robustcf._io.html import rows_table
+from robustcf.attacks.certificates.bounds import certified_metrics, top_radii, usable_bound
 from robustcf.metrics.evaluate import Protocol
 from robustcf.recommender import Recommender, check_recommender
 from robustcf.robustness.curves import CERTIFIED, RobustnessCurve, curve_from_users
 from robustcf.robustness.threat import Threat, check_threat
-from robustcf.support.checks import check_cutoffs
-from robustcf.support.html import rows_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +33,7 @@ def certified_curve(
     """Lower bounds of every per-user metric under all attacks of a threat.
 
     No attack that moves each row of U and of V by at most epsilon (in the Euclidean norm) brings
-    any user below these values; the proofs are in :mod:`robustcf.certificates`.
+    any user below these values; the proofs are in :mod:`robustcf.attacks.certificates`.
 
     Args:
         model: what is attacked.
@@ -118,7 +118,7 @@ class CertifiedRadii:
 
     def plot(self, path: str | Path | None = None) -> Figure | Path:
         """Draw the share of users whose lists stay the same against the size of the attack."""
-        from robustcf.support.plots import Line, Panel, draw_panels, plot_panels
+        from robustcf._io.plots import Line, Panel, draw_panels, plot_panels
 
         finite = np.concatenate([r[np.isfinite(r)] for r in self.radii.values()])
         top = float(finite.max()) if len(finite) else 1.0

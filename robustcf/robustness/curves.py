@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._io.files import write_arrays, write_json
+from robustcf._io.html import rows_table
+from robustcf._io.schema import OBJECT, check_kind, list_of, record
 from robustcf.attacks.base import Attack
 from robustcf.errors import InputError
 from robustcf.metrics.evaluate import MetricReport, Protocol
 from robustcf.recommender import Recommender
+from robustcf.robustness.curve_files import FORMATS, is_curve, read_facts, read_users
 from robustcf.robustness.threat import Threat
-from robustcf.support.curves import FORMATS, is_curve, read_facts, read_users
-from robustcf.support.files import write_arrays, write_json
-from robustcf.support.html import rows_table
-from robustcf.support.schema import OBJECT, check_kind, list_of, record
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from robustcf._checks import check_epsilons, check_integer, check_number
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.models.gauge import Gauge, shrink, truncate
 from robustcf.recommender import Recommender, check_recommender
 from robustcf.robustness.measuring import measure
 from robustcf.robustness.table import CERTIFICATE, CUTOFF
-from robustcf.support.checks import check_epsilons, check_integer, check_number
 
 SIZES = (0.05, 0.1)
 KEPT = 0.97

@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from robustcf._checks import check_cutoffs, check_epsilons
+from robustcf._io.files import read_arrays, read_json
+from robustcf._io.html import rows_table
+from robustcf._io.progress import shows
+from robustcf._runtime import threads_used
 from robustcf.attacks import Attack, OwnRowBudget, unevenness
-from robustcf.certificates.bounds import usable_bound
+from robustcf.attacks.certificates.bounds import usable_bound
 from robustcf.errors import InputError
 from robustcf.recommender import Recommender, check_recommender
 from robustcf.robustness.curves import (
@@ -32,11 +37,6 @@ from robustcf.robustness.table import (
 )
 from robustcf.robustness.threat import Threat, check_threat
 from robustcf.robustness.worst import joint_of, worst_counts, worst_of
-from robustcf.support.checks import check_cutoffs, check_epsilons
-from robustcf.support.files import read_arrays, read_json
-from robustcf.support.html import rows_table
-from robustcf.support.progress import shows
-from robustcf.support.runtime import threads_used
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -330,7 +330,7 @@ def certify(
 
     Returns:
         A :class:`Result` with a certified curve; with ``fakes``, a
-        :class:`robustcf.voting.CertifiedVotes`.
+        :class:`robustcf.models.voting.CertifiedVotes`.
 
     Raises:
         InputError: a kind without embeddings, or one without a certificate against fakes.

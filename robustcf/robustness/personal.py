@@ -16,16 +16,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from robustcf._checks import check_integer
+from robustcf._distributed import current
 from robustcf.attacks.budgets import RowBudget
-from robustcf.certificates.radius import Budgets
+from robustcf.attacks.certificates.radius import Budgets
 from robustcf.data.interactions import Interactions
 from robustcf.metrics.evaluate import PER_USER
 from robustcf.metrics.topk import BLOCK_BYTES
 from robustcf.recommender import Recommender
 from robustcf.robustness.curves import ALONE, RobustnessCurve, curve_from_users
 from robustcf.robustness.threat import Threat
-from robustcf.support.checks import check_integer
-from robustcf.support.ranks import current
 
 PERSONAL_STEPS = 3  # of the search
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from robustcf._io.plots import Kind, Line, Panel, draw_panels, plot_panels
 from robustcf.errors import InputError
-from robustcf.support.plots import Kind, Line, Panel, draw_panels, plot_panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,9 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from robustcf._checks import check_choice, check_integer
+from robustcf._io.naming import counted, grid_name
+from robustcf._registry import ATTACKS, OBJECTIVES
 from robustcf.attacks import FGM, PGD, Attack, Cutoff, RandomNoise
+from robustcf.attacks.certificates.bounds import BOUNDS
 from robustcf.attacks.cutoff import STEPS as CUTOFF_STEPS
-from robustcf.certificates.bounds import BOUNDS
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.metrics.evaluate import MetricReport
@@ -26,9 +29,6 @@ from robustcf.robustness.certified import certified_curve
 from robustcf.robustness.curves import RobustnessCurve, attack_curve
 from robustcf.robustness.personal import PERSONAL_STEPS, personal_curve
 from robustcf.robustness.threat import Threat
-from robustcf.support.checks import check_choice, check_integer
-from robustcf.support.naming import counted, grid_name
-from robustcf.support.registry import ATTACKS, OBJECTIVES
 
 AUTO, CUTOFF, RANDOM = "auto", "cutoff", "random"
 CERTIFICATE, PERSONAL = "certificate", "personal"

@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
+from robustcf._checks import check_choice
 from robustcf.attacks.base import SIDES
 from robustcf.attacks.budgets import BUDGETS, Budget, OwnRowBudget, check_reach
-from robustcf.certificates.radius import Budgets
+from robustcf.attacks.certificates.radius import Budgets
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.recommender import Recommender
-from robustcf.support.checks import check_choice
 
 UNITS: tuple[str, ...] = ("relative", "own", "absolute")
 KNOWLEDGE: tuple[str, ...] = ("none", "data", "labels")

@@ -20,7 +20,7 @@ and A its own loss this is adversarial personalized ranking (He et al., 2018).
 ``margin`` needs no search: it adds ``weight * max A(U + D_U, V + D_V)`` over *all* D of that size,
 with an upper bound in place of the maximum, which is known in closed form for each comparison. A
 is the model's own objective where that compares items, else BPR. It is what raises certified radii
-(:mod:`robustcf.certificates`) by training.
+(:mod:`robustcf.attacks.certificates`) by training.
 
 A is on a scale of its own: ``bpr`` and ``bce`` are sums over pairs as the models' objectives are,
 so for a model with that objective a weight of 1 counts the attacked loss as much as the clean one;
@@ -36,6 +36,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from robustcf._checks import check_choice, check_numbers
+from robustcf._registry import ADVERSARIES
 from robustcf.attacks.budgets import RowBudget, row_norms
 from robustcf.errors import InputError
 from robustcf.objectives import (
@@ -49,8 +51,6 @@ from robustcf.objectives import (
     Softmax,
 )
 from robustcf.objectives.base import add_rows, no_gradient
-from robustcf.support.checks import check_choice, check_numbers
-from robustcf.support.registry import ADVERSARIES
 
 #: Whether all users are attacked alike, or each by their loss or by the norm of their row.
 SIZES = ("same", "loss", "norm")

@@ -18,11 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from robustcf.errors import InputError
-from robustcf.models import ModelConfig
-from robustcf.objectives import BatchConfig, BCEConfig
-from robustcf.regularizers import RegularizerConfig
-from robustcf.support.checks import (
+from robustcf._checks import (
     check_choice,
     check_integer,
     check_known,
@@ -30,10 +26,13 @@ from robustcf.support.checks import (
     check_numbers,
     unknown_setting,
 )
-from robustcf.support.reading import parse_json as parse
-from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
-from robustcf.support.schema import shown
-from robustcf.support.tables import Table
+from robustcf._io.reading import parse_json as parse
+from robustcf._io.schema import shown
+from robustcf._registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS, Table
+from robustcf.errors import InputError
+from robustcf.models import ModelConfig
+from robustcf.objectives import BatchConfig, BCEConfig
+from robustcf.regularizers import RegularizerConfig
 from robustcf.training.adversarial import AdversaryConfig
 from robustcf.training.optim import SCHEDULES
 

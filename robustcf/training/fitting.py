@@ -11,6 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from robustcf._distributed import Rows, alone, current
+from robustcf._registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS, Table
+from robustcf._runtime import memory
 from robustcf.data.interactions import Interactions
 from robustcf.data.shards import Shard, SplitShard
 from robustcf.data.split import Split
@@ -23,10 +26,6 @@ from robustcf.models.gauge import Gauge, shrink, truncate
 from robustcf.objectives import Batches, Objective
 from robustcf.recommender import FactorScorer, FoldIn, Recommender
 from robustcf.regularizers import Regularizer
-from robustcf.support.ranks import Rows, alone, current
-from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
-from robustcf.support.runtime import memory
-from robustcf.support.tables import Table
 from robustcf.training.adversarial import Adversary, adversary
 from robustcf.training.config import Chosen, TrainConfig
 from robustcf.training.loop import Checkpoint, Fitted, Optimizer, Stop, fit, two_to_inf
@@ -304,7 +303,7 @@ def fit_split(
     valid together: ``auto`` does so where valid was carved out of the training pairs. A
     configuration whose number of epochs is already chosen goes there at once.
 
-    Within :func:`robustcf.support.ranks.joined`, all ranks call this with the same split and
+    Within :func:`robustcf._distributed.joined`, all ranks call this with the same split and
     configuration: each trains its own users, and has their factors in the end.
 
     Args:

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
+from robustcf._io.progress import shows
+from robustcf._registry import FITTERS, MODELS
+from robustcf._runtime import threads_used
 from robustcf.data.loading import load
 from robustcf.data.split import Split
 from robustcf.errors import InputError
 from robustcf.models.base import Model
 from robustcf.recommender import Recommender
-from robustcf.support.progress import shows
-from robustcf.support.registry import FITTERS, MODELS
-from robustcf.support.runtime import threads_used
 from robustcf.training.config import TrainConfig
 from robustcf.training.fitting import Trained, fit_split
 from robustcf.training.presets import Preset, adapted, choose

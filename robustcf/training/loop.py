@@ -13,16 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from robustcf.errors import InputError, TrainingError
-from robustcf.estimators.lowrank import LowRank
-from robustcf.factors import Factors
-from robustcf.models import Model
-from robustcf.objectives import Batch, Batches, Gradient
-from robustcf.objectives.base import no_gradient
-from robustcf.regularizers import NoPenalty, Regularizer, add_shared_gradient
-from robustcf.support.files import REMOVE
-from robustcf.support.progress import bar as progress_bar
-from robustcf.support.schema import (
+from robustcf._io.files import REMOVE
+from robustcf._io.progress import bar as progress_bar
+from robustcf._io.schema import (
     ABSENT,
     NOT_NEGATIVE,
     NUMBER,
@@ -33,6 +26,13 @@ from robustcf.support.schema import (
     record,
     whole,
 )
+from robustcf.errors import InputError, TrainingError
+from robustcf.estimators.lowrank import LowRank
+from robustcf.factors import Factors
+from robustcf.models import Model
+from robustcf.objectives import Batch, Batches, Gradient
+from robustcf.objectives.base import no_gradient
+from robustcf.regularizers import NoPenalty, Regularizer, add_shared_gradient
 from robustcf.training.adversarial import Adversary
 from robustcf.training.optim import Adam, schedule
 

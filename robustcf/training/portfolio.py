@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from robustcf._registry import MODELS
 from robustcf.data.split import Split
 from robustcf.models.als import unobserved_weight
 from robustcf.models.ease import is_small
-from robustcf.support.registry import MODELS
 
 # Beyond this many items a softmax draws some of them for its sum.
 _ALL_ITEMS, _DRAWN_ITEMS = 60_000, 8_192

@@ -21,15 +21,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from robustcf.data.split import Split
-from robustcf.data.splits import hold_out, hold_out_last_of
-from robustcf.errors import InputError, Interrupted, TrainingError
-from robustcf.metrics.evaluate import evaluate
-from robustcf.support import files
-from robustcf.support.checks import check_number
-from robustcf.support.progress import bar
-from robustcf.support.randomness import stream
-from robustcf.support.schema import (
+from robustcf._checks import check_number
+from robustcf._io import files
+from robustcf._io.progress import bar
+from robustcf._io.schema import (
     NAME,
     NOT_NEGATIVE,
     NUMBER,
@@ -40,6 +35,11 @@ from robustcf.support.schema import (
     shown,
     whole,
 )
+from robustcf._randomness import stream
+from robustcf.data.split import Split
+from robustcf.data.splits import hold_out, hold_out_last_of
+from robustcf.errors import InputError, Interrupted, TrainingError
+from robustcf.metrics.evaluate import evaluate
 from robustcf.training.config import TrainConfig
 from robustcf.training.fitting import fit_split
 from robustcf.training.portfolio import Settings, Size, Values, moves, portfolio

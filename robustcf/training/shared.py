@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robustcf._distributed import Rows
+from robustcf._io.files import REMOVE
+from robustcf._io.reading import parse_json
 from robustcf.errors import InputError
-from robustcf.support.files import REMOVE
-from robustcf.support.ranks import Rows
-from robustcf.support.reading import parse_json
 from robustcf.training.loop import Checkpoint
 
 

@@ -13,10 +13,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
+from robustcf._io.archives import read_members
+from robustcf._io.limits import check_expansion, how_to_raise, limits
+from robustcf._io.sandbox import Reading, read_apart
 from robustcf.errors import DataError, InputError
-from robustcf.fetching.archives import read_members
-from robustcf.support.limits import check_expansion, how_to_raise, limits
-from robustcf.support.sandbox import Reading, read_apart
 from robustcf.vision.images import ImageSet
 
 Parts = tuple[ImageSet, ImageSet, tuple[str, ...]]
@@ -41,7 +41,7 @@ def read_cifar_binary(archive: Path) -> Parts:
 
 
 def read_cifar_pickle(archive: Path) -> Parts:
-    """CIFAR-10 or CIFAR-100, Python version, through :mod:`robustcf.support.unpickling`.
+    """CIFAR-10 or CIFAR-100, Python version, through :mod:`robustcf._io.unpickling`.
 
     Raises:
         DataError: as :func:`read_cifar_binary`; a pickle that holds or asks for anything else.
@@ -111,7 +111,7 @@ def decode(content: bytes | BinaryIO, name: str, mode: str = "RGB") -> np.ndarra
 
     Raises:
         DataError: it is none, or has more pixels than the limit ``image_pixels``
-            (:mod:`robustcf.support.limits`).
+            (:mod:`robustcf._io.limits`).
     """
     image_module = pillow()
     stream = io.BytesIO(content) if isinstance(content, bytes) else content
@@ -199,7 +199,7 @@ def _batch(files: Mapping[str, bytes], name: str, fine: bool, archive: Path) -> 
 
 def _unpickled(content: bytes, where: str) -> Reading:
     try:
-        return read_apart("robustcf.support.foreign:read_images", [content])
+        return read_apart("robustcf._io.foreign:read_images", [content])
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
 

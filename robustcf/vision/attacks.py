@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from robustcf._checks import check_integer, check_number
 from robustcf.errors import InputError
 from robustcf.estimators.probes import Seed, as_generator
-from robustcf.support.checks import check_integer, check_number
 
 EPS = 2 / 255
 

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from robustcf.errors import InputError
-from robustcf.runs.base import RunConfigBase
-from robustcf.support.checks import check_choice, check_known, check_numbers
-from robustcf.support.schema import (
+from robustcf._checks import check_choice, check_known, check_numbers
+from robustcf._io.schema import (
     ABSENT,
     FLAG,
     NAME,
@@ -21,6 +19,8 @@ from robustcf.support.schema import (
     shown,
     whole,
 )
+from robustcf.errors import InputError
+from robustcf.experiments.folders import RunConfigBase
 from robustcf.vision.regularizers import REGULARIZERS, JacobianRegularizer, OperatorNorm, TwoToInf
 
 REGS = ("none", *REGULARIZERS)

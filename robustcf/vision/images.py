@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from robustcf._randomness import stream
 from robustcf.errors import DataError, InputError
 from robustcf.estimators.numerics import blocks
-from robustcf.support.randomness import stream
 
 
 @dataclass(frozen=True, eq=False)

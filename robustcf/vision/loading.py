@@ -10,11 +10,11 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
+from robustcf._io.bounded import UNREADABLE, open_regular, read_arrays_of, size_of
+from robustcf._io.download import Policy
+from robustcf._io.limits import check_expansion
+from robustcf._io.places import obtain, sha256_of
 from robustcf.errors import DataError, InputError
-from robustcf.fetching.download import Policy
-from robustcf.fetching.places import obtain, sha256_of
-from robustcf.support.bounded import UNREADABLE, open_regular, read_arrays_of, size_of
-from robustcf.support.limits import check_expansion
 from robustcf.vision import augment
 from robustcf.vision.archives import READERS, Parts, decode
 from robustcf.vision.catalog import ImageManifest, image_manifests
@@ -57,7 +57,7 @@ def load_images(
 
     Raises:
         DataError: what was read breaks a rule, or takes more memory than the limits allow
-            (:mod:`robustcf.support.limits`).
+            (:mod:`robustcf._io.limits`).
         DownloadError: an archive is missing and cannot be fetched.
 
     Example:

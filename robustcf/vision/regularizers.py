@@ -21,10 +21,10 @@ import math
 import torch
 from torch import Tensor, nn
 
+from robustcf._checks import check_integer
 from robustcf.errors import InputError
 from robustcf.estimators.api import METHODS
 from robustcf.estimators.probes import gaussian, rademacher
-from robustcf.support.checks import check_integer
 from robustcf.vision.jacobian import JacobianOperator
 
 _TINY = 1e-30

@@ -11,12 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from robustcf.errors import InputError
-from robustcf.runs.base import CONFIG, HISTORY, RunBase
-from robustcf.support import files
-from robustcf.support.files import CheckpointFiles, csv_bytes
-from robustcf.support.runtime import device_of, memory, threads_used
-from robustcf.support.schema import (
+from robustcf._io import files
+from robustcf._io.files import CheckpointFiles, csv_bytes
+from robustcf._io.schema import (
     FLAG,
     NOT_NEGATIVE,
     NUMBER,
@@ -25,6 +22,9 @@ from robustcf.support.schema import (
     record,
     whole,
 )
+from robustcf._runtime import device_of, memory, threads_used
+from robustcf.errors import InputError
+from robustcf.experiments.folders import CONFIG, HISTORY, RunBase
 from robustcf.vision.catalog import image_manifests
 from robustcf.vision.config import VisionRunConfig
 from robustcf.vision.images import ImageSplit

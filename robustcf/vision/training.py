@@ -14,10 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from robustcf.errors import InputError, TrainingError
-from robustcf.support.files import REMOVE, CheckpointFiles
-from robustcf.support.randomness import stream
-from robustcf.support.schema import (
+from robustcf._io.files import REMOVE, CheckpointFiles
+from robustcf._io.schema import (
     ABSENT,
     NOT_NEGATIVE,
     NUMBER,
@@ -27,6 +25,8 @@ from robustcf.support.schema import (
     record,
     whole,
 )
+from robustcf._randomness import stream
+from robustcf.errors import InputError, TrainingError
 from robustcf.vision.augment import NOTHING, Augmentation
 from robustcf.vision.config import VisionConfig
 from robustcf.vision.images import ImageSet, ImageSplit

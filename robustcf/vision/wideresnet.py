@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from robustcf._checks import check_integer
 from robustcf.errors import InputError
 from robustcf.estimators.probes import Seed, as_generator
-from robustcf.support.checks import check_integer
 
 _GROUPS = (16, 32, 64)
 _STEM = 16

@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from robustcf._io.sandbox import read_apart
+from robustcf._io.unpickling import Stub, read_with_stubs
 from robustcf.adapters import Imported, from_implicit
 from robustcf.adapters.reading import read
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
 from robustcf.recommender.matching import Rows, match
-from robustcf.support.sandbox import read_apart
-from robustcf.support.unpickling import Stub, read_with_stubs
+from tests._io.test_unpickling import Calls
 from tests.adapters.helpers import rows_of, world, write_pairs
-from tests.support.test_unpickling import Calls
 
 # --- pickles ----------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ def test_files_that_are_no_torch_files(tmp_path):
     torch.save({"user": torch.empty(0, 2), "item": torch.ones(1, 2)}, path)
     with pytest.raises(InputError, match="U has no rows"):
         read(path)
-    found = read_apart("robustcf.support.foreign:read_torch", [path])
+    found = read_apart("robustcf._io.foreign:read_torch", [path])
     assert found.array("user").shape == (0, 2)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from robustcf._io import files
 from robustcf.adapters import Imported, joined
 from robustcf.cli.main import run
 from robustcf.errors import InputError
@@ -16,7 +17,6 @@ from robustcf.factors import Factors, read_fixed
 from robustcf.metrics.topk import top_items
 from robustcf.recommender import open_recommender
 from robustcf.robustness import Threat, certified_radii, measure
-from robustcf.support import files
 from tests.adapters.helpers import naive_ndcg, saved_import, world, write_pairs
 
 SEEDS = (0, 1, 2)

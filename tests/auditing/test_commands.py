@@ -13,10 +13,10 @@ from scipy.sparse import save_npz
 from robustcf.adapters.reading import read
 from robustcf.cli.main import run
 from robustcf.data import load
+from robustcf.experiments import RunDir
+from robustcf.experiments.config import RunConfig
 from robustcf.recommender import Recommender
 from robustcf.robustness import harden
-from robustcf.runs import RunDir
-from robustcf.runs.config import RunConfig
 from robustcf.training import TrainConfig
 from robustcf.training.fitting import fit_split
 from tests.adapters.helpers import library

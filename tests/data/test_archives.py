@@ -8,8 +8,8 @@ import zipfile
 
 import pytest
 
+from robustcf._io.archives import read_member
 from robustcf.errors import DataError
-from robustcf.fetching.archives import read_member
 
 
 def make_zip(path, names):

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from robustcf._io.download import Policy, fetch
+from robustcf._io.limits import raised_limits
+from robustcf._io.places import locate, obtain
 from robustcf.data.catalog import manifests
 from robustcf.errors import DownloadError
-from robustcf.fetching.download import Policy, fetch
-from robustcf.fetching.places import locate, obtain
-from robustcf.support.limits import raised_limits
 from robustcf.vision.catalog import image_manifests
 from tests.data.faulty_server import MOST_SENT, Plan, serve
 

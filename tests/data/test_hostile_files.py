@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from robustcf._io.archives import read_member, read_members
+from robustcf._io.limits import raised_limits
 from robustcf.data import load, loading, readers
 from robustcf.data.columns import Columns
 from robustcf.data.tables import read_table, to_interactions
 from robustcf.errors import DataError
-from robustcf.fetching.archives import read_member, read_members
-from robustcf.support.limits import raised_limits
 
 SMALL = {"small_bytes": 1 << 20}
 HEADER = b"user,item,rating,timestamp\n"

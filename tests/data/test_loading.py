@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from robustcf._io import temporary
+from robustcf._io.download import Policy
+from robustcf._io.places import data_dirs, locate, obtain
+from robustcf._io.temporary import temporary_file
 from robustcf.data import cache, catalog, load
 from robustcf.data.catalog import SourceFile
 from robustcf.data.interactions import Interactions
 from robustcf.errors import DataError, DownloadError
-from robustcf.fetching.download import Policy
-from robustcf.fetching.places import data_dirs, locate, obtain
-from robustcf.support import temporary
-from robustcf.support.temporary import temporary_file
 from tests.conftest import ROOT
 from tests.data.faulty_server import Plan, serve
 from tests.data.toy import TEST, TRAIN, sha256, toy_manifest

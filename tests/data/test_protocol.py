@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from robustcf._io.sources import SourceFile
 from robustcf.data import EvaluationProtocol, Interactions, Split, checkerboard, load
 from robustcf.errors import DataError
 from robustcf.factors import Factors
-from robustcf.fetching.sources import SourceFile
 from robustcf.metrics import evaluate
 from tests.data.toy import sha256, toy_manifest
 

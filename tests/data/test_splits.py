@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from robustcf._randomness import stream
 from robustcf.data import Interactions, k_core, load, split_pairs
 from robustcf.data.splits import at_least, carve_valid, compact, hold_out, hold_out_last
 from robustcf.errors import DataError, InputError
-from robustcf.support.randomness import stream
 
 
 @st.composite

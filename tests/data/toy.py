@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from robustcf._io.sources import SourceFile
 from robustcf.data.catalog import Manifest
-from robustcf.fetching.sources import SourceFile
 
 TRAIN = b"0 0 1 2\n1 1 3\n"
 TEST = b"0 3\n1 0\n"

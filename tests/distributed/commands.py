@@ -10,8 +10,8 @@ import json
 import sys
 from pathlib import Path
 
+from robustcf._distributed import joined
 from robustcf.cli.main import cli
-from robustcf.support.ranks import joined
 
 if __name__ == "__main__":
     with joined():

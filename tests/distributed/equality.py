@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from robustcf._distributed import Ranks, alone, current, joined
 from robustcf.data.interactions import Interactions
 from robustcf.data.shards import Shard
 from robustcf.factors import Factors
 from robustcf.models import BPRMF, LightGCN, SoftmaxMF, UltraGCN
 from robustcf.objectives import BCE, BPR, BatchConfig, Batches, Softmax
 from robustcf.regularizers import DegreeDecay, MaxNorm, NoPenalty, TwoToInf, WeightDecay
-from robustcf.support.ranks import Ranks, alone, current, joined
 from robustcf.training.adversarial import AdversaryConfig, adversary
 from robustcf.training.loop import Optimizer, Stop, fit
 

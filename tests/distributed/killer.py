@@ -11,9 +11,9 @@ import signal
 import time
 from typing import Any
 
+from robustcf._io.files import CheckpointFiles
 from robustcf.errors import InputError
 from robustcf.regularizers import WeightDecay
-from robustcf.support.files import CheckpointFiles
 
 if "RANK" in os.environ:  # a rank of torchrun's: elsewhere, importing this changes nothing
     CheckpointFiles.due = lambda self: True  # type: ignore[method-assign]

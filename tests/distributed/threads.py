@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from robustcf._distributed import Pending, Ranks
 from robustcf.errors import InputError
-from robustcf.support.ranks import Pending, Ranks
 
 T = TypeVar("T")
 

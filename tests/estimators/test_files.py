@@ -12,10 +12,10 @@ import scipy.sparse as sp
 import torch
 from safetensors.torch import save_file
 
+from robustcf._io.limits import raised_limits
 from robustcf.errors import InputError
 from robustcf.estimators import LowRank, read_matrix, two_to_inf
 from robustcf.estimators.files import _READERS
-from robustcf.support.limits import raised_limits
 
 rng = np.random.default_rng(0)
 U, V = rng.normal(size=(6, 2)), rng.normal(size=(5, 2))

@@ -23,11 +23,11 @@ import pytest
 
 from robustcf.cli.main import run as command_line
 from robustcf.data import load
+from robustcf.experiments import RunDir
+from robustcf.experiments.config import RunConfig
+from robustcf.experiments.poisoning import summary as poison_summary
+from robustcf.experiments.sweeps import summary as sweep_summary
 from robustcf.recommender import open_recommender
-from robustcf.runs import RunDir
-from robustcf.runs.config import RunConfig
-from robustcf.studies.poisoning import summary as poison_summary
-from robustcf.studies.sweeps import summary as sweep_summary
 from robustcf.training import loop
 from robustcf.training.config import TrainConfig
 from robustcf.vision import load_images

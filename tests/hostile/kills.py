@@ -35,10 +35,10 @@ import numpy as np
 import torch
 
 import robustcf
+from robustcf._io import files
+from robustcf._io.sources import SourceFile
 from robustcf.cli.main import run as command_line
 from robustcf.data import catalog
-from robustcf.fetching.sources import SourceFile
-from robustcf.support import files
 from tests.data.faulty_server import Plan, serve
 from tests.data.toy import toy_manifest
 from tests.hostile.folders import table_text

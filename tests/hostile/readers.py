@@ -27,21 +27,22 @@ import torch
 from PIL import Image
 from safetensors.numpy import save as save_tensors
 
+from robustcf._io import sandbox
+from robustcf._io.archives import read_member, read_members
+from robustcf._io.sandbox import Given, read_apart
+from robustcf._io.schema import record, whole
+from robustcf._io.unpickling import read_pickle
 from robustcf.data import cache, checkerboard, load, prepare, readers
 from robustcf.data.catalog import parse_manifest
 from robustcf.data.prepared import check_prepared
 from robustcf.data.tables import read_ratings
 from robustcf.estimators import read_matrix, two_to_inf
-from robustcf.fetching.archives import read_member, read_members
+from robustcf.experiments.config import RunConfig
+from robustcf.experiments.grids import keep_plan, kept_plan
+from robustcf.experiments.sweeps import SweepPlan
+from robustcf.models.voting import fit_vote
 from robustcf.poisoning.injection import read_profiles
 from robustcf.recommender import Recommender, open_recommender
-from robustcf.runs.config import RunConfig
-from robustcf.studies.grids import keep_plan, kept_plan
-from robustcf.studies.sweeps import SweepPlan
-from robustcf.support import sandbox
-from robustcf.support.sandbox import Given, read_apart
-from robustcf.support.schema import record, whole
-from robustcf.support.unpickling import read_pickle
 from robustcf.testing import labelled_split
 from robustcf.training.presets import read_preset
 from robustcf.training.search import Trial, read_trials
@@ -49,7 +50,6 @@ from robustcf.vision import load_images
 from robustcf.vision.archives import read_cifar_binary, read_cifar_pickle, read_tiny_imagenet
 from robustcf.vision.catalog import parse_image_manifest
 from robustcf.vision.config import VisionRunConfig
-from robustcf.voting import fit_vote
 from tests.data.layout import replace_file, write_layout
 from tests.hostile import mutations as spoil
 from tests.hostile.mutations import saved, tar_of, zip_of
@@ -195,7 +195,7 @@ def _foreign(reader: str, options: dict[str, Any] | None = None) -> Callable[[Pa
     """A reader of model files: mostly its parser in this process, at times as users run it."""
 
     def read(path: Path) -> None:
-        name = f"robustcf.support.foreign:{reader}"
+        name = f"robustcf._io.foreign:{reader}"
         if zlib.crc32(path.read_bytes()) % 25 == 0:
             found = read_apart(name, [path], options)
             for each in found.arrays:

@@ -53,7 +53,7 @@ def test_killed_in_every_write(command: str) -> None:
 IN_PLACE = """
     import sys
     from pathlib import Path
-    from robustcf.support import files
+    from robustcf._io import files
 
     def in_place(path, parts):
         with open(path, "wb") as file:

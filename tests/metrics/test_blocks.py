@@ -13,18 +13,26 @@ import torch
 from robustcf.data import Split, load
 from robustcf.factors import Factors
 from robustcf.metrics import evaluate, top_items
+from robustcf.models.voting import PartitionVote, VoteConfig
 from robustcf.poisoning.exposure import exposure
 from robustcf.recommender import Recommender
 from robustcf.robustness import certify
-from robustcf.voting import PartitionVote, VoteConfig
 
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
 # Modules that take users in blocks, by the name that says how long a block is.
 USER_BLOCKS = (
-    *("robustcf.metrics.evaluate", "robustcf.certificates.bounds", "robustcf.poisoning.exposure"),
+    *(
+        "robustcf.metrics.evaluate",
+        "robustcf.attacks.certificates.bounds",
+        "robustcf.poisoning.exposure",
+    ),
 )
 VOTE_BLOCKS = (
-    *("robustcf.voting.serving", "robustcf.voting.groups", "robustcf.certificates.votes"),
+    *(
+        "robustcf.models.voting.serving",
+        "robustcf.models.voting.groups",
+        "robustcf.models.voting.certificate",
+    ),
 )
 
 

@@ -8,10 +8,10 @@ import pytest
 import robustcf
 from robustcf.adapters import from_torch
 from robustcf.models import MODELS
+from robustcf.models.voting import Vote
 from robustcf.recommender import Recommender
 from robustcf.robustness import harden
 from robustcf.testing import ContractError, RecommenderContract, labelled_split
-from robustcf.voting import Vote
 
 TESTS = [name for name in dir(RecommenderContract) if name.startswith("test_")]
 SMALL = {

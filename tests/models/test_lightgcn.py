@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from robustcf._io.files import CheckpointFiles
 from robustcf.data import Interactions, Split, checkerboard, split_pairs
 from robustcf.metrics import evaluate
 from robustcf.models import LightGCN
 from robustcf.objectives import BPR, BatchConfig, Batches, Gradient, Softmax
 from robustcf.regularizers import MaxNorm, TwoToInf, WeightDecay
-from robustcf.support.files import CheckpointFiles
 from robustcf.training import TrainConfig
 from robustcf.training.adversarial import adversary
 from robustcf.training.fitting import build_model, fit_split

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from robustcf._io.files import CheckpointFiles
 from robustcf.data import Interactions, checkerboard, load
 from robustcf.factors import Factors
 from robustcf.models import SoftmaxMF
 from robustcf.models.unit import through_unit_rows, unit_rows
 from robustcf.objectives import Batch, Softmax
-from robustcf.support.files import CheckpointFiles
 from robustcf.training import TrainConfig
 from robustcf.training.fitting import fit_split
 from tests.objectives.naive import pairs_of

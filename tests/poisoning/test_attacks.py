@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from robustcf._registry import POISONINGS
 from robustcf.data import Interactions
 from robustcf.errors import InputError
 from robustcf.poisoning import (
@@ -23,7 +24,6 @@ from robustcf.poisoning.auto import members
 from robustcf.poisoning.base import granted
 from robustcf.poisoning.half_step import HalfSteps, fit_surrogate
 from robustcf.poisoning.surrogate import projected
-from robustcf.support.registry import POISONINGS
 from tests.poisoning.conftest import small_split
 
 ATTACKS = tuple(POISONINGS)

@@ -18,14 +18,14 @@ import pytest
 import torch
 
 import robustcf
+from robustcf._io import files
 from robustcf.data import EvaluationProtocol, Split
 from robustcf.errors import DataError, InputError, UnfinishedError, WriteError
 from robustcf.factors import Factors
+from robustcf.models.voting import VoteConfig
 from robustcf.recommender import FactorScorer, FoldIn, Recommender, open_recommender
 from robustcf.robustness import Threat, measure
-from robustcf.support import files
 from robustcf.testing import labelled_split
-from robustcf.voting import VoteConfig
 from tests.recommender.tampering import change_arrays, change_json, sign
 
 FILES = ["factors.safetensors", "interactions.npz", "recommender.json"]

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from robustcf._io import files, reading
 from robustcf.cli.main import run
 from robustcf.factors import Factors
 from robustcf.recommender import open_recommender
 from robustcf.robustness import RobustnessCurve, Threat, measure
-from robustcf.support import files, reading
 from tests.robustness.helpers import PNG
 
 CONTROL = "random-joint-of-4"

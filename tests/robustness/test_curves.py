@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from robustcf._checks import check_epsilons
 from robustcf.attacks import FGM, RandomNoise, Softmax
 from robustcf.errors import InputError
 from robustcf.factors import Factors
@@ -15,7 +16,6 @@ from robustcf.metrics.evaluate import evaluate
 from robustcf.recommender import Recommender
 from robustcf.robustness import AttackSpec, RobustnessCurve, Threat, measure
 from robustcf.robustness.curves import threat_of
-from robustcf.support.checks import check_epsilons
 from tests.robustness.helpers import BOARD, PARITY, RIGHT, curve_of
 
 

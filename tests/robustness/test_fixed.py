@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robustcf.attacks import BUDGETS, FGM, PGD, RandomNoise, RowBudget, Softmax
-from robustcf.certificates.bounds import BOUNDS, usable_bound
+from robustcf.attacks.certificates.bounds import BOUNDS, usable_bound
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.topk import top_items
@@ -281,7 +281,9 @@ def test_who_may_do_less_does_less(seed):
 @pytest.mark.slow
 def test_the_tight_radius_would_promise_too_much(monkeypatch):
     """Why the bound is the plain one, and that the check above would have seen it."""
-    monkeypatch.setattr("robustcf.certificates.bounds.usable_bound", lambda bound, fixed: bound)
+    monkeypatch.setattr(
+        "robustcf.attacks.certificates.bounds.usable_bound", lambda bound, fixed: bound
+    )
     module = importlib.import_module("robustcf.robustness.measuring")
     monkeypatch.setattr(module, "usable_bound", lambda bound, fixed: bound)
     for seed in range(12):

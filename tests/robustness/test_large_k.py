@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from robustcf.attacks import Cutoff
-from robustcf.certificates import search
+from robustcf.attacks.certificates import search
 from robustcf.cli.main import run
 from robustcf.errors import InputError
 from robustcf.metrics import topk

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from robustcf._io.naming import grid_name
 from robustcf.attacks import BUDGETS, FGM, RandomNoise, Softmax
 from robustcf.attacks.base import SIDES
 from robustcf.errors import InputError
@@ -32,7 +33,6 @@ from robustcf.robustness import (
 )
 from robustcf.robustness.table import _GUESSING_STEPS, STEPS
 from robustcf.robustness.threat import KNOWLEDGE, UNITS
-from robustcf.support.naming import grid_name
 from tests.robustness.helpers import random_target
 
 SEEDS = [0, 1, 2]

@@ -12,10 +12,10 @@ import pytest
 from robustcf.attacks import FGM
 from robustcf.cli.main import run
 from robustcf.errors import InputError
+from robustcf.experiments import RunDir
 from robustcf.objectives import BCE
 from robustcf.recommender import open_recommender
 from robustcf.robustness import AttackSpec, Threat, measure
-from robustcf.runs import RunDir
 from robustcf.training import TrainConfig
 from robustcf.training.fitting import fit_split
 from tests.robustness.helpers import random_target
@@ -268,7 +268,7 @@ def test_runs_under_an_attack_of_ones_own_are_compared(here, answer, refusal):
 
 def test_a_sweep_of_ones_own_attack_and_regularizer(here, answer, monkeypatch):
     monkeypatch.setattr(
-        "robustcf.studies.sweeps.summary.plot_panels", lambda panels, path, **options: path
+        "robustcf.experiments.sweeps.summary.plot_panels", lambda panels, path, **options: path
     )
     words = ("--regs", "none", "my_module:RowSum", "--seeds", "1", "--attacks")
     found = answer(
@@ -382,7 +382,7 @@ def test_attacks_of_installed_packages_have_names(here, monkeypatch, answer):
     def points(group):
         return [Point()] if group == "robustcf.attacks" else []
 
-    monkeypatch.setattr("robustcf.support.tables.entry_points", points)
+    monkeypatch.setattr("robustcf._registry.entry_points", points)
     monkeypatch.setattr("importlib.metadata.entry_points", points)
     monkeypatch.setattr(sys, "path", [str(here), *sys.path])
     trained(answer, "run")

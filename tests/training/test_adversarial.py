@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from robustcf._registry import ADVERSARIES
 from robustcf.attacks import FGM
 from robustcf.data import Interactions, checkerboard, load
 from robustcf.errors import InputError, TrainingError
@@ -25,7 +26,6 @@ from robustcf.objectives import (
     Objective,
     Softmax,
 )
-from robustcf.support.registry import ADVERSARIES
 from robustcf.training import TrainConfig
 from robustcf.training.adversarial import (
     Adversary,

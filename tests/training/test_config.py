@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from robustcf._registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
 from robustcf.errors import InputError
 from robustcf.models import LightGCNConfig, ModelConfig
 from robustcf.objectives import BatchConfig, BCEConfig, BPRConfig, SoftmaxConfig
 from robustcf.regularizers import RegularizerConfig, TwoToInfConfig
-from robustcf.support.registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
 from robustcf.training import TrainConfig
 from robustcf.training.adversarial import AdversaryConfig
 from robustcf.training.config import Chosen, parse_json

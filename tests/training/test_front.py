@@ -16,12 +16,12 @@ import robustcf
 from robustcf.data import Split, checkerboard, load
 from robustcf.errors import InputError
 from robustcf.models import ALS, BPRMF, MODELS, Model, ModelConfig, UltraGCN
+from robustcf.models.voting import VoteConfig, fit_vote
 from robustcf.recommender import Recommender
 from robustcf.training import TrainConfig, train
 from robustcf.training.fitting import fit_split
 from robustcf.training.front import model_config
 from robustcf.training.presets import choose, preset
-from robustcf.voting import VoteConfig, fit_vote
 
 
 @dataclasses.dataclass(frozen=True)

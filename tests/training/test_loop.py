@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from robustcf._io.files import CheckpointFiles
 from robustcf.data import Interactions, checkerboard
 from robustcf.errors import InputError, TrainingError
 from robustcf.factors import Factors
 from robustcf.models import BPRMF, LightGCN, UltraGCN
 from robustcf.objectives import BCE, BPR, BatchConfig, Batches, Softmax
 from robustcf.regularizers import DegreeDecay, MaxNorm, Regularizer, TwoToInf, WeightDecay
-from robustcf.support.files import CheckpointFiles
 from robustcf.training.adversarial import AdversaryConfig, adversary
 from robustcf.training.loop import FitState, Fitted, Optimizer, Stop, fit, two_to_inf
 

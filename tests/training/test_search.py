@@ -17,7 +17,7 @@ from robustcf.cli.train import train as train_command
 from robustcf.data import Interactions, Split, checkerboard
 from robustcf.data.split import shared_pairs
 from robustcf.errors import InputError, TrainingError
-from robustcf.runs import RunDir
+from robustcf.experiments import RunDir
 from robustcf.training.portfolio import Size, moves, portfolio
 from robustcf.training.presets import choose, read_preset
 from robustcf.training.search import Found, Trial, search, tune_to_file, validation_parts

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from robustcf._distributed import Ranks, Rows
+from robustcf._io.files import CheckpointFiles
 from robustcf.data import checkerboard
 from robustcf.data.interactions import Interactions
 from robustcf.data.shards import Shard, SplitShard
@@ -18,8 +20,6 @@ from robustcf.metrics import evaluate
 from robustcf.models import ALS, BPRMF, EASE, Popularity, SoftmaxMF, UltraGCN
 from robustcf.models.gauge import Gauge, shrink
 from robustcf.objectives import BPR, BatchConfig, Batches, Softmax
-from robustcf.support.files import CheckpointFiles
-from robustcf.support.ranks import Ranks, Rows
 from robustcf.training.shared import SharedCheckpoint
 from tests.distributed.threads import on_threads
 

@@ -19,14 +19,14 @@ import numpy as np
 import pytest
 import torch
 
+from robustcf._io.limits import raised_limits
 from robustcf.cli.main import run
 from robustcf.data.catalog import SourceFile
 from robustcf.errors import DataError, DownloadError, InputError
-from robustcf.support.limits import raised_limits
 from robustcf.vision import archives, augment, load_images, loading
 from robustcf.vision.catalog import image_manifests
 from robustcf.vision.images import ImageSet, ImageSplit, hold_out
-from tests.support.test_unpickling import Calls
+from tests._io.test_unpickling import Calls
 
 Image = pytest.importorskip("PIL.Image")
 

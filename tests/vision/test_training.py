@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from robustcf._io import files
 from robustcf.errors import DataError, InputError, TrainingError, UnfinishedError
-from robustcf.support import files
 from robustcf.vision import ImageSet, ImageSplit, VisionConfig, fit, jacobian_norms, load_images
 from robustcf.vision.augment import NOTHING
 from robustcf.vision.config import VisionRunConfig

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from robustcf._checks import check_number
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.poisoning.defences.base import Defence, Defended
-from robustcf.support.checks import check_number
 from robustcf.training.config import TrainConfig
 
 

@@ -7,12 +7,12 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._checks import check_integer, check_number
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.poisoning.defences.base import Detection, Detector, Flags
 from robustcf.poisoning.defences.neighbours import nearest, unit_profiles
 from robustcf.poisoning.defences.outliers import Numbers, robust_z
-from robustcf.support.checks import check_integer, check_number
 
 # Sizes of groups that are looked for: the similarity to a user's 10th, 20th, 50th nearest.
 _NEIGHBOURS = (10, 20, 50)

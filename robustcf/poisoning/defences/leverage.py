@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+from robustcf._registry import OBJECTIVES
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.objectives.leverage import check_max_share
 from robustcf.poisoning.defences.base import Defence, Defended
-from robustcf.support.registry import OBJECTIVES
 from robustcf.training.config import TrainConfig
 
 

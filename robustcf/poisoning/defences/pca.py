@@ -6,10 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from robustcf._checks import check_integer, check_number
 from robustcf.data.interactions import Interactions
 from robustcf.poisoning.defences.base import Detection, Detector
 from robustcf.poisoning.defences.outliers import Numbers, robust_z
-from robustcf.support.checks import check_integer, check_number
 
 
 class PCASelection(Detector):

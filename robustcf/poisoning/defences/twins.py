@@ -7,11 +7,11 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._checks import check_number
 from robustcf.data.interactions import Interactions
 from robustcf.poisoning.defences.base import Detection, Detector
 from robustcf.poisoning.defences.neighbours import nearest, unit_profiles
 from robustcf.poisoning.defences.outliers import robust_z
-from robustcf.support.checks import check_number
 
 # Fisher's transformation of a cosine of 1 is infinite.
 _MOST = 1.0 - 1e-6

@@ -19,11 +19,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from robustcf._checks import check_choice, check_number
+from robustcf._io import files
+from robustcf._io.schema import OBJECT, check_kind, shown
+from robustcf._registry import MODELS, REGULARIZERS
 from robustcf.errors import InputError
-from robustcf.support import files
-from robustcf.support.checks import check_choice, check_number
-from robustcf.support.registry import MODELS, REGULARIZERS
-from robustcf.support.schema import OBJECT, check_kind, shown
 from robustcf.training.config import TrainConfig
 
 DEFAULT = "default"

@@ -10,12 +10,12 @@ import pytest
 from scipy.sparse import csr_matrix
 from sklearn.decomposition import PCA
 
+from robustcf._registry import DEFENCES
 from robustcf.data import Interactions, load
 from robustcf.errors import InputError
 from robustcf.poisoning.defences import AllDetectors, Detector, Groups, PCASelection, Twins
 from robustcf.poisoning.defences.neighbours import nearest, unit_profiles
 from robustcf.poisoning.defences.outliers import robust_z
-from robustcf.support.registry import DEFENCES
 from robustcf.training import TrainConfig
 
 SEEDS = [0, 1, 2]

@@ -1,0 +1,202 @@
+"""Checks of numbers, choices and settings: one place, one wording."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import numbers
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from robustcf._io.schema import shown
+from robustcf.errors import InputError
+
+#: Integers fit into 64 bits; those that count something, into 32. Settings fit into float32.
+MOST_INTEGER, MOST_COUNT, MOST_NUMBER = 2**63 - 1, 2**31 - 1, 1e30
+
+
+def check_integer(name: str, value: object, least: int = 1, most: int = MOST_INTEGER) -> int:
+    """``value`` as an int of at least ``least``, or an error that says what was expected.
+
+    Example:
+        >>> check_integer("k", 0)
+        Traceback (most recent call last):
+        robustcf.errors.InputError: k must be an integer of at least 1, got 0
+        >>> check_integer("k", 10**30)
+        Traceback (most recent call last):
+        robustcf.errors.InputError: k must be an integer of at least 1 and at most
+        9223372036854775807, got 1000000000000000000000000000000
+    """
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or value < least or value > most:  # type: ignore[operator]
+        upper = f" and at most {most}" if whole and value > most else ""  # type: ignore[operator]
+        raise InputError(
+            f"{name} must be an integer of at least {least}{upper}, got {shown(value)}"
+        )
+    return int(value)  # type: ignore[call-overload,no-any-return]
+
+
+def check_number(name: str, value: object, *, positive: bool = False) -> float:
+    """``value`` as a finite float that is not negative (or is positive), or an error.
+
+    Example:
+        >>> check_number("lr", 0.0, positive=True)
+        Traceback (most recent call last):
+        robustcf.errors.InputError: lr must be a finite number and positive, got 0.0
+    """
+    good = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    try:
+        number = float(value) if good else math.nan  # type: ignore[arg-type]
+    except OverflowError:  # an integer beyond all floats
+        number = math.inf
+    if not math.isfinite(number) or number < 0 or (positive and number == 0):
+        wanted = "positive" if positive else "not negative"
+        raise InputError(f"{name} must be a finite number and {wanted}, got {shown(value)}")
+    return number
+
+
+def check_choice(name: str, value: object, allowed: Iterable[str]) -> None:
+    """Raise unless ``value`` is one of the allowed names.
+
+    Example:
+        >>> check_choice("side", "left", ("users", "items"))
+        Traceback (most recent call last):
+        robustcf.errors.InputError: side must be one of users, items, got 'left'
+    """
+    known = tuple(allowed)
+    if not isinstance(value, str) or value not in known:
+        raise InputError(f"{name} must be one of {', '.join(known)}, got {shown(value)}")
+
+
+def check_list(name: str, value: object) -> tuple[Any, ...]:
+    """The entries of a list, a tuple or an array, or an error for a single value.
+
+    Example:
+        >>> check_list("ks", 10)
+        Traceback (most recent call last):
+        robustcf.errors.InputError: ks must be a list, got 10: give [10]
+    """
+    single = isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)
+    if single or getattr(value, "ndim", 1) == 0:
+        advice = f": give [{value!r}]" if isinstance(value, numbers.Number) else ""
+        raise InputError(f"{name} must be a list, got {value!r}{advice}")
+    return tuple(value)  # type: ignore[arg-type]
+
+
+# Beyond every catalogue: a larger cutoff is a mistake, not a wish to see all items.
+LARGEST_CUTOFF = 2**31 - 1
+
+
+def check_cutoff(name: str, k: object) -> int:
+    """A number of places in a ranking, or an error; more places than items are all items.
+
+    Example:
+        >>> check_cutoff("k", 10**12)
+        Traceback (most recent call last):
+        robustcf.errors.InputError: k must be an integer from 1 to 2147483647, got 1000000000000:
+        for a whole ranking give the number of items
+    """
+    if isinstance(k, numbers.Integral) and int(k) > LARGEST_CUTOFF:
+        raise InputError(
+            f"{name} must be an integer from 1 to {LARGEST_CUTOFF}, got {k!r}: for a whole ranking "
+            "give the number of items"
+        )
+    return check_integer(name, k)
+
+
+def check_cutoffs(ks: Sequence[int]) -> tuple[int, ...]:
+    """Cutoffs in ascending order, each once, or an error.
+
+    Example:
+        >>> check_cutoffs([20, 10])
+        (10, 20)
+    """
+    cutoffs = tuple(sorted({check_cutoff("every cutoff", k) for k in check_list("ks", ks)}))
+    if not cutoffs:
+        raise InputError("ks must name at least one cutoff, got none")
+    return cutoffs
+
+
+def check_epsilons(epsilons: Sequence[float]) -> tuple[float, ...]:
+    """Epsilons as floats, or an error: finite, not negative, strictly ascending, at least one.
+
+    Example:
+        >>> check_epsilons([0, 0.5])
+        (0.0, 0.5)
+    """
+    given = check_list("epsilons", epsilons)
+    try:
+        sizes = tuple(float(epsilon) for epsilon in given)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"epsilons must be numbers, got {shown(list(given))}") from error
+    if not sizes:
+        raise InputError("epsilons must name at least one attack size, got none")
+    for epsilon in sizes:
+        if not math.isfinite(epsilon) or epsilon < 0:
+            raise InputError(f"epsilons must be finite and not negative, got {epsilon}")
+    if any(b <= a for a, b in pairwise(sizes)):
+        raise InputError(
+            f"epsilons must be ascending and differ, got {', '.join(f'{e:g}' for e in sizes)}: "
+            "sort them"
+        )
+    return sizes
+
+
+def check_known(kind: type, values: Mapping[str, Any]) -> None:
+    """Raise for a key that the dataclass ``kind`` does not have, and suggest one that it has.
+
+    Example:
+        >>> @dataclasses.dataclass
+        ... class Settings:
+        ...     dim: int = 2
+        >>> check_known(Settings, {"dmi": 3})
+        Traceback (most recent call last):
+        robustcf.errors.InputError: unknown setting 'dmi'; did you mean 'dim'?
+    """
+    names = [entry.name for entry in dataclasses.fields(kind)]
+    for key in values:
+        if key not in names:
+            raise InputError(unknown_setting(key, names))
+
+
+def unknown_setting(key: str, names: Collection[str]) -> str:
+    """What to tell somebody who set something that is not there."""
+    close = difflib.get_close_matches(key, names, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+    return f"unknown setting {key!r}; {hint}"
+
+
+def check_numbers(settings: Any, may_be_zero: Collection[str] = (), prefix: str = "") -> None:
+    """Raise unless every ``int`` is at least 1 and every ``float`` finite and not negative.
+
+    ``bool`` and ``str`` must be what they say. Numbers of numpy become Python's own, which JSON
+    can hold.
+
+    Args:
+        settings: an instance of a dataclass; None passes where the annotation allows it.
+        may_be_zero: integers that may be 0.
+        prefix: what comes before the names where people set them: errors name them so.
+    """
+    for entry in dataclasses.fields(settings):
+        value, name = getattr(settings, entry.name), prefix + entry.name
+        kind = entry.type.__name__ if isinstance(entry.type, type) else str(entry.type)
+        if value is None and "None" in kind:
+            continue
+        plain: float = 0
+        if kind.startswith("int"):
+            most = MOST_INTEGER if entry.name == "seed" else MOST_COUNT
+            plain = check_integer(name, value, 0 if entry.name in may_be_zero else 1, most)
+        elif kind.startswith("float"):
+            plain = check_number(name, value)
+            if plain > MOST_NUMBER:
+                raise InputError(f"{name} must be at most {MOST_NUMBER:g}, got {shown(value)}")
+        elif kind == "bool" and not isinstance(value, bool):
+            raise InputError(f"{name} must be true or false, got {shown(value)}")
+        elif kind.startswith("str") and not isinstance(value, str | None):
+            raise InputError(f"{name} must be text, got {shown(value)}")
+        # Beyond 2**53 a whole number is as good as a float, and torch takes none of 64 bits.
+        large = kind.startswith("float") and type(value) is int and plain > 2**53
+        if large or (kind.startswith(("int", "float")) and type(value) not in (int, float)):
+            object.__setattr__(settings, entry.name, plain)

@@ -1,0 +1,559 @@
+"""Ranks: the processes that torchrun started, as one. In one process everything here does nothing.
+
+The engine is ``torch.distributed`` (gloo between CPUs, nccl between GPUs). There are two ways to
+share work:
+
+- *Training* holds a part of the users in each process, see :mod:`robustcf.data.shards`. It passes
+  its :class:`Ranks` along and says itself what is added up and when.
+- *Everything else* (rankings, gradients of attacks, certificates) holds everything everywhere, and
+  every process runs the same program. Functions whose work falls into blocks ask :func:`current`,
+  do their share of the blocks and put the results together in the order of one process, so that
+  the outcome has the same bits. Within :func:`alone`, and unless :func:`joined` was entered, there
+  is nobody to share with: code that uses torch.distributed for its own ends is not disturbed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+from robustcf._checks import check_integer
+from robustcf.errors import InputError, RanksError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import torch
+    from torch import Tensor
+
+#: Seconds that a process waits for the others before it gives up, unless this variable says else.
+TIMEOUT_VARIABLE = "ROBUSTCF_RANK_TIMEOUT"
+TIMEOUT = 600
+# What torchrun gives to each process; other launchers may give the same.
+_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# Bits of a number that one round of the search for a median settles.
+_DIGIT = 11
+
+
+class Pending:
+    """A sum under way; :meth:`wait` returns when it is there."""
+
+    def __init__(self, work: Any = None) -> None:
+        """Keep the handle; None: it is there already."""
+        self._work = work
+
+    def wait(self) -> None:
+        """Return when the sum is in the tensor.
+
+        Raises:
+            RanksError: another process has ended, or does not answer.
+        """
+        if self._work is not None:
+            with _reported():
+                self._work.wait()
+
+
+class Ranks:
+    """The processes of a job. This class is a job of one, where all methods return at once.
+
+    Attributes:
+        rank: the number of this process, from 0.
+        size: how many there are.
+
+    Example:
+        >>> team = current()
+        >>> team.rank, team.size, team.share(10)
+        (0, 1, slice(0, 10, None))
+    """
+
+    rank = 0
+    size = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes and speaks."""
+        return self.rank == 0
+
+    def share(self, count: int) -> slice:
+        """The part of ``count`` things that is this process's: contiguous, ranks in order."""
+        return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Add up in place over all processes; every one has the same bits afterwards."""
+        self.begin_sum(tensor).wait()
+        return tensor
+
+    def begin_sum(self, tensor: Tensor) -> Pending:
+        """:meth:`sum`, without waiting: the tensor must be left alone until then."""
+        return Pending()
+
+    def greatest(self, *numbers: float) -> tuple[float, ...]:
+        """The largest of each number over all processes; NaN where one is NaN."""
+        return numbers
+
+    def total(self, *numbers: float) -> tuple[float, ...]:
+        """The sum of each number over all processes."""
+        return numbers
+
+    def joined(self, rows: Tensor) -> Tensor:
+        """The rows of all processes, in the order of ranks, everywhere."""
+        return rows
+
+    def joined_array(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """:meth:`joined` for numpy arrays."""
+        return rows
+
+    def to_first(self, rows: Tensor) -> Tensor | None:
+        """The rows of all processes, in the order of ranks, on the first one; None elsewhere."""
+        return rows
+
+    def from_first(self, tensor: Tensor, source: int = 0) -> Tensor:
+        """Overwrite a tensor with that of the first process, or of another."""
+        return tensor
+
+    def text_from_first(self, text: str) -> str:
+        """What the first process says."""
+        return text
+
+    def rows_from_first(self, rows: Tensor | None, counts: list[int], like: Tensor) -> Tensor:
+        """The reverse of :meth:`to_first`: this process's rows, of which the first has all.
+
+        Args:
+            rows: on the first process all rows; ignored elsewhere.
+            counts: how many each process gets.
+            like: a tensor of the device, type and columns of the rows.
+        """
+        if rows is None:
+            raise InputError("the first process must have the rows that it hands out, got None")
+        return rows
+
+    def agree(self, what: str, mine: str) -> None:
+        """Raise unless all processes have the same text.
+
+        Args:
+            what: what it stands for, for the message.
+            mine: a fingerprint, say.
+
+        Raises:
+            InputError: on all processes alike.
+        """
+
+    def speaks(self) -> bool:
+        """Whether this process is the first of the job to ask: the one to say that it failed."""
+        return True
+
+
+class _Group(Ranks):
+    """Several processes, over torch.distributed."""
+
+    def __init__(self, rank: int, size: int, store: Any) -> None:
+        self.rank, self.size, self._store = rank, size, store
+        self._speaks: bool | None = None
+
+    def begin_sum(self, tensor: Tensor) -> Pending:
+        from torch import distributed
+
+        with _reported():
+            return Pending(distributed.all_reduce(tensor, async_op=True))
+
+    def greatest(self, *numbers: float) -> tuple[float, ...]:
+        found = self._numbers(numbers)
+        return tuple(float(value) for value in found.amax(dim=0))
+
+    def total(self, *numbers: float) -> tuple[float, ...]:
+        # Added in the order of ranks: the same on every one of them, whatever the backend.
+        return tuple(math.fsum(column) for column in self._numbers(numbers).T.tolist())
+
+    def _numbers(self, numbers: tuple[float, ...]) -> Tensor:
+        import torch
+
+        return self.joined(torch.tensor([numbers], dtype=torch.float64))
+
+    def joined(self, rows: Tensor) -> Tensor:
+        import torch
+        from torch import distributed
+
+        counts = self._counts(len(rows), rows.device)
+        if max(counts) == 0:
+            return rows
+        # Collectives want equal shapes: the longest part sets it.
+        padded = rows.new_zeros((max(counts), *rows.shape[1:]))
+        padded[: len(rows)] = rows
+        parts = [torch.empty_like(padded) for _ in counts]
+        with _reported():
+            distributed.all_gather(parts, padded)
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+    def _counts(self, own: int, device: torch.device) -> list[int]:
+        import torch
+        from torch import distributed
+
+        mine = torch.tensor([own], dtype=torch.int64, device=device)
+        parts = [torch.empty_like(mine) for _ in range(self.size)]
+        with _reported():
+            distributed.all_gather(parts, mine)
+        return [int(part) for part in parts]
+
+    def joined_array(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        import numpy as np
+        import torch
+
+        kept = np.array(rows, order="C")  # torch wants what it could write to
+        found: npt.NDArray[Any] = self.joined(torch.from_numpy(kept)).numpy()
+        return found
+
+    def to_first(self, rows: Tensor) -> Tensor | None:
+        import torch
+        from torch import distributed
+
+        counts = self._counts(len(rows), rows.device)
+        with _reported():
+            if not self.first:
+                if len(rows):
+                    distributed.send(rows.contiguous(), 0)
+                return None
+            parts = [rows]
+            for rank in range(1, self.size):
+                part = rows.new_empty((counts[rank], *rows.shape[1:]))
+                if counts[rank]:
+                    distributed.recv(part, rank)
+                parts.append(part)
+        return torch.cat(parts)
+
+    def from_first(self, tensor: Tensor, source: int = 0) -> Tensor:
+        from torch import distributed
+
+        with _reported():
+            distributed.broadcast(tensor, source)
+        return tensor
+
+    def text_from_first(self, text: str) -> str:
+        import torch
+
+        content = torch.frombuffer(bytearray(text.encode()) or bytearray(1), dtype=torch.uint8)
+        length = self.from_first(torch.tensor([len(text.encode())], dtype=torch.int64))
+        buffer = content if self.first else torch.zeros(max(1, int(length)), dtype=torch.uint8)
+        return bytes(self.from_first(buffer).numpy()[: int(length)]).decode()
+
+    def rows_from_first(self, rows: Tensor | None, counts: list[int], like: Tensor) -> Tensor:
+        from torch import distributed
+
+        mine = like.new_empty((counts[self.rank], *like.shape[1:]))
+        with _reported():
+            if not self.first:
+                if len(mine):
+                    distributed.recv(mine, 0)
+                return mine
+            if rows is None:
+                raise InputError("the first process must have the rows that it hands out, got None")
+            at = [0, *accumulate(counts)]
+            for rank in range(1, self.size):
+                if counts[rank]:
+                    distributed.send(rows[at[rank] : at[rank + 1]].to(like).contiguous(), rank)
+        mine.copy_(rows[: counts[0]])
+        return mine
+
+    def agree(self, what: str, mine: str) -> None:
+        import torch
+
+        digest = torch.tensor([list(hashlib.sha256(mine.encode()).digest())], dtype=torch.uint8)
+        rows = self.joined(digest).tolist()
+        others = [rank for rank, row in enumerate(rows) if row != rows[0]]
+        if others:
+            names = ", ".join(map(str, others))
+            raise InputError(
+                f"{what} must be the same on all ranks, and is another on rank {names} than on "
+                "rank 0: give every machine the same files and the same command"
+            )
+
+    def speaks(self) -> bool:
+        # torchrun's own process keeps the store, so that it outlives each of ours.
+        if self._speaks is None:
+            try:
+                self._speaks = int(self._store.add("robustcf/failed", 1)) == 1
+            except Exception:
+                self._speaks = self.first
+        return self._speaks
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """What the backends raise, in words."""
+    try:
+        yield
+    except (InputError, RanksError):
+        raise
+    except (RuntimeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise RanksError(
+            "another process of this job has ended or does not answer, so this one ends too "
+            f"({reason}); see what that one said; what was finished before is kept"
+        ) from error
+
+
+_ONE = Ranks()
+_current: ContextVar[Ranks] = ContextVar("ranks", default=_ONE)
+# The processes of the job that this one was started for, whether it shares its work now or not.
+_job: list[Ranks] = [_ONE]
+
+
+def current() -> Ranks:
+    """The processes that this one shares its work with: itself alone, unless within :func:`joined`.
+
+    Example:
+        >>> current().size
+        1
+    """
+    return _current.get()
+
+
+def job() -> Ranks:
+    """The processes of the job that this one is a part of, whether it shares its work now or not.
+
+    Its first one writes files and speaks to the user, whatever the others compute meanwhile.
+
+    Example:
+        >>> job().first
+        True
+    """
+    return _job[-1]
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Share nothing meanwhile: for what the processes do with different data, or one of them does.
+
+    Example:
+        >>> with alone():
+        ...     current().size
+        1
+    """
+    token = _current.set(_ONE)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def launched() -> int:
+    """How many processes a launcher started for this job, by the environment; 1 for none.
+
+    Example:
+        >>> launched()
+        1
+    """
+    if not all(name in os.environ for name in _VARIABLES):
+        return 1
+    return check_integer("WORLD_SIZE", _number("WORLD_SIZE"), 1)
+
+
+def restarts() -> tuple[int, int]:
+    """How often torchrun has started this job again, and how often it may.
+
+    Example:
+        >>> restarts()
+        (0, 0)
+    """
+    names = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")
+    done, most = (_number(name) if name in os.environ else 0 for name in names)
+    return done, most
+
+
+def local_rank() -> int:
+    """The number of this process among those on its machine: which GPU is its own.
+
+    Example:
+        >>> local_rank()
+        0
+    """
+    return _number("LOCAL_RANK") if "LOCAL_RANK" in os.environ else 0
+
+
+def timeout() -> int:
+    """Seconds that a process waits for the others.
+
+    Example:
+        >>> timeout()
+        600
+    """
+    if TIMEOUT_VARIABLE not in os.environ:
+        return TIMEOUT
+    return check_integer(TIMEOUT_VARIABLE, _number(TIMEOUT_VARIABLE), 1, 10**6)
+
+
+def _number(name: str) -> int:
+    value = os.environ[name]
+    try:
+        return int(value)
+    except ValueError as error:
+        raise InputError(
+            f"the environment variable {name} must be a whole number, got {value!r}: start the "
+            "processes by torchrun"
+        ) from error
+
+
+@contextmanager
+def joined() -> Iterator[Ranks]:
+    """Join the processes that torchrun started, until the end of the block.
+
+    In one process, without a launcher, this does nothing.
+
+    Raises:
+        InputError: the environment does not make sense, or the address cannot be used.
+        RanksError: the others do not come within the time-out.
+
+    Cost: a connection to each of the others.
+
+    Example:
+        >>> with joined() as team:
+        ...     team.size
+        1
+    """
+    if launched() == 1:
+        yield _ONE
+        return
+    import torch
+    from torch import distributed
+    from torch.distributed.rendezvous import rendezvous
+
+    wait = datetime.timedelta(seconds=timeout())
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    try:
+        store, rank, size = next(iter(rendezvous("env://", timeout=wait)))
+        store.set_timeout(wait)
+        # torchrun may keep its store when it starts processes again: addresses of those that are
+        # gone must not be found there.
+        attempt = f"robustcf/attempt/{restarts()[0]}"
+        store = distributed.PrefixStore(attempt, store)  # type: ignore[attr-defined]
+        distributed.init_process_group(
+            backend, store=store, rank=rank, world_size=size, timeout=wait
+        )
+    except (RuntimeError, ValueError) as error:
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        reason = " ".join(str(error).split())
+        if "EADDRINUSE" in reason or "address already in use" in reason:
+            raise InputError(
+                f"{where} is in use by another program: give torchrun another --master-port, or "
+                "--rdzv-endpoint HOST:0 for a free one"
+            ) from error
+        raise RanksError(
+            f"rank {os.environ['RANK']} did not find all {launched()} processes of the job at "
+            f"{where} within {timeout()} s ({reason[:200]}): see that all of them run, and that "
+            "this machine can reach that address"
+        ) from error
+    token = _current.set(_Group(rank, size, store))
+    _job.append(_current.get())  # for as long as the process lives: it may still have to speak
+    try:
+        yield _current.get()
+    finally:
+        _current.reset(token)
+        # After a failure the others may be gone, and there is nobody left to part from.
+        with suppress(RuntimeError, ValueError):
+            distributed.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows of a tall matrix this process has: those in ``[start, stop)`` out of ``count``.
+
+    Args:
+        start: the first.
+        stop: the one behind the last.
+        count: rows of all processes.
+        ranks: the processes; in their order, their rows are those of the whole.
+
+    Example:
+        >>> rows = Rows.of(6)
+        >>> rows.start, rows.stop, rows.whole
+        (0, 6, True)
+    """
+
+    start: int
+    stop: int
+    count: int
+    ranks: Ranks
+
+    @classmethod
+    def of(cls, count: int, ranks: Ranks | None = None) -> Rows:
+        """The share of these processes, by default the current ones, of so many rows."""
+        team = current() if ranks is None else ranks
+        mine = team.share(count)
+        return cls(mine.start, mine.stop, count, team)
+
+    @property
+    def whole(self) -> bool:
+        """Whether there is one process, which has all rows."""
+        return self.ranks.size == 1
+
+    @property
+    def counts(self) -> list[int]:
+        """How many rows each process has."""
+        edges = [rank * self.count // self.ranks.size for rank in range(self.ranks.size + 1)]
+        return [stop - start for start, stop in pairwise(edges)]
+
+    def own(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """Of some numbers of rows, where those are that are here, and their numbers here."""
+        here = ((numbers >= self.start) & (numbers < self.stop)).nonzero()[:, 0]
+        return here, numbers[here] - self.start
+
+    def fetch(self, mine: Tensor, numbers: Tensor) -> Tensor:
+        """Some rows by their numbers in the whole, everywhere.
+
+        Cost: one sum of as many rows.
+        """
+        if self.whole:
+            return mine[numbers]
+        found = mine.new_zeros((len(numbers), *mine.shape[1:]))
+        here, local = self.own(numbers)
+        found[here] = mine[local]
+        return self.ranks.sum(found)
+
+    def leaders(self, scores: Tensor, count: int) -> Tensor:
+        """Numbers of the rows with the largest scores, largest first, everywhere.
+
+        Cost: as many numbers from each process.
+        """
+        best = scores.topk(min(count, len(scores)))
+        if self.whole:
+            return best.indices
+        values = self.ranks.joined(best.values)
+        numbers = self.ranks.joined(best.indices + self.start)
+        return numbers[values.topk(min(count, len(values))).indices]
+
+    def median(self, values: Tensor) -> float:
+        """The median of numbers that are not negative, one a row; of an even number the lower.
+
+        NaN where one of them is.
+
+        Exact, by their binary digits: eleven of them at a time are counted and settled.
+
+        Cost: one sum of a count and six of 2,048, whatever the number of rows.
+        """
+        import torch
+
+        if self.count == 0:
+            return 0.0
+        if self.whole:
+            return float(values.median())
+        wide = values.double()
+        if self.ranks.total(float(wide.isnan().sum()))[0] > 0:
+            return float("nan")
+        # The order of such numbers is that of their bits.
+        bits = wide.abs().view(torch.int64)
+        place, known = (self.count - 1) // 2, 0
+        for low in range(64 - 64 % _DIGIT, -1, -_DIGIT):
+            digits = (bits >> low) & (2**_DIGIT - 1)
+            counts = self.ranks.sum(torch.bincount(digits, minlength=2**_DIGIT))
+            ends = counts.cumsum(0)
+            digit = int(torch.searchsorted(ends, place, right=True))
+            place -= int(ends[digit] - counts[digit])
+            known |= digit << low
+            bits = bits[digits == digit]
+        return float(torch.tensor(known, dtype=torch.int64).view(torch.float64))

@@ -1,0 +1,1 @@
+"""Files, read within limits and written whole; fetching, pictures, progress."""

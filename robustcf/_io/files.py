@@ -1,0 +1,401 @@
+"""Files that are there whole or not at all: next to their place, to the disk, then by renaming."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import metadata
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from robustcf._distributed import job
+from robustcf._io.bounded import UNREADABLE, read_arrays_of
+from robustcf._io.reading import open_plain, parse_json
+from robustcf._io.reading import read_json as read_json
+from robustcf._io.schema import OBJECT, check_kind
+from robustcf._io.temporary import alone_in, put_aside, temporary_file, temporary_folder
+from robustcf.errors import InputError, WriteError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: The packages that decide what is computed.
+PACKAGES = ("robustcf", "numpy", "pandas", "pyarrow", "safetensors", "scipy", "torch")
+# The beginning of a formula, and a number, which is none.
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_PLAIN = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?", re.ASCII)
+CHECKPOINT = "checkpoint.{}.safetensors"
+#: What to do about a checkpoint that cannot be gone on from.
+REMOVE = "remove this file to begin again, or train anew with another --out"
+# Bytes of a state that is copied after every epoch, in case that the training is interrupted.
+_MOST_COPIED = 256 << 20
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file, all or nothing: a reader, or a kill at any moment, finds the old or the new.
+
+    Of several ranks, which all have the same to write, the first one does it.
+
+    Raises:
+        WriteError: it cannot be written; the message says why, and what to do.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_bytes(Path(folder) / "a", b"whole")
+        ...     (Path(folder) / "a").read_bytes()
+        b'whole'
+    """
+    write_parts(path, (content,))
+
+
+def write_parts(path: Path, parts: Sequence[bytes | memoryview]) -> None:
+    """:func:`write_bytes` of parts one after another, which need not be copied together."""
+    if not job().first:
+        return
+    try:
+        handle, temporary = temporary_file(path)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                for part in parts:
+                    file.write(part)
+                file.flush()
+                os.fsync(file.fileno())
+                os.chmod(temporary, 0o644)
+                # Still open, and so still locked: nobody takes it for a leftover.
+                os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def create_folder(
+    target: Path,
+    contents: Mapping[str, bytes] | Callable[[Path], None],
+    replaceable: Callable[[Path], bool] | None = None,
+) -> bool:
+    """Make a folder that appears with its first files in it, or not at all.
+
+    Args:
+        target: must not exist yet, or be an empty folder; a link to one counts as the folder.
+        contents: file name -> bytes; or a function that writes the files into the folder.
+        replaceable: says of a folder with something in it whether it may be replaced.
+
+    Returns:
+        Whether something was replaced.
+
+    Raises:
+        InputError: there is something at this path, or somebody is at work in it.
+        WriteError: it cannot be made.
+    """
+    try:
+        place = Path(os.path.realpath(target)) if target.is_symlink() else target
+        occupied = place.exists() and (not place.is_dir() or any(place.iterdir()))
+        if occupied and not (place.is_dir() and replaceable is not None and replaceable(place)):
+            raise InputError(
+                f"{target} exists already: choose another --out, or go on with it by --resume"
+            )
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with temporary_folder(place) as fresh:
+            try:
+                if callable(contents):
+                    contents(fresh)
+                else:
+                    for name, content in contents.items():
+                        write_bytes(fresh / name, content)
+            except WriteError as error:
+                raise WriteError(str(error).replace(str(fresh), str(target))) from error
+            fresh.chmod(0o755)
+            if occupied:
+                with alone_in(place, "another process"):
+                    old = put_aside(place)
+                os.replace(fresh, place)
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                os.replace(fresh, place)
+    except OSError as error:
+        raise unwritable(target, error) from error
+    return occupied
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that decide what is computed.
+
+    Example:
+        >>> sorted(versions())[:2]
+        ['numpy', 'pandas']
+    """
+    return {name: metadata.version(name) for name in PACKAGES}
+
+
+def unwritable(path: Path, error: OSError) -> WriteError:
+    """The error of a path that cannot be written, with what to do about it.
+
+    Example:
+        >>> unwritable(Path("a"), OSError(errno.ENOSPC, "No space left on device"))
+        WriteError('a cannot be written (No space left on device): free some space and start again;
+        what was finished before is kept')
+    """
+    if isinstance(error, WriteError):
+        return error
+    advice = {
+        errno.ENOSPC: "free some space and start again; what was finished before is kept",
+        errno.EDQUOT: "free some space and start again; what was finished before is kept",
+        errno.EFBIG: "raise the limit on the size of files (ulimit -f) and start again",
+        errno.EROFS: "choose a place that may be written to",
+        errno.EACCES: "choose a place that you may write to, or change its permissions",
+        errno.EPERM: "choose a place that you may write to, or change its permissions",
+        errno.ENOTDIR: "a part of the path is a file: choose another place",
+        errno.EEXIST: "a part of the path is a file: choose another place",
+        errno.ENAMETOOLONG: "choose a shorter name",
+    }.get(error.errno or 0, "see that this place can be written to")
+    return WriteError(f"{path} cannot be written ({error.strerror or error}): {advice}")
+
+
+def json_bytes(values: Mapping[str, Any]) -> bytes:
+    r"""Indented JSON; NaN is an error.
+
+    Example:
+        >>> json_bytes({"a": 1})
+        b'{\n  "a": 1\n}\n'
+    """
+    return (json.dumps(values, indent=2, allow_nan=False) + "\n").encode()
+
+
+def csv_bytes(rows: Iterable[Mapping[str, Any]], *, raw: bool = False) -> bytes:
+    r"""Rows as CSV with a header line: of all keys, in the order in which they first come.
+
+    Args:
+        rows: name -> value.
+        raw: write text as it is; by default see :func:`inert`.
+
+    Example:
+        >>> csv_bytes([{"a": 1, "b": 2}, {"a": "=1+1", "b": -2}])
+        b"a,b\n1,2\n'=1+1,-2\n"
+    """
+    rows = list(rows)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [names, *([row.get(name, "") for name in names] for row in rows)] if rows else []
+    text = io.StringIO(newline="")
+    # Of the characters that end a line, the writer quotes those of its own ending alone.
+    writer = csv.writer(text, lineterminator="\r\n")
+    ends = []
+    for line in lines:
+        writer.writerow(line if raw else [inert(value) for value in line])
+        ends.append(text.tell())
+    whole = text.getvalue()
+    return "".join(f"{whole[start : end - 2]}\n" for start, end in pairwise([0, *ends])).encode()
+
+
+def inert(value: Any) -> Any:
+    """Return a cell that a spreadsheet shows instead of running it as a formula.
+
+    Text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return gets an apostrophe
+    in front, unless it is a plain number; so does text with apostrophes in front of that, so that
+    :func:`not_inert` gives every text back. Other values are returned as they are.
+
+    Example:
+        >>> [inert(value) for value in ("=1+1", "-7", -7, "a=b", "'@x")]
+        ["'=1+1", '-7', -7, 'a=b', "''@x"]
+    """
+    if not isinstance(value, str) or not _FORMULA.match(value) or _PLAIN.fullmatch(value):
+        return value
+    return f"'{value}"
+
+
+def not_inert(text: str) -> str:
+    """Return the text of which :func:`inert` made this.
+
+    Example:
+        >>> not_inert("'=1+1"), not_inert("'n' roll"), not_inert("-7")
+        ('=1+1', "'n' roll", '-7')
+    """
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a JSON object, indented; NaN and infinities are refused."""
+    write_bytes(path, json_bytes(values))
+
+
+def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write named arrays as one compressed ``.npz``."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    write_bytes(path, buffer.getvalue())
+
+
+def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Read what :func:`write_arrays` wrote; nothing is unpickled.
+
+    Raises:
+        InputError: it is not there, is no such file, or asks for more than the limits allow.
+
+    Cost: the arrays; sizes are looked at before anything is unpacked.
+    """
+    os.close(open_plain(path))  # a run's own files are no links
+    try:
+        return read_arrays_of(path)
+    except UNREADABLE as error:
+        # Names of members may be as long as the file.
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{path} is no readable npz file ({reason})") from error
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, str]) -> None:
+    """Write tensors and a few strings as one safetensors file; equal ones give equal bytes."""
+    from safetensors.torch import save
+
+    write_parts(path, _in_order(save(_apart(tensors), metadata=facts)))
+
+
+def tensor_bytes(tensors: dict[str, Tensor], facts: dict[str, str]) -> bytes:
+    """Tensors and a few strings as the bytes of a safetensors file."""
+    from safetensors.torch import save
+
+    return b"".join(_in_order(save(_apart(tensors), metadata=facts)))
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors that share numbers with an earlier one: safetensors refuses to write these."""
+    found: dict[str, Tensor] = {}
+    taken: list[tuple[int, int]] = []
+    for name, tensor in tensors.items():
+        begin = tensor.data_ptr()
+        end = begin + tensor.numel() * tensor.element_size()
+        shared = any(begin < other_end and other < end for other, other_end in taken)
+        found[name] = tensor.clone() if shared else tensor
+        taken.append((begin, end))
+    return found
+
+
+def _in_order(content: bytes) -> tuple[bytes, memoryview]:
+    """A safetensors file with its facts sorted: safetensors writes them in a random order.
+
+    In two parts: the tensors, which may be most of the memory there is, are not copied again.
+    """
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    facts = dict(sorted(header.pop("__metadata__", {}).items()))
+    text = json.dumps({"__metadata__": facts, **header}, separators=(",", ":")).encode()
+    # The tensors begin at a multiple of 8.
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, memoryview(content)[8 + size :]
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read what :func:`write_tensors` wrote.
+
+    Raises:
+        InputError: it is not there, or is no safetensors file.
+    """
+    from safetensors import safe_open
+
+    os.close(open_plain(path))
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except Exception as error:
+        # The library's own error, and whatever torch says of a type that it does not know.
+        raise InputError(f"{path} is no readable safetensors file ({error})") from error
+
+
+def read_facts(path: Path) -> dict[str, str]:
+    """The strings that :func:`write_tensors` wrote next to its tensors, which are not read.
+
+    Raises:
+        InputError: it is not there, or is no safetensors file.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    os.close(open_plain(path))
+    try:
+        with safe_open(path, framework="np") as file:
+            facts: dict[str, str] = file.metadata() or {}
+            return facts
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} is no readable safetensors file ({error})") from error
+
+
+class CheckpointFiles:
+    """The state of each stage in a file of its own; a finished stage is kept for the next one.
+
+    Args:
+        folder: where the files are.
+        every: seconds between two saves; 0 keeps every state that is offered.
+    """
+
+    def __init__(self, folder: Path, every: float) -> None:
+        """Start the clock."""
+        self.folder, self.every = folder, every
+        self.last = time.monotonic()
+        # The state offered last, where it is not written: stage, tensors, facts.
+        self._offered: tuple[str, dict[str, Tensor], dict[str, str]] | None = None
+
+    def load(self, stage: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The state saved last for this stage, or None."""
+        path = self.path(stage)
+        if not os.path.lexists(path):
+            return None
+        tensors, facts = read_tensors(path)
+        try:
+            state = parse_json(facts.get("state", ""))
+        except InputError as error:
+            raise InputError(f"{path}: the fact 'state' is no JSON ({error}): {REMOVE}") from error
+        check_kind(path, state, OBJECT, "state")
+        return tensors, state
+
+    def path(self, stage: str) -> Path:
+        """The file of a stage."""
+        return self.folder / CHECKPOINT.format(stage)
+
+    def due(self) -> bool:
+        """Whether the last save is long enough ago for another one."""
+        return time.monotonic() - self.last >= self.every
+
+    def save(
+        self, stage: str, tensors: dict[str, Tensor], facts: dict[str, Any], *, final: bool
+    ) -> None:
+        """Replace the stage's state, unless the last save is too recent (a final one never is).
+
+        A state of at most 256 MB that is too recent is copied, for :meth:`flush` to write.
+        """
+        state = {"state": json.dumps(facts)}
+        if final or self.due():
+            here = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+            self._offered = stage, here, state
+            self.flush()
+            return
+        self._offered = None  # its memory is free for the copy
+        if sum(tensor.nbytes for tensor in tensors.values()) <= _MOST_COPIED:
+            copies = {
+                name: tensor.detach().to("cpu", copy=True).contiguous()
+                for name, tensor in tensors.items()
+            }
+            self._offered = stage, copies, state
+
+    def flush(self) -> None:
+        """Write the state that was offered last, unless it is written: the work is interrupted."""
+        if self._offered is not None:
+            stage, tensors, facts = self._offered
+            write_tensors(self.path(stage), tensors, facts)
+            self._offered = None
+            self.last = time.monotonic()
+
+    def clear(self) -> None:
+        """Remove every state: the result is written."""
+        for left in self.folder.glob(CHECKPOINT.format("*")):
+            left.unlink()

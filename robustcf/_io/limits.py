@@ -1,0 +1,158 @@
+"""How much a file may ask for: every limit on sizes, in one place.
+
+A few bytes on disk can stand for any number in memory: by compression, by a header that declares
+a size, by one line without an end. The limits below keep what is read in proportion to the file
+it comes from. They are far beyond honest files; whoever meets one and trusts the file raises it,
+in Python with :func:`raised_limits`, anywhere else with the variable ``ROBUSTCF_LIMITS``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from robustcf._checks import check_integer, check_known
+from robustcf.errors import DataError, InputError
+
+VARIABLE = "ROBUSTCF_LIMITS"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits, as positive integers.
+
+    Args:
+        expansion: what a file becomes in memory may be this many times its size on disk ...
+        small_bytes: ... or this many bytes, where that is more.
+        line_bytes: bytes of one line of a table; a user's line of adjacency text may have 16
+            times as many.
+        columns: columns of a table.
+        image_pixels: pixels of one image.
+        download_bytes: bytes of a download whose size no manifest tells.
+        reader_bytes: memory that the process which parses a model file may take, or twelve times
+            the size of the file, where that is more.
+        reader_seconds: CPU seconds that it may take, and one more for every 20 MB of the file.
+    """
+
+    expansion: int = 50
+    small_bytes: int = 64 << 20
+    line_bytes: int = 1 << 20
+    columns: int = 10_000
+    image_pixels: int = 1 << 24
+    download_bytes: int = 1 << 30
+    reader_bytes: int = 512 << 20
+    reader_seconds: int = 5
+
+    def __post_init__(self) -> None:
+        for entry in dataclasses.fields(self):
+            check_integer(f"the limit {entry.name}", getattr(self, entry.name))
+
+    def allowance(self, size: int) -> int:
+        """How many bytes a file of ``size`` bytes may become.
+
+        Example:
+            >>> Limits(expansion=50, small_bytes=1000).allowance(10)
+            1000
+        """
+        return max(self.small_bytes, self.expansion * size)
+
+    def reader_allowance(self, size: int) -> int:
+        """Memory that the parser of a file of ``size`` bytes may take."""
+        return max(self.reader_bytes, 12 * size)
+
+    def reader_time(self, size: int) -> int:
+        """CPU seconds that the parser of a file of ``size`` bytes may take."""
+        return self.reader_seconds + size // 20_000_000
+
+
+_raised: ContextVar[Limits | None] = ContextVar("limits", default=None)
+
+
+def limits() -> Limits:
+    """The limits that hold here: raised ones, those of ``ROBUSTCF_LIMITS``, or the defaults.
+
+    The variable holds words ``name=number``, separated by blanks or commas.
+
+    Raises:
+        InputError: the variable cannot be understood.
+
+    Example:
+        >>> limits().columns
+        10000
+    """
+    raised = _raised.get()
+    return _from_variable(os.environ.get(VARIABLE, "")) if raised is None else raised
+
+
+@contextmanager
+def raised_limits(**changes: int) -> Iterator[None]:
+    """Other limits for a block of code.
+
+    Args:
+        changes: fields of :class:`Limits`.
+
+    Raises:
+        InputError: there is no such limit, or it is no integer of at least 1.
+
+    Example:
+        >>> with raised_limits(columns=20_000):
+        ...     limits().columns
+        20000
+    """
+    check_known(Limits, changes)
+    token = _raised.set(dataclasses.replace(limits(), **changes))
+    try:
+        yield
+    finally:
+        _raised.reset(token)
+
+
+def how_to_raise(name: str, value: int) -> str:
+    """The end of a refusal: how to read the file all the same.
+
+    Example:
+        >>> how_to_raise("columns", 20000)
+        'if you trust it, raise the limit: ROBUSTCF_LIMITS=columns=20000'
+    """
+    return f"if you trust it, raise the limit: {VARIABLE}={name}={value}"
+
+
+def check_expansion(source: object, what: str, needed: int, size: int) -> None:
+    """Raise where a file of ``size`` bytes would become more than its allowance.
+
+    Args:
+        source: the file, for the message.
+        what: that of it which would take so much.
+        needed: bytes that this takes, or takes at least.
+        size: of the file on disk.
+
+    Raises:
+        DataError: it is more than the limits allow.
+
+    Example:
+        >>> check_expansion("a.npz", "the array x", 10**6, 1000)  # 64 MB are always allowed
+    """
+    held = limits()
+    if needed > held.allowance(size):
+        raise DataError(
+            f"{source}: {what} takes at least {needed:,} bytes in memory, expected at most "
+            f"{held.expansion} times the file's {size:,} bytes (or {held.small_bytes:,}); "
+            + how_to_raise("expansion", -(-needed // max(size, 1)))
+        )
+
+
+def _from_variable(text: str) -> Limits:
+    changes = {}
+    for word in text.replace(",", " ").split():
+        name, equals, number = word.partition("=")
+        if not equals or not (number.isascii() and number.isdecimal() and len(number) < 19):
+            raise InputError(
+                f"{VARIABLE} must hold words such as columns=20000, got {word[:60]!r}: correct it"
+            )
+        changes[name] = int(number)
+    check_known(Limits, changes)
+    return Limits(**changes)

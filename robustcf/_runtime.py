@@ -1,0 +1,245 @@
+"""Threads and device: decided once, before anything is computed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module, metadata
+from typing import Any
+
+import torch
+from threadpoolctl import ThreadpoolController
+
+from robustcf._checks import check_integer
+from robustcf._cpus import cpus, threads_asked
+from robustcf._distributed import launched, local_rank
+from robustcf._io.schema import shown
+from robustcf.errors import InputError
+
+#: More threads than any machine has; torch would try to start them all.
+MOST_THREADS = 1024
+#: Users times items that are worth one thread, see :func:`threads_for`.
+SCORES_PER_THREAD = 5_000_000
+# Where the user has set one of these, BLAS libraries are left alone.
+_BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
+_PACKAGES = ("robustcf", "numpy", "pandas", "pyarrow", "safetensors", "scipy", "torch")
+
+
+@dataclasses.dataclass
+class _State:
+    """The number last set here, and whether a user gave it."""
+
+    applied: int
+    given: bool = False
+
+
+# Physical cores, or what the process has set before it imported this.
+_TORCH_COUNTS = torch.get_num_threads()
+_state = _State(_TORCH_COUNTS)
+
+
+def default_threads() -> int:
+    """Return the number of threads used unless the user gives one.
+
+    That is ``OMP_NUM_THREADS`` if set, else the number of cores as torch counts them (hyper-threads
+    left out); in both cases at most the CPUs of :func:`robustcf._cpus.cpus`.
+
+    Example:
+        >>> 1 <= default_threads() <= cpus()
+        True
+    """
+    return min(cpus(), threads_asked() or _TORCH_COUNTS)
+
+
+def threads_for(n_users: int, n_items: int) -> int:
+    """Return the number of threads for work on so many users and items.
+
+    One thread per 5 million scores (users times items), at most :func:`default_threads`. So a
+    second thread comes with 10 million scores: on the demo data and MovieLens-100k it cost 40 %
+    more CPU time and saved none of the waiting. A number that the user has given is used as it is:
+    by :func:`set_threads`, around this call by :func:`threads_used`, by ``OMP_NUM_THREADS`` or by
+    ``torch.set_num_threads``.
+
+    Example:
+        >>> with threads_used(1):
+        ...     threads_for(100_000, 100_000)
+        1
+    """
+    if _state.given or _changed_outside():
+        return torch.get_num_threads()
+    if threads_asked() is not None:
+        return default_threads()
+    return max(1, min(default_threads(), n_users * n_items // SCORES_PER_THREAD))
+
+
+def usable_threads(count: int | None, tell: Callable[[str], None] = warnings.warn) -> int | None:
+    """Return a number of threads that a person asked for, at most the CPUs that may be used.
+
+    Args:
+        count: as asked for; None stays None.
+        tell: called with one line where the number is too large.
+
+    Raises:
+        InputError: the number is below 1, or not a whole number.
+
+    Example:
+        >>> usable_threads(1)
+        1
+    """
+    if count is None:
+        return None
+    asked, most = check_integer("threads", count, 1, MOST_THREADS), cpus()
+    if asked > most:
+        tell(f"expected at most {most} threads, the CPUs this process may use, got {asked}; "
+             f"{most} will be used")  # fmt: skip
+    return min(asked, most)
+
+
+def set_threads(count: int | None) -> int:
+    """Use so many threads from now on, in torch and in the BLAS of numpy; returns the number.
+
+    Results are the same for the same number of threads; another number may round differently. That
+    is why the number is taken as it is, even above the number of CPUs: a recorded run repeats its
+    bits. For a number that a person types, see :func:`usable_threads`.
+
+    Args:
+        count: threads; None leaves a number that was set before, here or by
+            ``torch.set_num_threads``, and otherwise sets :func:`default_threads`.
+
+    Raises:
+        InputError: the number is below 1, or not a whole number.
+
+    Example:
+        >>> with threads_used(1):
+        ...     set_threads(None)
+        1
+    """
+    if count is not None:
+        _apply(check_integer("threads", count, 1, MOST_THREADS), given=True)
+    elif not (_state.given or _changed_outside()):
+        _apply(default_threads(), given=False)
+    return torch.get_num_threads()
+
+
+@contextmanager
+def threads_used(
+    count: int | None,
+    n_users: int | None = None,
+    n_items: int | None = None,
+    *,
+    exact: bool = False,
+) -> Iterator[int]:
+    """Use so many threads within the block, and the former number after it.
+
+    For functions with an argument ``threads``. The number is the process's, not the Python
+    thread's: do not enter blocks with different numbers from several Python threads.
+
+    Args:
+        count: threads, at most the CPUs this process may use (a warning tells); None for
+            :func:`threads_for`, or :func:`set_threads` where sizes are missing.
+        n_users: size of the work.
+        n_items: size of the work.
+        exact: take the number as it is: that of a recorded run, whose bits depend on it.
+
+    Yields:
+        The number of threads in use.
+
+    Raises:
+        InputError: the number is below 1, or not a whole number.
+
+    Example:
+        >>> before = torch.get_num_threads()
+        >>> with threads_used(1) as used:
+        ...     used, torch.get_num_threads()
+        (1, 1)
+        >>> torch.get_num_threads() == before
+        True
+    """
+    wanted = count if exact else usable_threads(count)
+    if wanted is None and n_users is not None and n_items is not None:
+        wanted = threads_for(n_users, n_items)
+    before, state = torch.get_num_threads(), dataclasses.replace(_state)
+    with _blas().limit(limits=None):  # gives each its former number in the end
+        try:
+            yield set_threads(wanted)
+        finally:
+            torch.set_num_threads(before)
+            _state.applied, _state.given = state.applied, state.given
+
+
+def _apply(count: int, *, given: bool) -> None:
+    """Set the number in torch and in the BLAS libraries of numpy and scipy."""
+    torch.set_num_threads(count)
+    _state.applied, _state.given = count, given
+    if not any(name in os.environ for name in _BLAS_VARIABLES):
+        _blas().limit(limits=count)
+
+
+def _blas() -> Any:
+    """The BLAS libraries that this process has loaded, numpy's among them."""
+    import_module("numpy")
+    return ThreadpoolController().select(user_api="blas")
+
+
+def _changed_outside() -> bool:
+    """Whether ``torch.set_num_threads`` was called by other code since the last call of ours."""
+    return torch.get_num_threads() != _state.applied
+
+
+def device_of(name: str) -> torch.device:
+    """The device of this name, or an error when this machine has none.
+
+    Of several ranks on a machine, each has a GPU of its own: ``cuda`` is ``cuda:`` and the rank's
+    number there.
+
+    Example:
+        >>> device_of("cpu")
+        device(type='cpu')
+    """
+    if not isinstance(name, str):
+        raise InputError(f"device must be a name such as 'cpu', got {shown(name)}")
+    if name == "cuda" and launched() > 1:
+        name = f"cuda:{local_rank()}"
+    try:
+        device = torch.device(name)
+        # A number that comes back: the device 'meta' has tensors, but computes nothing.
+        float(torch.zeros(1, device=device).sum())
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # what nccl and kernels of its own take for granted
+    except Exception as error:
+        # Every backend that is not there has an exception of its own.
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"device {name!r} cannot be used here ({reason}): try 'cpu'") from error
+    return device
+
+
+def memory() -> int | None:
+    """The bytes of memory that this machine has, or None where it does not tell.
+
+    Example:
+        >>> memory() is None or memory() > 1 << 20
+        True
+    """
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def environment() -> dict[str, Any]:
+    """Versions, machine and threads: what a run writes down with its configuration.
+
+    Example:
+        >>> sorted(environment())
+        ['machine', 'packages', 'python', 'threads']
+    """
+    return {
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "threads": torch.get_num_threads(),
+        "packages": {name: metadata.version(name) for name in _PACKAGES},
+    }

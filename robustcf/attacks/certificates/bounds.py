@@ -1,0 +1,166 @@
+"""Certified metrics and radii of many users: what each of them keeps under any attack.
+
+**Theorem (worst places of the relevant items).** For a user and an attack size, let n_i be the
+number of other candidates that some attack may bring level with or ahead of the relevant item
+i, and let n_(1) <= n_(2) <= ... be these numbers in order. Then under every attack of that size
+the r-th of the relevant items in the ranking is at place n_(r) + r or better.
+
+*Proof.* Take the r relevant items with the smallest n_i, and of these the one that the attacked
+ranking puts last, i*. At least r relevant items are at or before it, so the r-th relevant item
+is at or before it too, and the irrelevant ones ahead of it are among those ahead of i*: at most
+n_{i*} <= n_(r). Ahead of it are r - 1 relevant items and no others. []
+
+Every per-user metric of :mod:`robustcf.metrics.ranking` rises when relevant items move up, so its
+value at those places is a lower bound. When items alone may move (``side="items"``) the bound is
+attained, by one attack on that user: moving every relevant item against u and all others along
+it does to all pairs at once what the count allows. Coverage is about all users together and has
+no such bound; it is left out.
+
+What is certified is the worst for each user alone. An attack on everybody at once has one set of
+items for all, so the mean over users can only be better than the certificate says.
+
+**Radii.** The top k of a user change exactly when one of them falls behind one of the rest, so
+the smallest radius of such a pair is the radius of the set; with the tight bound it is exact: at
+that size an attack exists (in two dimensions or more).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from robustcf._checks import check_choice
+from robustcf.attacks.certificates.radius import Budgets, Radius, plain_radius, tight_radius
+from robustcf.attacks.certificates.search import Ids, Items, smallest_radii
+from robustcf.data.interactions import Interactions
+from robustcf.factors import Factors
+from robustcf.metrics.evaluate import per_user_metrics, user_blocks
+from robustcf.metrics.topk import top_items
+
+BOUNDS: Mapping[str, Radius] = {"tight": tight_radius, "plain": plain_radius}
+
+PerUser = dict[str, npt.NDArray[np.float64]]
+
+
+def usable_bound(bound: str, fixed: Sequence[int]) -> str:
+    """The bound that is really used: with columns held fixed, only the plain one is proved.
+
+    Example:
+        >>> usable_bound("tight", ()), usable_bound("tight", (7,))
+        ('tight', 'plain')
+    """
+    check_choice("bound", bound, BOUNDS)
+    return "plain" if fixed else bound
+
+
+def certified_metrics(
+    factors: Factors,
+    budgets: Budgets,
+    users: Ids,
+    relevant: Interactions,
+    seen: Interactions | None,
+    sizes: Sequence[float],
+    ks: Sequence[int],
+    *,
+    bound: str = "tight",
+    fixed: Sequence[int] = (),
+) -> list[PerUser]:
+    """Lower bounds of every per-user metric under all attacks of each size.
+
+    Args:
+        factors: embeddings.
+        budgets: how far rows may move at size 1.
+        users: ids of users with relevant items.
+        relevant: the pairs that count.
+        seen: pairs that are no candidates, or None.
+        sizes: of attacks, ascending, positive.
+        ks: cutoffs of the metrics, ascending.
+        bound: ``tight``, exact for every pair, or ``plain``, the sum of the worst of each term.
+        fixed: columns that no attack may touch; the bound is then the plain one.
+
+    Returns:
+        For each size, metric -> one value per user.
+
+    Cost: one float64 product of users x items x dim, whatever the number of sizes; memory of a
+    few blocks, whatever the cutoffs.
+    """
+    radius = BOUNDS[usable_bound(bound, fixed)]
+    length = min(ks[-1], factors.n_items)
+    found: list[list[PerUser]] = [[] for _ in sizes]
+    # Of every relevant item all radii are kept that count: in blocks, for long lists.
+    most = int(relevant.user_degrees[users].max(initial=1))
+    for block in user_blocks(users, most * length):
+        rows, items = relevant.rows(block)
+        own = Items(rows, items.astype(np.int64))
+        radii = smallest_radii(
+            factors, budgets, radius, block, own, seen, length, sizes[-1], fixed
+        )  # fmt: skip
+        for parts, size in zip(found, sizes, strict=True):
+            hits = worst_hits((radii <= size).sum(axis=1), own.rows, len(block), length)
+            parts.append(per_user_metrics(hits, relevant, block, ks))
+    return [
+        {name: np.concatenate([values[name] for values in parts]) for name in parts[0]}
+        for parts in found
+    ]
+
+
+def top_radii(
+    factors: Factors,
+    budgets: Budgets,
+    users: Ids,
+    seen: Interactions | None,
+    k: int,
+    *,
+    bound: str = "tight",
+    fixed: Sequence[int] = (),
+) -> npt.NDArray[np.float64]:
+    """For each user, how large an attack must be before the top k are no longer the same set.
+
+    Arguments are those of :func:`certified_metrics`. Infinite where a user has no other candidates.
+
+    Cost: one ranking, and one float64 product of users x items x dim.
+    """
+    radius = BOUNDS[usable_bound(bound, fixed)]
+    if k >= factors.n_items:
+        return np.full(len(users), np.inf)  # all items: no set is another one
+    found = []
+    for block in user_blocks(users, k):
+        top = top_items(factors, block, k, seen)
+        rows, places = np.nonzero(top >= 0)
+        own = Items(rows, top[rows, places])
+        pairs = smallest_radii(factors, budgets, radius, block, own, seen, 1, np.inf, fixed)[:, 0]
+        radii = np.full(len(block), np.inf)
+        np.minimum.at(radii, rows, pairs)
+        found.append(radii)
+    return np.concatenate(found) if found else np.empty(0)
+
+
+def worst_hits(
+    overtakers: npt.NDArray[np.integer[Any]], rows: Ids, n_users: int, length: int
+) -> npt.NDArray[np.bool_]:
+    """The worst places of relevant items by the theorem above, as hits.
+
+    Args:
+        overtakers: for each relevant item, how many irrelevant ones may be ahead of it; numbers
+            from ``length`` on are all the same.
+        rows: the user of each relevant item, ascending.
+        n_users: rows of the result.
+        length: places of the result.
+
+    Returns:
+        users x length, True at place n_(r) + r (counted from 1) for every r.
+
+    Example:
+        >>> worst_hits(np.array([2, 0, 9]), np.array([0, 0, 1]), 2, 4).astype(int).tolist()
+        [[1, 0, 0, 1], [0, 0, 0, 0]]
+    """
+    order = np.lexsort((overtakers, rows))
+    first = np.searchsorted(rows, rows)  # ascending: the order keeps every user's range
+    places = overtakers[order] + np.arange(len(rows)) - first
+    hits = np.zeros((n_users, length), dtype=bool)
+    kept = places < length
+    hits[rows[kept], places[kept]] = True
+    return hits

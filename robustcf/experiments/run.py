@@ -1,0 +1,323 @@
+"""RunDir: the folder of a training, from its configuration to the recommender and its results.
+
+What was trained is written as :meth:`robustcf.Recommender.save` writes it, next to the files of the
+training, so :func:`robustcf.open` reads a finished run. Here is what happens before: the
+configuration, resuming, and the data it is resumed with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from robustcf._io import files
+from robustcf._io.files import CheckpointFiles, csv_bytes
+from robustcf._io.naming import counted
+from robustcf._runtime import device_of, threads_used
+from robustcf.data import Split, load
+from robustcf.data.catalog import find
+from robustcf.data.mapped import MappedInteractions
+from robustcf.errors import InputError, RanksError
+from robustcf.experiments.config import RunConfig
+from robustcf.experiments.folders import CONFIG, HISTORY, RunBase
+from robustcf.experiments.records import METRICS_KIND
+from robustcf.metrics.evaluate import MetricReport
+from robustcf.models.voting import VoteConfig, fit_vote
+from robustcf.models.voting.groups import Groups
+from robustcf.recommender import Recommender, open_recommender
+from robustcf.recommender.saved import write_into
+from robustcf.training.config import TrainConfig
+from robustcf.training.fitting import Trained, check_trainable, fit_split
+from robustcf.training.search import MINUTES, Trial, read_trials, search
+
+SEARCH, PER_USER = "search.json", "per_user.parquet"
+
+
+class RunDir(RunBase[RunConfig, Split]):
+    """The folder of a training.
+
+    Args:
+        path: the folder; it must hold the configuration of a run.
+        allow_unfinished: whether what an interrupted training left may be used.
+        allow_code: whether modules that the run names may be imported, where it was trained with
+            code from outside of the package (``module:Class``).
+
+    Raises:
+        InputError: there is no run at this path.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from robustcf.data import load
+        >>> config = RunConfig("demo", train=TrainConfig.of(dim=4, epochs=1))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run = RunDir.create(Path(folder) / "first", config, load("demo"))
+        ...     run.complete
+        False
+    """
+
+    config_type = RunConfig
+    result_kind = METRICS_KIND
+    command = "robustcf train"
+    _searched: dict[str, Any] | None = None
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        allow_unfinished: bool = False,
+        allow_code: bool = False,
+    ) -> None:
+        """Open a run; reads its configuration only."""
+        super().__init__(path, allow_unfinished=allow_unfinished)
+        self.allow_code = allow_code
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], config: RunConfig, split: Split) -> RunDir:
+        """Make a run directory, see :meth:`robustcf.experiments.folders.RunBase.create`."""
+        run = super().create(path, config, split)
+        run.allow_code = True  # it was named in this very process
+        return run
+
+    def _check_code(self) -> None:
+        """Raise where a module would be imported that the run names, without permission."""
+        train = self.config.train
+        outside = train.outside() if isinstance(train, TrainConfig) else []
+        if outside and not self.allow_code:
+            raise InputError(
+                f"{self.path} was trained with code from outside of the package "
+                f"({', '.join(outside)}), which would be imported and run now: give --allow-code "
+                "if you trust it"
+            )
+
+    @classmethod
+    def check_trainable(cls, config: RunConfig, split: Split) -> None:
+        """Raise for what would only be found wrong in training: names, ranges, devices, sizes."""
+        if isinstance(config.train, TrainConfig):
+            check_trainable(split, config.train, device=device_of(config.device))
+            return
+        if config.device != "cpu":
+            raise InputError(f"a vote is counted on the cpu, got the device {config.device!r}")
+        if config.train.groups is not None:
+            Groups.check(split.n_users, config.train.groups)
+
+    @classmethod
+    def data_facts(cls, split: Split) -> dict[str, Any]:
+        """Name, fingerprint, sources and sizes."""
+        return {
+            "name": split.name,
+            "fingerprint": split.fingerprint,
+            "sources": dict(split.sources),
+            "valid_source": split.valid_source,
+            "n_users": split.n_users,
+            "n_items": split.n_items,
+            "pairs": {
+                "train": len(split.train), "valid": len(split.valid), "test": len(split.test),
+            },
+            "notes": list(split.notes),
+        }  # fmt: skip
+
+    def is_named(self) -> bool:
+        """Whether the run is on one of the known sets."""
+        return find(self.config.dataset) is not None
+
+    def load(self, dataset: str, data: Mapping[str, Any]) -> Split:
+        """Load data with these arguments of :func:`robustcf.data.load`; the cache is only read."""
+        return load(dataset, **{"cache": "read", **data})
+
+    @property
+    def is_vote(self) -> bool:
+        """Whether it is the run of a vote."""
+        return isinstance(self.config.train, VoteConfig)
+
+    def recommender(self, interactions: Split | None = None) -> Recommender:
+        """Return what was trained, see :func:`robustcf.open`.
+
+        Raises:
+            UnfinishedError: the training has not finished, and this was not allowed.
+        """
+        return open_recommender(
+            self.path,
+            interactions=interactions,
+            allow_unfinished=self.allow_unfinished,
+            allow_code=self.allow_code,
+        )
+
+    def execute(
+        self,
+        split: Split,
+        *,
+        progress: bool = False,
+        every: float = 10.0,
+        report: Callable[[str], None] | None = None,
+    ) -> bool:
+        """Train as the configuration says, from where an earlier attempt stopped, and write.
+
+        Args:
+            split: the run's data.
+            progress: whether to show a bar.
+            every: seconds between checkpoints; 0 keeps one after every epoch.
+            report: called with a line for each trial, where settings are searched for.
+
+        Returns:
+            Whether it finished; False where it was interrupted.
+        """
+        self.check(split)
+        self._check_code()
+        with threads_used(self.config.threads, exact=True), self.at_work():
+            if isinstance(self.config.train, VoteConfig):
+                model = fit_vote(split, self.config.train)
+                self._write(model, _evaluated(model))
+                return True
+            if self.config.search is not None:
+                self._search(split, report)
+            try:
+                trained = fit_split(
+                    split,
+                    self.config.train,
+                    device=device_of(self.config.device),
+                    checkpoint=CheckpointFiles(self.path, every),
+                    progress=progress,
+                )
+                self.write(trained)
+            except RanksError as error:
+                hint = str(self.interrupted()).removeprefix("interrupted, ")
+                raise RanksError(f"{error}; {hint}") from error
+        return not trained.interrupted
+
+    def _search(self, split: Split, report: Callable[[str], None] | None) -> None:
+        """Search for the settings, from where an earlier attempt stopped, and keep them.
+
+        How long trials took is kept with them, so that one that was stopped chooses as it would
+        have.
+        """
+        path, wanted = self.path / SEARCH, self.config.search or {}
+
+        def record(trials: Sequence[Trial]) -> None:
+            files.write_json(path, {"trials": [trial.as_dict() for trial in trials]})
+
+        seed = self.config.train.seed
+        found = search(
+            split,
+            minutes=wanted.get("minutes", MINUTES),
+            seed=seed,
+            device=device_of(self.config.device),
+            done=read_trials(path) if os.path.lexists(path) else (),
+            record=record,
+            report=report,
+        )
+        files.write_json(path, found.as_dict())
+        self._searched = found.summary()
+        chosen = found.config.replace(seed=seed)
+        self.config = dataclasses.replace(self.config, train=chosen)
+        files.write_bytes(self.path / CONFIG, self.config.to_json().encode())
+
+    def kept(self) -> list[str]:
+        """Return what an interrupted training can be resumed from: epochs, and trials."""
+        found, path = super().kept(), self.path / SEARCH
+        if os.path.lexists(path):
+            with suppress(InputError):
+                found = [f"{counted(len(read_trials(path)), 'trial')} of the search", *found]
+        return found
+
+    def write(self, trained: Trained) -> None:
+        """Write the recommender, history, per-user values and, last, the metrics.
+
+        Of several ranks, the first writes for all; the others call :func:`assist`.
+        """
+        test, factors, norm = _collected(trained)
+        if factors is None:
+            raise InputError("a run is written by the first rank: the others call assist")
+        searched = {} if self._searched is None else {"search": self._searched}
+        whole = dataclasses.replace(trained, factors=factors, rows=None)
+        model = whole.recommender(preset=self.config.preset, **searched)
+        facts = {
+            "reg": trained.config.reg.name,
+            "valid": None if trained.valid is None else trained.valid.as_dict(),
+            "epochs": trained.epochs,
+            "train_seconds": round(trained.train_seconds, 3),
+            "two_to_inf": norm,
+            "preset": self.config.preset,
+            **searched,
+        }
+        self._write(model, test, trained.history, trained.interrupted, **facts)
+        if not trained.interrupted:
+            CheckpointFiles(self.path, 0.0).clear()
+
+    def _write(
+        self,
+        model: Recommender,
+        test: MetricReport | None,
+        history: list[dict[str, Any]] | None = None,
+        interrupted: bool = False,
+        **facts: Any,
+    ) -> None:
+        split = model.split
+        # Data larger than memory stay where they are; a vote cannot do without.
+        mapped = isinstance(split.train, MappedInteractions)
+        included = not mapped or model.scorer.stored().needs_interactions
+        write_into(self.path, model, include_interactions=included, interrupted=interrupted)
+        if history is not None:
+            files.write_bytes(self.path / HISTORY, csv_bytes(history))
+        if test is not None:
+            files.write_bytes(self.path / PER_USER, parquet_bytes(test, split))
+        kind = self.config.train
+        training: Mapping[str, Any] = model.training or {}
+        self.write_metrics(
+            {
+                "run": str(self.path),
+                "dataset": split.name,
+                "model": kind.model.name if isinstance(kind, TrainConfig) else model.kind,
+                "reg": "none",
+                "test": None if test is None else test.as_dict(),
+                "valid": None,
+                "epochs": 0,
+                "train_seconds": training.get("train_seconds", 0.0),
+                "learnt_from": model.fit_on,
+                "interrupted": interrupted,
+                **facts,
+            }
+        )
+
+
+def _evaluated(model: Recommender) -> MetricReport | None:
+    return model.evaluate() if model.part == "test" else None
+
+
+def assist(config: RunConfig, split: Split) -> None:
+    """What the other ranks do while the first one executes a run: train, and hand over.
+
+    Args:
+        config: that of the run.
+        split: the run's data.
+
+    Raises:
+        RanksError: the first rank has ended, or does not answer.
+    """
+    if not isinstance(config.train, TrainConfig):
+        raise InputError("a vote is fit by one process")
+    with threads_used(config.threads, exact=True):
+        _collected(fit_split(split, config.train, device=device_of(config.device)))
+
+
+def _collected(trained: Trained) -> tuple[MetricReport | None, Any, float]:
+    """Test metrics, the factors of all users (on the first rank) and the norm of the scores."""
+    test = trained.evaluate() if len(trained.split.test) else None
+    return test, trained.gathered(), trained.two_to_inf()
+
+
+def parquet_bytes(report: MetricReport, split: Split) -> bytes:
+    """The values of single users as a Parquet file."""
+    import pandas as pd
+
+    columns: dict[str, Any] = {"user": report.users}
+    if split.user_labels is not None:
+        columns["label"] = split.user_labels[report.users]
+    columns |= dict(report.per_user)
+    buffer = io.BytesIO()
+    pd.DataFrame(columns).to_parquet(buffer, index=False)
+    return buffer.getvalue()

@@ -1,0 +1,391 @@
+"""PartitionVote: a recommender by vote, with a certificate against fake accounts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from robustcf._checks import check_cutoff, check_cutoffs, check_known
+from robustcf._io.html import rows_table
+from robustcf._io.schema import OBJECT, check_kind
+from robustcf.data.interactions import Interactions
+from robustcf.data.split import Split
+from robustcf.errors import InputError
+from robustcf.metrics.evaluate import MetricReport, Part, Protocol, evaluate_rankings, judged_users
+from robustcf.models.scorer import Ranking, Scorer, Stored
+from robustcf.models.voting.accounts import Accounts
+from robustcf.models.voting.certificate import check_fakes
+from robustcf.models.voting.config import FALLBACK_CAP, FALLBACK_DAMPING, VoteConfig
+from robustcf.models.voting.groups import Groups, check_members, members_by
+from robustcf.models.voting.serving import Served, blocks_of, certified_metrics, masked_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+    from scipy.sparse import csr_matrix
+
+Ids = npt.NDArray[np.int64]
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ChosenUsers(Protocol):
+    """The protocol of users whom the caller has named: they are no sample."""
+
+    @property
+    def _users_words(self) -> str:
+        return f"{self.n_users:,} chosen of the {self.sampled_from:,} users"
+
+    @property
+    def _sample(self) -> dict[str, int]:
+        return {"chosen_from": self.sampled_from or 0}
+
+
+@dataclass(frozen=True, eq=False)
+class CertifiedVotes:
+    """What stays of every metric with some numbers of fake accounts, whatever they hold.
+
+    Args:
+        fakes: numbers of fake accounts.
+        values: ``"precision@10"`` and the like -> one mean over users for each number.
+        per_user: the same names -> fakes x users.
+        users: ids of the users.
+        protocol: what was ranked and masked.
+    """
+
+    fakes: tuple[int, ...]
+    values: Mapping[str, list[float]]
+    per_user: Mapping[str, npt.NDArray[np.float64]]
+    users: Ids
+    protocol: Protocol
+
+    def __getitem__(self, metric: str) -> list[float]:
+        if metric not in self.values:
+            raise InputError(f"no metric {metric!r} here; there are {', '.join(self.values)}")
+        return self.values[metric]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per number of fakes, one column per certified metric."""
+        import pandas as pd
+
+        return pd.DataFrame({"fakes": self.fakes, **self.values})
+
+    def plot(self, path: str | Path | None = None, metric: str | None = None) -> Figure | Path:
+        """Draw a certified metric against the number of fake accounts.
+
+        Args:
+            path: where to write it, ``.png`` or ``.svg``; None returns the figure.
+            metric: None for the precision at the first cutoff.
+        """
+        from robustcf._io.plots import Line, Panel, draw_panels, plot_panels
+
+        first = min(int(name.split("@")[1]) for name in self.values)
+        chosen = f"precision@{first}" if metric is None else metric
+        lines = [Line("vote", self.fakes, np.array([self[chosen]]), "certificate")]
+        name = f"{chosen} on {self.protocol.dataset} ({self.protocol.part})"
+        panels = [[Panel(lines, "fake accounts", name)]]
+        return draw_panels(panels) if path is None else plot_panels(panels, path)
+
+    def __repr__(self) -> str:
+        metric = next(iter(self.values))
+        pairs = zip(self.fakes, self.values[metric], strict=True)
+        values = ", ".join(f"{number:,}: {value:.4f}" for number, value in pairs)
+        return f"CertifiedVotes({metric} at {values} fakes)"
+
+    def _repr_html_(self) -> str:
+        shown = list(self.values)[:4]
+        rows = [
+            [f"{number:,}", *(f"{self.values[name][n]:.4f}" for name in shown)]
+            for n, number in enumerate(self.fakes)
+        ]
+        return rows_table(["fakes", *shown], rows, "certified lower bounds")
+
+    def as_dict(self) -> dict[str, Any]:
+        """``fakes``, one list for each metric, and the protocol; ready for JSON."""
+        return {
+            "fakes": list(self.fakes), **self.values, "protocol": self.protocol.as_dict(),
+        }  # fmt: skip
+
+
+class PartitionVote(Scorer):
+    """A recommender that counts votes, so that a few fake accounts move little.
+
+    Every account votes for the items that it holds, with a weight between 0 and 1 by how alike it
+    is to the served user; or, with ``groups``, each group of accounts votes for N' items. The items
+    with most votes are shown. The user's own history is trusted, and so are the catalogue and the
+    settings.
+
+    Args:
+        pairs: what the accounts hold.
+        config: its settings; cap and damping must be set, see
+            :func:`robustcf.models.voting.choose`. None for the defaults, with a cap of 0.15
+            and a damping of 0.3.
+
+    Raises:
+        InputError: a setting has not been chosen, or does not suit the pairs.
+
+    Cost: for accounts, nothing before somebody is served; serving costs the pairs of all accounts
+    that share an item with the user.
+
+    Example:
+        >>> from robustcf.data import load
+        >>> split = load("demo")
+        >>> vote = PartitionVote(split.train, VoteConfig(cap=0.2, damping=0.5))
+        >>> certified = vote.certify_fakes(split, [0, 1], [10], part="valid")
+        >>> clean, attacked = certified["precision@10"]
+        >>> clean > attacked > 0
+        True
+    """
+
+    def __init__(self, pairs: Interactions, config: VoteConfig | None = None) -> None:
+        """Fit: for groups, their small models; for accounts, nothing."""
+        if len(pairs) == 0:
+            raise InputError("there are no pairs: nobody would vote")
+        if config is None:
+            config = VoteConfig(cap=FALLBACK_CAP, damping=FALLBACK_DAMPING)
+        if config.groups is None and (config.cap is None or config.damping is None):
+            raise InputError(
+                "cap and damping must be numbers, or be chosen on validation data first: "
+                "robustcf.models.voting.choose(split, config) gives settings that have them"
+            )
+        self.pairs, self.config = pairs, config
+        self.voters = Accounts(pairs, config) if config.groups is None else Groups(pairs, config)
+
+    def served(self, histories: csr_matrix, masked: npt.NDArray[np.bool_]) -> Served:
+        """What is voted for users with these histories; masked items may not be shown."""
+        voters = self.voters
+        if isinstance(voters, Accounts):
+            votes = voters.votes(histories)
+            return Served(voters.scores(votes), masked, voters, votes)
+        ballots = voters.ballots(histories, masked)
+        counted = np.zeros((len(ballots), self.pairs.n_items + 1))
+        rows = np.repeat(np.arange(len(ballots)), ballots.shape[1] * ballots.shape[2])
+        np.add.at(counted, (rows, ballots.ravel()), 1.0)  # -1, the padding, is the last column
+        return Served(counted[:, :-1], masked, voters, ballots)
+
+    def _blocks(
+        self, users: Ids, seen: Interactions | None, candidates: Ids | None = None
+    ) -> Iterator[tuple[Ids, Served]]:
+        votes = (self.config.groups or 0) * self.config.votes
+        out = _left_out(candidates, self.n_items)
+        for block in blocks_of(users, self.pairs, votes):
+            served = self.served(self.pairs.csr()[block], masked_rows(seen, block, self.n_items))
+            # Who votes for what does not depend on the candidates.
+            yield block, replace(served, masked=served.masked | out)
+
+    kind = "vote"
+
+    @property
+    def n_users(self) -> int:
+        """The number of accounts."""
+        return self.pairs.n_users
+
+    @property
+    def n_items(self) -> int:
+        """The number of items in the catalogue."""
+        return self.pairs.n_items
+
+    def top(
+        self,
+        users: Ids,
+        k: int,
+        seen: Interactions | None = None,
+        candidates: Ids | None = None,
+    ) -> Ranking:
+        """Return the k best items per user with their votes, see :meth:`Scorer.top`.
+
+        Raises:
+            InputError: k is no cutoff, or a user is none of the pairs.
+
+        Example:
+            >>> pairs = Interactions.from_pairs([0, 0, 1, 1, 1], [0, 1, 0, 1, 2], 2, 4)[0]
+            >>> PartitionVote(pairs).top(np.array([0]), 2, pairs).items.tolist()
+            [[2, 3]]
+        """
+        k = min(check_cutoff("k", k), self.n_items if candidates is None else len(candidates))
+        blocks = self._blocks(self._users(users), seen, candidates)
+        found = [_ranking(served, k) for _, served in blocks]
+        if not found:
+            return Ranking(np.empty((0, k), dtype=np.int64), np.empty((0, k)))
+        items, scores = zip(*found, strict=True)
+        return Ranking(np.concatenate(items), np.concatenate(scores))
+
+    def top_for_history(
+        self,
+        history: Ids,
+        k: int,
+        pairs: Interactions,
+        *,
+        filter_seen: bool = True,
+        candidates: Ids | None = None,
+    ) -> Ranking:
+        """Return the k best items for a new user; by popularity for an empty history.
+
+        Example:
+            >>> pairs = Interactions.from_pairs([0, 0, 1, 1], [0, 1, 0, 2], 2, 3)[0]
+            >>> PartitionVote(pairs).top_for_history(np.array([1]), 1, pairs).items.tolist()
+            [[0]]
+        """
+        ids = np.unique(np.asarray(history, dtype=np.int64))
+        if len(ids) and (ids[0] < 0 or ids[-1] >= self.n_items):
+            raise InputError(f"item ids must be in [0, {self.n_items}), got {ids.tolist()}")
+        one = Interactions(np.zeros(len(ids), dtype=np.int64), ids, 1, self.n_items).csr()
+        masked = one.toarray() > 0 if filter_seen else np.zeros((1, self.n_items), dtype=bool)
+        served = self.served(one, masked)
+        served = replace(served, masked=masked | _left_out(candidates, self.n_items))
+        most = self.n_items if candidates is None else len(candidates)
+        return _ranking(served, min(check_cutoff("k", k), most))
+
+    def similar(self, items: Ids, k: int) -> Ranking:
+        """Return items by the cosine of the accounts that hold them."""
+        columns = self.pairs.csr().T.tocsr().astype(np.float64)
+        lengths = np.sqrt(np.maximum(self.pairs.item_degrees, 1))
+        found = []
+        for item in items.tolist():
+            shared = (columns @ columns[[item]].T).toarray().ravel()
+            scores = shared / (lengths * lengths[item])
+            scores[item] = -1.0
+            best = np.argsort(-scores, kind="stable")[:k]
+            found.append((best, scores[best]))
+        return Ranking(np.array([row for row, _ in found]), np.array([row for _, row in found]))
+
+    def stored(self) -> Stored:
+        """Return the settings, and what decides the groups; it also needs the interactions."""
+        facts = {"settings": asdict(self.config), "members": members_by(self.pairs)}
+        return Stored(facts=facts, needs_interactions=True)
+
+    @classmethod
+    def restored(
+        cls, tensors: Mapping[str, Any], facts: Mapping[str, Any], pairs: Interactions | None
+    ) -> PartitionVote:
+        """Build the vote again from its settings and the interactions."""
+        settings = facts.get("settings")
+        check_kind("", settings, OBJECT, "settings")
+        check_known(VoteConfig, settings or {})
+        if pairs is None:
+            raise InputError("a vote scores by its interactions: give them")
+        config = VoteConfig(**(settings or {}))
+        if config.groups is not None and "members" in facts:
+            check_members(facts["members"], pairs)
+        return cls(pairs, config)
+
+    def no_embeddings(self) -> NoReturn:
+        """Say what a vote can be asked instead."""
+        raise InputError(
+            "a vote has no embeddings to attack, certify against perturbations, harden or audit: "
+            "certify it against fake accounts, certify(model, fakes=[0, 1, 2, 5, 10]) or "
+            "'robustcf certify RUN --fakes 0 1 2 5 10'"
+        )
+
+    def evaluate(
+        self,
+        split: Split,
+        ks: Sequence[int] = (10, 20),
+        *,
+        part: Part = "test",
+        mask: Sequence[str] | None = None,
+    ) -> MetricReport:
+        """Metrics of the rankings, see :func:`robustcf.metrics.evaluate.evaluate_rankings`."""
+        self._check(split)
+        return evaluate_rankings(self.rank, split, ks, part=part, mask=mask)
+
+    def certify_fakes(
+        self,
+        split: Split,
+        fakes: Sequence[int],
+        ks: Sequence[int] = (10, 20),
+        *,
+        part: Part = "test",
+        mask: Sequence[str] | None = None,
+        users: Ids | None = None,
+    ) -> CertifiedVotes:
+        """Lower bounds of all metrics with fake accounts, whoever makes them and with what.
+
+        Where every account votes, up to ``fakes`` accounts are added, with any items of the
+        catalogue. Where groups vote, as many accounts are added, altered or removed, but not the
+        served user's own. The proof is in :mod:`robustcf.models.voting.certificate`.
+
+        An account is in the same group before and after the attack: its label stays, or, without
+        labels, its id, so that a removed account keeps an empty row. And the groups can still be
+        fitted: with ``ridge``, none may grow beyond its limit of members.
+
+        Args:
+            split: the data; the vote must have been fit on its pairs.
+            fakes: numbers of fake accounts, ascending; 0 gives the clean values.
+            ks: cutoffs.
+            part: the pairs that count.
+            mask: parts whose pairs are not candidates; None for the split's own protocol.
+            users: ids of some of the users, each with a pair that counts; None for all of them.
+
+        Raises:
+            InputError: the data are not those of the vote, numbers are out of range, or users are
+                none of the pairs.
+
+        Cost: one serving of all users; of accounts, also hits x items x log(fakes) comparisons.
+        """
+        self._check(split)
+        numbers, cutoffs = check_fakes(fakes), check_cutoffs(ks)
+        judged = judged_users(split, part, mask)
+        chosen = judged.users if users is None else self._users(users)
+        if len(chosen) == 0:
+            raise InputError("users must be at least one, got none: leave it out for all")
+        parts = [
+            certified_metrics(served, judged, block, numbers, cutoffs)
+            for block, served in self._blocks(chosen, judged.seen)
+        ]
+        per_user = {
+            name: np.stack(
+                [np.concatenate([each[n][name] for each in parts]) for n in range(len(numbers))]
+            )
+            for name in parts[0][0]
+        }
+        values = {name: [float(row.mean()) for row in rows] for name, rows in per_user.items()}
+        protocol = judged.protocol(cutoffs, len(chosen))
+        if users is not None:
+            chosen_from = {"sampled_from": judged.n_known, "sample_seed": 0}
+            protocol = ChosenUsers(**(vars(protocol) | chosen_from))
+        return CertifiedVotes(numbers, values, per_user, chosen, protocol)
+
+    def _users(self, users: npt.ArrayLike) -> Ids:
+        """Ids of users of the pairs, or an error that says what was expected."""
+        ids, n_users = np.asarray(users), self.pairs.n_users
+        if ids.ndim == 1 and len(ids) == 0:
+            return np.empty(0, dtype=np.int64)
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise InputError(
+                f"users must be a list of integer ids, got {ids.dtype} of shape {ids.shape}"
+            )
+        if ids.min() < 0 or ids.max() >= n_users:
+            raise InputError(
+                f"user ids must be in [0, {n_users}), got {ids.min()} to {ids.max()}: these users "
+                "are not in the vote's data"
+            )
+        return ids.astype(np.int64)
+
+    def _check(self, split: Split) -> None:
+        if (split.n_users, split.n_items) != (self.pairs.n_users, self.pairs.n_items):
+            raise InputError(
+                f"the vote is of {self.pairs.n_users} users x {self.pairs.n_items} items, "
+                f"{split.name} has {split.n_users} x {split.n_items}: they are different data"
+            )
+        if self.config.groups is not None:
+            check_members(members_by(self.pairs), split)
+
+
+def _left_out(candidates: Ids | None, n_items: int) -> npt.NDArray[np.bool_]:
+    """Return True for each item that is not a candidate."""
+    out = np.full(n_items, candidates is not None)
+    if candidates is not None:
+        out[candidates] = False
+    return out
+
+
+def _ranking(served: Served, k: int) -> Ranking:
+    items = served.top(k)
+    scores = np.take_along_axis(served.scores, np.maximum(items, 0), axis=1).astype(np.float64)
+    return Ranking(items, np.where(items >= 0, scores, np.nan))

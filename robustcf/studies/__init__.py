@@ -1,1 +1,0 @@
-"""Studies: statistics, comparisons, pictures, and sweeps of many runs."""

@@ -1,1 +1,0 @@
-"""What every subpackage stands on: checks, tables of names, files, randomness, the runtime."""

@@ -1,0 +1,122 @@
+"""The restricted reader of pickles: arrays as numpy pickles them, and pickles that mean harm."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from robustcf._io.unpickling import read_pickle
+from robustcf.errors import DataError
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("dtype", ["u1", "<i8", ">i4", "<f4", "f8", "?"])
+def test_arrays_as_numpy_writes_them(protocol, dtype):
+    array = np.arange(12).reshape(3, 4).astype(dtype)
+    value = {"data": array, "labels": [1, 2, 3], "name": "batch", b"raw": (1.5, None)}
+    found = read_pickle(pickle.dumps(value, protocol=protocol), "here")
+    assert found["data"].dtype == array.dtype
+    assert np.array_equal(found["data"], array)
+    assert found["labels"] == [1, 2, 3]
+    assert found["name"] == "batch"
+    fortran = np.asfortranarray(array)
+    found = read_pickle(pickle.dumps(fortran, protocol=protocol), "here")
+    assert np.array_equal(found, fortran)
+
+
+def test_python_2_spelling():
+    """As CIFAR's files spell it: protocol 2, str for bytes, numpy.core."""
+    opcodes = (
+        b"\x80\x02}q\x00(U\x04dataq\x01cnumpy.core.multiarray\n_reconstruct\nq\x02cnumpy\nndarray\n"
+        b"K\x00\x85U\x01b\x87Rq\x03(K\x01K\x02K\x02\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87Rq\x04"
+        b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89U\x04\x01\x02\x03\xfftb"
+        b"U\x06labelsq\x05]q\x06(K\x05K\x07eu."
+    )
+    found = read_pickle(opcodes, "batch")
+    assert found["data"].tolist() == [[1, 2], [3, 255]]
+    assert found["labels"] == [5, 7]
+
+
+class Calls:
+    def __init__(self, function, *arguments) -> None:
+        self.function, self.arguments = function, arguments
+
+    def __reduce__(self):
+        return self.function, self.arguments
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+@pytest.mark.parametrize(
+    "function", [os.system, eval, subprocess.check_output, getattr, np.load, np.memmap]
+)
+def test_a_pickle_that_calls_a_function_is_refused_and_not_run(tmp_path, protocol, function):
+    witness = tmp_path / "ran"
+    text = f"touch {witness}" if function is not eval else f"open({str(witness)!r}, 'w')"
+    content = pickle.dumps({"data": Calls(function, text)}, protocol=protocol)
+    with pytest.raises(DataError, match=r"evil: a pickle asks for \w+(\.\w+)*: refused"):
+        read_pickle(content, "evil")
+    assert not witness.exists()
+
+
+def test_other_objects_and_arrays_of_objects_are_refused():
+    with pytest.raises(DataError, match="asks for"):
+        read_pickle(pickle.dumps(pytest.approx(1)), "x")
+    with pytest.raises(DataError, match="not numbers: refused"):
+        read_pickle(pickle.dumps(np.array([{}, []], dtype=object)), "x")
+    with pytest.raises(DataError, match="not numbers: refused"):
+        read_pickle(pickle.dumps(np.array(["2001-01-01"], dtype="M8[D]")), "x")
+    with pytest.raises(DataError, match="holds a complex|asks for"):
+        read_pickle(pickle.dumps(1j), "x")
+    with pytest.raises(DataError, match="holds a set|asks for"):
+        read_pickle(pickle.dumps({1, 2}, protocol=4), "x")
+
+
+def test_damaged_pickles_are_refused():
+    whole = pickle.dumps({"data": np.arange(100, dtype=np.uint8), "labels": [1]}, protocol=2)
+    for end in (0, 1, 10, len(whole) // 2, len(whole) - 1):
+        with pytest.raises(DataError, match="x: "):
+            read_pickle(whole[:end], "x")
+    with pytest.raises(DataError, match="damaged"):
+        # A shape that promises more than the bytes hold.
+        read_pickle(pickle.dumps(np.arange(4, dtype=np.uint8), protocol=2).replace(
+            b"K\x04\x85", b"K\x09\x85"), "x")  # fmt: skip
+    # The names that are let through cannot be used for anything else either.
+    for opcodes in (
+        b"c_codecs\nencode\n(Vabc\nVrot13\ntR.",
+        b"cnumpy\ndtype\n(VO8\ntR.",
+        b"cnumpy\nndarray\n.",
+        b"c_codecs\nencode\n}(VX\nI1\nub.",
+    ):
+        with pytest.raises(DataError):
+            read_pickle(opcodes, "x")
+
+
+def test_a_pickle_that_holds_far_more_than_it_is_long_is_refused():
+    value: list[object] = []
+    for _ in range(60):  # each holds the one before twice: 2^60 entries, were they written out
+        value = [value, value]
+    with pytest.raises(DataError, match="far more than it is long"):
+        read_pickle(pickle.dumps(value), "x")
+
+
+def test_a_pickle_may_not_claim_memory_by_a_number():
+    # LONG_BINPUT: keep this list as number 2^31 - 1 of the memo.
+    program = b"\x80\x02]r\xff\xff\xff\x7f."
+    tracemalloc.start()
+    try:
+        assert read_pickle(program, "x") == []
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_array_may_not_claim_memory_by_a_number():
+    whole = pickle.dumps(np.arange(3, dtype=np.uint8), protocol=3)
+    assert whole.count(b"C\x03\x00\x01\x02") == 1
+    with pytest.raises(DataError, match="damaged .its content is a int.: refused"):
+        read_pickle(whole.replace(b"C\x03\x00\x01\x02", b"\x8a\x05\x00\x00\x00\x00\x10"), "x")

@@ -1,0 +1,352 @@
+"""Run files that are damaged, foreign or hostile: a clear error that names file and key."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from robustcf._io.files import read_tensors, write_tensors
+from robustcf._io.temporary import alone_in
+from robustcf.cli.main import run as command
+from robustcf.data import Split
+from robustcf.errors import InputError
+from robustcf.experiments import RunDir
+from robustcf.experiments.config import RunConfig
+from robustcf.experiments.records import results_folder
+from robustcf.experiments.saved import open_run
+from robustcf.recommender import open_recommender
+from robustcf.training import loop
+from robustcf.training.config import TrainConfig
+from tests.recommender.tampering import change_json, sign
+
+TRAIN = TrainConfig.of(dim=3, epochs=3, block_users=20, negative_weight=20.0, refit="no")
+
+
+@pytest.fixture(scope="module")
+def finished(split: Split, table: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = RunDir.create(
+        tmp_path_factory.mktemp("runs") / "run", RunConfig(table, train=TRAIN), split
+    )
+    run.execute(split)
+    return run.path
+
+
+@pytest.fixture(scope="module")
+def begun(split: Split, table: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was interrupted in its third epoch."""
+    run = RunDir.create(
+        tmp_path_factory.mktemp("runs") / "run", RunConfig(table, train=TRAIN), split
+    )
+    one_epoch = loop._Steps.one_epoch
+
+    def stopped(self: Any, epoch: int) -> Any:
+        if epoch == 2:
+            raise KeyboardInterrupt
+        return one_epoch(self, epoch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop._Steps, "one_epoch", stopped)
+        assert not run.execute(split, every=0.0)
+    return run.path
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def use(path: Path) -> None:
+    """Everything that opening a run for use reads."""
+    opened = RunDir(path)
+    opened.recommender()
+    opened.metrics()
+    opened.check(opened.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("config.json", {"threads": "x"}, "threads .*'x'"),
+        ("config.json", {"threads": 10**9}, "threads"),
+        ("config.json", {"device": [1]}, "device"),
+        ("config.json", {"dataset": 5}, "dataset"),
+        ("config.json", {"data": 5}, "data "),
+        ("config.json", {"data": {"seed": -1}}, "data.seed"),
+        ("config.json", {"data": {"policy": {}}}, "data.policy"),
+        ("config.json", {"train": []}, "train"),
+        ("config.json", {"search": {"minutes": 0}}, "search.minutes"),
+        ("data.json", {"fingerprint": 7}, "fingerprint"),
+        ("data.json", {"sources": {"a": 1}}, "sources.a"),
+        ("metrics.json", {"learnt_from": 5}, "learnt_from"),
+        ("metrics.json", {"interrupted": 0}, "interrupted"),
+        ("metrics.json", {"model": None}, "model"),
+        ("metrics.json", {"test": [1]}, "test"),
+        ("metrics.json", {"test": {}}, "test.ndcg@10"),
+        ("metrics.json", {"epochs": 10**40}, "epochs"),
+        ("recommender.json", {"kind": 5}, "kind"),
+        ("recommender.json", {"interrupted": 1}, "interrupted"),
+        ("recommender.json", {"training": []}, "training"),
+    ],
+)  # fmt: skip
+def test_values_of_another_kind(run: Path, name: str, values: dict[str, Any], message: str) -> None:
+    change_json(run / name, **values)
+    with pytest.raises(InputError, match=f"{name}: {message}"):
+        use(run)
+
+
+SMALL = ["config.json", "data.json", "metrics.json", "recommender.json"]
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"{", b"null", b"[]", b"5", b"\xff\xfe", b"[" * 100_000, b'{"a": ' * 3_000,
+        b'{"dataset": NaN}', b'{"dataset": 1e999}', b'{"a": 1, "a": 2}', b'{"a": ' + b"1" * 5_000,
+    ],
+    ids=lambda content: repr(content[:12]),
+)  # fmt: skip
+def test_files_that_are_no_json(run: Path, name: str, content: bytes) -> None:
+    (run / name).write_bytes(content)
+    with pytest.raises(InputError, match=f"{name}"):
+        use(run)
+    if name == "recommender.json":
+        with pytest.raises(InputError, match=f"{name}"):
+            open_run(run)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_file_that_never_ends_is_not_read_whole(run: Path, name: str) -> None:
+    with (run / name).open("wb") as file:
+        file.truncate(1 << 33)  # takes no place on the disk
+    with pytest.raises(InputError, match=rf"{name} .*16,777,216"):
+        use(run)
+
+
+NAMES = [*SMALL, "factors.safetensors", "interactions.npz"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_and_pipes_in_a_run_are_not_followed(run: Path, name: str, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    shutil.move(run / name, secret)
+    (run / name).symlink_to(secret)
+    with pytest.raises(InputError, match=f"{name} is a link"):
+        use(run)
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    with pytest.raises(InputError, match=f"{name}"):
+        use(run)
+
+
+def test_results_are_not_written_through_a_link(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (run / "robustness").symlink_to(tmp_path / "elsewhere")
+    for use_it in (results_folder, open_run):
+        with pytest.raises(InputError, match="link"):
+            use_it(run)
+    assert command(["attack", str(run), "--attack", "fgm", "--epsilons", "0.1"]) == 1
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+# --- factors --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change_it", "message"),
+    [
+        (lambda t: {"users": t["users"]}, "users and items"),
+        (lambda t: {}, "none"),
+        (lambda t: {**t, "users": t["users"][:5]}, "interactions.npz"),
+        (lambda t: {**t, "items": t["items"][:5]}, "interactions.npz"),
+        (lambda t: {k: v.to(torch.float8_e4m3fn) for k, v in t.items()}, "16, 32 or 64 bits"),
+        (lambda t: {k: v[:, :0] for k, v in t.items()}, "no columns"),
+        (lambda t: {**t, "users": t["users"][:, :2]}, "number of columns"),
+        (lambda t: {**t, "users": t["users"][:, 0]}, "matrix"),
+        (lambda t: {k: v.bool() for k, v in t.items()}, "matrix"),
+        (lambda t: {k: v / 0 for k, v in t.items()}, "finite"),
+    ],
+)
+def test_factors_that_are_none(run: Path, change_it: Any, message: str) -> None:
+    tensors, facts = read_tensors(run / "factors.safetensors")
+    changed = {name: part.contiguous() for name, part in change_it(tensors).items()}
+    write_tensors(run / "factors.safetensors", changed, facts)
+    with pytest.raises(InputError, match="factors.safetensors was changed"):
+        open_recommender(run)
+    sign(run)
+    with pytest.raises(InputError, match=message) as caught:
+        open_recommender(run)
+    assert str(run) in str(caught.value)
+
+
+# --- checkpoints ----------------------------------------------------------------------------
+
+STATE = {"history": [], "looks_since": 0, "best": None}
+ROW = {"stage": "train", "epoch": 1, "loss": 1.0, "seconds": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("without", "replace", "state", "message"),
+    [
+        (["users"], {}, None, r"users must be .*32 of shape \(90, 3\), got nothing"),
+        (["adam.items.steps"], {}, None, "the tensor adam.items.steps must be"),
+        ([], {"users": torch.zeros(1, 3)}, None, r"tensor users must .*, got .* shape \(1, 3\)"),
+        ([], {"items": torch.zeros(60, 3).double()}, None, "tensor items must be torch.float32"),
+        ([], {"adam.users.steps": torch.full((90,), -5)}, None, "steps must not be negative"),
+        (["best.users"], {}, None, "the tensor best.users must be .*, got nothing"),
+        ([], {}, "{", r"checkpoint.train.safetensors: the fact 'state' is no JSON"),
+        ([], {}, "[]", r"state must be an object, got \[\]"),
+        ([], {}, "{}", "history must be a list.*, got nothing"),
+        ([], {}, json.dumps({**STATE, "history": 5}), "history must be a list.*, got 5"),
+        ([], {}, json.dumps({**STATE, "history": [{}]}), r"history\[0\].stage must be text"),
+        ([], {}, json.dumps({**STATE, "history": [{**ROW, "x": 1}]}), "x must be left out"),
+        ([], {}, json.dumps({**STATE, "looks_since": "x"}), "looks_since must be an integer"),
+        ([], {}, json.dumps({**STATE, "best": [1]}), "best must be a list of 2"),
+    ],
+)  # fmt: skip
+def test_checkpoints_that_cannot_be_gone_on_from(
+    begun: Path,
+    split: Split,
+    tmp_path: Path,
+    without: list[str],
+    replace: dict[str, torch.Tensor],
+    state: str | None,
+    message: str,
+) -> None:
+    path = Path(shutil.copytree(begun, tmp_path / "run"))
+    file = path / "checkpoint.train.safetensors"
+    tensors, facts = read_tensors(file)
+    tensors = {name: t for name, t in {**tensors, **replace}.items() if name not in without}
+    write_tensors(file, tensors, facts if state is None else {"state": state})
+    with pytest.raises(InputError, match=message) as caught:
+        RunDir(path).execute(split)
+    assert "checkpoint.train.safetensors" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("reg.leaders", torch.tensor([90]), "reg.leaders must hold numbers of rows below 90"),
+        ("reg.leaders", torch.tensor([-1]), "reg.leaders must not be negative"),
+        ("reg.leaders", torch.zeros(1, 1, dtype=torch.int64), "reg.leaders must be torch.int64"),
+        ("reg.calls", torch.zeros(1, dtype=torch.int64), "reg.calls must be torch.int64 of shape"),
+    ],
+)
+def test_what_a_regularizer_keeps_is_checked_too(
+    split: Split, table: str, tmp_path: Path, name: str, value: torch.Tensor, message: str
+) -> None:
+    train = TRAIN.replace(reg="two_to_inf", reg_weight=1e-4, reg_refresh=3, epochs=1)
+    run = RunDir.create(tmp_path / "run", RunConfig(table, train=train), split)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunDir, "write", lambda *_: None)
+        run.execute(split, every=0.0)
+    file = run.path / "checkpoint.train.safetensors"
+    tensors, facts = read_tensors(file)
+    write_tensors(file, {**tensors, name: value}, facts)
+    with pytest.raises(InputError, match=message):
+        run.execute(split)
+
+
+def test_a_checkpoint_without_anything_is_said(begun: Path, split: Split, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(begun, tmp_path / "run"))
+    write_tensors(path / "checkpoint.train.safetensors", {"x": torch.zeros(1)}, {})
+    with pytest.raises(InputError, match=r"checkpoint.train.safetensors: the fact 'state' is no"):
+        RunDir(path).execute(split)
+
+
+# --- saved curves ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def attacked(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = Path(shutil.copytree(finished, tmp_path_factory.mktemp("runs") / "attacked"))
+    words = ["attack", str(path), "--attack", "fgm", "--epsilons", "0", "0.1", "--k", "5"]
+    assert command(words) == 0
+    return path
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("epsilons", [0], r"ndcg@5 must be a list of 1"),
+        ("epsilons", [0.1, 0], "epsilons must be ascending"),
+        ("epsilons", "x", r"epsilons must be a list of at least 1.*, got 'x'"),
+        ("metrics", ["x"], r"metrics\[0\] must be a metric with its cutoff"),
+        ("metrics", ["ndcg@99"], "ndcg@99 must be a list of 2.*, got nothing"),
+        ("ndcg@5", [1, None], r"ndcg@5\[1\] must be a finite number, got None"),
+        ("protocol", {}, "protocol.dataset must be text, got nothing"),
+        ("budget", 5, "budget must be one of row"),
+        ("kind", [], "kind must be one of"),
+        ("format", "robustcf curve 9", "no robustness curve of a known format"),
+    ],
+)
+def test_curves_with_something_else(
+    attacked: Path, tmp_path: Path, key: str, value: Any, message: str
+) -> None:
+    path = Path(shutil.copytree(attacked, tmp_path / "run"))
+    (curve,) = (path / "robustness").glob("fgm*.json")
+    change_json(curve, **{key: value})
+    with pytest.raises(InputError, match=message) as caught:
+        open_run(path)
+    assert curve.name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"users": np.zeros(3)}, "users must be a list of integers, got float64"),
+        ({}, "users must be a list of integers, got nothing"),
+        ({"users": np.arange(3), "ndcg@5": np.zeros((2, 4))}, r"numbers of shape \(2, 3\), got"),
+        ({"users": np.arange(1), "ndcg@5": np.full((2, 1), np.nan)}, "must be finite"),
+    ],
+)
+def test_values_of_users_of_another_shape(
+    attacked: Path, tmp_path: Path, arrays: dict[str, Any], message: str
+) -> None:
+    path = Path(shutil.copytree(attacked, tmp_path / "run"))
+    (file,) = (path / "robustness").glob("fgm*.npz")
+    np.savez(file, **arrays)
+    (curve,) = (found for found in open_run(path).curves.values() if found.facts["attack"] == "fgm")
+    with pytest.raises(InputError, match=message):
+        curve.users()
+
+
+# --- after a kill ---------------------------------------------------------------------------
+
+
+def test_states_that_a_kill_behind_the_result_left_are_removed(run: Path, begun: Path) -> None:
+    left = run / "checkpoint.train.safetensors"
+    shutil.copy(begun / left.name, left)
+    before = {path.name: path.read_bytes() for path in run.iterdir() if path != left}
+    with alone_in(run, "somebody"):
+        assert RunDir(run).settle(), "it is finished, whoever is at work"
+        assert left.exists(), "whoever is at work removes it himself"
+    assert command(["evaluate", str(run)]) == 0
+    assert left.exists(), "opening a run only reads"
+    assert command(["train", "--resume", str(run)]) == 0
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+
+def test_an_unfinished_run_keeps_its_state(begun: Path) -> None:
+    assert not RunDir(begun).settle()
+    assert (begun / "checkpoint.train.safetensors").exists()
+
+
+@pytest.mark.parametrize("which", ["finished", "begun"])
+def test_what_was_left_next_to_a_run_is_removed(
+    which: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    path = Path(shutil.copytree(request.getfixturevalue(which), tmp_path / "run"))
+    (tmp_path / "link").symlink_to(path)
+    for name in ("run", "another"):
+        (tmp_path / f".{name}.0123456789abcdef.robustcf-tmp").mkdir()
+    assert command(["train", "--resume", str(tmp_path / "link")]) == 0
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [".another.0123456789abcdef.robustcf-tmp", "link", "run"]

@@ -1,0 +1,234 @@
+"""Statistics against scipy, naive transcriptions and simulation."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from robustcf.errors import InputError
+from robustcf.experiments import statistics
+from robustcf.experiments.statistics import area, bootstrap_mean, holm, sign_flip_test
+
+SEEDS = [0, 1, 2]
+
+
+def skewed(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Values like NDCG: many zeros, a tail."""
+    return np.where(rng.random(shape) < 0.4, 0.0, rng.beta(1, 4, size=shape))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_area_is_the_mean_height_of_the_polygon(seed):
+    rng = np.random.default_rng(seed)
+    sizes = np.sort(rng.random(6))
+    values = rng.random((6, 4))
+    expected = [
+        integrate.quad(
+            lambda x, c=c: np.interp(x, sizes, values[:, c]),
+            sizes[0],
+            sizes[-1],
+            points=sizes[1:-1],
+        )[0]
+        / (sizes[-1] - sizes[0])
+        for c in range(4)
+    ]
+    np.testing.assert_allclose(area(sizes, values), expected)
+    np.testing.assert_allclose(area(sizes, values).mean(), area(sizes, values.mean(axis=1)))
+    assert area(sizes, np.full(6, 0.3)) == pytest.approx(0.3)
+    assert float(area([0.5], [0.7])) == 0.7, "no width: the limit"
+
+
+@pytest.mark.parametrize(
+    ("epsilons", "values", "message"),
+    [
+        ([0, 1], [1.0, 2.0, 3.0], "one row of values for each epsilon"),
+        ([], [], "one row of values"),
+        ([0.0], 1.0, "one row of values"),
+        ([0, 0], [1.0, 2.0], "ascending"),
+        ([0, np.nan], [1.0, 2.0], "finite and ascending"),
+        ([0, 1], [1.0, np.nan], "values must be finite, got 1 NaN"),
+    ],
+)
+def test_areas_refuse(epsilons, values, message):
+    with pytest.raises(InputError, match=message):
+        area(epsilons, values)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_bootstrap_agrees_with_scipys(seed):
+    rng = np.random.default_rng(seed)
+    values = skewed(rng, 300, 3)
+    found = bootstrap_mean(values, np.random.default_rng(seed), resamples=20_000, confidence=0.9)
+    np.testing.assert_allclose(found.value, values.mean(axis=0))
+    for c in range(3):
+        other = stats.bootstrap(
+            (values[:, c],),
+            np.mean,
+            n_resamples=20_000,
+            confidence_level=0.9,
+            method="percentile",
+            rng=np.random.default_rng(seed + 100),
+        ).confidence_interval
+        width = other.high - other.low
+        # Both are drawn; at 20,000 resamples an end is known to about 2 % of the width.
+        assert abs(found.lower[c] - other.low) < 0.04 * width
+        assert abs(found.upper[c] - other.high) < 0.04 * width
+        normal = stats.norm.ppf(0.95) * values[:, c].std() / np.sqrt(300)
+        assert abs((found.upper[c] - found.lower[c]) / 2 - normal) < 0.05 * normal
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_differences_are_paired(seed):
+    """Two columns that move together have a narrow difference; a linear one is exact."""
+    rng = np.random.default_rng(seed)
+    first = skewed(rng, 400)
+    second = first + 0.01 * rng.normal(size=400)
+    both = np.stack([first, second, second - first], axis=1)
+    found = bootstrap_mean(both, np.random.default_rng(0), resamples=2000)
+    widths = found.upper - found.lower
+    assert widths[2] < 0.2 * min(widths[:2])
+    alone = bootstrap_mean(second - first, np.random.default_rng(0), resamples=2000)
+    np.testing.assert_allclose([alone.lower, alone.upper], [found.lower[2], found.upper[2]])
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+def test_the_interval_covers_as_often_as_it_says(confidence):
+    trials, mean = 500, 0.6 * 0.2
+    hits = 0
+    for seed in range(trials):
+        values = skewed(np.random.default_rng(seed), 150)
+        draws = np.random.default_rng(10_000 + seed)
+        found = bootstrap_mean(values, draws, resamples=400, confidence=confidence)
+        hits += bool(found.lower <= mean <= found.upper)
+    # Four standard errors, and 1 % for what percentiles lose at 150 skewed users.
+    room = 4 * np.sqrt(confidence * (1 - confidence) / trials)
+    assert confidence - room - 0.01 <= hits / trials <= confidence + room
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_blocks_do_not_change_what_is_computed(seed, monkeypatch):
+    """Draws are taken row after row: many small blocks are one large one."""
+    values = skewed(np.random.default_rng(seed), 64, 2) - 0.1
+    whole = bootstrap_mean(values, np.random.default_rng(seed), resamples=500)
+    p_whole = sign_flip_test(values, np.random.default_rng(seed), resamples=500)
+    monkeypatch.setattr(statistics, "_BLOCK_BYTES", 8 * 64 * 7)
+    blocked = bootstrap_mean(values, np.random.default_rng(seed), resamples=500)
+    p_blocked = sign_flip_test(values, np.random.default_rng(seed), resamples=500)
+    np.testing.assert_allclose(whole.lower, blocked.lower, atol=1e-15)
+    np.testing.assert_array_equal(p_whole, p_blocked)
+
+
+@pytest.mark.parametrize("users", [7, 64])
+def test_counts_and_signs_are_what_they_say(users):
+    rng = np.random.default_rng(0)
+    counts = statistics._draw_counts(rng, 4000, users)
+    np.testing.assert_array_equal(counts.sum(axis=1), users)
+    np.testing.assert_allclose(counts.mean(axis=0), 1, atol=0.08)
+    np.testing.assert_allclose(counts.var(axis=0), 1 - 1 / users, atol=0.15)
+    signs = statistics._draw_signs(rng, 4000, users)
+    assert set(np.unique(signs)) == {-1.0, 1.0}
+    np.testing.assert_allclose(signs.mean(axis=0), 0, atol=0.08)
+    np.testing.assert_allclose(np.corrcoef(signs.T) - np.eye(users), 0, atol=0.09)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_sign_flips_agree_with_every_flip_there_is(seed):
+    rng = np.random.default_rng(seed)
+    differences = rng.normal(0.4, 1, size=10)
+    flips = np.array(list(itertools.product([-1, 1], repeat=10)))
+    observed = abs(differences.mean())
+    exact = np.mean(np.abs(flips @ differences / 10) >= observed - 1e-12)
+    found = sign_flip_test(differences, np.random.default_rng(seed), resamples=40_000)
+    assert abs(found - exact) < 4 * np.sqrt(exact * (1 - exact) / 40_000) + 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_sign_flips_agree_with_scipy(seed):
+    rng = np.random.default_rng(seed)
+    differences = np.stack([rng.normal(shift, 1, size=250) for shift in (0, 0.08, 0.15)], axis=1)
+    found = sign_flip_test(differences, np.random.default_rng(seed), resamples=20_000)
+    for c in range(3):
+        other = stats.permutation_test(
+            (differences[:, c],),
+            np.mean,
+            permutation_type="samples",
+            n_resamples=20_000,
+            rng=np.random.default_rng(seed + 50),
+        ).pvalue
+        assert abs(found[c] - other) < 0.02
+        assert abs(found[c] - stats.ttest_1samp(differences[:, c], 0).pvalue) < 0.02
+
+
+def test_p_values_are_uniform_when_nothing_differs():
+    p = [
+        float(
+            sign_flip_test(
+                skewed(np.random.default_rng(s), 60) - skewed(np.random.default_rng(s + 1000), 60),
+                np.random.default_rng(s + 2000),
+                resamples=199,
+            )
+        )
+        for s in range(600)
+    ]
+    assert stats.kstest(p, "uniform").pvalue > 1e-3
+    assert np.mean(np.array(p) <= 0.05) < 0.05 + 4 * np.sqrt(0.05 * 0.95 / 600)
+
+
+def test_degenerate_values_are_defined():
+    rng = np.random.default_rng
+    assert float(sign_flip_test(np.zeros(30), rng(0), resamples=99)) == 1.0
+    assert float(sign_flip_test(np.full(30, 0.1), rng(0), resamples=99)) == 0.01, "never 0"
+    # Every flip of one nonzero difference has the same absolute mean.
+    assert float(sign_flip_test([0.3, 0.0, 0.0, 0.0], rng(0), resamples=99)) == 1.0
+    flat = bootstrap_mean(np.full((30, 2), 0.1), rng(0), resamples=99)
+    np.testing.assert_array_equal(flat.lower, flat.upper)
+    np.testing.assert_array_equal(flat.lower, flat.value)
+
+
+@pytest.mark.parametrize("function", [bootstrap_mean, sign_flip_test])
+@pytest.mark.parametrize(
+    ("values", "resamples", "message"),
+    [
+        ([0.5], 10, "at least two users"),
+        (0.5, 10, "at least two users are needed to say how means vary, got one value"),
+        ([0.5, np.nan], 10, "finite, got 1 NaN"),
+        ([0.5, np.inf], 10, "finite"),
+        ([0.5, 0.6], 0, "resamples must be an integer of at least 1, got 0"),
+        ([0.5, 0.6], 1.5, "resamples must be an integer"),
+    ],
+)
+def test_resampling_refuses(function, values, resamples, message):
+    with pytest.raises(InputError, match=message):
+        function(values, np.random.default_rng(0), resamples=resamples)
+
+
+@pytest.mark.parametrize("confidence", [0, 1, 1.5, float("nan")])
+def test_confidence_is_a_share(confidence):
+    with pytest.raises(InputError, match="confidence must be between 0 and 1"):
+        bootstrap_mean([0.0, 1.0], np.random.default_rng(0), confidence=confidence)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_holm_agrees_with_the_procedure_step_by_step(seed):
+    """Holm (1979): go up from the smallest p and reject while p(k) <= alpha / (m - k + 1)."""
+    p = np.random.default_rng(seed).random(12) ** 3
+    p[3] = p[7]
+    corrected = holm(p.reshape(3, 4)).ravel()
+    for alpha in np.linspace(0.001, 0.999, 331):
+        rejected = set()
+        for k, index in enumerate(np.argsort(p, kind="stable")):
+            if p[index] > alpha / (12 - k):
+                break
+            rejected.add(int(index))
+        assert rejected == set(np.flatnonzero(corrected <= alpha).tolist())
+    assert holm([]).shape == (0,)
+
+
+@pytest.mark.parametrize("bad", [[-0.1], [1.2], [np.nan]])
+def test_holm_refuses(bad):
+    with pytest.raises(InputError, match="p-values must be"):
+        holm(bad)

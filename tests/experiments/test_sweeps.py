@@ -1,0 +1,679 @@
+"""Sweeps: the right numbers, the same after a kill, never a silent mix, and true first lines."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from filelock import FileLock
+
+from robustcf.attacks import FGM, RandomNoise, Softmax
+from robustcf.cli.main import run
+from robustcf.errors import InputError
+from robustcf.experiments import RunDir
+from robustcf.experiments.saved import open_run
+from robustcf.experiments.sweeps import Summary, SweepPlan, execute, sweep
+from robustcf.experiments.sweeps import summary as summary_module
+from robustcf.experiments.sweeps.report import findings
+from robustcf.recommender import open_recommender
+from robustcf.robustness import RobustnessCurve, Threat, measure
+from robustcf.training.config import TrainConfig
+from robustcf.training.presets import preset
+from tests.experiments.conftest import small_table
+from tests.experiments.test_comparison import full, make_run, planted
+
+CHANGES = {"dim": 6, "epochs": 3, "block_users": 20, "negative_weight": 20.0}
+SIZES = (0.0, 0.1, 0.4)
+FILES = ("curves.json", "curves.csv", "report.md")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> str:
+    """A small table of one's own: two tastes and some noise."""
+    path = tmp_path_factory.mktemp("data") / "mine.csv"
+    path.write_text(small_table())
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def plan(table) -> SweepPlan:
+    return SweepPlan(
+        table,
+        regs=("weight_decay", "none"),
+        seeds=(0, 1),
+        attacks=("fgm-bce", "fgm-softmax"),
+        epsilons=SIZES,
+        changes=CHANGES,
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(plan, tmp_path_factory) -> Summary:
+    """A sweep that nobody disturbed."""
+    return sweep(plan, tmp_path_factory.mktemp("sweeps") / "whole")
+
+
+@pytest.fixture
+def no_pictures(monkeypatch) -> None:
+    """Drawing takes longer than all the rest; that it repeats itself is tested once."""
+    monkeypatch.setattr(summary_module, "plot_panels", lambda panels, path, **options: path)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+def test_the_numbers_are_those_of_the_runs(whole, plan):
+    data = json.loads((whole.out / "curves.json").read_text())
+    assert data["epsilons"] == list(SIZES)
+    assert set(data["curves"]) == {"fgm-bce", "fgm-softmax", "random", "certificate"}
+    for reg in plan.regs:
+        for seed in plan.seeds:
+            trained = RunDir(whole.out / "runs" / f"{reg}-seed{seed}")
+            assert trained.complete
+            assert (trained.config.train.reg.name, trained.config.train.seed) == (reg, seed)
+            target = open_recommender(trained.path)
+            assert target.fit_on == "train and valid"
+            assert target.split.fingerprint == trained.split().fingerprint
+            softmax = FGM(Softmax(target.split.train_full), relative=True)
+            for name, attack in (("fgm-softmax", softmax), ("random", RandomNoise(relative=True))):
+                expected = measure(target, attack, epsilons=SIZES).curve
+                for metric in ("ndcg@10", "mrr@10", "coverage@10", "recall@20"):
+                    found = data["curves"][name][reg][metric][seed]
+                    np.testing.assert_allclose(found, expected[metric], atol=1e-7)
+            certified = data["curves"]["certificate"][reg]["ndcg@10"][seed]
+            attacked = data["curves"]["fgm-softmax"][reg]["ndcg@10"][seed]
+            assert certified[0] == attacked[0]
+            assert all(low <= high for low, high in zip(certified, attacked, strict=True))
+    for name in ("fgm-bce", "fgm-softmax"):
+        assert (whole.out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert b"<svg" in (whole.out / f"{name}.svg").read_bytes()
+    words = data["comparisons"]["fgm-bce"]["words"]
+    assert words[0].startswith("weight_decay against none, ndcg@10:")
+
+
+def test_the_table_of_all_values_agrees_with_the_json(whole, plan):
+    data = json.loads((whole.out / "curves.json").read_text())["curves"]
+    with open(whole.out / "curves.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    metrics = sum(len(by_setting["none"]) for by_setting in data.values())
+    assert len(rows) == 2 * 2 * 3 * metrics
+    for row in rows:
+        by_seed = data[row["attack"]][row["setting"]][row["metric"]]
+        expected = by_seed[int(row["seed"])][SIZES.index(float(row["epsilon"]))]
+        assert float(row["value"]) == expected
+
+
+def test_the_report_has_its_parts(whole, plan):
+    text = (whole.out / "report.md").read_text()
+    assert "certified lower bound on the mean, valid for every attack of this size" in text
+    order = ["# ultragcn on mine", "## What the result says", "## Curves", "### `fgm-bce`"]
+    order += [
+        "### `random`",
+        "### `certificate`",
+        "## Differences",
+        "## How it was made",
+        "Command: `robustcf sweep",
+    ]
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    assert "sign-flip" in text
+    assert "epsilon, row budget, in median row norms" in text
+    assert "torch" in text
+    mean = whole.values("fgm-bce", "none").mean(axis=0)
+    assert f"| {mean[1]:.4f} (" in text
+    assert "--regs weight_decay none --seeds 2" in plan.command()
+    assert plan.dataset not in text, "no machine's paths"
+
+
+def test_the_runs_of_a_sweep_can_be_compared(whole, capsys):
+    folders = sorted(str(path) for path in (whole.out / "runs").iterdir())
+    assert run(["compare", *folders, "--resamples", "1000", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["curve"] == "fgm-softmax-row-relative-e0_0.1_0.4-k10_20"
+    assert [group["seeds"]["count"] for group in data["groups"]] == [2, 2]
+
+
+def saved(folder: Path) -> dict[str, bytes]:
+    """Every curve in a run's home, by name; no pictures, no radii."""
+    return {
+        path.name: path.read_bytes()
+        for path in (folder / "robustness").iterdir()
+        if path.suffix in (".json", ".npz") and not path.stem.endswith("-radii")
+    }
+
+
+@pytest.fixture
+def bare(whole, tmp_path, monkeypatch):
+    """Runs of the sweep as they were before anybody attacked them."""
+    monkeypatch.setattr("robustcf.cli.attack._draw", lambda result, saved: ["a.png", "a.svg"])
+    monkeypatch.setattr("robustcf.robustness.plots.plot_curves", lambda curves, path, **_: path)
+
+    def copy(name: str) -> Path:
+        shutil.copytree(whole.out / "runs" / name, tmp_path / name)
+        shutil.rmtree(tmp_path / name / "robustness")
+        return tmp_path / name
+
+    return copy
+
+
+def test_attack_sweep_and_certify_write_the_same_bytes(whole, bare, capsys):
+    """One curve, one file, whichever command made it."""
+    folder = bare("none-seed0")
+    sizes = ["--epsilons", *map(str, SIZES)]
+    for words in (
+        ["attack", "--attack", "fgm", "--objective", "bce"],
+        ["attack", "--attack", "fgm", "--objective", "softmax"],
+        ["certify"],
+    ):
+        assert run([words[0], str(folder), *words[1:], *sizes, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["replaced"] is False
+    by_sweep = saved(whole.out / "runs" / "none-seed0")
+    assert set(by_sweep) == {
+        f"{name}-row-relative-e0_0.1_0.4-k10_20.{ending}"
+        for name in ("fgm-bce", "fgm-softmax", "random", "certificate")
+        for ending in ("json", "npz")
+    }
+    assert saved(folder) == by_sweep
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_sweep_takes_what_the_commands_have_made(whole, plan, tmp_path, capsys, monkeypatch):
+    """And makes the rest: nothing is computed twice, nothing is mixed up."""
+    shutil.copytree(whole.out / "runs", tmp_path / "runs")
+    for reg in plan.regs:
+        for seed in plan.seeds:
+            left = tmp_path / "runs" / f"{reg}-seed{seed}" / "robustness"
+            for path in left.glob("certificate*"):
+                path.unlink()
+    made = []
+    measured = execute.measure
+    monkeypatch.setattr(
+        execute,
+        "measure",
+        lambda target, name, *rest: made.append(name) or measured(target, name, *rest),
+    )
+    sweep(plan, tmp_path / "again", runs=tmp_path / "runs")
+    assert made == ["certificate"] * 4
+    assert contents(tmp_path / "again") == contents(whole.out)
+
+
+def test_certificates_by_certify_and_by_sweep_are_compared(whole, bare, capsys):
+    by_hand = bare("none-seed0")
+    by_sweep = whole.out / "runs" / "weight_decay-seed0"
+    assert run(["compare", str(by_sweep), str(by_hand), "--attack", "certificate"]) == 1
+    said = capsys.readouterr().err
+    name = "certificate-row-relative-e0_0.1_0.4-k10_20"
+    assert f"make it with: robustcf certify {by_hand}" in said
+    assert run(["compare", str(by_sweep), str(by_hand), "--attack", name]) == 1
+    command = capsys.readouterr().err.split("make it with: ")[1].split()
+    assert command[:3] == ["robustcf", "certify", str(by_hand)]
+    assert run(command[1:]) == 0
+    capsys.readouterr()
+    words = ["compare", str(by_sweep), str(by_hand), "--attack", "certificate", "--json"]
+    assert run([*words, "--resamples", "999"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["curve"], data["attack"]) == (name, "certificate")
+    assert (data["knowledge"], data["objective"]) == ("labels", None)
+    assert [group["label"] for group in data["groups"]] == [
+        "ultragcn, weight_decay",
+        "ultragcn, none",
+    ]
+    values = [group["values"] for group in data["groups"]]
+    for setting, found in zip(("weight_decay", "none"), values, strict=True):
+        expected = whole.values("certificate", setting)[0]
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["attack", "--attack", "pgd", "--objective", "bpr", "--steps", "3", "--restarts", "2",
+         "--seed", "5", "--epsilons", "0", "0.30000000000000004", "--k", "3", "7"],
+        ["attack", "--attack", "fgm", "--objective", "softmax", "--knowledge", "labels",
+         "--budget", "frobenius", "--absolute", "--users", "--epsilons", "0.5"],
+        ["attack", "--attack", "random", "--seed", "9", "--epsilons", "0", "0.1"],
+        ["attack", "--attack", "auto", "--side", "items", "--epsilons", "0", "0.1", "--k", "5",
+         "--steps", "2"],
+        ["attack", "--attack", "auto", "--knowledge", "data", "--epsilons", "0", "0.1",
+         "--steps", "2"],
+        ["attack", "--attack", "cutoff", "--relative", "own", "--epsilons", "0", "0.1", "--steps",
+         "2", "--restarts", "2", "--seed", "3"],
+        ["certify", "--relative", "own", "--epsilons", "0", "0.01"],
+        ["certify", "--bound", "plain", "--absolute", "--side", "users", "--k", "4",
+         "--epsilons", "0", "0.01"],
+    ],
+    ids=["pgd", "fgm", "random", "auto", "auto-data", "cutoff-own", "certify-own", "certify"],
+)  # fmt: skip
+def test_the_command_that_is_named_makes_the_very_curve(bare, capsys, words):
+    """Whatever the settings: run what the message says, and the comparison goes through."""
+    one, two = bare("none-seed0"), bare("weight_decay-seed0")
+    assert run([words[0], str(one), *words[1:], "--json"]) == 0
+    stem = Path(json.loads(capsys.readouterr().out)["file"]).stem
+    assert run(["compare", str(one), str(two), "--attack", stem]) == 1
+    command = capsys.readouterr().err.split("make it with: ")[1].split()
+    assert command[2] == str(two)
+    assert run([*command[1:], "--json"]) == 0
+    assert Path(json.loads(capsys.readouterr().out)["file"]).stem == stem
+    metric = f"ndcg@{stem.split('-k')[1].split('_')[0]}"
+    compared = ["compare", str(one), str(two), "--attack", stem, "--metric", metric]
+    assert run([*compared, "--resamples", "999"]) == 0
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_finished_sweep_computes_nothing_again(whole, plan, monkeypatch):
+    before = contents(whole.out)
+    monkeypatch.setattr(execute, "measure", None)
+    monkeypatch.setattr(RunDir, "execute", None)
+    sweep(plan, whole.out)
+    assert contents(whole.out) == before
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("stop", [0, 1, 7, 19])
+def test_stopped_anywhere_and_started_again_it_ends_the_same(
+    whole, plan, tmp_path, monkeypatch, stop
+):
+    steps = 0
+    ensure = RobustnessCurve.save
+    trains = RunDir.execute
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+        if steps > stop:
+            raise OSError("power cut")
+
+    def save(self, path, extra=None):
+        count()
+        return ensure(self, path, extra)
+
+    def train(self, split, **options):
+        count()
+        return trains(self, split, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RobustnessCurve, "save", save)
+        patch.setattr(RunDir, "execute", train)
+        with pytest.raises(OSError, match="power cut"):
+            sweep(plan, tmp_path / "again")
+    assert not (tmp_path / "again" / "report.md").exists()
+    sweep(plan, tmp_path / "again")
+    assert contents(tmp_path / "again") == contents(whole.out)
+
+
+@pytest.mark.slow
+def test_killed_for_real_it_ends_the_same(whole, plan, table, tmp_path):
+    out = tmp_path / "killed"
+    words = ["--dataset", table, "--regs", "weight_decay", "none", "--seeds", "2", "--threads", "1"]
+    words += ["--epsilons", *map(str, SIZES), "--attacks", *plan.attacks, "--out", str(out)]
+    for key, value in CHANGES.items():
+        words += ["--set", f"{key}={value}"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "robustcf", "sweep", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        if list(out.glob("runs/*/metrics.json")):
+            process.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.01)
+    process.wait()
+    assert run(["sweep", *words]) == 0
+    ours, theirs = (json.loads((f / "curves.json").read_text()) for f in (out, whole.out))
+    # The command line names the seed of the split; everything computed is the same.
+    for data in (ours, theirs):
+        data["plan"].pop("data")
+    assert ours == theirs
+
+
+@pytest.mark.slow
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two cores")
+def test_runs_at_a_time_change_nothing(whole, plan, tmp_path):
+    sweep(plan, tmp_path / "two", jobs=2)
+    assert contents(tmp_path / "two") == contents(whole.out)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epsilons": (0.0, 0.1)}, r"epsilons \[0.0, 0.1, 0.4\], not \[0.0, 0.1\]"),
+        ({"seeds": (0, 1, 2)}, "seeds"),
+        ({"regs": ("weight_decay",)}, "regs"),
+        ({"attacks": ("fgm-bce",)}, "attacks"),
+        ({"unit": "absolute"}, "unit relative, not absolute"),
+        ({"unit": "own"}, "unit relative, not own"),
+        ({"changes": {**CHANGES, "dim": 5}}, "changes"),
+        ({"threads": 2}, "threads 1, not 2"),
+        ({"budget": "frobenius"}, "budget"),
+    ],
+)
+def test_a_folder_keeps_its_plan(whole, plan, change, message):
+    before = contents(whole.out)
+    fields = {name: getattr(plan, name) for name in plan.__dataclass_fields__}
+    with pytest.raises(InputError, match=f"holds a sweep with {message}.*another --out"):
+        sweep(SweepPlan(**{**fields, **change}), whole.out)
+    assert contents(whole.out) == before
+
+
+def test_a_folder_keeps_its_data_and_its_runs(whole, plan, table, tmp_path):
+    other = tmp_path / "mine.csv"
+    other.write_text(Path(table).read_text() + "\nu0,i59")
+    with pytest.raises(InputError, match="holds a sweep with dataset"):
+        sweep(SweepPlan(**{**_fields(plan), "dataset": str(other)}), whole.out)
+    kept = Path(table).read_text()
+    try:
+        Path(table).write_text(kept + "\nu0,i59")
+        with pytest.raises(InputError, match="holds a sweep with fingerprint"):
+            sweep(plan, whole.out)
+    finally:
+        Path(table).write_text(kept)
+    changed = SweepPlan(**{**_fields(plan), "changes": {**CHANGES, "dim": 5}})
+    with pytest.raises(InputError, match="trained with other settings"):
+        sweep(changed, tmp_path / "new", runs=whole.out / "runs")
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_sweeps_of_other_attacks_may_share_runs(whole, plan, tmp_path):
+    other = SweepPlan(**{**_fields(plan), "attacks": ("pgd-softmax",), "unit": "absolute"})
+    found = sweep(other, tmp_path / "other", runs=whole.out / "runs")
+    assert found.attacks == ["pgd-softmax"]
+    assert found.first.epsilons == SIZES
+    clean = found.values("pgd-softmax", "none")[:, 0]
+    np.testing.assert_array_equal(clean, whole.values("fgm-bce", "none")[:, 0])
+    assert not (tmp_path / "other" / "runs").exists()
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_ensembles_of_older_formats_are_made_again(whole, plan, tmp_path):
+    """A file of the same name that was taken user by user is no joint curve."""
+    shutil.copytree(whole.out / "runs", tmp_path / "runs")
+    other = SweepPlan(**{**_fields(plan), "attacks": ("pgd-softmax",)})
+    expected = sweep(other, tmp_path / "new", runs=tmp_path / "runs")
+    (path,) = (tmp_path / "runs" / "none-seed0" / "robustness").glob(
+        "pgd-softmax-row-relative*.json"
+    )
+    kept = path.read_bytes()
+    facts = json.loads(kept) | {"format": "robustcf curve 2"}
+    del facts["kind"]
+    facts["ndcg@10"] = [0.0] * len(SIZES)
+    path.write_text(json.dumps(facts))
+    # Its plan, too, was written before units had names.
+    old = tmp_path / "old"
+    old.mkdir()
+    plan_of = json.loads((tmp_path / "new" / execute.PLAN).read_text())
+    assert plan_of.pop("unit") == "relative"
+    (old / execute.PLAN).write_text(json.dumps(plan_of | {"relative": True}))
+    found = sweep(other, old, runs=tmp_path / "runs")
+    assert path.read_bytes() == kept
+    np.testing.assert_array_equal(
+        found.values("pgd-softmax", "none"), expected.values("pgd-softmax", "none")
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_pictures")
+def test_auto_is_the_worst_of_all_and_certificates_need_rows(whole, plan, tmp_path):
+    attacks = ("auto", "fgm-softmax", "pgd-bpr")
+    other = SweepPlan(**{**_fields(plan), "attacks": attacks, "budget": "frobenius"})
+    found = sweep(other, tmp_path / "other", runs=whole.out / "runs")
+    assert list(found.curves) == [*attacks, "random-auto", "random", "random-pgd"]
+    target = open_recommender(whole.out / "runs" / "none-seed0")
+    result = measure(target, "auto", Threat(unit="absolute"), [0.1], steps=2)
+    assert result.draws == len(result.members)
+    mean = [found.area(name, "none") for name in ("random-auto", "random-pgd", "random")]
+    assert mean == sorted(mean), "the worst of more is worse"
+    for reg in plan.regs:
+        for attack in attacks[1:]:
+            assert (found.values("auto", reg) <= found.values(attack, reg) + 1e-7).all()
+    assert found.words("auto").startswith("joint (one perturbation for all users), the attacker")
+    assert found.words("auto").endswith("knows the labels")
+    assert found.words("pgd-bpr").endswith("knows the training pairs")
+    assert found.words("random-auto").endswith("knows nothing")
+    report = (tmp_path / "other" / "report.md").read_text()
+    for name in found.curves:
+        assert f"- `{name}` is {found.words(name)}." in report
+    said = findings(found)
+    first = next(n for n, sentence in enumerate(said) if sentence.startswith("Area under"))
+    assert "against `auto`, the headline attack" in said[first]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_curve_that_is_not_whole_is_made_again(whole, plan):
+    before = contents(whole.out)
+    folder = whole.out / "runs" / "none-seed0" / "robustness"
+    (curve,) = folder.glob("fgm-bce-row-relative*.npz")
+    whole_curve = curve.read_bytes()
+    curve.write_bytes(whole_curve[:100])
+    sweep(plan, whole.out)
+    assert contents(whole.out) == before
+    assert len(curve.read_bytes()) == len(whole_curve)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"threads": "many"}'])
+def test_a_plan_that_cannot_be_read_is_refused(plan, tmp_path, text):
+    (tmp_path / "sweep.json").write_text(text)
+    with pytest.raises(InputError, match="no plan of a sweep"):
+        sweep(plan, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_pictures")
+def test_interrupted_in_training_it_stops_and_goes_on(whole, plan, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDir, "execute", lambda self, split: False)
+        with pytest.raises(KeyboardInterrupt):
+            sweep(plan, tmp_path / "again")
+    sweep(plan, tmp_path / "again")
+    assert contents(tmp_path / "again") == contents(whole.out)
+
+
+def test_two_sweeps_do_not_share_a_folder(whole, plan):
+    with (
+        FileLock(whole.out / ".lock"),
+        pytest.raises(InputError, match="another sweep is at work"),
+    ):
+        sweep(plan, whole.out)
+
+
+@pytest.mark.parametrize("jobs", [0, 10_000, True, 1.5])
+def test_jobs_are_as_many_as_the_cores_allow(plan, tmp_path, jobs):
+    with pytest.raises(InputError, match="jobs must be between 1 and the number of cores"):
+        sweep(plan, tmp_path / "new", jobs=jobs)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"regs": ()}, "regs must be some and differ"),
+        ({"regs": ("none", "none")}, "regs must be some and differ"),
+        ({"regs": ("dropout",)}, "regs must be out of none, weight_decay.*got 'dropout'"),
+        ({"seeds": (1, 1)}, "seeds must be some and differ"),
+        ({"attacks": ("fgm-mse",)}, "objective must be one of bce, bpr, softmax"),
+        ({"attacks": ("fgsm",)}, "attack must be one of fgm-bce"),
+        ({"attacks": ("random",)}, "random is no attack, and always next to them"),
+        ({"attacks": ("random-auto",)}, "random-auto is no attack"),
+        ({"attacks": ("certificate",)}, "certificate is no attack, and always next"),
+        ({"budget": "l1"}, "norm must be one of row, frobenius, spectral, got 'l1'"),
+        ({"model": "svd"}, "model must be one of"),
+        ({"epsilons": (0.2, 0.1)}, "ascending"),
+        ({"changes": {"dmi": 3}}, "did you mean 'dim'"),
+    ],
+)
+def test_plans_refuse(plan, change, message):
+    with pytest.raises(InputError, match=message):
+        SweepPlan(**{**_fields(plan), **change})
+
+
+def _fields(plan: SweepPlan) -> dict[str, object]:
+    return {name: getattr(plan, name) for name in plan.__dataclass_fields__}
+
+
+def planted_summary(tmp_path: Path, falls: dict[str, dict[str, tuple[float, ...]]]) -> Summary:
+    """A summary of hand-made curves: attack -> setting -> how far users fall at each size."""
+    regs = tuple(next(iter(falls.values())))
+    attacks = tuple(name for name in falls if name != "random")
+    plan = SweepPlan("demo", regs=regs, seeds=(0, 1), attacks=attacks, epsilons=SIZES)
+    curves = {}
+    for attack, by_setting in falls.items():
+        name = full(f"{attack}-row-relative")
+        curves[attack] = {
+            reg: [
+                open_run(
+                    make_run(
+                        tmp_path / f"{reg}{seed}",
+                        planted(0, fall, seed),
+                        name=f"{attack}-row-relative",
+                    )
+                ).curves[name]
+                for seed in plan.seeds
+            ]
+            for reg, fall in by_setting.items()
+        }
+    return Summary(plan, tmp_path, "f" * 64, curves, {reg: TrainConfig().flat() for reg in regs})
+
+
+def test_settings_come_from_presets():
+    plan = SweepPlan("ml-1m", regs=("two_to_inf", "apr", "robust"), seeds=(3,))
+    two_to_inf, name = plan.train_config("two_to_inf", 3)
+    assert (two_to_inf, name) == (
+        preset("ml-1m", reg="two_to_inf").config.replace(seed=3),
+        "ml-1m.ultragcn.two_to_inf",
+    )
+    apr, name = plan.train_config("apr", 3)
+    chosen = (apr.adversary.name, apr.reg.name, apr.epochs_chosen)
+    assert chosen == ("bpr", "weight_decay", False)
+    robust, name = plan.train_config("robust", 3)
+    assert robust == preset("ml-1m", "ultragcn", kind="robust").config.replace(seed=3)
+    paper = SweepPlan("citeulike", preset="paper").train_config("max_norm", 0)
+    assert paper[1] == "citeulike-t.ultragcn.max_norm.paper"
+    with pytest.raises(InputError, match="preset must be one of tuned, paper, got 'best'"):
+        SweepPlan("demo", preset="best")
+    with pytest.raises(InputError, match="there is no preset"):
+        SweepPlan("demo", preset="paper")
+
+
+def test_an_effect_of_one_attack_is_called_so_first(tmp_path):
+    falls = {
+        "fgm-bce": {"weight_decay": (0, 0.1, 0.3), "two_to_inf": (0, 0, 0)},
+        "fgm-softmax": {"weight_decay": (0, 0.1, 0.2), "two_to_inf": (0, 0.2, 0.3)},
+        "random": {"weight_decay": (0, 0, 0.05), "two_to_inf": (0, 0.05, 0.1)},
+    }
+    said = findings(planted_summary(tmp_path, falls))
+    assert said[0].startswith(
+        "**The order depends on the attack.** two_to_inf is ahead of weight_decay under `fgm-bce` "
+        "and behind under `fgm-softmax`"
+    )
+    assert "the cross-entropy gradient, it is not robustness in general" in said[0]
+    assert said[1].startswith("`fgm-bce` does less harm than random noise")
+    assert "two_to_inf" in said[1]
+    assert "weight_decay" not in said[1]
+
+
+def test_a_unit_that_flatters_a_setting_is_named(tmp_path):
+    falls = {"fgm-bce": {"weight_decay": (0, 0.1, 0.3), "two_to_inf": (0, 0.05, 0.1)}}
+    falls["random"] = {"weight_decay": (0, 0, 0.05), "two_to_inf": (0, 0, 0.05)}
+    summary = planted_summary(tmp_path, falls)
+    for reg, ratio in (("weight_decay", 1.2), ("two_to_inf", 3.4)):
+        for curve in summary.curves["fgm-bce"][reg]:
+            curve.facts["unevenness"] = {"users": 1.0, "items": ratio}
+    (said,) = [sentence for sentence in findings(summary) if "uneven" in sentence]
+    assert said.startswith("two_to_inf: row norms are uneven (items: root mean square 3.4 medians)")
+
+
+def test_a_sweep_keeps_how_even_rows_are(whole):
+    for curves in whole.curves["fgm-bce"].values():
+        for curve in curves:
+            factors = open_recommender(curve.path.parent.parent).factors
+            for side, part in zip(("users", "items"), factors, strict=True):
+                norms = part.double().norm(dim=1).numpy()
+                expected = np.sqrt((norms**2).mean()) / np.median(norms)
+                assert curve.facts["unevenness"][side] == pytest.approx(expected, rel=0.1)
+
+
+def test_an_effect_that_holds_is_not_talked_down(tmp_path):
+    falls = {
+        "fgm-bce": {"weight_decay": (0, 0.1, 0.3), "two_to_inf": (0, 0.05, 0.1)},
+        "fgm-softmax": {"weight_decay": (0, 0.2, 0.4), "two_to_inf": (0, 0.1, 0.2)},
+        "random": {"weight_decay": (0, 0, 0.05), "two_to_inf": (0, 0, 0.05)},
+    }
+    said = findings(planted_summary(tmp_path, falls))
+    assert not any("depends on the attack" in sentence for sentence in said)
+    assert not any("noise" in sentence for sentence in said)
+    assert said[0].startswith("Area under ndcg@10 against `fgm-bce`, mean over seeds: two_to_inf")
+
+
+@pytest.mark.slow
+def test_the_command_sweeps_and_reports(table, tmp_path, capsys):
+    words = ["sweep", "--dataset", table, "--regs", "none", "--seeds", "1", "--absolute"]
+    words += ["--attacks", "fgm-softmax", "--set", "dim=4", "--set", "epochs=1", "--threads", "1"]
+    out = str(tmp_path / "out")
+    assert run([*words, "--out", out, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["epsilons"] == [0, 0.1, 0.2, 0.4, 0.8, 1.6]
+    assert data["axis"] == "epsilon, row budget, absolute"
+    assert data["comparisons"] == {}
+    assert Path(data["report"]).is_file()
+    # Without --threads a sweep goes on with those it was begun with.
+    assert run([*words[:-2], "--out", out]) == 0
+    told = capsys.readouterr().out
+    assert "fgm-softmax  none" in told
+    joint = "joint (one perturbation for all users), the attacker knows"
+    assert told.splitlines()[:3] == [
+        f"fgm-softmax: {joint} the training pairs",
+        f"random: {joint} nothing",
+        "certificate: certified (no attack of the size leaves any user less)",
+    ]
+    assert run([*words, "--out", out, "--epsilons", "0", "1"]) == 1
+    assert "another --out" in capsys.readouterr().err
+    assert run([*words, "--out", out, "--seeds", "0"]) == 2
+    assert run([*words, "--out", out, "--relative", "own"]) == 2
+    assert "--relative and --absolute exclude each other" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_command_sweeps_by_the_headline_attack_and_own_lengths(table, tmp_path, capsys):
+    words = ["sweep", "--dataset", table, "--regs", "none", "--seeds", "1", "--relative", "own"]
+    words += ["--epsilons", "0", "0.1", "--set", "dim=4", "--set", "epochs=1", "--threads", "1"]
+    out = str(tmp_path / "out")
+    assert run([*words, "--out", out, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["plan"]["unit"] == "own"
+    assert data["plan"]["attacks"] == ["auto"]
+    assert data["axis"] == "epsilon, row budget, in each row's own length"
+    assert list(data["curves"]) == ["auto", "random-auto", "certificate"]
+    target = open_recommender(Path(out) / "runs" / "none-seed0")
+    result = measure(target, "auto", Threat(unit="own"), [0, 0.1])
+    for name, curve in (("auto", result.curve), ("random-auto", result.control)):
+        found = data["curves"][name]["none"]["ndcg@10"][0]
+        np.testing.assert_allclose(found, curve["ndcg@10"], atol=1e-7)
+    assert run([*words, "--out", out]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == ("auto: joint (one perturbation for all users), the attacker knows the labels")
+    assert "--relative own" in (Path(out) / "report.md").read_text()
+
+
+def test_a_certificate_under_the_name_of_an_attack_is_made_again(
+    plan, whole, tmp_path, no_pictures
+):
+    shutil.copytree(whole.out, tmp_path / "s")
+    folder = tmp_path / "s" / "runs" / "none-seed0" / "robustness"
+    attack = next(path for path in folder.glob("fgm-bce*.json"))
+    good = attack.read_bytes()
+    shutil.copy(next(folder.glob("certificate*.json")), attack)
+    sweep(plan, tmp_path / "s")
+    assert attack.read_bytes() == good
