@@ -69,7 +69,7 @@ def measure(
     from robustcf.models import UltraGCN
     from robustcf.objectives import BCE, BatchConfig, Batches
     from robustcf.objectives.kernels import BLOCK_BYTES
-    from robustcf.regularizers import WeightDecay
+    from robustcf.regularizers import Accumulator, WeightDecay
     from robustcf.training.optim import Adam
 
     set_threads(threads)
@@ -93,9 +93,8 @@ def measure(
             _ = objective.graph
         began = time.perf_counter()
         gradient = objective.gradient(batch, model.users, model.items)
-        reg.add_gradient(
-            model.users, model.items, gradient.rows, gradient.users, gradient.items, weight=1e-5
-        )
+        into = Accumulator(gradient.users, gradient.items, gradient.rows, weight=1e-5)
+        reg.add_gradient(model.users, model.items, into)
         adam[0].step(gradient.users, 1e-3, gradient.rows)
         adam[1].step(gradient.items, 1e-3)
         times.append(time.perf_counter() - began)

@@ -33,6 +33,7 @@ from robustcf.data import Interactions, Split, load
 from robustcf.factors import Factors
 from robustcf.metrics import evaluate
 from robustcf.objectives import Batches
+from robustcf.regularizers import Accumulator
 from robustcf.training import TrainConfig
 from robustcf.training.fitting import build_model, build_objective, build_regularizer
 from robustcf.training.loop import Optimizer, Stop, fit
@@ -173,9 +174,8 @@ def pairs_seconds(pairs: Interactions, dataset: str, steps: int) -> float:
     for number, batch in enumerate(batches.epoch(0)):
         began = time.perf_counter()
         gradient = batches.objective.gradient(batch, model.users, model.items)
-        reg.add_gradient(
-            model.users, model.items, None, gradient.users, gradient.items, weight=5e-5
-        )
+        into = Accumulator(gradient.users, gradient.items, weight=5e-5)
+        reg.add_gradient(model.users, model.items, into)
         users.step(gradient.users, 1e-3)
         items.step(gradient.items, 1e-3)
         times.append(time.perf_counter() - began)

@@ -12,18 +12,18 @@ Example:
 """
 
 from robustcf.regularizers.base import (
+    Accumulator,
     NoPenalty,
     Regularizer,
     RegularizerConfig,
     add_gradient,
-    add_shared_gradient,
 )
-from robustcf.regularizers.decay import DegreeDecay, WeightDecay
-from robustcf.regularizers.max_norm import MaxNorm
+from robustcf.regularizers.row_norms import DegreeDecay, MaxNorm, WeightDecay
 from robustcf.regularizers.two_to_inf import ESTIMATORS, TwoToInf, TwoToInfConfig
 
 __all__ = [
     "ESTIMATORS",
+    "Accumulator",
     "DegreeDecay",
     "MaxNorm",
     "NoPenalty",
@@ -33,5 +33,4 @@ __all__ = [
     "TwoToInfConfig",
     "WeightDecay",
     "add_gradient",
-    "add_shared_gradient",
 ]

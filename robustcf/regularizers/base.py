@@ -1,4 +1,4 @@
-"""What every penalty is: settings, a value, and in-place ways to its gradient."""
+"""What every penalty is: settings, a value, and its gradient in place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from robustcf._checks import check_numbers
-from robustcf._distributed import Rows
+from robustcf._distributed import Ranks, Rows
 from robustcf.errors import InputError
 
 
@@ -19,8 +19,8 @@ class RegularizerConfig:
 
     Args:
         weight: for every 1,024 training pairs: an epoch adds ``weight * pairs / 1024`` times the
-            penalty to the summed loss, whatever the batching and the size of a step. At batches of
-            1,024 pairs this is the published meaning, once per batch.
+            penalty to the summed loss, whatever the batching. At batches of 1,024 pairs this is
+            the published meaning, once per batch.
     """
 
     weight: float = 6.5e-5
@@ -29,11 +29,36 @@ class RegularizerConfig:
         check_numbers(self, prefix="reg_")
 
 
+@dataclass(frozen=True, eq=False)
+class Accumulator:
+    """Where a step adds the gradient of a penalty, and how much of it.
+
+    Args:
+        users: gradient of some rows of U, changed in place.
+        items: gradient of V, changed in place; with several ranks, in the same way on each.
+        rows: the rows that ``users`` holds, ascending; None for all.
+        weight: of the penalty.
+        row_scale: extra factor for the rows of U: a row that is visited in one of n steps takes
+            n times its share then.
+        shared: which rows of U this rank has; None where it has all.
+    """
+
+    users: Tensor
+    items: Tensor
+    rows: Tensor | None = None
+    weight: float = 1.0
+    row_scale: float = 1.0
+    shared: Rows | None = None
+
+    def owner(self, U: Tensor) -> Rows:
+        """Which rows of the whole U are here."""
+        return Rows.of(len(U), Ranks()) if self.shared is None else self.shared
+
+
 class Regularizer(nn.Module):
     """A penalty ``reg(U, V)``, with an in-place way to its gradient for large factors.
 
-    Subclasses define ``forward``, which is all that a plain training loop needs. A loop that
-    updates some rows of U at a time calls :meth:`add_gradient` instead.
+    Subclasses define ``forward``, which is all that a plain training loop needs.
     """
 
     name: ClassVar[str] = ""
@@ -49,132 +74,30 @@ class Regularizer(nn.Module):
         return cls()
 
     def prepare(self, user_degrees: Tensor, item_degrees: Tensor) -> None:
-        """Told once before training: how many pairs each user and each item has.
+        """Told once before training: how many pairs each user (of this rank) and item has."""
 
-        Most penalties do not depend on it. Where users are on several ranks, these are the degrees
-        of the users that are here, and of all items by all users.
+    def add_gradient(self, U: Tensor, V: Tensor, into: Accumulator) -> float:
+        """Add the gradient at (U, V), and return the penalty without the weight.
+
+        With several ranks, U is the rows that are here, and all ranks call it. Cost: see
+        :func:`add_gradient`; subclasses do better.
         """
-
-    def add_gradient(
-        self,
-        U: Tensor,
-        V: Tensor,
-        rows: Tensor | None,
-        user_gradient: Tensor,
-        item_gradient: Tensor,
-        *,
-        weight: float = 1.0,
-        row_scale: float = 1.0,
-    ) -> float:
-        """Add ``weight`` times the gradient: of V to one tensor, of some rows of U to another.
-
-        Args:
-            U: all of U.
-            V: all of V.
-            rows: the rows that ``user_gradient`` holds, ascending; None for all.
-            user_gradient: changed in place.
-            item_gradient: changed in place.
-            weight: of the penalty.
-            row_scale: extra factor for the rows of U: a row that is visited in one of n steps
-                takes n times its share then, so that all steps together do what they should.
-
-        Returns:
-            The penalty, without the weight.
-        """
-        return add_gradient(
-            self,
-            U,
-            V,
-            rows,
-            user_gradient,
-            item_gradient,
-            weight=weight,
-            row_scale=row_scale,
-        )
-
-    def add_shared_gradient(
-        self,
-        U: Tensor,
-        V: Tensor,
-        rows: Tensor | None,
-        user_gradient: Tensor,
-        item_gradient: Tensor,
-        *,
-        shared: Rows,
-        weight: float = 1.0,
-        row_scale: float = 1.0,
-    ) -> float:
-        """:meth:`add_gradient` where each of several ranks has some rows of U; all call it.
-
-        Args:
-            U: the rows of U that are here.
-            V: all of V.
-            rows: the rows that ``user_gradient`` holds, by their numbers here; None for all.
-            user_gradient: changed in place.
-            item_gradient: that of all ranks together, changed in place in the same way everywhere.
-            shared: which rows are here.
-            weight: of the penalty.
-            row_scale: see :meth:`add_gradient`.
-
-        Returns:
-            The penalty of all ranks together, without the weight.
-
-        Cost: here all of U goes to every rank, which is right for every penalty; those of this
-        module say better.
-        """
-        return add_shared_gradient(
-            self, U, V, rows, user_gradient, item_gradient,
-            shared=shared, weight=weight, row_scale=row_scale,
-        )  # fmt: skip
+        return add_gradient(self, U, V, into)
 
 
-def add_shared_gradient(
-    reg: nn.Module,
-    U: Tensor,
-    V: Tensor,
-    rows: Tensor | None,
-    user_gradient: Tensor,
-    item_gradient: Tensor,
-    *,
-    shared: Rows,
-    weight: float = 1.0,
-    row_scale: float = 1.0,
-) -> float:
-    """:meth:`Regularizer.add_shared_gradient` for any module of two tensors.
-
-    Cost: all of U goes to every rank, and each computes the whole penalty.
-    """
-    if shared.whole:
-        everybody, here = U, rows
-    else:
-        # Nothing is known of the penalty but that it is a function of all rows.
-        everybody = shared.ranks.joined(U)
-        mine = torch.arange(len(U), device=U.device) if rows is None else rows
-        here = mine + shared.start
-    places = (user_gradient, item_gradient)
-    if isinstance(reg, Regularizer):
-        return reg.add_gradient(everybody, V, here, *places, weight=weight, row_scale=row_scale)
-    return add_gradient(reg, everybody, V, here, *places, weight=weight, row_scale=row_scale)
-
-
-def add_gradient(
-    reg: nn.Module,
-    U: Tensor,
-    V: Tensor,
-    rows: Tensor | None,
-    user_gradient: Tensor,
-    item_gradient: Tensor,
-    *,
-    weight: float = 1.0,
-    row_scale: float = 1.0,
-) -> float:
+def add_gradient(reg: nn.Module, U: Tensor, V: Tensor, into: Accumulator) -> float:
     """:meth:`Regularizer.add_gradient` for any module of two tensors, by autograd.
+
+    Cost: that of the module, forward and backward, and a gradient of U's size; with several
+    ranks all of U goes to each, and each computes the whole penalty.
 
     Raises:
         InputError: the module does not return one number, as a tensor that depends on U or V.
-
-    Cost: that of the module, forward and backward, and a gradient of U's size.
     """
+    rows, shared = into.rows, into.owner(U)
+    if not shared.whole:
+        mine = torch.arange(len(U), device=U.device) if rows is None else rows
+        U, rows = shared.ranks.joined(U), mine + shared.start
     with torch.enable_grad():
         u, v = U.detach().requires_grad_(), V.detach().requires_grad_()
         value: Tensor = reg(u, v)
@@ -184,9 +107,9 @@ def add_gradient(
             gradients = torch.autograd.grad(value, (u, v), allow_unused=True)
     to_u, to_v = gradients
     if to_u is not None:
-        user_gradient.add_(to_u if rows is None else to_u[rows], alpha=weight * row_scale)
+        into.users.add_(to_u if rows is None else to_u[rows], alpha=into.weight * into.row_scale)
     if to_v is not None:
-        item_gradient.add_(to_v, alpha=weight)
+        into.items.add_(to_v, alpha=into.weight)
     return float(value.detach())
 
 
@@ -206,12 +129,7 @@ def _check_penalty(reg: nn.Module, value: object) -> None:
 
 
 class NoPenalty(Regularizer):
-    """The penalty 0.
-
-    Example:
-        >>> float(NoPenalty()(torch.ones(2, 1), torch.ones(2, 1)))
-        0.0
-    """
+    """The penalty 0."""
 
     name = "none"
 
@@ -219,6 +137,6 @@ class NoPenalty(Regularizer):
         """Zero, on the device and in the dtype of U."""
         return U.new_zeros(())
 
-    def add_shared_gradient(self, *places: Any, **options: Any) -> float:
+    def add_gradient(self, U: Tensor, V: Tensor, into: Accumulator) -> float:
         """Nothing."""
         return 0.0

@@ -15,7 +15,7 @@ from robustcf.errors import InputError
 from robustcf.estimators.api import METHODS
 from robustcf.estimators.lowrank import LowRank, gram_root
 from robustcf.estimators.operators import FunctionOperator, Matrix
-from robustcf.regularizers.base import Regularizer, RegularizerConfig
+from robustcf.regularizers.base import Accumulator, Regularizer, RegularizerConfig
 
 Estimator = Callable[..., Any]
 Side = Literal["users", "items"]
@@ -31,7 +31,6 @@ class TwoToInfConfig(RegularizerConfig):
     """Settings of :class:`TwoToInf` in training, where its arguments are explained.
 
     Args:
-        weight: see :class:`RegularizerConfig`.
         estimator: how to find the row.
         budget: products the estimator may use.
         top: rows whose mean squared norm is taken.
@@ -194,49 +193,22 @@ class TwoToInf(Regularizer):
         self.calls += 1
         return float(self.every) if acts else 0.0
 
-    def add_gradient(
-        self,
-        U: Tensor,
-        V: Tensor,
-        rows: Tensor | None,
-        user_gradient: Tensor,
-        item_gradient: Tensor,
-        *,
-        weight: float = 1.0,
-        row_scale: float = 1.0,
-    ) -> float:
-        """See :meth:`Regularizer.add_gradient`; in closed form, no gradient of U's size."""
-        return self.add_shared_gradient(
-            U, V, rows, user_gradient, item_gradient,
-            shared=Rows.of(len(U), Ranks()), weight=weight, row_scale=row_scale,
-        )  # fmt: skip
-
-    def add_shared_gradient(
-        self,
-        U: Tensor,
-        V: Tensor,
-        rows: Tensor | None,
-        user_gradient: Tensor,
-        item_gradient: Tensor,
-        *,
-        shared: Rows,
-        weight: float = 1.0,
-        row_scale: float = 1.0,
-    ) -> float:
-        """See :meth:`Regularizer.add_shared_gradient`.
+    def add_gradient(self, U: Tensor, V: Tensor, into: Accumulator) -> float:
+        """See :meth:`Regularizer.add_gradient`; in closed form, no gradient of U's size.
 
         Cost between ranks: the few rows that may be largest, or a matrix of dim x dim; with an
         estimator, its products: a number a user and product.
         """
+        shared, rows = into.owner(U), into.rows
         factor = self._count()
         if factor == 0 or shared.count == 0 or U.shape[1] == 0 or 0 in V.shape:
             return 0.0
         chosen = self._select(U, V, shared)
-        scale = 2.0 * weight * factor / len(chosen)
+        scale = 2.0 * into.weight * factor / len(chosen)
         if self.side == "users":
             some = shared.fetch(U, chosen)
             product = V @ some.T
-            item_gradient.addmm_(product, some, alpha=scale)
+            into.items.addmm_(product, some, alpha=scale)
             here, mine = shared.own(chosen)
             if rows is None:
                 place, kept = mine, torch.ones_like(mine, dtype=torch.bool)
@@ -247,14 +219,14 @@ class TwoToInf(Regularizer):
                 kept = rows[place] == mine
             if bool(kept.any()):
                 to_rows = product.T[here[kept]] @ V
-                user_gradient.index_add_(0, place[kept], to_rows, alpha=scale * row_scale)
+                into.users.index_add_(0, place[kept], to_rows, alpha=scale * into.row_scale)
             return float(factor * product.square().sum() / len(chosen))
         some = V[chosen]
         product = U @ some.T
         own = product if rows is None else product[rows]
-        user_gradient.addmm_(own, some, alpha=scale * row_scale)
+        into.users.addmm_(own, some, alpha=scale * into.row_scale)
         to_items = shared.ranks.sum(product.T @ U)
-        item_gradient.index_add_(0, chosen, to_items, alpha=scale)
+        into.items.index_add_(0, chosen, to_items, alpha=scale)
         square = shared.ranks.sum(product.square().sum())
         return float(factor * square / len(chosen))
 

@@ -32,7 +32,7 @@ from robustcf.factors import Factors
 from robustcf.models import Model
 from robustcf.objectives import Batch, Batches, Gradient
 from robustcf.objectives.base import no_gradient
-from robustcf.regularizers import NoPenalty, Regularizer, add_shared_gradient
+from robustcf.regularizers import Accumulator, NoPenalty, Regularizer, add_gradient
 from robustcf.training.adversarial import Adversary
 from robustcf.training.optim import Adam, schedule
 
@@ -409,16 +409,13 @@ class _Steps:
         return row
 
     def _penalize(self, U: Tensor, V: Tensor, gradient: Gradient) -> float:
-        penalty, rows, shared = self.penalty, gradient.rows, self.model.shard.rows
-        scale = 1.0 if rows is None else float(self.batches.n_steps)
-        places = (U, V, rows, gradient.users, gradient.items)
-        sizes: Any = {"weight": self.share, "row_scale": scale}
-        if isinstance(penalty, Regularizer):
-            if shared.whole:
-                return penalty.add_gradient(*places, **sizes)
-            return penalty.add_shared_gradient(*places, shared=shared, **sizes)
-        # Of a module from elsewhere, nothing is known but its value.
-        return add_shared_gradient(penalty, *places, shared=shared, **sizes)
+        scale = 1.0 if gradient.rows is None else float(self.batches.n_steps)
+        into = Accumulator(
+            gradient.users, gradient.items, gradient.rows, self.share, scale, self.model.shard.rows
+        )
+        if isinstance(self.penalty, Regularizer):
+            return self.penalty.add_gradient(U, V, into)
+        return add_gradient(self.penalty, U, V, into)
 
     def _check_replicas(self) -> None:
         """Raise unless all ranks have the same items: their machines may compute differently."""

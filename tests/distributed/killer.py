@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any
+
+from torch import Tensor
 
 from robustcf._io.files import CheckpointFiles
 from robustcf.errors import InputError
-from robustcf.regularizers import WeightDecay
+from robustcf.regularizers import Accumulator, WeightDecay
 
 if "RANK" in os.environ:  # a rank of torchrun's: elsewhere, importing this changes nothing
     CheckpointFiles.due = lambda self: True  # type: ignore[method-assign]
@@ -24,7 +25,7 @@ class Killer(WeightDecay):
 
     calls = 0
 
-    def add_shared_gradient(self, *places: Any, **options: Any) -> float:
+    def add_gradient(self, U: Tensor, V: Tensor, into: Accumulator) -> float:
         """As weight decay has it, unless this is the call."""
         self.calls += 1
         rank, call, how = os.environ.get("KILL", "-1:0:kill").split(":")
@@ -35,4 +36,4 @@ class Killer(WeightDecay):
             if how == "stop":
                 time.sleep(120)
             raise InputError("this rank was told to fail: do not tell it")
-        return super().add_shared_gradient(*places, **options)
+        return super().add_gradient(U, V, into)
