@@ -178,10 +178,10 @@ SCORERS: Table[Scorer] = Table(
 MODELS: Table[Model[Any]] = Table(
     "model",
     {
-        "ultragcn": "robustcf.models.ultragcn:UltraGCN",
-        "bpr-mf": "robustcf.models.bprmf:BPRMF",
+        "ultragcn": "robustcf.models.factorizations:UltraGCN",
+        "bpr-mf": "robustcf.models.factorizations:BPRMF",
         "lightgcn": "robustcf.models.lightgcn:LightGCN",
-        "softmax-mf": "robustcf.models.softmaxmf:SoftmaxMF",
+        "softmax-mf": "robustcf.models.factorizations:SoftmaxMF",
         "als": "robustcf.models.als:ALS",
         "ease": "robustcf.models.ease:EASE",
         "popularity": "robustcf.models.popularity:Popularity",

@@ -49,7 +49,7 @@ def test_every_name_of_a_table_is_a_class_of_its_kind(table: Table[Any]) -> None
 def test_what_is_no_name_is_not_in_a_table() -> None:
     assert "svd" not in MODELS
     assert None not in MODELS
-    assert "robustcf.models.bprmf:BPRMF" not in MODELS
+    assert "robustcf.models.factorizations:BPRMF" not in MODELS
 
 
 def test_listing_the_tables_imports_nothing_large() -> None:
@@ -86,7 +86,7 @@ def test_a_class_in_a_package_is_found(folder: Path) -> None:
 
 
 def test_an_installed_class_is_found_from_anywhere(folder: Path) -> None:
-    assert MODELS["robustcf.models.bprmf:BPRMF"] is BPRMF
+    assert MODELS["robustcf.models.factorizations:BPRMF"] is BPRMF
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_an_installed_package_adds_a_name(folder: Path, monkeypatch: pytest.Monk
     )
     assert "plugin_rcf" not in sys.modules
     assert MODELS["theirs"].__module__ == "plugin_rcf"
-    assert MODELS["ultragcn"].__module__ == "robustcf.models.ultragcn", "the table's own come first"
+    assert MODELS["ultragcn"].__module__ == "robustcf.models.factorizations", "the table's own come first"
     with pytest.raises(InputError, match="model must be one of ultragcn"):
         MODELS["elsewhere"]
     # Such a name is no entry of the table: reading a configuration does not import it.

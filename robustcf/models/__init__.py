@@ -1,4 +1,8 @@
-"""Models: parameters, where they start, what is scored, how a new user folds in."""
+"""Models: parameters, where they start, what is scored, how a new user folds in.
+
+Trained by a loop: UltraGCN, BPR-MF and softmax MF (``factorizations``), LightGCN. Fit at once: ALS,
+EASE, popularity. By vote: :mod:`robustcf.models.voting`.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,11 @@ if TYPE_CHECKING:
     from robustcf._registry import MODELS
     from robustcf.models.als import ALS, ALSConfig
     from robustcf.models.base import INITS, Model, ModelConfig
-    from robustcf.models.bprmf import BPRMF
     from robustcf.models.ease import EASE, EASEConfig
+    from robustcf.models.factorizations import BPRMF, SoftmaxMF, SoftmaxMFConfig, UltraGCN
     from robustcf.models.folding import FoldIn, fold_in
     from robustcf.models.lightgcn import LightGCN, LightGCNConfig
     from robustcf.models.popularity import Popularity, PopularityConfig
-    from robustcf.models.softmaxmf import SoftmaxMF, SoftmaxMFConfig
-    from robustcf.models.ultragcn import UltraGCN
 
 __all__ = [
     "ALS",
@@ -47,7 +49,7 @@ __getattr__, __dir__ = lazy_names(
         "INITS": ".base",
         "Model": ".base",
         "ModelConfig": ".base",
-        "BPRMF": ".bprmf",
+        "BPRMF": ".factorizations",
         "EASE": ".ease",
         "EASEConfig": ".ease",
         "FoldIn": ".folding",
@@ -56,9 +58,9 @@ __getattr__, __dir__ = lazy_names(
         "LightGCNConfig": ".lightgcn",
         "Popularity": ".popularity",
         "PopularityConfig": ".popularity",
-        "SoftmaxMF": ".softmaxmf",
-        "SoftmaxMFConfig": ".softmaxmf",
-        "UltraGCN": ".ultragcn",
+        "SoftmaxMF": ".factorizations",
+        "SoftmaxMFConfig": ".factorizations",
+        "UltraGCN": ".factorizations",
         "MODELS": "robustcf._registry",
     },
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,12 +10,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from robustcf._checks import check_number
+from robustcf._checks import check_number, check_numbers
 from robustcf._distributed import Ranks
 from robustcf._randomness import stream
 from robustcf.data.interactions import Interactions
 from robustcf.data.shards import Shard
-from robustcf.models.base import Model, ModelConfig
+from robustcf.models.base import NO_EPOCHS, Model
 from robustcf.models.folding import LEAST_SQUARES, FoldIn
 from robustcf.models.spectral import spectral_factors
 from robustcf.objectives.kernels import SparseRows, sparse_scores
@@ -26,13 +25,13 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 _CG_STEPS = 3
-# What all items that a user does not have weigh together, where nothing else is asked for; chosen
-# on the valid parts of seven sets with 1,500 to 41,000 items.
+# What all items that a user does not have weigh together by default; chosen on the validation pairs
+# of seven sets with 1,500 to 41,000 items.
 _ABSENT, _MOST_UNOBSERVED = 300.0, 0.3
 
 
 def unobserved_weight(n_items: int, all_items: float = _ABSENT) -> float:
-    """The weight of one pair that is not there, by what a whole catalogue of them is to weigh.
+    """Return the weight of one unobserved pair, by that of a whole catalogue of them.
 
     Example:
         >>> unobserved_weight(30_000), unobserved_weight(100)
@@ -42,12 +41,12 @@ def unobserved_weight(n_items: int, all_items: float = _ABSENT) -> float:
 
 
 @dataclass(frozen=True)
-class ALSConfig(ModelConfig):
+class ALSConfig:
     """Settings of ALS.
 
     Args:
         dim: columns of the factors.
-        unobserved: weight of a pair that is not there, against 1 for one that is; None for 300 over
+        unobserved: weight of an unobserved pair, against 1 for an observed one; None for 300 over
             the number of items, at most 0.3.
         ridge: weight of the squared norm of a row, times the weight of all its pairs.
         sweeps: how many times both sides are solved for.
@@ -62,26 +61,29 @@ class ALSConfig(ModelConfig):
     max_share: float | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_numbers(self)
         if self.unobserved is not None:
             check_number("unobserved", self.unobserved, positive=True)
         check_number("ridge", self.ridge, positive=True)
         check_max_share(self.max_share)
 
+    def weight(self, n_items: int) -> float:
+        """Return the weight of an unobserved pair in a catalogue of so many items."""
+        return unobserved_weight(n_items) if self.unobserved is None else self.unobserved
+
 
 class ALS(Model[ALSConfig]):
-    """Implicit ALS (Hu, Koren and Volinsky, 2008), regularized by frequency (Rendle et al., 2022).
+    """Implicit ALS (Hu, Koren and Volinsky, 2008, doi:10.1109/ICDM.2008.22).
 
-    It minimizes, with a the weight of what is unobserved::
+    It is regularized by frequency (Rendle et al., 2022, arXiv:2110.14037) and minimizes, with a
+    the weight of unobserved pairs::
 
         sum over pairs w_ui (s_ui - 1)^2 + a * sum over all u, i of s_ui^2
         + ridge * (sum over u of (deg u + a n_items) ||u||^2 + the same for items)
 
-    where w_ui is 1, or less for items of few pairs (``max_share``), and deg u is their sum;
-    one side at a time, each row by a few steps of conjugate gradients from where it was. It starts
-    from the spectral factors, so that few sweeps suffice.
-
-    The sweeps are made at the start: it has no epochs.
+    where w_ui is 1, or less for items of few pairs (``max_share``), and deg u is their sum; one
+    side at a time, each row by a few steps of conjugate gradients from where it was. It starts from
+    the spectral factors, so that few sweeps suffice; they are all made there: it has no epochs.
 
     Args:
         train: the pairs.
@@ -100,13 +102,12 @@ class ALS(Model[ALSConfig]):
     Config = ALSConfig
     objective = "softmax"
     reg = "none"
-    training_defaults = MappingProxyType({"epochs": 0, "epochs_chosen": True})
+    training_defaults = NO_EPOCHS
 
     @classmethod
     def fold_in_by(cls, config: ALSConfig, pairs: Interactions) -> FoldIn:
         """Return the least squares of a row; the weights of items with few pairs are left out."""
-        weight = config.unobserved
-        weight = unobserved_weight(pairs.n_items) if weight is None else weight
+        weight = config.weight(pairs.n_items)
         settings = {
             "unobserved": weight,
             "ridge": config.ridge * weight * pairs.n_items,
@@ -115,21 +116,17 @@ class ALS(Model[ALSConfig]):
         return FoldIn(LEAST_SQUARES, settings)
 
     def _start(self) -> tuple[Tensor, Tensor]:
-        config, train = self.config, self.train
-        U, V = (
-            torch.from_numpy(np.ascontiguousarray(part[:, : config.dim]))
-            for part in spectral_factors(
-                self.shard, config.dim + 1, stream(self.seed, "init"), base_logit=0.0
-            )
+        config = self.config
+        # One column more, the constant one, which is left out; in float32, as all that follows.
+        start = spectral_factors(
+            self.shard, config.dim + 1, stream(self.seed, "init"), base_logit=0.0
         )
-        R = train.csr().astype(np.float32)
+        U, V = (torch.from_numpy(np.ascontiguousarray(part[:, : config.dim])) for part in start)
+        R = self.train.csr().astype(np.float32)
         weights = item_weights(self.shard.item_degrees, config.max_share)
         if weights is not None:
             R.data = weights[R.indices].astype(np.float32)
-        back = R.T.tocsr()
-        weight = config.unobserved
-        if weight is None:
-            weight = unobserved_weight(train.n_items)
+        back, weight = R.T.tocsr(), config.weight(self.train.n_items)
         for _ in range(config.sweeps):
             V = _solve(back, V, U, weight, config.ridge, self.shard)
             U = _solve(R, U, V, weight, config.ridge)

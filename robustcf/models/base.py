@@ -1,9 +1,8 @@
 """The Model contract: parameters, where they start, what is scored, and how a new user folds in.
 
-What a model learns from is an :class:`robustcf.objectives.Objective`, a function of the two scored
-factors. In a plain factorization these are the parameters themselves. A model whose scored factors
-are a function of its parameters (propagation over a graph, rows of length 1) says so by
-:meth:`Model.scored`, and takes gradients back to its parameters by :meth:`Model.pull_back`.
+A model learns from an :class:`robustcf.objectives.Objective`, a function of the two scored factors.
+Where these are not the parameters themselves (propagation over a graph, rows of length 1), a model
+defines :meth:`Model.scored`, and takes gradients back to its parameters by :meth:`Model.pull_back`.
 """
 
 from __future__ import annotations
@@ -37,11 +36,13 @@ if TYPE_CHECKING:
 # Rows of the normal start that are drawn at a time.
 _DRAWN_ROWS = 2**16
 INITS: tuple[str, ...] = ("spectral", "smooth", "normal")
+#: Training settings of models that are fit at their start and have no epochs.
+NO_EPOCHS: Mapping[str, Any] = MappingProxyType({"epochs": 0, "epochs_chosen": True})
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Settings that every factorization has.
+    """Settings of every factorization that is trained from a start.
 
     Args:
         dim: columns of the factors.
@@ -60,7 +61,7 @@ class ModelConfig:
         check_number("init_std", self.init_std, positive=True)
 
 
-ConfigT = TypeVar("ConfigT", bound=ModelConfig)
+ConfigT = TypeVar("ConfigT")
 
 
 class Model(ABC, Generic[ConfigT]):
@@ -80,15 +81,14 @@ class Model(ABC, Generic[ConfigT]):
     """
 
     name: ClassVar[str] = ""
-    Config: ClassVar[type[ModelConfig]] = ModelConfig
+    Config: ClassVar[type[Any]] = ModelConfig
     #: The objective that it is trained with unless told otherwise.
     objective: ClassVar[str] = "bce"
     #: The regularizer that it is trained with unless told otherwise.
     reg: ClassVar[str] = "weight_decay"
     #: For ``spectral`` and ``smooth``: minus the score that everything starts from.
     base_logit: ClassVar[float] = 5.0
-    #: Training settings that suit it better than the defaults of
-    #: :class:`robustcf.training.TrainConfig`, by their names there.
+    #: Settings of :class:`robustcf.training.TrainConfig` that suit it better than the defaults.
     training_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     config: ConfigT
@@ -109,15 +109,16 @@ class Model(ABC, Generic[ConfigT]):
     ) -> None:
         """Build the parameters; nothing is learnt yet."""
         _check_gradients(type(self))
+        kind = type(self).__name__
         if config is not None and settings:
-            raise InputError(f"give {type(self).__name__} a config or single settings, not both")
+            raise InputError(f"give {kind} a config or single settings, not both")
         self.seed = seed
         self.device, self.dtype = torch.device(device), dtype
         if train is None:
             if start is not None or shard is not None or dtype != torch.float32:
                 raise InputError(
                     "start, shard and dtype are for a model that is built on pairs: leave them "
-                    f"out, or build {type(self).__name__}(train, ...)"
+                    f"out, or build {kind}(train, ...)"
                 )
             own = settings if config is None else vars(config)
             self._recipe = TRAINING["config"](type(self), {**own, "seed": seed})
@@ -128,27 +129,22 @@ class Model(ABC, Generic[ConfigT]):
             raise InputError("train has no pairs: there is nothing to learn from")
         if config is None:
             check_known(self.Config, settings)
-            config = self.Config(**settings)  # type: ignore[assignment]
+            config = self.Config(**settings)
         if not isinstance(config, self.Config):
             raise InputError(
-                f"{type(self).__name__} takes a {self.Config.__name__}, got a "
-                f"{type(config).__name__}"
+                f"{kind} takes a {self.Config.__name__}, got a {type(config).__name__}"
             )
         self.train, self.config = train, config
         self.users, self.items = self._start() if start is None else self._started_from(start)
         self.updated(None)
 
     def fit(self, data: Any, **options: Any) -> Recommender:
-        """Train on data and return the recommender, as other libraries' ``fit`` does.
+        """Train on data and return the recommender.
 
         Args:
-            data: a :class:`robustcf.data.Split`, or anything that :func:`robustcf.load` takes: a
-                DataFrame, a users x items matrix, a file. Data that are not split yet are held out
-                from as ``load`` does.
+            data: a :class:`robustcf.data.Split`, or anything that :func:`robustcf.load` takes and
+                holds out from.
             **options: ``device``, ``threads`` and ``progress``, see :func:`robustcf.train`.
-
-        Raises:
-            InputError: it was built on pairs already.
 
         Example:
             >>> from robustcf.data import checkerboard
@@ -157,9 +153,9 @@ class Model(ABC, Generic[ConfigT]):
             'bpr-mf, weight_decay'
         """
         if hasattr(self, "train"):
+            kind = type(self).__name__
             raise InputError(
-                f"this {type(self).__name__} has its pairs already: make one without, "
-                f"{type(self).__name__}(dim=64).fit(data)"
+                f"this {kind} has its pairs already: make one without, {kind}(dim=64).fit(data)"
             )
         found: Recommender = TRAINING["fit"](
             data, self._recipe, **{"device": self.device, **options}
@@ -168,12 +164,7 @@ class Model(ABC, Generic[ConfigT]):
 
     @classmethod
     def fold_in_by(cls, config: Any, pairs: Interactions) -> FoldIn | None:
-        """Return how a new user is embedded, where that is not by the objective.
-
-        Args:
-            config: the model's settings.
-            pairs: the interactions that it was fit on.
-        """
+        """Return how new users of a model fit on pairs are embedded; None: by the objective."""
         return None
 
     @property
@@ -187,68 +178,73 @@ class Model(ABC, Generic[ConfigT]):
                 f"start is for {start.n_users} users x {start.n_items} items, train has "
                 f"{self.train.n_users} x {self.train.n_items}: they belong to different data"
             )
-        users, items = (
-            part.detach().to(device=self.device, dtype=self.dtype).clone() for part in start
-        )
+        users, items = (part.detach().to(self.device, self.dtype).clone() for part in start)
         return users, items
 
     def _start(self) -> tuple[Tensor, Tensor]:
-        rng, config, train = stream(self.seed, "init"), self.config, self.train
+        config: Any = self.config
         if config.init != "normal":
-            U, V = spectral_factors(
-                self.shard,
-                config.dim,
-                rng,
-                base_logit=self.base_logit,
-                smooth=config.init == "smooth",
+            return self._spectral(config.dim, self.base_logit, smooth=config.init == "smooth")
+        rng, rows, shape = (
+            stream(self.seed, "init"),
+            self.shard.rows,
+            (self.train.n_users, config.dim),
+        )
+        U = np.empty(shape, dtype=np.float32)
+        # The users of all ranks are drawn everywhere, some at a time: one stream, one start.
+        for at in range(0, rows.count, _DRAWN_ROWS):
+            size = min(_DRAWN_ROWS, rows.count - at), config.dim
+            drawn = rng.normal(0.0, config.init_std, size)
+            begin, end = max(at, rows.start), min(at + len(drawn), rows.stop)
+            if begin < end:
+                U[begin - rows.start : end - rows.start] = drawn[begin - at : end - at]
+        V = rng.normal(0.0, config.init_std, (self.train.n_items, config.dim)).astype(np.float32)
+        return self._tensor(U), self._tensor(V)
+
+    def _spectral(
+        self, dim: int, base_logit: float = 0.0, *, smooth: bool = False, constant: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """The spectral start; ``constant=False`` has no constant direction, which comes last."""
+        rng = stream(self.seed, "init")
+        width = dim if constant else dim + 1
+        users, items = (
+            self._tensor(np.ascontiguousarray(part[:, :dim]))
+            for part in spectral_factors(
+                self.shard, width, rng, base_logit=base_logit, smooth=smooth
             )
-        else:
-            rows, dim, std = self.shard.rows, config.dim, config.init_std
-            U = np.empty((train.n_users, dim), dtype=np.float32)
-            # The users of all ranks are drawn everywhere, some at a time: one stream, one start.
-            for at in range(0, rows.count, _DRAWN_ROWS):
-                drawn = rng.normal(0.0, std, (min(_DRAWN_ROWS, rows.count - at), dim))
-                begin, end = max(at, rows.start), min(at + len(drawn), rows.stop)
-                if begin < end:
-                    U[begin - rows.start : end - rows.start] = drawn[begin - at : end - at]
-            V = rng.normal(0.0, std, (train.n_items, dim)).astype(np.float32)
-        return self._tensor(U, self.dtype), self._tensor(V, self.dtype)
+        )
+        return users, items
 
-    def _tensor(self, array: npt.NDArray[Any], dtype: torch.dtype) -> Tensor:
-        return torch.tensor(array, dtype=dtype, device=self.device)
-
-    # --- what is scored ---------------------------------------------------------------------
+    def _tensor(self, array: npt.NDArray[Any], dtype: torch.dtype | None = None) -> Tensor:
+        return torch.tensor(array, dtype=dtype or self.dtype, device=self.device)
 
     def scored(self) -> tuple[Tensor, Tensor]:
-        """The factors whose products are the scores: here the parameters themselves."""
+        """Return the factors whose products are the scores: here the parameters themselves."""
         return self.users, self.items
 
     def pull_back(self, gradient: Gradient) -> Gradient:
-        """The gradient for the parameters, from that for the scored factors.
-
-        What is given is not needed afterwards: it may be overwritten.
-        """
+        """Return the gradient for the parameters; the one given may be overwritten."""
         return gradient
 
     def updated(self, rows: Tensor | None) -> None:
         """Training has changed all items, and these users (None: all): scored rows follow."""
 
     def factors(self) -> Factors:
-        """The scored factors. A user without training pairs gets the mean of those who have some.
+        """Return the scored factors; users without training pairs get the mean of the others.
 
-        Such a user has no gradient of their own; the mean ranks by average taste, which is the
-        best guess there is. An item without pairs is pushed down as everybody's negative.
+        They have no gradient of their own, and the mean ranks by average taste. An item without
+        pairs is pushed down as a negative of every user.
         """
         U, V = self.scored()
-        users = U.clone()
-        cold = np.flatnonzero(self.train.user_degrees == 0)
+        users, degrees = U.clone(), self.train.user_degrees
+        cold = np.flatnonzero(degrees == 0)
         if self.shard.rows.whole and len(cold) == 0:
             return Factors(users, V.clone())
-        warm = self._tensor(np.flatnonzero(self.train.user_degrees), torch.int64)
+        warm = users[self._tensor(np.flatnonzero(degrees), torch.int64)]
         if self.shard.rows.whole:
-            mean = users[warm].mean(dim=0)
+            mean = warm.mean(dim=0)
         else:
-            mean = self.shard.ranks.sum(users[warm].sum(dim=0)) / len(self.shard.warm_users)
+            mean = self.shard.ranks.sum(warm.sum(dim=0)) / len(self.shard.warm_users)
         users[self._tensor(cold, torch.int64)] = mean
         return Factors(users, V.clone())
 

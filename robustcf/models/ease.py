@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from robustcf._checks import check_number
+from robustcf._checks import check_number, check_numbers
 from robustcf._randomness import stream
-from robustcf.models.base import Model, ModelConfig
-from robustcf.models.svd import truncated_svd
+from robustcf.models.base import NO_EPOCHS, Model
+from robustcf.models.spectral import truncated_svd
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -26,7 +25,7 @@ _LEAST = 1e-6
 
 
 @dataclass(frozen=True)
-class EASEConfig(ModelConfig):
+class EASEConfig:
     """Settings of EASE.
 
     Args:
@@ -38,20 +37,19 @@ class EASEConfig(ModelConfig):
     ridge: float = 300.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_numbers(self)
         check_number("ridge", self.ridge, positive=True)
 
 
 class EASE(Model[EASEConfig]):
-    """EASE (Steck, 2019): items scored by a ridge regression on a user's other items.
+    """EASE (Steck, 2019, arXiv:1905.03375): a ridge regression on a user's other items.
 
     With P = (R^T R + ridge I)^-1 the item-item matrix is B = I - P diag(P)^-1 and scores are R B.
     Let R = L S W^T be the singular value decomposition and f = s^2 / (s^2 + ridge). For items
     that a user does not have, the only ones that are ranked, the identity adds nothing and the
     scores are ``(L S f) (W / d)^T``, d_j = 1 - sum over k of f_k W_jk^2: plain factors. Cut at
-    ``dim`` singular values, the matrix needs neither to be formed nor to be inverted.
-
-    Nothing is trained: it has no epochs.
+    ``dim`` singular values, the matrix needs neither to be formed nor to be inverted. It has no
+    epochs.
 
     Args:
         train: the pairs.
@@ -71,7 +69,7 @@ class EASE(Model[EASEConfig]):
     Config = EASEConfig
     objective = "softmax"
     reg = "none"
-    training_defaults = MappingProxyType({"epochs": 0, "epochs_chosen": True})
+    training_defaults = NO_EPOCHS
 
     def _start(self) -> tuple[Tensor, Tensor]:
         config, train = self.config, self.train
@@ -80,21 +78,20 @@ class EASE(Model[EASEConfig]):
         if self.shard.rows.whole and rank == min(R.shape) and is_small(*R.shape):
             exact = _exact(R, config.ridge)
             if exact is not None:
-                return self._placed(exact[0]), self._placed(exact[1])
+                return self._placed(*exact)
         left, sizes, right = truncated_svd(R, rank, stream(self.seed, "init"), self.shard.rows)
         squares = sizes.double() ** 2
         kept = squares / (squares + config.ridge)
         rest = (1.0 - (right.double() ** 2) @ kept).clamp_min_(_LEAST)
-        users = left.double() * (sizes.double() * kept)
-        items = right.double() / rest[:, None]
-        return self._placed(users), self._placed(items)
+        return self._placed(left.double() * (sizes.double() * kept), right.double() / rest[:, None])
 
-    def _placed(self, part: Tensor) -> Tensor:
-        return part.contiguous().to(self.device, self.dtype)
+    def _placed(self, *parts: Tensor) -> tuple[Tensor, Tensor]:
+        users, items = (part.contiguous().to(self.device, self.dtype) for part in parts)
+        return users, items
 
 
 def is_small(n_users: int, n_items: int) -> bool:
-    """Whether EASE with all columns is exact, by a dense inverse, for so many users and items.
+    """Return whether EASE with all columns is exact, by a dense inverse, for data of this size.
 
     Example:
         >>> is_small(900, 3_000), is_small(1_000_000, 900)

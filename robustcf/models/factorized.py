@@ -11,16 +11,7 @@ import torch
 from torch import Tensor
 
 from robustcf._checks import check_integer, check_list
-from robustcf._io.schema import (
-    FLAG,
-    NAME,
-    NOT_NEGATIVE,
-    OBJECT,
-    check_kind,
-    list_of,
-    record,
-    whole,
-)
+from robustcf._io.schema import FLAG, NAME, NOT_NEGATIVE, OBJECT, check_kind, list_of, record, whole
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.factors import Factors
@@ -44,9 +35,6 @@ class FactorScorer(Scorer):
         fixed: columns that hold a bias and the constant it is multiplied with: attacks and
             certificates do not move them.
         fold_in: how a new user is embedded; None for a softmax over the catalogue.
-
-    Raises:
-        InputError: the factors are not finite, or the fixed columns do not exist.
 
     Example:
         >>> scorer = FactorScorer(Factors(torch.ones(1, 1), torch.tensor([[1.0], [3.0], [2.0]])))
@@ -91,7 +79,7 @@ class FactorScorer(Scorer):
         return [column for column in range(self.factors.dim) if column not in self.fixed]
 
     def rank(self, users: Ids, k: int, seen: Interactions | None = None) -> TopItems:
-        """Return the k best items per user, see :func:`robustcf.metrics.topk.top_items`."""
+        """See :func:`robustcf.metrics.topk.top_items`."""
         return top_items(self.factors, users, k, seen, ranker=self._ranker(k))
 
     def _ranker(self, k: int) -> Ranker:
@@ -104,21 +92,15 @@ class FactorScorer(Scorer):
         return self._rankers[k]
 
     def top(
-        self,
-        users: Ids,
-        k: int,
-        seen: Interactions | None = None,
-        candidates: Ids | None = None,
+        self, users: Ids, k: int, seen: Interactions | None = None, candidates: Ids | None = None
     ) -> Ranking:
         """See :meth:`Scorer.top`."""
         if candidates is None:
             items = self.rank(users, k, seen)
         else:
             # Of these users alone: their pairs are renumbered for the candidates.
-            rows = torch.from_numpy(users)
-            part = Factors(
-                self.factors.users[rows], self.factors.items[torch.from_numpy(candidates)]
-            )
+            rows, columns = torch.from_numpy(users), torch.from_numpy(candidates)
+            part = Factors(self.factors.users[rows], self.factors.items[columns])
             own = None if seen is None else _among(seen, users, candidates)
             found = top_items(part, np.arange(len(users)), k, own)
             items = np.where(found >= 0, candidates[found], -1)
@@ -192,8 +174,7 @@ class FactorScorer(Scorer):
     ) -> FactorScorer:
         """See :meth:`Scorer.restored`."""
         check_kind("", dict(facts), _FACTS)
-        missing = sorted({"users", "items"} - set(tensors))
-        if missing:
+        if not {"users", "items"} <= set(tensors):
             raise InputError(
                 f"expected matrices users and items, got {', '.join(sorted(tensors)) or 'none'}"
             )

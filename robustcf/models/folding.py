@@ -1,7 +1,6 @@
 """Fold-in: the embedding of a new user, the items' embeddings held fixed.
 
-A model that was trained with an objective minimizes the user's own part of it. ALS solves its
-least squares, as it does in training. Popularity has one row for everybody.
+By the user's own part of the objective; by least squares for ALS; by the mean for popularity.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class LeastSquares:
         curvature: additional weight of an observed pair in the matrix.
         pull: weight of an observed pair on the right.
         ridge: weight of the squared norm of the row.
-        ridge_per_pair: what is added to it for each item of the user.
+        ridge_per_pair: added to the ridge for each item of the user.
     """
 
     unobserved: float
@@ -108,14 +107,14 @@ def embedding(
     pairs: Interactions,
     fixed: Sequence[int] = (),
 ) -> Tensor:
-    """Return the embedding of a new user who has these items.
+    """Return the embedding of a new user who has these items, ascending, each once.
 
     Args:
         how: by which objective.
         factors: trained embeddings.
-        items: ids, ascending, each once.
+        items: see :func:`fold_in`.
         pairs: the interactions they were trained on, or a stand-in with as many pairs per item.
-        fixed: columns that stay at the mean of the users.
+        fixed: see :func:`fold_in`.
     """
     if how.objective == MEAN:
         return factors.users.double().mean(dim=0).to(factors.users.dtype)
@@ -149,25 +148,19 @@ def fold_in(
     unit: bool = False,
     fixed: Sequence[int] = (),
 ) -> Tensor:
-    """An embedding for a new user who has these items; the items' embeddings stay.
-
-    It minimizes the user's own part of an objective, a convex function of one row, from the mean
-    of the users.
+    """Return the row of a new user that minimizes the user's own, convex part of an objective.
 
     Args:
         objective: what the factors were trained with.
         factors: trained embeddings.
         items: ids of the items, at least one, each once.
         ridge: weight of the squared norm of the row.
-        steps: iterations of L-BFGS at most.
+        steps: iterations of L-BFGS at most, from the mean of the users.
         offset: whether one number, free and then forgotten, is added to all scores of the user:
             for items in a gauge that has taken it from them, see :mod:`robustcf.models.gauge`.
         unit: whether the row has length 1: for models that score such rows.
         fixed: columns that stay at the mean of the users: a bias, and the constant it is multiplied
             with.
-
-    Returns:
-        The embedding, of length dim.
 
     Cost: a few products of n_items x dim for each step.
 

@@ -12,11 +12,10 @@ between items i and j of user u then moves by at most::
     eps (m_U ||v_i - v_j|| + 2 m_V ||u||) + 2 eps^2 m_U m_V
 
 For fixed scores this is small when the norms are. So the *balanced* gauge takes c, the mean of the
-items, and A such that ``||U||_F^2 + ||V||_F^2`` is the smallest possible: then
-``U^T U = V^T V`` is diagonal, and both squared norms are the nuclear norm of the centred scores.
-
-Factors that were trained with a cross-entropy are far from it: a constant direction, long in every
-row, carries the base rate, which no ranking needs, and whoever perturbs along it reaches all users.
+items, and A such that ``||U||_F^2 + ||V||_F^2`` is the smallest possible: then ``U^T U = V^T V`` is
+diagonal, and both squared norms are the nuclear norm of the centred scores (Srebro, Rennie and
+Jaakkola, 2004, "Maximum-Margin Matrix Factorization"). Factors that were trained with a
+cross-entropy are far from it: a constant direction, long in every row, carries the base rate.
 """
 
 from __future__ import annotations
@@ -35,13 +34,7 @@ _RELATIVE_RANK = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Gauge:
-    """A change of coordinates: ``U A`` and ``(V - 1 c^T) B`` with ``B = A^{-T}``.
-
-    Args:
-        centre: c, of length d.
-        to_users: A, d x d.
-        to_items: B, d x d.
-    """
+    """A change of coordinates: ``U A`` and ``(V - 1 c^T) B`` with ``B = A^{-T}``."""
 
     centre: Tensor
     to_users: Tensor
@@ -49,7 +42,7 @@ class Gauge:
 
     @classmethod
     def balanced(cls, U: Tensor, V: Tensor, rows: Rows | None = None) -> Gauge:
-        """The balanced gauge of two factors, tensors or numpy arrays.
+        """Return the balanced gauge of two factors, tensors or numpy arrays.
 
         Directions that no score depends on get length 0. With ``rows``, U are those of the users
         of one of several ranks, all of which must ask.
@@ -77,7 +70,7 @@ class Gauge:
         return cls(centre, right.mT @ (b.mT * root), left.mT @ (a * root))
 
     def apply(self, factors: Factors) -> Factors:
-        """The same rankings in this gauge."""
+        """Return factors with the same rankings in this gauge."""
         users, items = factors.users, factors.items
         return Factors(
             (users.double() @ self.to_users).to(users.dtype),
@@ -86,12 +79,11 @@ class Gauge:
 
 
 def shrink(factors: Factors, share: float, rows: Rows | None = None) -> Factors:
-    """Balanced factors whose singular values are smaller by ``share`` times their median.
+    """Shorten the singular values of balanced factors by ``share`` times their median.
 
-    Values below that become 0. This is the proximal step of the nuclear norm of the centred
-    scores: of all scores so near to the old ones, those with the smallest norms of factors. Unlike
-    a gauge it changes rankings, a little: the weakest directions go, and with them length that an
-    attack makes use of.
+    This is the proximal step of the nuclear norm of the centred scores (Cai, Candes and Shen, 2010,
+    arXiv:0810.3286). Unlike a gauge it changes rankings, a little: the weakest directions go, and
+    with them length that an attack makes use of.
 
     Args:
         factors: in the balanced gauge.
@@ -110,24 +102,13 @@ def shrink(factors: Factors, share: float, rows: Rows | None = None) -> Factors:
         rows.ranks.sum(values)
     left = (values - share * values.median()).clamp_min(0.0)
     factor = torch.where(values > 0, (left / values).sqrt(), 0.0)
-    return Factors(
-        (factors.users.double() * factor).to(factors.users.dtype),
-        (factors.items.double() * factor).to(factors.items.dtype),
-    )
+    return Factors(*((part.double() * factor).to(part.dtype) for part in factors))
 
 
 def truncate(factors: Factors, rank: int | None) -> Factors:
-    """Balanced factors with the ``rank`` strongest directions of the scores only.
+    """Keep the ``rank`` strongest directions (first columns) of balanced factors; None for all.
 
-    It is the best approximation of the centred scores by so few directions. The weak directions
-    that go carry little of a ranking, and an attack can spend its budget in each of them: with
-    fewer, more is left under attack, and the factors are smaller.
-
-    Args:
-        factors: in the balanced gauge, whose columns are ordered by strength.
-        rank: columns to keep, at most; None for all.
-
-    Cost: a copy of what is kept.
+    Weak directions carry little of a ranking, and an attack can spend its budget in each of them.
 
     Example:
         >>> both = torch.diag(torch.tensor([3.0, 2.0, 1.0]))

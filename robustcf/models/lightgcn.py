@@ -12,19 +12,17 @@ import torch
 from torch import Tensor
 
 from robustcf.models.base import Model, ModelConfig
-from robustcf.models.unit import through_unit_rows, unit_rows
+from robustcf.models.factorizations import through_units, unit_rows
 from robustcf.objectives.base import Gradient
 
 
 @dataclass(frozen=True)
 class LightGCNConfig(ModelConfig):
-    """Settings of LightGCN.
+    """Settings of LightGCN, next to those of :class:`robustcf.models.ModelConfig`.
 
     Args:
-        dim: columns of the factors.
-        init: where the embeddings of layer 0 start; the published start is ``normal``, from which
-            it learns for hundreds of epochs.
-        init_std: for ``normal``; the published one.
+        init: where layer 0 starts; the published start is ``normal``, which needs hundreds of
+            epochs.
         layers: how many times embeddings are propagated; the published number.
         normalize: whether the propagated rows are divided by their lengths, so that scores are
             cosines: for a softmax with a temperature.
@@ -37,7 +35,7 @@ class LightGCNConfig(ModelConfig):
 
 
 class LightGCN(Model[LightGCNConfig]):
-    """LightGCN (He et al., 2020): the scored factors are a mean over layers of propagation.
+    """LightGCN (He et al., 2020, arXiv:2002.02126): a mean over layers of propagation is scored.
 
     With E the parameters, users above items, and A = D^{-1/2} [[0, R], [R^T, 0]] D^{-1/2} the
     normalized graph, the scored factors are ``(E + A E + ... + A^L E) / (L + 1)``. This is linear
@@ -104,7 +102,7 @@ class LightGCN(Model[LightGCNConfig]):
         return total[: len(users)], total[len(users) :]
 
     def scored(self) -> tuple[Tensor, Tensor]:
-        """The propagated embeddings, of length 1 where asked for."""
+        """Return the propagated embeddings, of length 1 where asked for."""
         users, items = self._propagated(self.users, self.items)
         if self.config.normalize:
             self._units = unit_rows(users), unit_rows(items)
@@ -112,26 +110,15 @@ class LightGCN(Model[LightGCNConfig]):
         return users, items
 
     def pull_back(self, gradient: Gradient) -> Gradient:
-        """The gradient for layer 0: every user's, since everybody is somebody's neighbour.
+        """Return the gradient for layer 0: of all users, since every user has neighbours.
 
         With rows of length 1 it is that at the factors that were scored last.
         """
         if self.config.normalize:
-            gradient = self._through_units(gradient)
+            gradient = through_units(gradient, *self._units)
         users = gradient.users
         if gradient.rows is not None:
             users = torch.zeros_like(self.users)
             users.index_add_(0, gradient.rows, gradient.users)
         to_users, to_items = self._propagated(users, gradient.items)
         return Gradient(to_users, None, to_items, gradient.value)
-
-    def _through_units(self, gradient: Gradient) -> Gradient:
-        (users, user_lengths), (items, item_lengths) = self._units
-        if gradient.rows is not None:
-            users, user_lengths = users[gradient.rows], user_lengths[gradient.rows]
-        return Gradient(
-            through_unit_rows(gradient.users, users, user_lengths),
-            gradient.rows,
-            through_unit_rows(gradient.items, items, item_lengths),
-            gradient.value,
-        )

@@ -1,34 +1,27 @@
-"""Popularity: everybody is shown the items that most users have."""
+"""Popularity: every user is recommended the items that most users have."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from robustcf.data.interactions import Interactions
-from robustcf.models.base import Model, ModelConfig
+from robustcf.models.base import NO_EPOCHS, Model
 from robustcf.models.folding import MEAN, FoldIn
 
 
 @dataclass(frozen=True)
-class PopularityConfig(ModelConfig):
-    """Popularity has one column and nothing to set."""
-
-    dim: int = 1
+class PopularityConfig:
+    """Popularity has nothing to set."""
 
 
 class Popularity(Model[PopularityConfig]):
     """One column: 1 for every user, the share of users who have it for every item.
 
     The least that a recommender has to beat. Nothing is learnt: it has no epochs.
-
-    Args:
-        train: the pairs to count.
-        config: nothing to set.
-        **options: see :class:`robustcf.models.base.Model`.
 
     Example:
         >>> from robustcf.data import checkerboard
@@ -40,16 +33,14 @@ class Popularity(Model[PopularityConfig]):
     Config = PopularityConfig
     objective = "softmax"
     reg = "none"
-    training_defaults = MappingProxyType({"epochs": 0, "epochs_chosen": True})
+    training_defaults = NO_EPOCHS
 
     @classmethod
-    def fold_in_by(cls, config: PopularityConfig, pairs: Interactions) -> FoldIn:
-        """Return the mean: a new user gets the items that everybody gets."""
+    def fold_in_by(cls, config: Any, pairs: Interactions) -> FoldIn:
+        """Return the mean: a new user gets the items that every user gets."""
         return FoldIn(MEAN)
 
     def _start(self) -> tuple[Tensor, Tensor]:
-        users = np.zeros((self.train.n_users, self.config.dim), dtype=np.float32)
-        items = np.zeros((self.train.n_items, self.config.dim), dtype=np.float32)
-        users[:, 0] = 1.0
-        items[:, 0] = self.shard.item_degrees / max(1, self.shard.rows.count)
-        return self._tensor(users, self.dtype), self._tensor(items, self.dtype)
+        shares = self.shard.item_degrees / max(1, self.shard.rows.count)
+        users = np.ones((self.train.n_users, 1), dtype=np.float32)
+        return self._tensor(users), self._tensor(shares.astype(np.float32)[:, None])

@@ -1,8 +1,7 @@
 """Scorer: the part of a recommender in which kinds differ. What ranks items, and what it stores.
 
-A kind is a class that derives from :class:`Scorer` and stands in the table
-:data:`robustcf._registry.SCORERS`. Everything else (labels, tables, evaluation, folders on
-disk) is shared, see :class:`robustcf.recommender.Recommender`.
+A kind derives from :class:`Scorer` and stands in the table :data:`robustcf._registry.SCORERS`.
+Labels, tables, evaluation and folders are shared: :class:`robustcf.recommender.Recommender`.
 """
 
 from __future__ import annotations
@@ -29,12 +28,7 @@ Values = npt.NDArray[np.float64]
 
 
 class Ranking(NamedTuple):
-    """Item ids, best first, and their scores: one row per user.
-
-    Args:
-        items: users x k; -1 where a user has fewer items left.
-        scores: users x k; NaN where ``items`` is -1.
-    """
+    """Item ids, best first, and their scores: users x k; -1 and NaN where items run out."""
 
     items: TopItems
     scores: Values
@@ -42,11 +36,9 @@ class Ranking(NamedTuple):
 
 @dataclass(frozen=True)
 class Stored:
-    """What a scorer keeps on disk.
+    """What a scorer keeps on disk: tensors, and facts that are ready for JSON.
 
     Args:
-        tensors: name -> array; read back bit by bit.
-        facts: plain values, ready for JSON.
         needs_interactions: whether it scores by the interactions themselves.
     """
 
@@ -77,11 +69,7 @@ class Scorer(ABC):
 
     @abstractmethod
     def top(
-        self,
-        users: Ids,
-        k: int,
-        seen: Interactions | None = None,
-        candidates: Ids | None = None,
+        self, users: Ids, k: int, seen: Interactions | None = None, candidates: Ids | None = None
     ) -> Ranking:
         """Return the k best items per user with scores.
 
@@ -110,11 +98,11 @@ class Scorer(ABC):
 
         Args:
             history: ids of the items that the user has, at least one, ascending.
-            k: items to return.
+            k: see :meth:`top`, as for ``candidates``.
             pairs: the interactions that the model was fit on, or a stand-in with the same number
                 of pairs per item.
             filter_seen: whether to leave out the history itself.
-            candidates: ids of the items to choose from, ascending; None for all.
+            candidates: see :meth:`top`.
         """
 
     @abstractmethod
@@ -130,15 +118,12 @@ class Scorer(ABC):
     def restored(
         cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], pairs: Interactions | None
     ) -> Self:
-        """Build the scorer from what :meth:`stored` gave.
+        """Build the scorer from the tensors and facts of :meth:`stored`, read from untrusted files.
 
         Args:
-            tensors: those of :attr:`Stored.tensors`.
-            facts: those of :attr:`Stored.facts`, from a file that anybody may have written.
+            tensors: see :class:`Stored`.
+            facts: see :class:`Stored`.
             pairs: the interactions that the model was fit on, where they were kept.
-
-        Raises:
-            InputError: something is missing, or not what it must be.
         """
 
     def certify_fakes(
@@ -150,11 +135,7 @@ class Scorer(ABC):
         part: Part = "test",
         mask: Sequence[str] | None = None,
     ) -> Any:
-        """Return lower bounds of all metrics with fake accounts; only some kinds have them.
-
-        Raises:
-            InputError: the kind has no such certificate.
-        """
+        """Return lower bounds of all metrics with fake accounts; an error for most kinds."""
         raise InputError(
             f"a recommender of the kind {self.kind!r} has no certificate against fake accounts: "
             "train a vote, robustcf.train(data, model='vote') or 'robustcf train --model vote'"

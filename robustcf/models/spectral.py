@@ -6,20 +6,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
-from robustcf._distributed import Ranks
+from robustcf._distributed import Ranks, Rows
 from robustcf.data.interactions import Interactions, csr_over, user_ranges
 from robustcf.data.shards import Shard
 from robustcf.errors import InputError
-from robustcf.models.svd import truncated_svd
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-# Of the smooth start; chosen on valid of MovieLens-1M, Yelp2018 and CiteULike-a, between what is
-# best for the one and for the others.
+# Of the smooth start; a compromise on the validation pairs of MovieLens-1M, Yelp2018, CiteULike-a.
 _POPULARITY = 0.25
 _EMPHASIS = 1.5
+_EXTRA = 10  # more directions than wanted: the leading ones converge faster
+_ROUNDS = 3
 
 Matrix = npt.NDArray[np.float32]
 
@@ -32,21 +34,19 @@ def spectral_factors(
     base_logit: float = 5.0,
     smooth: bool = False,
 ) -> tuple[Matrix, Matrix]:
-    """Factors from a randomized SVD of D_u^{-1/2} R D_i^{-1/2}, plus one constant direction.
+    """Return factors from an SVD of D_u^{-1/2} R D_i^{-1/2}, plus one constant direction.
 
     The SVD gives dim - 1 directions, its singular values shared evenly between both sides and
-    scaled so that the mean row norms of both are 1. The last direction is the same for everybody:
-    +sqrt(base_logit) for users and -sqrt(base_logit) for items, so that every score starts near
-    -base_logit, where the many negatives want it. From small random numbers instead, a weighted
-    cross-entropy first finds the popularity solution and stays near it for thousands of steps.
+    scaled so that the mean row norms of both are 1. The last direction is +sqrt(base_logit) for all
+    users and -sqrt(base_logit) for all items, so that every score starts near -base_logit, where
+    the many negatives want it. From small random numbers, a weighted cross-entropy would first find
+    the popularity solution and stay near it for thousands of steps. Users and items without pairs
+    have only the constant direction.
 
-    ``smooth`` makes the start a recommender of its own, a low-pass filter on the graph of users
-    and items: the singular values to the power of 3/2 play down what few pairs support, and an
-    item's row times degree^(1/4) brings back part of the popularity that the normalization took
-    away. It ranks far better than the plain start before any training; after training there is
-    no such difference.
-
-    Users and items without pairs have only the constant direction.
+    ``smooth`` makes the start a recommender of its own, a low-pass filter on the graph of users and
+    items: the singular values to the power of 3/2 play down what few pairs support, and an item's
+    row times degree^(1/4) brings back part of the popularity that the normalization took away. It
+    ranks far better than the plain start before any training, and alike after it.
 
     Args:
         train: the pairs; or a shard of them, of whose users alone U is then.
@@ -58,8 +58,7 @@ def spectral_factors(
     Returns:
         U (n_users x dim) and V (n_items x dim), float32.
 
-    Cost: eight products of the sparse matrix with dim + 9 columns, and as many QR of tall
-    matrices with dim + 9 columns.
+    Cost: that of :func:`truncated_svd` with rank dim - 1.
 
     Example:
         >>> from robustcf.data import checkerboard
@@ -92,7 +91,7 @@ def spectral_factors(
 
 
 def _normalized(train: Interactions, item_degrees: npt.NDArray[np.int64]) -> csr_matrix:
-    """D_u^{-1/2} R D_i^{-1/2} over the items of the pairs themselves: four bytes a pair more."""
+    """D_u^{-1/2} R D_i^{-1/2} over the items of the pairs themselves: four more bytes per pair."""
     weights = np.empty(len(train), dtype=np.float32)
     for start, stop in user_ranges(train.indptr):
         here = slice(int(train.indptr[start]), int(train.indptr[stop]))
@@ -108,3 +107,63 @@ def _mean_norm(rows: Matrix, ranks: Ranks | None = None) -> np.float32:
         total, count = ranks.total(float(some.sum()), len(some))
         return np.float32(total / count if count else 1.0)
     return np.float32(some.mean() if len(some) else 1.0)
+
+
+def truncated_svd(
+    matrix: csr_matrix, rank: int, rng: np.random.Generator, rows: Rows | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the leading left vectors, singular values and right vectors of a sparse matrix.
+
+    A randomized SVD (Halko, Martinsson and Tropp, 2011, arXiv:0909.4061).
+
+    Args:
+        matrix: n x m, float32.
+        rank: at most the smaller side.
+        rng: draws the start.
+        rows: which rows of a taller matrix these are, where each rank has some; None: all.
+
+    Cost: eight products of the matrix with rank + 10 columns, and as many QR of tall matrices
+    with as many columns. With ranks, a QR adds small matrices up, and a product with the transpose
+    one of m x (rank + 10).
+
+    Example:
+        >>> from scipy.sparse import csr_matrix
+        >>> diagonal = csr_matrix(np.diag([3.0, 2.0, 1.0]).astype(np.float32))
+        >>> truncated_svd(diagonal, 2, np.random.default_rng(0))[1].round(decimals=3).tolist()
+        [3.0, 2.0]
+    """
+    # The transpose as it lies, without a copy: its products add in the same order, and are faster.
+    transposed = matrix.T
+    n, m = matrix.shape
+    rows = Rows.of(n, Ranks()) if rows is None else rows
+
+    def backward(tall: Matrix) -> Matrix:
+        product: Matrix = transposed @ tall
+        if not rows.whole:
+            product = np.ascontiguousarray(product)
+            rows.ranks.sum(torch.from_numpy(product))
+        return product
+
+    width = min(rank + _EXTRA, rows.count, m)
+    left = matrix @ rng.standard_normal((m, width)).astype(np.float32)
+    for _ in range(_ROUNDS):
+        left = matrix @ _orthonormal(backward(_orthonormal(left, rows)))
+    basis = _orthonormal(left, rows)
+    # Torch, not numpy, for the dense algebra: its threads are the ones the caller has set.
+    projected = torch.from_numpy(np.ascontiguousarray(backward(basis)))
+    right, sizes, inner = torch.linalg.svd(projected, full_matrices=False)
+    return torch.from_numpy(basis) @ inner[:rank].T, sizes[:rank], right[:, :rank]
+
+
+def _orthonormal(matrix: Matrix, rows: Rows | None = None) -> Matrix:
+    """The Q of a QR decomposition; of a taller matrix, of which each rank has some rows.
+
+    Then by the decompositions of the parts: their R above each other have the R of the whole.
+    """
+    own, small = torch.linalg.qr(torch.from_numpy(np.ascontiguousarray(matrix)))
+    if rows is not None and not rows.whole:
+        counts = [min(count, matrix.shape[1]) for count in rows.counts]
+        at = sum(counts[: rows.ranks.rank])
+        own = own @ torch.linalg.qr(rows.ranks.joined(small)).Q[at : at + counts[rows.ranks.rank]]
+    q: Matrix = own.numpy()
+    return q

@@ -11,7 +11,7 @@ import torch
 from robustcf.data import Interactions, checkerboard, load
 from robustcf.errors import InputError
 from robustcf.models import ALS, EASE, Popularity
-from robustcf.models.svd import truncated_svd
+from robustcf.models.spectral import truncated_svd
 from robustcf.training import TrainConfig
 from robustcf.training.fitting import fit_split
 

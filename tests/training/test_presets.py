@@ -53,9 +53,9 @@ def test_models_and_regularizers_without_a_file_take_their_own_defaults() -> Non
     assert found.name == "default.lightgcn.weight_decay"
     assert found.config == TrainConfig.of(model="lightgcn")
     assert "defaults" in found.found["how"]
-    mine = preset("ml-1m", "robustcf.models.bprmf:BPRMF", "robustcf.regularizers:MaxNorm")
-    assert mine.name == "default.robustcf.models.bprmf:BPRMF.robustcf.regularizers:MaxNorm"
-    assert mine.config.model.name == "robustcf.models.bprmf:BPRMF"
+    mine = preset("ml-1m", "robustcf.models.factorizations:BPRMF", "robustcf.regularizers:MaxNorm")
+    assert mine.name == "default.robustcf.models.factorizations:BPRMF.robustcf.regularizers:MaxNorm"
+    assert mine.config.model.name == "robustcf.models.factorizations:BPRMF"
     assert not mine.config.epochs_chosen
 
 
