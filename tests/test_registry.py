@@ -184,7 +184,7 @@ def test_an_installed_package_adds_a_name(folder: Path, monkeypatch: pytest.Monk
     )
     assert "plugin_rcf" not in sys.modules
     assert MODELS["theirs"].__module__ == "plugin_rcf"
-    assert MODELS["ultragcn"].__module__ == "robustcf.models.factorizations", "the table's own come first"
+    assert MODELS["ultragcn"].__module__ == "robustcf.models.factorizations", "ours come first"
     with pytest.raises(InputError, match="model must be one of ultragcn"):
         MODELS["elsewhere"]
     # Such a name is no entry of the table: reading a configuration does not import it.
