@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from robustcf._io.places import locate
+from robustcf._io.fetching import locate
 from robustcf.data import load
 from robustcf.data.catalog import get
 from robustcf.data.readers import read_adjacency

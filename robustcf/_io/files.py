@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf._distributed import job
-from robustcf._io.bounded import UNREADABLE, read_arrays_of
-from robustcf._io.reading import open_plain, parse_json
+from robustcf._io.reading import UNREADABLE, open_plain, parse_json, read_arrays_of
 from robustcf._io.reading import read_json as read_json
 from robustcf._io.schema import OBJECT, check_kind
 from robustcf._io.temporary import alone_in, put_aside, temporary_file, temporary_folder

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from robustcf._io.bounded import check_array, open_zip, quiet_headers
+from robustcf._io.reading import array_header, open_zip, quiet_headers
 from robustcf._io.sandbox import Answer, Given, Located
 from robustcf._io.unpickling import Stub, read_with_stubs
 from robustcf.errors import DataError, InputError
@@ -87,12 +87,8 @@ def _npy(
     name: str, stream: BinaryIO, size: int, answer: Answer, number: int, offset: int, crc: int = -1
 ) -> None:
     """Say where an array lies; one that is packed, or of another byte order, is written out."""
-    check_array(stream, name, size)
+    shape, fortran, dtype = array_header(stream, name, size)
     start = stream.tell()
-    stream.seek(0)
-    version = np.lib.format.read_magic(stream)
-    header = getattr(np.lib.format, f"read_array_header_{'1_0' if version == (1, 0) else '2_0'}")
-    shape, fortran, dtype = header(stream)
     plain = dtype.newbyteorder("<") == dtype and dtype.kind in "fiub" and dtype.names is None
     if number >= 0 and plain:
         where = Located(number, offset + start, dtype.name, tuple(shape), bool(fortran), crc, start)

@@ -1,9 +1,9 @@
 """How much a file may ask for: every limit on sizes, in one place.
 
-A few bytes on disk can stand for any number in memory: by compression, by a header that declares
-a size, by one line without an end. The limits below keep what is read in proportion to the file
-it comes from. They are far beyond honest files; whoever meets one and trusts the file raises it,
-in Python with :func:`raised_limits`, anywhere else with the variable ``ROBUSTCF_LIMITS``.
+A few bytes on disk can stand for any number in memory: by compression, by a header that declares a
+size, by one line without an end. The limits keep what is read in proportion to its file. They are
+far beyond honest files; raise them in Python with :func:`raised_limits`, anywhere else with the
+variable ``ROBUSTCF_LIMITS``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,17 @@ from robustcf._checks import check_integer, check_known
 from robustcf.errors import DataError, InputError
 
 VARIABLE = "ROBUSTCF_LIMITS"
+
+# Fixed ones. No JSON file of a run comes near this; as many brackets take some 400 MB.
+MOST_JSON = 16 << 20
+MOST_JSON_DEPTH = 64
+# Of a file that a child process parses: its answer, header and names in bytes, and how many times
+# the CPU seconds that the child may take the parent waits, on a busy machine.
+MOST_ANSWER = 16 << 20
+MOST_HEADER = 64 << 20
+MOST_ARRAYS = 100_000
+LONGEST_TEXT = 1000
+PATIENCE = 20
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,10 @@ class Limits:
         reader_bytes: memory that the process which parses a model file may take, or twelve times
             the size of the file, where that is more.
         reader_seconds: CPU seconds that it may take, and one more for every 20 MB of the file.
+
+    Example:
+        >>> Limits(expansion=50, small_bytes=1000).allowance(10)
+        1000
     """
 
     expansion: int = 50
@@ -48,24 +63,19 @@ class Limits:
     reader_seconds: int = 5
 
     def __post_init__(self) -> None:
-        for entry in dataclasses.fields(self):
-            check_integer(f"the limit {entry.name}", getattr(self, entry.name))
+        for name, value in vars(self).items():
+            check_integer(f"the limit {name}", value)
 
     def allowance(self, size: int) -> int:
-        """How many bytes a file of ``size`` bytes may become.
-
-        Example:
-            >>> Limits(expansion=50, small_bytes=1000).allowance(10)
-            1000
-        """
+        """Return how many bytes a file of ``size`` bytes may become."""
         return max(self.small_bytes, self.expansion * size)
 
     def reader_allowance(self, size: int) -> int:
-        """Memory that the parser of a file of ``size`` bytes may take."""
+        """Return the memory that the parser of a file of ``size`` bytes may take."""
         return max(self.reader_bytes, 12 * size)
 
     def reader_time(self, size: int) -> int:
-        """CPU seconds that the parser of a file of ``size`` bytes may take."""
+        """Return the CPU seconds that the parser of a file of ``size`` bytes may take."""
         return self.reader_seconds + size // 20_000_000
 
 
@@ -73,12 +83,9 @@ _raised: ContextVar[Limits | None] = ContextVar("limits", default=None)
 
 
 def limits() -> Limits:
-    """The limits that hold here: raised ones, those of ``ROBUSTCF_LIMITS``, or the defaults.
+    """Return the limits in force: raised ones, those of ``ROBUSTCF_LIMITS``, or the defaults.
 
     The variable holds words ``name=number``, separated by blanks or commas.
-
-    Raises:
-        InputError: the variable cannot be understood.
 
     Example:
         >>> limits().columns
@@ -90,13 +97,7 @@ def limits() -> Limits:
 
 @contextmanager
 def raised_limits(**changes: int) -> Iterator[None]:
-    """Other limits for a block of code.
-
-    Args:
-        changes: fields of :class:`Limits`.
-
-    Raises:
-        InputError: there is no such limit, or it is no integer of at least 1.
+    """Set fields of :class:`Limits` for a block of code.
 
     Example:
         >>> with raised_limits(columns=20_000):
@@ -112,7 +113,7 @@ def raised_limits(**changes: int) -> Iterator[None]:
 
 
 def how_to_raise(name: str, value: int) -> str:
-    """The end of a refusal: how to read the file all the same.
+    """Return the end of a refusal: how to read the file all the same.
 
     Example:
         >>> how_to_raise("columns", 20000)
@@ -122,16 +123,10 @@ def how_to_raise(name: str, value: int) -> str:
 
 
 def check_expansion(source: object, what: str, needed: int, size: int) -> None:
-    """Raise where a file of ``size`` bytes would become more than its allowance.
-
-    Args:
-        source: the file, for the message.
-        what: that of it which would take so much.
-        needed: bytes that this takes, or takes at least.
-        size: of the file on disk.
+    """Raise where ``what`` of a file of ``size`` bytes takes ``needed``, beyond its allowance.
 
     Raises:
-        DataError: it is more than the limits allow.
+        DataError: it does; the message begins with ``source``.
 
     Example:
         >>> check_expansion("a.npz", "the array x", 10**6, 1000)  # 64 MB are always allowed

@@ -1,70 +1,116 @@
-"""Reading what may come from anybody: only plain files, only so many bytes, only sane JSON."""
+"""Read plain files within limits: bytes, JSON, packed text, numpy arrays, members of archives.
+
+A file may come from anybody. Only regular files are opened, without waiting for one, and nothing
+grows in memory beyond :mod:`robustcf._io.limits`. Nothing is ever unpacked to disk or unpickled.
+"""
 
 from __future__ import annotations
 
 import errno
+import gzip
+import io
 import json
 import math
 import os
+import re
 import stat
-from pathlib import Path
-from typing import Any
+import struct
+import sys
+import tarfile
+import tokenize
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
 
-from robustcf.errors import InputError
+import numpy as np
+import numpy.typing as npt
 
-#: No JSON file of a run comes near this; sixteen million bytes of brackets take some 400 MB.
-MOST_JSON = 16 << 20
-_MOST_DEPTH = 64
+from robustcf._io.limits import MOST_JSON, MOST_JSON_DEPTH, check_expansion, how_to_raise, limits
+from robustcf.errors import DataError, InputError
+
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}
+_BLOCK = 1 << 18
+# O_NONBLOCK: opening a pipe would wait for a writer.
+_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+
+#: What numpy and zipfile raise, between them, for files that are damaged or of another kind.
+UNREADABLE = (
+    *(OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, EOFError),
+    *(SyntaxError, NotImplementedError, RuntimeError, MemoryError, tarfile.TarError),
+    *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError),
+)
+_ENTRY_BYTES = 24  # of an entry of a sparse matrix: value, row and column
+_VECTORS = 8  # on each side of a matrix: estimators multiply it by several
+
+
+# --- plain files ------------------------------------------------------------------------------
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading, or a link to one.
+
+    Raises:
+        DataError: it is a pipe, a socket, a device or a folder.
+        OSError: it cannot be opened.
+    """
+    return os.fdopen(_descriptor(path), "rb")
+
+
+def _descriptor(path: Path) -> int:
+    descriptor = os.open(path, _FLAGS)
+    kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(descriptor)
+        raise DataError(
+            f"{path}: expected a regular file, got {_KINDS.get(kind, 'something else')}; remove it "
+            "or copy its content into a file"
+        )
+    return descriptor
 
 
 def open_plain(path: Path, *, follow: bool = False) -> int:
-    """A descriptor to read a plain file: no pipe, device or folder, and no link unless told so.
+    """Return a descriptor of a regular file; links are refused unless ``follow``.
 
-    Neither opening nor reading it waits for anybody. In a folder from a stranger a link may lead to
-    any file of the reader's, which is none of the stranger's business.
-
-    Args:
-        path: of the file.
-        follow: whether it may be a link.
+    In a stranger's folder, a link may lead to any file of the reader's.
 
     Raises:
-        InputError: it is not there, cannot be read, or is something else.
+        InputError: it is missing, unreadable, or not a plain file.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         if not follow and path.is_symlink():
             raise InputError(
                 f"{path} is a link, and links in a run directory are not followed: put the file "
                 "itself there"
             )
-        descriptor = os.open(path, flags)
+        return _descriptor(path)
+    except InputError:
+        raise
     except OSError as error:
         missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
         why = "is not there (No such file)" if missing else f"cannot be read ({error.strerror})"
         raise InputError(f"{path} {why}") from error
     except ValueError as error:  # a NUL in the name
         raise InputError(f"{str(path)!r} is no name of a file ({error})") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise InputError(f"{path} is no plain file: a file with content is expected")
-    return descriptor
 
 
-def read_plain(path: Path, most: int, *, follow: bool = False) -> bytes:
-    """The bytes of a plain file, see :func:`open_plain`.
-
-    Args:
-        path: of the file.
-        most: bytes that it may have.
-        follow: whether it may be a link.
-
-    Raises:
-        InputError: it is no plain file, or larger.
+def read_plain(path: Path, most: int = MOST_JSON, *, follow: bool = False) -> bytes:
+    """Return the content of a plain file of at most ``most`` bytes, see :func:`open_plain`.
 
     Example:
         >>> read_plain(Path("/dev/zero"), 10)
         Traceback (most recent call last):
-        robustcf.errors.InputError: /dev/zero is no plain file: a file with content is expected
+        robustcf.errors.DataError: /dev/zero: expected a regular file, got a device; remove it or
+        copy its content into a file
     """
     with os.fdopen(open_plain(path, follow=follow), "rb") as file:
         try:
@@ -76,11 +122,19 @@ def read_plain(path: Path, most: int, *, follow: bool = False) -> bytes:
     return content
 
 
+def size_of(handle: BinaryIO) -> int:
+    """Return the bytes of an open file on disk."""
+    return os.fstat(handle.fileno()).st_size
+
+
+# --- JSON -------------------------------------------------------------------------------------
+
+
 def parse_json(content: str | bytes) -> Any:
-    """What JSON text says; unlike Python's own reader, strictly JSON and no deeper than 64 levels.
+    """Parse strict JSON: finite numbers, unique keys, at most 64 levels.
 
     Raises:
-        InputError: it is no JSON, has a key twice, a number that is not finite, or is too deep.
+        InputError: it is anything else.
 
     Example:
         >>> parse_json('{"a": [1, 2.5]}')
@@ -96,24 +150,16 @@ def parse_json(content: str | bytes) -> Any:
         )
         _check_depth(found)
     except RecursionError as error:
-        raise InputError(f"it is nested deeper than {_MOST_DEPTH} levels") from error
+        raise InputError(f"it is nested deeper than {MOST_JSON_DEPTH} levels") from error
     except ValueError as error:
-        # The text itself is not told: it may be a foreign file's.
+        # The text itself is not quoted: it may be a foreign file's.
         reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         raise InputError(reason) from error
     return found
 
 
 def read_json(path: Path, *, follow: bool = False) -> dict[str, Any]:
-    """The JSON object that a file holds.
-
-    Args:
-        path: of the file.
-        follow: whether it may be a link.
-
-    Raises:
-        InputError: it is not there, or holds no JSON object of at most 16 MB.
-    """
+    """Return the JSON object in a file of at most 16 MB, see :func:`read_plain`."""
     content = read_plain(path, MOST_JSON, follow=follow)
     try:
         found = parse_json(content)
@@ -144,7 +190,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _check_depth(found: Any) -> None:
     level = [found]
-    for _ in range(_MOST_DEPTH):
+    for _ in range(MOST_JSON_DEPTH):
         level = [
             part
             for value in level
@@ -155,3 +201,315 @@ def _check_depth(found: Any) -> None:
         if not level:
             return
     raise RecursionError
+
+
+# --- text, perhaps packed ---------------------------------------------------------------------
+
+
+class _Bounded(io.RawIOBase):
+    """Passes a stream on, and raises where it or one of its lines grows beyond a limit."""
+
+    def __init__(self, path: Path, line: int | None) -> None:
+        self.on_disk, self.path, self.line = open_regular(path), path, line
+        self.packed = path.suffix.lower() == ".gz"
+        self.inner: Any = gzip.GzipFile(fileobj=self.on_disk) if self.packed else self.on_disk
+        self.size = size_of(self.on_disk)
+        self.read_so_far = self.since_line_end = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        if not self.closed:
+            self.inner.close()
+            self.on_disk.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        block: bytes = self.inner.read(min(len(buffer), _BLOCK))
+        self.read_so_far += len(block)
+        if self.packed:
+            check_expansion(self.path, "its content, unpacked,", self.read_so_far, self.size)
+        if self.line is not None:
+            self._watch_lines(block, self.line)
+        buffer[: len(block)] = block
+        return len(block)
+
+    def _watch_lines(self, block: bytes, longest: int) -> None:
+        # Blocks are shorter than the limit, so a line that is too long spans several of them.
+        ends = [block.find(mark) for mark in (b"\n", b"\r")]
+        first = min((end for end in ends if end >= 0), default=len(block))
+        if self.since_line_end + first > longest:
+            raise DataError(
+                f"{self.path}: a line is longer than {longest:,} bytes; is this a text file, with "
+                f"a line for each row? {how_to_raise('line_bytes', 100 * longest)}"
+            )
+        last = max(block.rfind(b"\n"), block.rfind(b"\r"))
+        self.since_line_end = (
+            self.since_line_end + len(block) if last < 0 else len(block) - last - 1
+        )
+
+
+def open_content(path: Path, *, longest_line: int | None = None) -> BinaryIO:
+    """Open a file's content as a stream; ``.gz`` is unpacked on the way, a block at a time.
+
+    Raises:
+        DataError: not a regular file. Reading raises it where a packed file grows beyond its
+            allowance, or a line beyond ``longest_line`` bytes.
+        OSError: it cannot be opened.
+    """
+    return io.BufferedReader(_Bounded(path, longest_line), _BLOCK)
+
+
+def check_content(path: Path, *, longest_line: int | None = None) -> None:
+    """Read a packed file once and keep nothing, so that a refusal comes before any parsing."""
+    if path.suffix.lower() == ".gz":
+        with open_content(path, longest_line=longest_line) as handle:
+            while handle.read(_BLOCK):
+                pass
+
+
+def check_first_line(path: Path, longest: int) -> None:
+    """Raise where the first line is too long; no more of the file is read."""
+    with open_content(path, longest_line=longest) as handle:
+        while (piece := handle.readline(_BLOCK)) and not piece.endswith(b"\n"):
+            pass
+
+
+def read_content(path: Path, *, longest_line: int | None = None) -> bytes:
+    """Return all of :func:`open_content`."""
+    with open_content(path, longest_line=longest_line) as handle:
+        return handle.read()
+
+
+# --- arrays -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def quiet_headers() -> Iterator[None]:
+    """Suppress numpy's warning about headers that Python 2 wrote."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Reading `\.npy` or `\.npz` file", UserWarning)
+        yield
+
+
+def array_header(
+    handle: BinaryIO, source: object, available: int
+) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read shape, order and type from an array's header; raise if it declares too much.
+
+    Args:
+        handle: at the beginning of the array.
+        source: for messages.
+        available: bytes from there to the end, header and all.
+
+    Raises:
+        DataError: it declares objects, or more values than there are bytes for.
+        ValueError: there is no such header.
+    """
+    version = np.lib.format.read_magic(handle)
+    if version == (1, 0):
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(handle)
+    else:
+        shape, fortran, dtype = np.lib.format.read_array_header_2_0(handle)
+    if dtype.hasobject:
+        raise DataError(
+            f"{source}: an array of objects, which is a pickle: refused; save numbers and text "
+            "without pickle"
+        )
+    if any(length < 0 for length in shape):
+        raise DataError(f"{source}: its header declares the shape {shape}; expected no negatives")
+    declared, follow = dtype.itemsize * math.prod(shape), max(available - handle.tell(), 0)
+    if declared > follow:
+        raise DataError(
+            f"{source}: its header declares {declared:,} bytes of values, but at most {follow:,} "
+            "follow; the file is damaged: make it again"
+        )
+    return tuple(shape), bool(fortran), dtype
+
+
+@quiet_headers()
+def read_array(path: Path) -> npt.NDArray[Any]:
+    """Return the array of an ``.npy`` file.
+
+    Raises:
+        DataError: not a regular file, or its header declares what is not there.
+        UNREADABLE: it is no such file.
+    """
+    with open_regular(path) as handle:
+        array_header(handle, path, size_of(handle))
+        handle.seek(0)
+        return _real_text(np.lib.format.read_array(handle, allow_pickle=False), path)
+
+
+def _real_text(array: npt.NDArray[Any], source: object) -> npt.NDArray[Any]:
+    """Return the array; refuse impossible characters, which numpy does not check."""
+    if array.dtype.kind == "U" and array.size:
+        codes = np.frombuffer(array.astype(array.dtype.newbyteorder("<")).tobytes(), "<u4")
+        if codes.max(initial=0) > sys.maxunicode or ((codes >= 0xD800) & (codes < 0xE000)).any():
+            raise DataError(f"{source}: holds text of impossible characters; it is damaged")
+    return array
+
+
+@quiet_headers()
+def read_arrays_of(
+    path: Path, wanted: Collection[str] | None = None
+) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of an ``.npz`` file by name: all, or those ``wanted``.
+
+    Raises:
+        DataError: not a regular file, more than the limits allow, or a header that declares what
+            is not there.
+        UNREADABLE: it is no such file.
+    """
+    found = {}
+    with open_regular(path) as handle, open_zip(handle, path) as archive:
+        members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+        if wanted is not None:
+            members = {name: entry for name, entry in members.items() if name in wanted}
+        total = sum(member.file_size for member in members.values())
+        what = f"what it holds ({', '.join(sorted(members)[:8])})"
+        check_expansion(path, what, total, size_of(handle))
+        for name, member in members.items():
+            with archive.open(member) as stream:
+                array_header(stream, f"{path}: {name}", member.file_size)  # type: ignore[arg-type]
+            with archive.open(member) as stream:
+                array = np.lib.format.read_array(stream, allow_pickle=False)
+            found[name] = _real_text(array, f"{path}: {name}")
+    return found
+
+
+def check_sparse(source: object, rows: int, columns: int, entries: int, size: int) -> None:
+    """Raise where a sparse matrix, and vectors to multiply it by, take more than a file allows."""
+    needed = _ENTRY_BYTES * entries + _VECTORS * 8 * (rows + columns)
+    what = f"a {rows:,} x {columns:,} matrix of {entries:,} entries, with vectors on each side,"
+    check_expansion(source, what, needed, size)
+
+
+# --- archives ---------------------------------------------------------------------------------
+
+
+def open_zip(handle: BinaryIO, source: object) -> zipfile.ZipFile:
+    """Open a zip archive of stored or deflated members.
+
+    Raises:
+        DataError: a member is packed otherwise; zipfile would unpack it without bound.
+        zipfile.BadZipFile: it is no zip archive.
+    """
+    archive = zipfile.ZipFile(handle)
+    for member in archive.infolist():
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise DataError(
+                f"{source}: {member.filename[:60]!r} is packed by method {member.compress_type}, "
+                "expected none or deflate; pack it again"
+            )
+    return archive
+
+
+def read_member(archive: Path, member: str) -> bytes:
+    """Return the content of one file inside a ``.zip``, ``.tar``, ``.tar.gz`` or ``.tgz``.
+
+    Raises:
+        DataError: as :func:`read_members`, or there is no such member.
+    """
+    names: list[str] = []
+
+    def wanted(name: str) -> bool:
+        names.append(name)
+        return name == member
+
+    found = read_members(archive, wanted)
+    if member not in found:
+        if member in names or f"{member}/" in names:
+            raise DataError(f"{archive}: {member!r} is not a regular file")
+        some = ", ".join(repr(name) for name in names[:5])
+        raise DataError(f"{archive}: has no member {member!r}; it holds {some or 'nothing'}")
+    return found[member]
+
+
+def read_members(archive: Path, wanted: Callable[[str], bool]) -> dict[str, bytes]:
+    """Return the content of every regular file whose name is wanted, in one pass.
+
+    Raises:
+        DataError: unreadable archive, a name in it that leads out of it, or more in it than the
+            limits allow.
+    """
+    contents, total = {}, 0
+    with _readable(archive), open_regular(archive) as handle:
+        size = size_of(handle)
+        opened = _zip_entries if zipfile.is_zipfile(handle) else _tar_entries
+        for name, declared, read in opened(handle, archive, size):
+            _check_name(archive, name)
+            if wanted(name) and read is not None:
+                # A sparse member of a tar declares more than it holds.
+                total += declared
+                check_expansion(archive, "what is read of it", total, size)
+                contents[name] = read()
+    return contents
+
+
+_Entry = tuple[str, int, Callable[[], bytes] | None]  # the last is None for folders and links
+
+
+def _zip_entries(handle: BinaryIO, archive: Path, size: int) -> Iterator[_Entry]:
+    with open_zip(handle, archive) as zipped:
+        for entry in zipped.infolist():
+            read = None if entry.is_dir() else lambda entry=entry: zipped.read(entry)
+            yield entry.filename, entry.file_size, read
+
+
+def _tar_entries(handle: BinaryIO, archive: Path, size: int) -> Iterator[_Entry]:
+    handle.seek(0)
+    packed = handle.read(2) == b"\x1f\x8b"
+    handle.seek(0)
+    content = _Unpacked(handle, archive, size) if packed else handle
+    with tarfile.open(fileobj=content, mode="r:") as tar:
+        for entry in tar:
+            if entry.size < 0:  # the next entry would begin before this one: round and round
+                raise DataError(f"{archive}: {entry.name[:60]!r} declares a negative size; refused")
+            file = tar.extractfile(entry) if entry.isfile() else None
+            yield entry.name, entry.size, None if file is None else file.read
+
+
+class _Unpacked(gzip.GzipFile):
+    """The content of a gzipped archive, within its allowance."""
+
+    def __init__(self, handle: BinaryIO, archive: Path, size: int) -> None:
+        super().__init__(fileobj=handle, mode="rb")
+        self.archive, self.size = archive, size
+
+    def read(self, size: int | None = -1) -> bytes:
+        # tarfile never asks for all there is, but for what a header declares.
+        room = limits().allowance(self.size) + 1
+        content = super().read(room if size is None or size < 0 else min(size, room))
+        self._check(self.tell())
+        return content
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._check(offset)
+        return super().seek(offset, whence)
+
+    def _check(self, position: int) -> None:
+        check_expansion(self.archive, "its content, unpacked,", position, self.size)
+
+
+@contextmanager
+def _readable(archive: Path) -> Iterator[None]:
+    try:
+        yield
+    except DataError:
+        raise
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"{archive}: not a readable zip or tar archive ({reason}); delete it and fetch it again"
+        ) from error
+
+
+def _check_name(archive: Path, name: str) -> None:
+    path = PurePosixPath(name.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts or re.match(r"[A-Za-z]:", name):
+        raise DataError(
+            f"{archive}: holds the name {name!r}, which leads out of the archive; refused: take "
+            "the archive from a source you trust"
+        )

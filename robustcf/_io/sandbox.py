@@ -33,8 +33,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from robustcf._io.bounded import open_regular, size_of
 from robustcf._io.limits import Limits, how_to_raise, limits, raised_limits
+from robustcf._io.reading import open_regular, size_of
 from robustcf.errors import DataError, InputError
 
 #: Types of arrays that may come out of a file; text is ``<U`` and a length.

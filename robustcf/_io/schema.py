@@ -6,6 +6,7 @@ A file may come from anybody, and may be damaged: nothing of it is used before i
 from __future__ import annotations
 
 import math
+import re
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -122,6 +123,18 @@ def choice(*names: str) -> Kind:
     """
     return Kind(
         f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names
+    )
+
+
+def matching(words: str, pattern: str) -> Kind:
+    """Text that a regular expression matches as a whole; ``words`` say what it is.
+
+    Example:
+        >>> matching("digits", "[0-9]+").fits("12")
+        True
+    """
+    return Kind(
+        words, lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None
     )
 
 

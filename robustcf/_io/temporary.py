@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ except ImportError:  # Windows: nothing is locked there, and nothing is cleared
 
 _ENDING = "robustcf-tmp"
 _PATTERN = re.compile(rf"\..+\.[0-9a-f]{{16}}\.{_ENDING}", re.DOTALL)
+# Seconds between two looks at a lock.
+_POLL = 0.05
 # Folders that this process has looked through already.
 _cleared: set[Path] = set()
 
@@ -132,20 +135,29 @@ def clear_leftovers(folder: Path, name: str | None = None) -> list[Path]:
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path, what: str) -> Iterator[None]:
-    """Keep other processes that ask for the same out of a folder; no file is made for it.
+def alone_in(folder: Path, what: str, *, file: str = "", wait: float = 0.0) -> Iterator[None]:
+    """Keep other processes that ask for the same out of a folder.
 
     Args:
         folder: that is there.
         what: who is at work, for the error of the others.
+        file: name of a file in the folder to lock, which network file systems can do too; empty
+            for the folder itself, so that no file is made.
+        wait: seconds to wait for the others.
 
     Raises:
         InputError: somebody else is at work in it.
     """
-    descriptor = _open_folder(folder)
+    deadline = time.monotonic() + wait
+    descriptor = None
+    if fcntl is not None:
+        flags = os.O_RDWR | os.O_CREAT if file else os.O_RDONLY | os.O_DIRECTORY
+        descriptor = os.open(folder / file, flags, 0o644)
     try:
-        if descriptor is not None and _lock(descriptor) is False:
-            raise InputError(f"{what} is at work in {folder}: wait for it to end, or stop it")
+        while descriptor is not None and _lock(descriptor) is False:
+            if time.monotonic() >= deadline:
+                raise InputError(f"{what} is at work in {folder}: wait for it to end, or stop it")
+            time.sleep(_POLL)
         yield
     finally:
         if descriptor is not None:

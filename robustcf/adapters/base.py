@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robustcf._io.naming import counted
+from robustcf._io.text import counted
 from robustcf.data.interactions import Labels
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors

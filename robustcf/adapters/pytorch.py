@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustcf._io.bounded import open_regular
 from robustcf._io.foreign import RESTORED
+from robustcf._io.reading import open_regular
 from robustcf._io.sandbox import Reading
 from robustcf.adapters.arrays import Keys, Layout, tensor_of
 from robustcf.adapters.base import Imported, with_constants

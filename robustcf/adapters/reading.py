@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from robustcf._io.bounded import read_content
+from robustcf._io.reading import read_content
 from robustcf._io.sandbox import read_apart
 from robustcf.adapters.arrays import FOREIGN, Keys, read_named, read_npy, read_two_npy
 from robustcf.adapters.base import Imported, check_labels

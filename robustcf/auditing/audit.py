@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robustcf._checks import check_number
-from robustcf._io.html import rows_table
 from robustcf._io.progress import bar, shows
+from robustcf._io.text import rows_table
 from robustcf._runtime import threads_used
 from robustcf.auditing import quality, serving, shape, stability
 from robustcf.auditing.checks import CHECKS, unknown_check

@@ -12,8 +12,8 @@ from typing import Any
 
 from robustcf import __version__
 from robustcf._io.files import write_bytes
-from robustcf._io.naming import harmless
 from robustcf._io.plots import Line, Panel, plot_panels
+from robustcf._io.text import harmless
 from robustcf.auditing.audit import Audit
 from robustcf.auditing.findings import Finding
 

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf._io.naming import counted
+from robustcf._io.text import counted
 from robustcf.cli.options import data_options, out_option, own_table_options, typed_threads
 from robustcf.cli.reporting import Report, reports, table
 from robustcf.cli.words import SEED, Bytes
 from robustcf.errors import DataError, DownloadError
 
 if TYPE_CHECKING:
-    from robustcf._io.places import Named
-    from robustcf._io.sources import SourceFile
+    from robustcf._io.fetching import Named, SourceFile
     from robustcf.data import Split
     from robustcf.data.catalog import Manifest
 
@@ -140,7 +139,7 @@ def prepare(source: str, out: str, **options: Any) -> Report:
 @reports
 def fetch(names: tuple[str, ...], data_dir: str | None) -> Report:
     """Download each of NAMES that is not there yet; what is present and right is left alone."""
-    from robustcf._io.places import locate, obtain
+    from robustcf._io.fetching import locate, obtain
 
     wanted = [_files_of(name) for name in names]  # a wrong name is an error before any download
     fetched: dict[str, list[dict[str, Any]]] = {}
@@ -189,7 +188,7 @@ def _files_of(name: str) -> tuple[Named, list[tuple[SourceFile, ...]]]:
 
 
 def _entry(manifest: Manifest, data_dir: str | None) -> dict[str, Any]:
-    from robustcf._io.places import locate
+    from robustcf._io.fetching import locate
 
     found = [locate(manifest, files, data_dir) for files in manifest.parts.values()]
     present = all(file is not None for file in found)

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from robustcf._distributed import job
-from robustcf._io.naming import harmless
+from robustcf._io.text import harmless
 from robustcf.errors import Interrupted, WriteError
 
 

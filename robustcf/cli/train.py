@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustcf._distributed import job, restarts
-from robustcf._io.naming import counted
+from robustcf._io.text import counted
 from robustcf._registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
 from robustcf.cli.opening import check_one_process, check_same, code_option, in_turn
 from robustcf.cli.options import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf._io.naming import counted
+from robustcf._io.text import counted
 from robustcf.cli.opening import OpenedRun, opens_run
 from robustcf.cli.options import free_folder, out_option, parse_settings, typed_threads
 from robustcf.cli.reporting import Report, reports, say_replaced, table
@@ -30,7 +30,7 @@ def vision(context: click.Context, data_dir: str | None) -> Report | None:
         if data_dir is not None:
             raise click.UsageError("--data-dir belongs behind the subcommand")
         return None
-    from robustcf._io.places import locate
+    from robustcf._io.fetching import locate
     from robustcf.vision.catalog import image_manifests
 
     entries: list[dict[str, Any]] = []

@@ -25,8 +25,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from robustcf._io.bounded import open_regular
-from robustcf._io.places import cache_dir
+from robustcf._io.fetching import cache_dir
+from robustcf._io.reading import open_regular
 from robustcf._io.temporary import temporary_file
 from robustcf.data.interactions import Interactions
 from robustcf.data.times import TimeUnit

@@ -15,8 +15,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal, get_args
 
+from robustcf._io.fetching import SOURCE_KIND, SourceFile, parse_source, read_manifest
 from robustcf._io.schema import ABSENT, NAME, TEXT, choice, list_of, record, whole
-from robustcf._io.sources import SOURCE_KIND, SourceFile, parse_source, read_manifest
 from robustcf.errors import DataError
 
 Layout = Literal["split", "pairs", "generated"]

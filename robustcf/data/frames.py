@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from robustcf._io.bounded import (
+from robustcf._io.limits import check_expansion, how_to_raise, limits
+from robustcf._io.reading import (
     check_content,
     open_content,
     open_regular,
     read_content,
     size_of,
 )
-from robustcf._io.limits import check_expansion, how_to_raise, limits
-from robustcf._io.naming import counted
+from robustcf._io.text import counted
 from robustcf.data.columns import Columns, find_columns, kind_of, listed, refuse_header
 from robustcf.errors import DataError
 

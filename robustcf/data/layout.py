@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from robustcf._io.reading import MOST_JSON, parse_json, read_plain
+from robustcf._io.reading import parse_json, read_plain
 from robustcf._io.schema import (
     NAME,
     TEXT,
@@ -111,7 +111,7 @@ def read_manifest(file: Path) -> Manifest:
     Cost: the manifest.
     """
     try:
-        content = read_plain(file, MOST_JSON)
+        content = read_plain(file)
         facts = parse_json(content)
         if not isinstance(facts, dict) or facts.get("format") != FORMAT:
             got = shown(facts.get("format") if isinstance(facts, dict) else facts)

@@ -12,12 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from robustcf._io.archives import read_member
-from robustcf._io.bounded import check_first_line, read_content
-from robustcf._io.download import Policy
+from robustcf._io.fetching import LocatedFile, Policy, locate, obtain, sha256_of
 from robustcf._io.limits import limits
-from robustcf._io.naming import counted
-from robustcf._io.places import LocatedFile, locate, obtain, sha256_of
+from robustcf._io.reading import check_first_line, read_content, read_member
+from robustcf._io.text import counted
 from robustcf.data import cache as parsed_cache
 from robustcf.data import catalog, memory, readers, splits, synthetic
 from robustcf.data.cache import Parsed

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from robustcf._checks import check_integer
 from robustcf._io.files import json_bytes, unwritable
-from robustcf._io.naming import counted
 from robustcf._io.temporary import temporary_folder
+from robustcf._io.text import counted
 from robustcf.data import splits
 from robustcf.data.collection import Collection, find_collection, find_roles
 from robustcf.data.columns import Columns

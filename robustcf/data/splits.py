@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from robustcf._io.naming import counted
+from robustcf._io.text import counted
 from robustcf._randomness import stream
 from robustcf.data.interactions import Ids, Interactions, Labels
 from robustcf.data.split import Split

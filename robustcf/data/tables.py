@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf._io.limits import check_expansion
-from robustcf._io.naming import counted
+from robustcf._io.text import counted
 from robustcf.data.columns import USUAL_NAMES, Columns, bad_cell, kind_of
 from robustcf.data.frames import LONGEST_LABEL, RawTable, no_rows, read_frame, readable
 from robustcf.data.interactions import Interactions, Labels, one_of_each

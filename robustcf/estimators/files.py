@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
-from robustcf._io.bounded import (
+from robustcf._io.reading import (
     check_sparse,
     open_regular,
     quiet_headers,

@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from robustcf._io.bounded import check_sparse, open_content, open_regular, size_of
 from robustcf._io.limits import check_expansion, limits
+from robustcf._io.reading import check_sparse, open_content, open_regular, size_of
 
 _LONGEST_NUMBER = 18  # digits of a size
 _NUMBERS_A_VALUE = {

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf._checks import check_list
-from robustcf._io.html import rows_table
 from robustcf._io.progress import bar
+from robustcf._io.text import rows_table
 from robustcf._runtime import threads_used
 from robustcf.data.interactions import Interactions, Labels
 from robustcf.errors import InputError

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf._checks import check_integer
-from robustcf._io.html import rows_table
+from robustcf._io.text import rows_table
 from robustcf._randomness import stream
 from robustcf.errors import InputError
 from robustcf.experiments.statistics import (

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from robustcf._io import files
-from robustcf._io.naming import grid_name
 from robustcf._io.plots import Line, Panel, plot_panels
+from robustcf._io.text import grid_name
 from robustcf.data import Split
 from robustcf.experiments.records import FAKES, results_folder
 from robustcf.models.voting import CertifiedVotes

@@ -26,10 +26,10 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 from robustcf._checks import check_known
 from robustcf._io import files
 from robustcf._io.files import json_bytes
-from robustcf._io.naming import counted
-from robustcf._io.reading import MOST_JSON, open_plain, parse_json, read_plain
+from robustcf._io.reading import open_plain, parse_json, read_plain
 from robustcf._io.schema import OBJECT, Kind, check_kind
 from robustcf._io.temporary import alone_in, clear_leftovers, is_leftover
+from robustcf._io.text import counted
 from robustcf._runtime import environment
 from robustcf.errors import DataError, DownloadError, InputError, Interrupted, UnfinishedError
 from robustcf.experiments.records import (
@@ -176,7 +176,7 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
         """Open a run; reads its configuration only."""
         self.path, self.allow_unfinished = Path(path), allow_unfinished
         check_run(self.path, self.command)
-        content = read_plain(self.path / CONFIG, MOST_JSON)
+        content = read_plain(self.path / CONFIG)
         try:
             self.config = self.config_type.from_json(content)  # type: ignore[assignment]
         except InputError as error:

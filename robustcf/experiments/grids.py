@@ -20,11 +20,10 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeVar
 
-from filelock import FileLock, Timeout
-
 from robustcf._cpus import cpus
 from robustcf._io.files import read_json, unwritable, write_json
 from robustcf._io.schema import Kind, check_kind, shown
+from robustcf._io.temporary import alone_in
 from robustcf.errors import InputError, Interrupted
 
 Result = TypeVar("Result")
@@ -234,15 +233,8 @@ def goes_on(folder: Path) -> Iterator[None]:
 @contextmanager
 def alone(folder: Path, what: str) -> Iterator[None]:
     """Raise where somebody else is at work in this folder."""
-    lock = FileLock(folder / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise InputError(f"another {what} is at work in {folder}: wait for it to end") from error
-    try:
+    with alone_in(folder, f"another {what}", file=".lock"):
         yield
-    finally:
-        lock.release()
 
 
 def compact_json(values: Mapping[str, Any]) -> bytes:

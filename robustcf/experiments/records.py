@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from robustcf._io.naming import counted
 from robustcf._io.reading import read_json
 from robustcf._io.schema import (
     FLAG,
@@ -29,6 +28,7 @@ from robustcf._io.schema import (
     whole,
 )
 from robustcf._io.temporary import clear_leftovers
+from robustcf._io.text import counted
 from robustcf.data.split import FIT_ON
 from robustcf.errors import InputError, UnfinishedError
 from robustcf.robustness.curve_files import PROTOCOL

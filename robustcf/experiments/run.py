@@ -16,7 +16,7 @@ from typing import Any
 
 from robustcf._io import files
 from robustcf._io.files import CheckpointFiles, csv_bytes
-from robustcf._io.naming import counted
+from robustcf._io.text import counted
 from robustcf._runtime import device_of, threads_used
 from robustcf.data import Split, load
 from robustcf.data.catalog import find

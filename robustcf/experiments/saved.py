@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from robustcf._io.naming import grid_name
 from robustcf._io.schema import TEXT, check_kind, record
+from robustcf._io.text import grid_name
 from robustcf.errors import InputError
 from robustcf.experiments.records import RESULTS, own_folder
 from robustcf.recommender.record import RECOMMENDER, read_recommender

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from robustcf._checks import check_choice, check_cutoffs
 from robustcf._distributed import Ranks, alone
-from robustcf._io.html import rows_table
 from robustcf._io.progress import bar as progress_bar
+from robustcf._io.text import rows_table
 from robustcf.data.interactions import Interactions
 from robustcf.data.shards import SplitShard
 from robustcf.data.split import EvaluationProtocol, Split

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf._checks import check_choice
-from robustcf._io.bounded import check_sparse
+from robustcf._io.reading import check_sparse
 from robustcf._io.sandbox import read_apart
 from robustcf.data.columns import Columns
 from robustcf.data.interactions import Interactions, Labels

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf._checks import check_choice, check_cutoff
-from robustcf._io.naming import counted
+from robustcf._io.text import counted
 from robustcf.data.interactions import Interactions, Labels, checked_labels
 from robustcf.data.split import FIT_ON, Split
 from robustcf.errors import InputError
@@ -661,7 +661,7 @@ class Recommender:
         return f"Recommender({', '.join(self._facts.values())})"
 
     def _repr_html_(self) -> str:
-        from robustcf._io.html import facts_table
+        from robustcf._io.text import facts_table
 
         rows = {"": "Recommender"} | {k or "label": v for k, v in self._facts.items()}
         trained: Mapping[str, Any] = self.training or {}

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from robustcf._io.naming import counted
 from robustcf._io.reading import read_json
 from robustcf._io.schema import (
     FLAG,
@@ -21,6 +20,7 @@ from robustcf._io.schema import (
     shown,
     whole,
 )
+from robustcf._io.text import counted
 from robustcf.data.split import FIT_ON
 from robustcf.errors import InputError, UnfinishedError
 

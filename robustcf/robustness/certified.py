@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf._checks import check_cutoffs
-from robustcf._io.html import rows_table
+from robustcf._io.text import rows_table
 from robustcf.attacks.certificates.bounds import certified_metrics, top_radii, usable_bound
 from robustcf.metrics.evaluate import Protocol
 from robustcf.recommender import Recommender, check_recommender

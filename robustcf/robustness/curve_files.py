@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf._io.files import read_arrays
-from robustcf._io.reading import MOST_JSON, parse_json, read_plain
+from robustcf._io.reading import parse_json, read_plain
 from robustcf._io.schema import (
     FLAG,
     NOT_NEGATIVE,
@@ -84,7 +84,7 @@ def read_facts(path: Path) -> dict[str, Any]:
     Raises:
         InputError: it is no JSON, or a curve with something else in it than there must be.
     """
-    content = read_plain(path, MOST_JSON)
+    content = read_plain(path)
     try:
         facts = parse_json(content)
     except InputError as error:

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf._io.files import write_arrays, write_json
-from robustcf._io.html import rows_table
 from robustcf._io.schema import OBJECT, check_kind, list_of, record
+from robustcf._io.text import rows_table
 from robustcf.attacks.base import Attack
 from robustcf.errors import InputError
 from robustcf.metrics.evaluate import MetricReport, Protocol

@@ -11,8 +11,8 @@ import numpy as np
 
 from robustcf._checks import check_cutoffs, check_epsilons
 from robustcf._io.files import read_arrays, read_json
-from robustcf._io.html import rows_table
 from robustcf._io.progress import shows
+from robustcf._io.text import rows_table
 from robustcf._runtime import threads_used
 from robustcf.attacks import Attack, OwnRowBudget, unevenness
 from robustcf.attacks.certificates.bounds import usable_bound

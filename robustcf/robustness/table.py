@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from robustcf._checks import check_choice, check_integer
-from robustcf._io.naming import counted, grid_name
+from robustcf._io.text import counted, grid_name
 from robustcf._registry import ATTACKS, OBJECTIVES
 from robustcf.attacks import FGM, PGD, Attack, Cutoff, RandomNoise
 from robustcf.attacks.certificates.bounds import BOUNDS

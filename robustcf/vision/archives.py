@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from robustcf._io.archives import read_members
 from robustcf._io.limits import check_expansion, how_to_raise, limits
+from robustcf._io.reading import read_members
 from robustcf._io.sandbox import Reading, read_apart
 from robustcf.errors import DataError, InputError
 from robustcf.vision.images import ImageSet

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+from robustcf._io.fetching import SOURCE_KIND, SourceFile, parse_source, read_manifest
 from robustcf._io.schema import ABSENT, NAME, NUMBER, POSITIVE, TEXT, list_of, record, whole
-from robustcf._io.sources import SOURCE_KIND, SourceFile, parse_source, read_manifest
 from robustcf.errors import DataError
 
 _KIND = record(

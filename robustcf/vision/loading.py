@@ -10,10 +10,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from robustcf._io.bounded import UNREADABLE, open_regular, read_arrays_of, size_of
-from robustcf._io.download import Policy
+from robustcf._io.fetching import Policy, obtain, sha256_of
 from robustcf._io.limits import check_expansion
-from robustcf._io.places import obtain, sha256_of
+from robustcf._io.reading import UNREADABLE, open_regular, read_arrays_of, size_of
 from robustcf.errors import DataError, InputError
 from robustcf.vision import augment
 from robustcf.vision.archives import READERS, Parts, decode

@@ -166,7 +166,7 @@ def test_audit_and_harden_take_names(capsys, tmp_path, demo, monkeypatch):
 
 
 def test_options_of_names(capsys, tmp_path, demo, monkeypatch):
-    monkeypatch.setattr("robustcf._io.places.data_dirs", lambda *_: [tmp_path])
+    monkeypatch.setattr("robustcf._io.fetching.data_dirs", lambda *_: [tmp_path])
     _, path, _ = demo
     csv = write_pairs(tmp_path / "train.csv", world()[2].train)
     assert run(["audit", str(path), "--interactions", "demo", "--test", str(csv)]) == 1

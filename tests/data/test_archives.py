@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from robustcf._io.archives import read_member
+from robustcf._io.reading import read_member
 from robustcf.errors import DataError
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from robustcf._io.download import Policy, fetch
+from robustcf._io.fetching import Policy, fetch, locate, obtain
 from robustcf._io.limits import raised_limits
-from robustcf._io.places import locate, obtain
+from robustcf._io.temporary import alone_in
 from robustcf.data.catalog import manifests
 from robustcf.errors import DownloadError
 from robustcf.vision.catalog import image_manifests
@@ -368,9 +368,10 @@ def test_two_processes_fetch_once(tmp_path):
 
 
 def test_a_lock_that_is_never_released_ends_in_a_reason(tmp_path):
-    from filelock import FileLock
-
-    with FileLock(tmp_path / ".fetch.lock"), pytest.raises(DownloadError, match="another process"):
+    with (
+        alone_in(tmp_path, "x", file=".fetch.lock"),
+        pytest.raises(DownloadError, match="another process"),
+    ):
         fetch(["http://127.0.0.1:1/x"], tmp_path / "x", check, policy=Policy(lock_timeout=0.05))
 
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from robustcf._io.archives import read_member, read_members
 from robustcf._io.limits import raised_limits
+from robustcf._io.reading import read_member, read_members
 from robustcf.data import load, loading, readers
 from robustcf.data.columns import Columns
 from robustcf.data.tables import read_table, to_interactions

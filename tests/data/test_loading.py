@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from robustcf._io import temporary
-from robustcf._io.download import Policy
-from robustcf._io.places import data_dirs, locate, obtain
+from robustcf._io.fetching import Policy, data_dirs, locate, obtain
 from robustcf._io.temporary import temporary_file
 from robustcf.data import cache, catalog, load
 from robustcf.data.catalog import SourceFile

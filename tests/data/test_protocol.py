@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from robustcf._io.sources import SourceFile
+from robustcf._io.fetching import SourceFile
 from robustcf.data import EvaluationProtocol, Interactions, Split, checkerboard, load
 from robustcf.errors import DataError
 from robustcf.factors import Factors

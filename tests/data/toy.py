@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from robustcf._io.sources import SourceFile
+from robustcf._io.fetching import SourceFile
 from robustcf.data.catalog import Manifest
 
 TRAIN = b"0 0 1 2\n1 1 3\n"

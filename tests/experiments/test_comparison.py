@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from robustcf._io.files import write_arrays
-from robustcf._io.naming import grid_name
+from robustcf._io.text import grid_name
 from robustcf.cli.main import run
 from robustcf.data import Split
 from robustcf.errors import InputError

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from robustcf._io import places
+from robustcf._io import fetching
 from robustcf.cli.main import run as command
 from robustcf.data import Split, load
 from robustcf.errors import DownloadError, InputError
@@ -193,7 +193,7 @@ def test_a_known_set_is_looked_for_where_the_user_keeps_data(
     bare: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched: list[object] = []
-    monkeypatch.setattr(places, "fetch", lambda *a, **k: fetched.append(a))
+    monkeypatch.setattr(fetching, "fetch", lambda *a, **k: fetched.append(a))
     strange = tmp_path / "strange"
     data = {"data_dir": str(strange), "download": True, "seed": 0}
     change_json(bare.path / "config.json", dataset="ml-1m", data=data)
@@ -218,7 +218,7 @@ def test_it_downloads_when_asked(run: RunDir, monkeypatch: pytest.MonkeyPatch) -
     def fetch(*_: object, **__: object) -> None:
         raise DownloadError("asked for")
 
-    monkeypatch.setattr(places, "fetch", fetch)
+    monkeypatch.setattr(fetching, "fetch", fetch)
     change_json(run.path / "config.json", dataset="ml-1m", data={"seed": 0})
     with pytest.raises(DownloadError, match="asked for"):
         RunDir(run.path).split(download=True)

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from filelock import FileLock
 
+from robustcf._io.temporary import alone_in
 from robustcf._registry import DEFENCES
 from robustcf.cli.main import run
 from robustcf.data import load
@@ -147,7 +147,7 @@ def test_a_folder_belongs_to_one_plan(plan, whole, table, tmp_path):
     with pytest.raises(InputError, match="holds a poisoning with attacks"):
         poison(other, whole.out)
     with (
-        FileLock(whole.out / ".lock"),
+        alone_in(whole.out, "another process", file=".lock"),
         pytest.raises(InputError, match="another poisoning is at work"),
     ):
         poison(plan, whole.out)

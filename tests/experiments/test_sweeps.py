@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import FileLock
 
+from robustcf._io.temporary import alone_in
 from robustcf.attacks import FGM, RandomNoise, Softmax
 from robustcf.cli.main import run
 from robustcf.errors import InputError
@@ -483,7 +483,7 @@ def test_interrupted_in_training_it_stops_and_goes_on(whole, plan, tmp_path, mon
 
 def test_two_sweeps_do_not_share_a_folder(whole, plan):
     with (
-        FileLock(whole.out / ".lock"),
+        alone_in(whole.out, "another process", file=".lock"),
         pytest.raises(InputError, match="another sweep is at work"),
     ):
         sweep(plan, whole.out)

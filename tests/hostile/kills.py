@@ -36,7 +36,7 @@ import torch
 
 import robustcf
 from robustcf._io import files
-from robustcf._io.sources import SourceFile
+from robustcf._io.fetching import SourceFile
 from robustcf.cli.main import run as command_line
 from robustcf.data import catalog
 from tests.data.faulty_server import Plan, serve

@@ -28,7 +28,7 @@ from PIL import Image
 from safetensors.numpy import save as save_tensors
 
 from robustcf._io import sandbox
-from robustcf._io.archives import read_member, read_members
+from robustcf._io.reading import read_member, read_members
 from robustcf._io.sandbox import Given, read_apart
 from robustcf._io.schema import record, whole
 from robustcf._io.unpickling import read_pickle

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robustcf._io.naming import grid_name
+from robustcf._io.text import grid_name
 from robustcf.attacks import BUDGETS, FGM, RandomNoise, Softmax
 from robustcf.attacks.base import SIDES
 from robustcf.errors import InputError

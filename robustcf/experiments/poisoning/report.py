@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from robustcf._io.files import write_bytes
-from robustcf._io.naming import counted
+from robustcf._io.text import counted
 from robustcf._runtime import environment
 from robustcf.experiments.grids import markdown
 from robustcf.experiments.poisoning.plan import CLEAN, UNDEFENDED

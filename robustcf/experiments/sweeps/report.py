@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from robustcf._io.files import write_bytes
-from robustcf._io.naming import counted
+from robustcf._io.text import counted
 from robustcf._runtime import environment
 from robustcf.experiments.comparison import METHOD
 from robustcf.experiments.grids import markdown

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf._checks import check_cutoff, check_cutoffs, check_known
-from robustcf._io.html import rows_table
 from robustcf._io.schema import OBJECT, check_kind
+from robustcf._io.text import rows_table
 from robustcf.data.interactions import Interactions
 from robustcf.data.split import Split
 from robustcf.errors import InputError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from robustcf._io.naming import grid_name
+from robustcf._io.text import grid_name
 
 
 def test_few_sizes_are_spelled_out() -> None:

@@ -1,0 +1,97 @@
+"""Text that is safe to show: counts, names of files, HTML tables, control characters spelt out."""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Mapping, Sequence
+from html import escape
+
+# More sizes than this are told by their ends, their number and a digest.
+_SPELLED = 8
+# Unicode's categories of control, format, surrogate and other invisible characters.
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+_STYLE = "text-align:left;padding:2px 10px 2px 0"
+
+
+def grid_name(epsilons: Sequence[float], ks: Sequence[int]) -> str:
+    """Return sizes and cutoffs as part of a file name; different ones never share it.
+
+    Example:
+        >>> grid_name((0, 0.05, 0.1), (10, 20))
+        'e0_0.05_0.1-k10_20'
+        >>> grid_name([n / 10 for n in range(20)], [10])
+        'e0_to_1.9_20_76795ec4-k10'
+    """
+    sizes = [f"{size:g}" for size in epsilons]
+    if len(sizes) > _SPELLED or [float(size) for size in sizes] != [float(e) for e in epsilons]:
+        exact = ",".join(repr(float(size)) for size in epsilons)
+        digest = hashlib.sha256(exact.encode()).hexdigest()[:8]
+        sizes = [sizes[0], "to", sizes[-1], str(len(sizes)), digest]
+    return "-".join(["e" + "_".join(sizes), "k" + "_".join(map(str, ks))])
+
+
+def counted(number: int, thing: str) -> str:
+    """Return a number of things, one or several.
+
+    Example:
+        >>> counted(1, "epoch"), counted(2000, "pair")
+        ('1 epoch', '2,000 pairs')
+    """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def harmless(text: str) -> str:
+    r"""Return text with its control characters spelt out, but for ends of lines and tabs.
+
+    A stranger's labels and messages must not steer a terminal or reverse the text around them.
+
+    Example:
+        >>> harmless("a" + chr(27) + "[2J")
+        'a\\x1b[2J'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        mark.encode("unicode_escape").decode()
+        if unicodedata.category(mark) in _UNSEEN and mark not in "\n\t"
+        else mark
+        for mark in text
+    )
+
+
+def facts_table(facts: Mapping[str, str]) -> str:
+    """Return names and values as an HTML table of two columns; the empty name is the title.
+
+    Example:
+        >>> facts_table({"": "Model", "size": "<3"}).count("&lt;3")
+        1
+    """
+    title = f"<strong>{_escaped(facts[''])}</strong>" if "" in facts else ""
+    rows = "".join(
+        f"<tr>{_cell('th', name)}{_cell('td', value)}</tr>" for name, value in facts.items() if name
+    )
+    return f"<div>{title}<table>{rows}</table></div>"
+
+
+def rows_table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> str:
+    """Return an HTML table with a header and, above it, a caption.
+
+    Example:
+        >>> rows_table(["size"], [["0.1"]], "auto").startswith("<div>auto")
+        True
+    """
+    head = "".join(_cell("th", name) for name in header)
+    body = "".join(f"<tr>{''.join(_cell('td', cell) for cell in row)}</tr>" for row in rows)
+    return (
+        f"<div>{_escaped(caption)}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        "</div>"
+    )
+
+
+def _cell(tag: str, text: str) -> str:
+    return f'<{tag} style="{_STYLE}">{_escaped(text)}</{tag}>'
+
+
+def _escaped(text: str) -> str:
+    return escape(harmless(text))
