@@ -1,29 +1,29 @@
-"""What a check finds: a number, how it stands against its thresholds, and what to do about it."""
+"""What a check is and what it finds: a number, its verdict, and what to do about it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from robustcf.auditing.subject import Subject
 
 Verdict = Literal["pass", "warn", "fail", "skipped"]
-# From the worst on: the verdict of a whole audit is that of its worst finding.
+# The worst first: the verdict of an audit is that of its worst finding.
 ORDER: tuple[Verdict, ...] = ("fail", "warn", "pass", "skipped")
 
 
 @dataclass(frozen=True)
 class Limit:
-    """Where a number stops being good.
-
-    Args:
-        warn: beyond this the verdict is ``warn``; None for never.
-        fail: beyond this it is ``fail``; None for never.
-        higher_is_better: whether beyond means below.
+    """Thresholds of a number; None for no threshold.
 
     Example:
         >>> Limit(0.9, 0.5).verdict(0.7), Limit(10, None, higher_is_better=False).verdict(99)
         ('warn', 'warn')
+        >>> Limit(0.9, 0.5).words
+        'warn below 0.9, fail below 0.5'
     """
 
     warn: float | None
@@ -31,45 +31,51 @@ class Limit:
     higher_is_better: bool = True
 
     def verdict(self, number: float) -> Verdict:
-        """``pass``, ``warn`` or ``fail``; what is no number fails."""
-        if math.isnan(number):
+        """Return ``pass``, ``warn`` or ``fail``; NaN fails, a threshold itself is good enough."""
+        sign = 1 if self.higher_is_better else -1
+        if math.isnan(number) or (self.fail is not None and sign * number < sign * self.fail):
             return "fail"
-        for name, bound in (("fail", self.fail), ("warn", self.warn)):
-            if bound is not None and (number < bound) == self.higher_is_better and number != bound:
-                return "fail" if name == "fail" else "warn"
-        return "pass"
+        return "warn" if self.warn is not None and sign * number < sign * self.warn else "pass"
 
     @property
     def words(self) -> str:
-        """The thresholds, for a table.
-
-        Example:
-            >>> Limit(0.9, 0.5).words
-            'warn below 0.9, fail below 0.5'
-        """
+        """The thresholds, for a table."""
         side = "below" if self.higher_is_better else "above"
         named = (("warn", self.warn), ("fail", self.fail))
         return ", ".join(f"{name} {side} {at:g}" for name, at in named if at is not None)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return {
-            "warn": self.warn,
-            "fail": self.fail,
-            "better": "higher" if self.higher_is_better else "lower",
-        }
+        """Return plain values, ready for JSON."""
+        better = "higher" if self.higher_is_better else "lower"
+        return {"warn": self.warn, "fail": self.fail, "better": better}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the function of a check returns: a number, and what goes with it."""
+
+    number: float
+    sentence: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+    header: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+
+
+class Skip(Exception):
+    """A check that these inputs do not allow; the message says why. Never leaves an audit."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """What is checked, before it is.
+    """One row of the table of checks.
 
     Args:
         name: as options and thresholds call it.
         title: as the page calls it.
         metric: the name of its number.
         limit: its thresholds.
-        group: the part of the page it stands in.
+        group: the section of the page.
+        run: what measures it; raises :class:`Skip` where the inputs do not allow it.
         means: one sentence on what the number is.
         advice: one sentence on what to do when it is bad.
     """
@@ -79,8 +85,17 @@ class Check:
     metric: str
     limit: Limit
     group: str
+    run: Callable[[Subject], Found]
     means: str
     advice: str
+
+    def finding(self, subject: Subject) -> Finding:
+        """Run the check."""
+        try:
+            found = subject.found(self.run)
+        except Skip as reason:
+            return Finding(self, "skipped", None, f"Not run: {reason}.")
+        return Finding(self, self.limit.verdict(found.number), **vars(found))
 
 
 @dataclass(frozen=True)
@@ -91,9 +106,9 @@ class Finding:
         check: the check.
         verdict: ``pass``, ``warn``, ``fail`` or ``skipped``.
         number: what was measured; None where it was skipped.
-        sentence: what was found, or why it was skipped, in one sentence.
+        sentence: what was found, or why it was skipped.
         details: other numbers, by name.
-        header: of a small table, or nothing.
+        header: of a small table, or empty.
         rows: of that table.
     """
 
@@ -107,11 +122,11 @@ class Finding:
 
     @property
     def advice(self) -> str:
-        """What to do, where there is something to do."""
+        """What to do; empty after a pass."""
         return self.check.advice if self.verdict in ("warn", "fail") else ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Return plain values, ready for JSON."""
         return {
             "check": self.check.name,
             "title": self.check.title,
@@ -123,13 +138,3 @@ class Finding:
             "advice": self.advice,
             "details": dict(self.details),
         }
-
-
-def worst(verdicts: Sequence[Verdict]) -> Verdict:
-    """The verdict of a whole: that of its worst part.
-
-    Example:
-        >>> worst(["pass", "warn", "skipped"]), worst([])
-        ('warn', 'skipped')
-    """
-    return next((verdict for verdict in ORDER if verdict in verdicts), "skipped")

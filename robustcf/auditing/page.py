@@ -16,10 +16,10 @@ from robustcf._io.plots import Line, Panel, plot_panels
 from robustcf._io.text import harmless
 from robustcf.auditing.audit import Audit
 from robustcf.auditing.findings import Finding
+from robustcf.auditing.subject import METRIC
 
-METRIC = "ndcg@10"
 _LONGEST = 1000
-VERDICTS = {
+_VERDICTS = {
     "pass": "no check found anything",
     "warn": "some checks want a look",
     "fail": "some checks failed",
@@ -28,11 +28,7 @@ VERDICTS = {
 
 
 def write_page(audits: Audit | Sequence[Audit], path: str | Path) -> Path:
-    """Write the page of one or several audits, whole or not at all.
-
-    Returns:
-        The path.
-    """
+    """Write the page of one or several audits, whole or not at all, and return its path."""
     place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(place, page(audits).encode())
@@ -40,7 +36,7 @@ def write_page(audits: Audit | Sequence[Audit], path: str | Path) -> Path:
 
 
 def page(audits: Audit | Sequence[Audit]) -> str:
-    """The page as text. Every string from data is escaped; nothing is fetched from anywhere.
+    """Return the page as text. Every string from data is escaped; nothing is fetched.
 
     Control and bidirectional characters are spelt out, and text ends after 1,000 characters.
 
@@ -60,7 +56,7 @@ def page(audits: Audit | Sequence[Audit]) -> str:
 
 @cache
 def _template() -> Any:
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, StrictUndefined  # for pages alone
 
     text = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     environment = Environment(
@@ -70,53 +66,47 @@ def _template() -> Any:
 
 
 def _text(value: Any) -> Any:
-    """Return text with control and bidirectional characters spelt out, and at a bearable length."""
     if not isinstance(value, str) or hasattr(value, "__html__"):  # a picture of our own
         return value
     return harmless(value[:_LONGEST]) + ("..." if len(value) > _LONGEST else "")
 
 
 def _shown(audit: Audit) -> dict[str, Any]:
-    """What the template shows of one audit."""
-    run = [finding for finding in audit.findings if finding.verdict != "skipped"]
-    counts = {v: sum(f.verdict == v for f in audit.findings) for v in VERDICTS}
-    groups: dict[str, list[Finding]] = {}
+    """Return what the template shows of one audit."""
+    model, groups = audit.model, dict[str, list[Finding]]()
+    by_verdict: dict[str, list[Finding]] = {verdict: [] for verdict in _VERDICTS}
     for finding in audit.findings:
         groups.setdefault(finding.check.group, []).append(finding)
+        by_verdict[finding.verdict].append(finding)
+    held = f", {len(model.fixed)} of them held fixed (biases)" if model.fixed else ""
     return {
-        "label": audit.model.label or "embeddings",
+        "label": model.label or "embeddings",
         "source": audit.source,
         "verdict": audit.verdict,
-        "words": VERDICTS[audit.verdict],
-        "counts": counts,
+        "words": _VERDICTS[audit.verdict],
+        "counts": {verdict: len(found) for verdict, found in by_verdict.items()},
         "caveats": list(audit.caveats),
-        "facts": _facts(audit),
+        "facts": [
+            ("users", f"{model.n_users:,}"),
+            ("items", f"{model.n_items:,}"),
+            ("columns", f"{model.factors.dim:,}{held}"),
+            ("interactions", f"{len(model.known):,}"),
+            ("held-out pairs", f"{len(model.split.test):,}"),
+        ],
         "groups": groups,
-        "bad": [f for f in run if f.verdict == "fail"] + [f for f in run if f.verdict == "warn"],
+        "bad": by_verdict["fail"] + by_verdict["warn"],
         **_picture(audit),
     }
 
 
-def _facts(audit: Audit) -> list[tuple[str, str]]:
-    factors, model = audit.model.factors, audit.model
-    held = f", {len(model.fixed)} of them held fixed (biases)" if model.fixed else ""
-    return [
-        ("users", f"{factors.n_users:,}"),
-        ("items", f"{factors.n_items:,}"),
-        ("columns", f"{factors.dim:,}{held}"),
-        ("interactions", f"{len(model.known):,}"),
-        ("held-out pairs", f"{len(model.split.test):,}"),
-    ]
-
-
-def _picture(audit: Audit) -> dict[str, Any]:
-    """The curves as an inline picture, with a text for those who cannot see it."""
+def _picture(audit: Audit) -> dict[str, str]:
+    """Return the curves as an inline picture, with a text for those who cannot see it."""
     lines, words = [], []
     for name, result in audit.results.items():
-        kind: Any = "certificate" if name == "certificate" else "attack"
-        curve = result.curve
+        certified, curve = name == "certificate", result.curve
+        kind: Any = "certificate" if certified else "attack"
         lines.append(Line("this model", curve.epsilons, curve[METRIC][None], kind))
-        told = "certified lower bound" if name == "certificate" else "attacked"
+        told = "certified lower bound" if certified else "attacked"
         ends = f"{curve[METRIC][0]:.4f} to {curve[METRIC][-1]:.4f}"
         words.append(f"{told}: {ends} at size {curve.epsilons[-1]:g}")
         if result.control is not None:
@@ -127,18 +117,13 @@ def _picture(audit: Audit) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = plot_panels([[Panel(lines, threat.axis, "NDCG@10")]], Path(folder) / "curve.svg")
         return {
-            "picture": inline(path.read_text(encoding="utf-8")),
+            "picture": _inline(path.read_text(encoding="utf-8")),
             "alternative": "NDCG@10 against the size of the attack; " + "; ".join(words) + ".",
         }
 
 
-def inline(svg: str) -> str:
-    """A picture to stand inside a page: without its prologue, links and fixed size.
-
-    Example:
-        >>> inline('<?xml version="1.0"?><!DOCTYPE svg><svg width="6in" height="4in"></svg>')
-        '<svg ></svg>'
-    """
+def _inline(svg: str) -> str:
+    """Return a picture to stand inside a page: without its prologue, links and fixed size."""
     body = svg[svg.index("<svg") :].strip()
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     head, rest = body.split(">", 1)

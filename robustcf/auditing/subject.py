@@ -2,72 +2,94 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from robustcf._randomness import stream
-from robustcf.data.interactions import Interactions
-from robustcf.data.split import Split
+from robustcf.auditing.findings import Found
+from robustcf.data.interactions import Interactions, Labels
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import MetricReport
 from robustcf.metrics.topk import TopItems, top_items
 from robustcf.recommender import Recommender
 
+if TYPE_CHECKING:
+    from robustcf.robustness.measuring import Result
+
 # Beyond this many scores, checks look at a sample of the users; attacks are left out.
 MOST_SCORES = 2_000_000_000
 SAMPLE = 20_000
-# Certified radii want a product in float64 and more: fewer users, by this many scores. A thousand
-# of them tell a share to three points.
-FEW, LEAST, FEW_SCORES = 5_000, 500, 100_000_000
-CUTOFF = 10
+CUTOFF, METRIC = 10, "ndcg@10"
+#: Attack size, in median row norms.
+SIZE = 0.05
 
 Ids = npt.NDArray[np.int64]
 
 
 class Subject:
-    """A model under audit.
-
-    Args:
-        model: all of it.
-        seed: of the sample.
+    """A model under audit, with the options of the audit; each check runs once.
 
     Cost: the exact top lists of the users that are looked at, once.
-
-    Example:
-        >>> import torch
-        >>> from robustcf.data import checkerboard
-        >>> parity = torch.eye(2)[torch.arange(30) % 2]
-        >>> subject = Subject(Recommender(parity[:20], parity, checkerboard()))
-        >>> subject.sampled, subject.top.shape
-        (False, (20, 10))
     """
 
-    def __init__(self, model: Recommender, seed: int = 0) -> None:
-        """Draw the sample."""
-        self.whole, self.seed = model, seed
-        factors = model.factors
-        users = np.arange(factors.n_users)
-        judged = np.flatnonzero(getattr(model.split, model.part).user_degrees)
-        self.sampled = len(users) * factors.n_items > MOST_SCORES and len(users) > SAMPLE
+    def __init__(
+        self,
+        model: Recommender,
+        seed: int = 0,
+        *,
+        against: Factors | None = None,
+        attack: bool = True,
+        size: float = SIZE,
+        progress: bool = False,
+    ) -> None:
+        """Draw the sample; see :func:`robustcf.auditing.audit`."""
+        self.whole, self.seed, self.against = model, seed, against
+        self.attack, self.size, self.progress = attack, size, progress
+        #: ``attack`` and ``certificate`` -> their curves, once they were run.
+        self.results: dict[str, Result] = {}
+        self._found: dict[Callable[[Subject], Found], Found] = {}
+        users = np.arange(model.n_users)
+        self.large = model.n_users * model.n_items > MOST_SCORES
+        self.sampled = self.large and len(users) > SAMPLE
         if self.sampled:
             # Users with held-out pairs first: only these have a quality.
+            judged = np.flatnonzero(getattr(model.split, model.part).user_degrees)
             pool = judged if len(judged) >= SAMPLE else users
             users = np.sort(stream(seed, "audit users").choice(pool, SAMPLE, replace=False))
         self.users: Ids = users.astype(np.int64)
 
+    def found(self, check: Callable[[Subject], Found]) -> Found:
+        """Return what a check finds, which another may ask for too."""
+        if check not in self._found:
+            self._found[check] = check(self)
+        return self._found[check]
+
     @cached_property
     def model(self) -> Recommender:
         """The model, or its sample of users with all items."""
-        if not self.sampled:
-            return self.whole
         whole = self.whole
-        part = rows_of(whole.factors, self.users)
+        if not self.sampled:
+            return whole
+        place = np.full(whole.n_users, -1, dtype=np.int64)
+        place[self.users] = np.arange(len(self.users))
+
+        def kept(pairs: Interactions) -> Interactions:
+            chosen = pairs.take(place[pairs.users] >= 0)
+            users = place[chosen.users]
+            return Interactions.from_pairs(users, chosen.items, len(self.users), whole.n_items)[0]
+
+        split = whole.split
+        train, valid, test = (kept(part) for part in (split.train, split.valid, split.test))
+        part = self.rows_of(whole.factors)
         return Recommender(
             part.users,
             part.items,
-            users_of(whole.split, self.users),
+            replace(split, train=train, valid=valid, test=test, notes=(), sources={}),
             part=whole.part,
             mask=whole.mask,
             fit_on=whole.fit_on,
@@ -83,79 +105,48 @@ class Subject:
 
     @cached_property
     def seen(self) -> Interactions:
-        """What is not recommended again: all that is known of a user."""
-        model = self.model
-        return model.known if model.seen is None else model.seen
+        """The pairs that are not recommended again."""
+        return self.model.known if self.model.seen is None else self.model.seen
 
     @cached_property
     def top(self) -> TopItems:
-        """The exact top lists, one row for each user that is looked at."""
+        """The exact top lists, one row per user that is looked at."""
         return self.ranked(self.model.factors)
 
     def ranked(self, factors: Factors) -> TopItems:
-        """Top lists by other factors for the same users."""
+        """Return top lists by other factors for the same users."""
         return top_items(factors, np.arange(factors.n_users), CUTOFF, self.seen)
 
-    def few(self, most: int, purpose: str) -> Ids:
-        """Rows of at most so many of the users that are looked at, drawn by the seed."""
-        rows = np.arange(len(self.users))
-        if len(rows) > most:
-            rows = np.sort(stream(self.seed, purpose).choice(rows, most, replace=False))
-        return rows.astype(np.int64)
+    def rows_of(self, factors: Factors) -> Factors:
+        """Return factors of the users that are looked at and of all items."""
+        return Factors(factors.users[self.users], factors.items) if self.sampled else factors
 
-    def out_of(self, rows: Ids) -> str:
-        """How many users a check looked at, where these are not all that others look at.
-
-        Example:
-            >>> import torch
-            >>> from robustcf.data import checkerboard
-            >>> parity = torch.eye(2)[torch.arange(30) % 2]
-            >>> subject = Subject(Recommender(parity[:20], parity, checkerboard()))
-            >>> subject.out_of(subject.few(5, "x")), subject.out_of(subject.few(99, "x"))
-            (' (5 of 20 users looked at)', '')
-        """
-        if len(rows) == len(self.users):
-            return ""
-        return f" ({len(rows):,} of {self.whole.factors.n_users:,} users looked at)"
+    def few(self, most: int, purpose: str) -> tuple[Ids, str]:
+        """Draw at most so many of the users that are looked at; with words if these are not all."""
+        rows = np.arange(len(self.users), dtype=np.int64)
+        if len(rows) <= most:
+            return rows, ""
+        rows = np.sort(stream(self.seed, purpose).choice(rows, most, replace=False))
+        return rows, f" ({len(rows):,} of {self.whole.n_users:,} users looked at)"
 
     @property
     def words(self) -> str:
-        """Who was looked at, in words."""
+        """Which users were looked at, in words."""
+        many = f"{len(self.users):,}"
         return (
-            f"a sample of {len(self.users):,} of {self.whole.factors.n_users:,} users"
+            f"a sample of {many} of {self.whole.n_users:,} users"
             if self.sampled
-            else f"all {len(self.users):,} users"
+            else f"all {many} users"
         )
 
 
-def rows_of(factors: Factors, users: Ids) -> Factors:
-    """The rows of some users, and all items."""
-    return Factors(factors.users[users], factors.items)
-
-
-def users_of(split: Split, users: Ids) -> Split:
-    """The pairs of some users, who are numbered from 0 on."""
-    place = np.full(split.n_users, -1, dtype=np.int64)
-    place[users] = np.arange(len(users))
-
-    def kept(pairs: Interactions) -> Interactions:
-        chosen = pairs.take(place[pairs.users] >= 0)
-        return Interactions.from_pairs(
-            place[chosen.users], chosen.items, len(users), split.n_items
-        )[0]
-
-    return Split(
-        split.name,
-        kept(split.train),
-        kept(split.valid),
-        kept(split.test),
-        valid_source=split.valid_source,
-        protocol=split.protocol,
-    )
+def label(labels: Labels | None, row: int) -> str:
+    """Return what a row is called."""
+    return str(row) if labels is None else str(labels[row])
 
 
 def overlap(left: TopItems, right: TopItems) -> npt.NDArray[np.float64]:
-    """The share of each list on the left that is in the list on the right.
+    """Return the share of each list on the left that is in the list on the right.
 
     Example:
         >>> overlap(np.array([[1, 2], [3, -1], [-1, -1]]), np.array([[2, 5], [3, 9], [1, 2]]))

@@ -201,4 +201,4 @@ def _known(names: tuple[str, ...]) -> None:
 
     for name in names:
         if name not in CHECKS:
-            raise click.UsageError(unknown_check(name))
+            raise click.UsageError(str(unknown_check(name)))

