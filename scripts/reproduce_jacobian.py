@@ -19,7 +19,7 @@ from _estimation import draw_curves, save_json
 
 from robustcf._runtime import set_threads
 from robustcf.estimators import FunctionOperator
-from robustcf.estimators.twinest_pp import twinest_pp
+from robustcf.estimators.twinest import twinest_pp
 from robustcf.vision.comparison import COMPARED, compare, product_gflops
 from robustcf.vision.config import VisionConfig, VisionRunConfig
 from robustcf.vision.jacobian import JacobianOperator

@@ -16,25 +16,24 @@ Example:
 """
 
 from robustcf.estimators import bounds
-from robustcf.estimators.adaptive_power import adaptive_power
 from robustcf.estimators.api import METHODS, one_to_two, two_to_inf
 from robustcf.estimators.certify import certify
 from robustcf.estimators.estimate import NormEstimate
 from robustcf.estimators.exact import exact
 from robustcf.estimators.files import read_matrix
-from robustcf.estimators.hutchinson import hutchinson_diagonal
-from robustcf.estimators.hutchpp import hutchpp_diagonal
 from robustcf.estimators.jacobian import Jacobian
 from robustcf.estimators.lowrank import LowRank
 from robustcf.estimators.operators import FunctionOperator, Operator, as_operator
-from robustcf.estimators.rademacher_averaging import rademacher_averaging
-from robustcf.estimators.rsvd import rsvd_sketch
 from robustcf.estimators.save import sketch_and_verify
-from robustcf.estimators.sketch import sketch
-from robustcf.estimators.twinest import twinest
-from robustcf.estimators.twinest_pp import twinest_pp
-from robustcf.estimators.xnysdiag import xnysdiag
-from robustcf.estimators.xrownorm import xrownorm
+from robustcf.estimators.sketches import rsvd_sketch, sketch, xnysdiag, xrownorm
+from robustcf.estimators.twinest import (
+    adaptive_power,
+    hutchinson_diagonal,
+    hutchpp_diagonal,
+    rademacher_averaging,
+    twinest,
+    twinest_pp,
+)
 
 __all__ = [
     "METHODS",

@@ -8,20 +8,13 @@ from typing import Any
 
 from robustcf._checks import check_integer
 from robustcf.errors import InputError
-from robustcf.estimators.adaptive_power import adaptive_power
-from robustcf.estimators.composed import Adjoint
 from robustcf.estimators.estimate import NormEstimate
 from robustcf.estimators.exact import exact, exact_cost
-from robustcf.estimators.operators import Matrix, MatrixLike, as_operator
-from robustcf.estimators.probes import Seed
-from robustcf.estimators.rademacher_averaging import rademacher_averaging
-from robustcf.estimators.rsvd import rsvd_sketch
+from robustcf.estimators.numerics import Seed
+from robustcf.estimators.operators import Adjoint, Matrix, MatrixLike, as_operator
 from robustcf.estimators.save import sketch_and_verify
-from robustcf.estimators.sketch import sketch
-from robustcf.estimators.twinest import twinest
-from robustcf.estimators.twinest_pp import twinest_pp
-from robustcf.estimators.xnysdiag import xnysdiag
-from robustcf.estimators.xrownorm import xrownorm
+from robustcf.estimators.sketches import rsvd_sketch, sketch, xnysdiag, xrownorm
+from robustcf.estimators.twinest import adaptive_power, rademacher_averaging, twinest, twinest_pp
 
 METHODS: dict[str, Callable[..., NormEstimate]] = {
     "exact": exact,

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from robustcf.estimators.estimate import NormEstimate, Run
-from robustcf.estimators.hutchpp import orthonormal
-from robustcf.estimators.numerics import norm_scale, row_norms
+from robustcf.estimators.exact import norms_by_products
+from robustcf.estimators.numerics import Seed, norm_scale, orthonormal, row_norms
 from robustcf.estimators.operators import MatrixLike
 from robustcf.estimators.planning import FirstLook
-from robustcf.estimators.probes import Seed, gaussian
-from robustcf.estimators.sketch import chi2_bounds
+from robustcf.estimators.sketches import chi2_bounds
 
 _FIRST_LOOK = 12
 # A guess of how many sketches separate the leaders of a matrix without structure; it only sets
@@ -66,7 +65,7 @@ def _look_and_sharpen(run: Run) -> NormEstimate:
         s = max(1, min(_FIRST_LOOK, op.left // 3))
         if s >= min(d, n) or op.left < 3:
             return _finish(run)
-        Y = op.matmat(gaussian(n, s, op.dtype, op.device, run.generator))
+        Y = op.matmat(run.normals(s))
         scale = norm_scale(Y)
         norms = row_norms(Y)
         look = FirstLook.of(Y / scale, (norms / scale) ** 2 / s)
@@ -114,13 +113,8 @@ def _sharpen(
 ) -> NormEstimate:
     """Look after look: sketch the rest, bound, verify what may still win.
 
-    Args:
-        run: the run so far.
-        Q: deflated directions.
-        known: norms of the rows within their span.
-        rest: norms of the rows of a sketch off their span, with ``s`` columns so far.
-        s: see above.
-        bounds: the bounds of the first look.
+    ``known`` are norms of the rows within the deflated directions Q, ``rest`` those of a sketch off
+    them with ``s`` columns so far, ``bounds`` those of the first look.
     """
     op, n = run.op, run.op.shape[1]
     is_complex = op.dtype.is_complex
@@ -130,7 +124,7 @@ def _sharpen(
             everything = min(int((~run.verified).sum()), n + 1)
             if everything <= min(op.left, op.products + op.rproducts):
                 return _finish(run)  # as much as certainty costs has been spent: buy it
-            G = gaussian(n, grow, op.dtype, op.device, run.generator)
+            G = run.normals(grow)
             rest = torch.hypot(rest, row_norms(op.matmat(G - Q @ (Q.mH @ G))))
             s, look = s + grow, look + 1
             fresh = chi2_bounds(rest, s, is_complex, _share(run.delta, look))
@@ -155,8 +149,6 @@ def _sharpen(
 
 def _finish(run: Run) -> NormEstimate:
     """Small sides, or no budget for a first sketch: every row or column that the budget allows."""
-    from robustcf.estimators.exact import norms_by_products
-
     d, n = run.op.shape
     unread = torch.nonzero(~run.verified).flatten()
     if len(unread) <= min(run.op.left, n + 1):

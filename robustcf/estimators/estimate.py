@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import numbers
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -14,9 +15,8 @@ from torch import Tensor
 from robustcf._checks import check_integer
 from robustcf.errors import InputError
 from robustcf.estimators.counting import Counted
-from robustcf.estimators.numerics import blocks, row_norms
+from robustcf.estimators.numerics import Seed, as_generator, blocks, gaussian, rademacher, row_norms
 from robustcf.estimators.operators import MatrixLike
-from robustcf.estimators.probes import Seed, as_generator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,51 +93,33 @@ def check_probability(name: str, value: object) -> float:
 class Run:
     """One estimation: the counted operator, the randomness, and the rows verified so far.
 
-    A method makes a run, which checks the arguments, and hands it its own steps: a ranking of the
-    rows to `rank_and_verify`, anything else to `carry_out`.
-
     Everything but the reading of rows happens without gradients; rows are read with them, so that
     the value differentiates as the norm of the row that was chosen.
 
-    Example:
-        >>> def by_first_entry(run: Run) -> Ranking:
-        ...     e = torch.eye(run.op.shape[1], 1, dtype=run.op.dtype)
-        ...     return Ranking(scores=run.op.matmat(e)[:, 0].abs(), bounds=math.inf)
-        >>> A = torch.tensor([[1.0, 0.0], [3.0, 4.0]])
-        >>> run = Run(A, 2, 1, None, 0.05, method="by first entry", samples_cost=1)
-        >>> answer = run.rank_and_verify(by_first_entry)
-        >>> float(answer), answer.row, answer.products, answer.rproducts
-        (5.0, 1, 1, 1)
+    Args:
+        A: as the method was given it, like the next four.
+        budget: None counts products without a limit.
+        verify: rows to read.
+        generator: see `as_generator`.
+        delta: strictly between 0 and 1.
+        method: its name.
+        samples_cost: the fewest products that give any ranking.
+        least_verify: 0 for methods that can answer without reading a row.
     """
 
     def __init__(
         self,
         A: MatrixLike,
         budget: int | None,
-        verify: int | None,
+        verify: int,
         generator: Seed,
         delta: float,
         *,
         method: str,
         samples_cost: int = 0,
         least_verify: int = 1,
-        default_verify: int | None = None,
     ) -> None:
-        """Check the arguments; the least budget is ``samples_cost`` + rows to verify.
-
-        Args:
-            A: as the method was given it, like the next four.
-            budget: None counts products without a limit.
-            verify: rows to read; None only where there is a ``default_verify``.
-            generator: see `as_generator`.
-            delta: strictly between 0 and 1.
-            method: its name.
-            samples_cost: the fewest products that give any ranking.
-            least_verify: 0 for methods that can answer without reading a row.
-            default_verify: what None stands for, but no more than a quarter of the budget.
-        """
-        if verify is None and default_verify is not None:
-            verify = max(1, min(default_verify, budget // 4)) if isinstance(budget, int) else 1
+        """Check the arguments; the least budget is ``samples_cost`` + rows to verify."""
         self.method = method
         self.delta = check_probability("delta", delta)
         self.generator = as_generator(generator)
@@ -161,22 +143,17 @@ class Run:
         self.verified = torch.zeros(d, dtype=torch.bool, device=self.op.device)
         self.norms = torch.zeros(d, dtype=torch.float64, device=self.op.device)
 
+    def signs(self, columns: int) -> Tensor:
+        """Random signs to multiply A^H with."""
+        return rademacher(self.op.shape[0], columns, self.op.dtype, self.op.device, self.generator)
+
+    def normals(self, columns: int) -> Tensor:
+        """Standard Gaussians to multiply A with."""
+        return gaussian(self.op.shape[1], columns, self.op.dtype, self.op.device, self.generator)
+
     def carry_out(self, steps: Callable[[Run], NormEstimate]) -> NormEstimate:
         """What ``steps`` conclude; a matrix without entries needs none."""
         return self.conclude_trivial() if self.trivial else steps(self)
-
-    def rank_and_verify(self, rank: Callable[[Run], Ranking]) -> NormEstimate:
-        """Rank all rows, without gradients, then read the ``verify`` best and conclude."""
-
-        def steps(run: Run) -> NormEstimate:
-            with torch.no_grad():
-                scores, bounds, lower, value = rank(run)
-            if not run.verify:
-                return run.conclude(bounds, value=value, row=int(scores.argmax()), lower=lower)
-            run.read_best(scores, run.verify)
-            return run.conclude(bounds, lower=lower)
-
-        return self.carry_out(steps)
 
     @property
     def lower(self) -> float:
@@ -223,8 +200,8 @@ class Run:
         Args:
             bounds: an upper bound of the norm for every row (verified ones are overruled), such
                 that the maximal row's holds with probability 1 - delta; or one number.
-            value: the value, where it is not the best verified norm.
-            row: the row, likewise.
+            value: where it is not the best verified norm; ``row`` likewise.
+            row: see above.
             lower: a lower bound that needs no verified row.
         """
         witness = value is None
@@ -259,3 +236,88 @@ class Run:
         self.verified[:] = True
         answer = self.conclude(0.0)
         return dataclasses.replace(answer, row=0 if self.op.shape[0] else None)
+
+
+class Estimator(Protocol):
+    """How every method is called."""
+
+    def __call__(
+        self,
+        A: MatrixLike,
+        budget: int,
+        *,
+        verify: int | None = None,
+        generator: Seed = None,
+        delta: float = 0.05,
+        **options: Any,
+    ) -> NormEstimate:
+        """See :func:`robustcf.estimators.two_to_inf`."""
+        ...
+
+
+def ranking_method(
+    *, cost: int, verify: int, least_verify: int = 1
+) -> Callable[[Callable[..., Ranking]], Estimator]:
+    """Make a method of a function that ranks rows.
+
+    What is sampled is the function's; the rest is shared: check the arguments, rank without
+    gradients, read the best rows, conclude.
+
+    Args:
+        cost: the fewest products that give any ranking.
+        verify: how many of the best-ranked rows are read where the caller does not say, but no more
+            than a quarter of the budget.
+        least_verify: 0 for methods that can answer without reading a row.
+
+    Example:
+        >>> @ranking_method(cost=1, verify=1)
+        ... def by_first_entry(run: Run) -> Ranking:
+        ...     e = torch.eye(run.op.shape[1], 1, dtype=run.op.dtype)
+        ...     return Ranking(scores=run.op.matmat(e)[:, 0].abs(), bounds=math.inf)
+        >>> answer = by_first_entry(torch.tensor([[1.0, 0.0], [3.0, 4.0]]), 2)
+        >>> float(answer), answer.row, answer.products, answer.rproducts
+        (5.0, 1, 1, 1)
+    """
+    rows = verify
+
+    def method(rank: Callable[..., Ranking]) -> Estimator:
+        @functools.wraps(rank)
+        def estimate(
+            A: MatrixLike,
+            budget: int,
+            *,
+            verify: int | None = None,
+            generator: Seed = None,
+            delta: float = 0.05,
+            **options: Any,
+        ) -> NormEstimate:
+            if verify is None:
+                quarter = budget // 4 if isinstance(budget, int) else 0
+                verify = max(min(rows, 1), min(rows, quarter))
+            run = Run(
+                A,
+                budget,
+                verify,
+                generator,
+                delta,
+                method=rank.__name__,
+                samples_cost=cost,
+                least_verify=least_verify,
+            )
+            return run.carry_out(lambda run: _rank_and_verify(run, rank, options))
+
+        del estimate.__wrapped__  # its arguments are those above
+        return estimate
+
+    return method
+
+
+def _rank_and_verify(
+    run: Run, rank: Callable[..., Ranking], options: dict[str, Any]
+) -> NormEstimate:
+    with torch.no_grad():
+        scores, bounds, lower, value = rank(run, **options)
+    if not run.verify:
+        return run.conclude(bounds, value=value, row=int(scores.argmax()), lower=lower)
+    run.read_best(scores, run.verify)
+    return run.conclude(bounds, lower=lower)

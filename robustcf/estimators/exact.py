@@ -9,9 +9,8 @@ from robustcf.errors import InputError
 from robustcf.estimators.counting import Counted, bad_rows_error
 from robustcf.estimators.estimate import NormEstimate, Run
 from robustcf.estimators.lowrank import LowRank
-from robustcf.estimators.numerics import row_norms
+from robustcf.estimators.numerics import Seed, row_norms
 from robustcf.estimators.operators import MatrixLike, Operator
-from robustcf.estimators.probes import Seed
 
 _BLOCK = 64
 
@@ -20,7 +19,7 @@ def exact(
     A: MatrixLike,
     budget: int | None = None,
     *,
-    verify: int = 1,
+    verify: int | None = None,
     generator: Seed = None,
     delta: float = 0.05,
 ) -> NormEstimate:
@@ -34,19 +33,16 @@ def exact(
     Args:
         A: a matrix or operator.
         budget: None, or an error is raised if more products would be needed.
-        verify: unused: every row is exact; accepted so that all methods are called alike.
-        generator: unused: nothing is random.
-        delta: unused: lower and upper are equal.
-
-    Returns:
-        The norm, certified.
+        verify: like the next two, accepted so that all methods are called alike.
+        generator: nothing is random.
+        delta: lower and upper are equal.
 
     Example:
         >>> answer = exact(torch.tensor([[3.0, 4.0], [6.0, 8.0]]))
         >>> float(answer.value), answer.row
         (10.0, 1)
     """
-    run = Run(A, None, verify, generator, delta, method="exact")
+    run = Run(A, None, 1 if verify is None else verify, generator, delta, method="exact")
     return run.carry_out(lambda run: _read_largest(run, budget))
 
 

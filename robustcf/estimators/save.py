@@ -7,14 +7,11 @@ from torch import Tensor
 
 from robustcf.estimators.estimate import NormEstimate, Run
 from robustcf.estimators.exact import norms_by_products
-from robustcf.estimators.hutchinson import gram_samples
-from robustcf.estimators.hutchpp import orthonormal
-from robustcf.estimators.numerics import norm_scale, row_norms
+from robustcf.estimators.numerics import Seed, norm_scale, orthonormal, row_norms
 from robustcf.estimators.operators import MatrixLike
 from robustcf.estimators.planning import FirstLook, Plan, choose, options
-from robustcf.estimators.probes import Seed, gaussian, rademacher
-from robustcf.estimators.sketch import chi2_bounds
-from robustcf.estimators.twinest import gram_bounds
+from robustcf.estimators.sketches import chi2_bounds
+from robustcf.estimators.twinest import gram_bounds, gram_samples
 
 # Chosen by trial on the first half of the suite in scripts/bench_estimators.py.
 _LOOK_SHARE = 0.4
@@ -26,7 +23,7 @@ def sketch_and_verify(
     A: MatrixLike,
     budget: int,
     *,
-    verify: int = 1,
+    verify: int | None = None,
     generator: Seed = None,
     delta: float = 0.05,
 ) -> NormEstimate:
@@ -41,15 +38,8 @@ def sketch_and_verify(
 
     With a budget of the smaller side of A (one more for columns) every norm is computed instead.
 
-    Args:
-        A: a matrix or operator.
-        budget: products in all, at least 3.
-        verify: read at least so many rows at the end; more if the simulation recommends it.
-        generator: a torch generator, an integer seed, or None for fresh entropy.
-        delta: the upper bound may fail with this probability.
-
-    Returns:
-        The estimate; its value is the exact norm of its row.
+    Arguments: see `two_to_inf`; the budget is at least 3, and more than ``verify`` rows are read
+    where the simulation recommends it.
 
     Example:
         >>> A = torch.ones(100, 50, dtype=torch.float64)
@@ -57,7 +47,9 @@ def sketch_and_verify(
         >>> sketch_and_verify(A, 20, generator=0).row
         42
     """
-    run = Run(A, budget, verify, generator, delta, method="save", samples_cost=2)
+    run = Run(
+        A, budget, 1 if verify is None else verify, generator, delta, method="save", samples_cost=2
+    )
     return run.carry_out(_look_choose_verify)
 
 
@@ -67,7 +59,7 @@ def _look_choose_verify(run: Run) -> NormEstimate:
         return _everything(run)
     with torch.no_grad():
         s = max(1, min(round(_LOOK_SHARE * op.left), op.left - run.verify - 1))
-        G = gaussian(n, s, op.dtype, op.device, run.generator)
+        G = run.normals(s)
         Y = op.matmat(G)
         scale = norm_scale(Y)
         norms = row_norms(Y)
@@ -117,7 +109,7 @@ def _follow(
     op, (d, n) = run.op, run.op.shape
     s, t, half = G.shape[1], plan.samples, run.delta / 2
     if plan.kind == "hutchinson" and rho is not None:
-        probe = gram_samples(op, rademacher(d, t, op.dtype, op.device, run.generator))
+        probe = gram_samples(op, run.signs(t))
         ratio = probe.scale / scale**2
         hutchinson = probe.samples.mean(dim=1) * ratio
         # Inverse variances: 2 / s for the sketch, (rho - 1) / t for Hutchinson.
@@ -135,7 +127,7 @@ def _follow(
         old = row_norms(look.Y - B @ (Q.mH @ G)) ** 2
     fresh = torch.zeros_like(known)
     if t:
-        H = gaussian(n, t, op.dtype, op.device, run.generator)
+        H = run.normals(t)
         fresh = row_norms(op.matmat(H - Q @ (Q.mH @ H)) / scale)
     scores = known + (old + fresh**2) / (s + t)
     bounds = torch.hypot(known.sqrt(), chi2_bounds(fresh, t, look.Y.is_complex(), half))

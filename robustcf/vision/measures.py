@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from robustcf.errors import InputError, TrainingError
-from robustcf.estimators.probes import Seed, as_generator
+from robustcf.estimators.numerics import Seed, as_generator
 from robustcf.vision.attacks import EPS, evaluation_mode, fgsm, pgd
 from robustcf.vision.jacobian import JacobianOperator
 from robustcf.vision.regularizers import Frobenius, Spectral

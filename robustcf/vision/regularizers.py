@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from robustcf._checks import check_integer
 from robustcf.errors import InputError
 from robustcf.estimators.api import METHODS
-from robustcf.estimators.probes import gaussian, rademacher
+from robustcf.estimators.numerics import gaussian, rademacher
 from robustcf.vision.jacobian import JacobianOperator
 
 _TINY = 1e-30

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from robustcf._checks import check_integer
 from robustcf.errors import InputError
-from robustcf.estimators.probes import Seed, as_generator
+from robustcf.estimators.numerics import Seed, as_generator
 
 _GROUPS = (16, 32, 64)
 _STEM = 16

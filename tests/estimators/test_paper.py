@@ -20,7 +20,7 @@ from robustcf.estimators import (
     twinest,
     twinest_pp,
 )
-from robustcf.estimators.hutchpp import split_samples
+from robustcf.estimators.twinest import split_samples
 
 from .conftest import SEEDS, row_norms
 
@@ -47,7 +47,7 @@ class _Recorder:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_twinest_is_algorithm_1(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     A = np.random.default_rng(seed).normal(size=(30, 20))
-    seen = _Recorder(monkeypatch, seed, "twinest")
+    seen = _Recorder(monkeypatch, seed, "estimate")
     answer = twinest(A, 2 * 7 + 1)
     (X,) = seen.given
     assert X.shape == (30, 7)
@@ -68,7 +68,7 @@ def test_twinest_pp_is_algorithm_2(
 ) -> None:
     A = np.random.default_rng(seed).normal(size=(30, 20))
     B = A @ A.T
-    seen = _Recorder(monkeypatch, seed, "twinest_pp")
+    seen = _Recorder(monkeypatch, seed, "estimate")
     answer = twinest_pp(A, 2 * m + 1, p=p)
     r = int(p * m + 1e-9)
     D = np.zeros(30)
@@ -92,7 +92,7 @@ def test_rademacher_averaging_is_the_largest_entry(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     A = np.random.default_rng(seed).normal(size=(30, 20))
-    seen = _Recorder(monkeypatch, seed, "twinest")  # whose ranking it shares
+    seen = _Recorder(monkeypatch, seed, "estimate")
     answer = rademacher_averaging(A, 10)
     X = seen.given[0]
     D = (X * (A @ (A.T @ X))).mean(axis=1)
