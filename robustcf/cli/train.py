@@ -307,13 +307,13 @@ def _text(result: dict[str, Any], run: RunDir) -> str:
 
 def _voters(run: RunDir) -> str:
     """Who votes, and how, in words."""
+    from robustcf.models.voting.vote import stored_config
     from robustcf.recommender.record import read_recommender
 
-    settings = read_recommender(run.path)["scorer"]["settings"]
-    if settings["groups"] is None:
-        return f"every account votes: cap {settings['cap']:g}, damping {settings['damping']:g}"
-    groups, votes = settings["groups"], settings["votes"]
-    return f"{groups:,} groups vote for {votes} items each ({settings['base']})"
+    config = stored_config(read_recommender(run.path)["scorer"])
+    if config.groups is None:
+        return f"every account votes: cap {config.cap:g}, damping {config.damping:g}"
+    return f"{config.groups:,} groups vote for {config.votes} items each ({config.base})"
 
 
 def _metric_lines(result: Mapping[str, Any]) -> list[str]:

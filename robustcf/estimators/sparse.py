@@ -77,11 +77,11 @@ class ScipySparse(Matrix):
     def __init__(self, A: Any) -> None:
         """Convert ``A`` to CSR (shared, if it is CSR already)."""
         self.shape = _check_shape(A.shape)
+        if A.dtype.kind not in "biufc":  # scipy cannot even convert them
+            raise InputError(f"expected numbers, got a sparse matrix of {A.dtype}")
         csr = A.tocsr()
         if csr.dtype.kind in "iub" or csr.dtype.char in "gG":
             csr = csr.astype(np.complex128 if csr.dtype.kind == "c" else np.float64)
-        if csr.dtype.kind not in "fc":
-            raise InputError(f"expected numbers, got a sparse matrix of {csr.dtype}")
         if not csr.has_canonical_format:
             csr = csr.copy()
             csr.sum_duplicates()

@@ -150,6 +150,17 @@ def test_commands_about_embeddings_say_why_not(trained, capsys, words):
         _ = open_recommender(trained).factors
 
 
+@pytest.mark.parametrize("settings", [[[]], None, {}])
+def test_settings_that_are_damaged_are_refused(trained, tmp_path, capsys, settings):
+    folder = shutil.copytree(trained, tmp_path / "run")
+    facts = json.loads((folder / "recommender.json").read_text())["scorer"]
+    scorer = {**facts, "settings": settings} if settings is not None else {}
+    change_json(folder / "recommender.json", scorer=scorer)
+    code, _, error = output(capsys, "train", "--resume", folder)
+    assert code == 1
+    assert "internal error" not in error
+
+
 def test_a_vote_is_counted_on_the_cpu(trained):
     config = RunConfig("demo", train=VoteConfig(), device="cuda:0")
     with pytest.raises(InputError, match="cpu"):

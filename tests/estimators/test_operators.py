@@ -34,9 +34,9 @@ def _csr(A: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(A).to_sparse_csr()
 
 
-def _objects() -> sp.csr_array:
-    A = sp.csr_array(REAL)
-    A.data = A.data.astype(object)  # what scipy's constructors refuse
+def _of_type(kind: type | str) -> sp.csc_array:
+    A = sp.csc_array(REAL)
+    A.data = A.data.astype(kind)  # what scipy's constructors refuse
     return A
 
 
@@ -204,7 +204,8 @@ def test_counting_counts_and_refuses() -> None:
         (lambda: as_operator("matrix"), "got str"),
         (lambda: as_operator(np.ones(3)), "two dimensions"),
         (lambda: as_operator(np.array([["a"]])), "expected numbers"),
-        (lambda: as_operator(_objects()), "sparse matrix of object"),
+        (lambda: as_operator(_of_type(object)), "sparse matrix of object"),
+        (lambda: as_operator(_of_type("<U32")), "sparse matrix of <U32"),
         (lambda: LowRank(U, V[:, :2]), "same r"),
         (lambda: LowRank(U, V.T[0]), "same r"),
         (lambda: LowRank(torch.ones(2, 1, device="meta"), torch.ones(2, 1)), "one device"),

@@ -112,6 +112,24 @@ class CertifiedVotes:
         }  # fmt: skip
 
 
+def stored_config(facts: Mapping[str, Any]) -> VoteConfig:
+    """Return the settings of a vote that was stored, checked."""
+    settings = facts.get("settings")
+    check_kind("", settings, OBJECT, "settings")
+    check_known(VoteConfig, settings or {})
+    config = VoteConfig(**(settings or {}))
+    _check_chosen(config)
+    return config
+
+
+def _check_chosen(config: VoteConfig) -> None:
+    if config.groups is None and (config.cap is None or config.damping is None):
+        raise InputError(
+            "cap and damping must be numbers, or be chosen on validation data first: "
+            "robustcf.models.voting.choose(split, config) gives settings that have them"
+        )
+
+
 class PartitionVote(Scorer):
     """A recommender that counts votes, so that a few fake accounts move little.
 
@@ -148,11 +166,7 @@ class PartitionVote(Scorer):
             raise InputError("there are no pairs: nobody would vote")
         if config is None:
             config = VoteConfig(cap=FALLBACK_CAP, damping=FALLBACK_DAMPING)
-        if config.groups is None and (config.cap is None or config.damping is None):
-            raise InputError(
-                "cap and damping must be numbers, or be chosen on validation data first: "
-                "robustcf.models.voting.choose(split, config) gives settings that have them"
-            )
+        _check_chosen(config)
         self.pairs, self.config = pairs, config
         self.voters = Accounts(pairs, config) if config.groups is None else Groups(pairs, config)
 
@@ -264,12 +278,9 @@ class PartitionVote(Scorer):
         cls, tensors: Mapping[str, Any], facts: Mapping[str, Any], pairs: Interactions | None
     ) -> PartitionVote:
         """Build the vote again from its settings and the interactions."""
-        settings = facts.get("settings")
-        check_kind("", settings, OBJECT, "settings")
-        check_known(VoteConfig, settings or {})
+        config = stored_config(facts)
         if pairs is None:
             raise InputError("a vote scores by its interactions: give them")
-        config = VoteConfig(**(settings or {}))
         if config.groups is not None and "members" in facts:
             check_members(facts["members"], pairs)
         return cls(pairs, config)
