@@ -243,15 +243,15 @@ ATTACKS: Table[Attack] = Table(
     },
     "robustcf.attacks.base:Attack",
 )
-#: Ways to choose the profiles of fake users; :mod:`robustcf.poisoning.auto` takes the worst.
+#: Ways to choose the profiles of fake users; :func:`robustcf.poisoning.strongest` takes the worst.
 POISONINGS: Table[Poisoning] = Table(
     "poisoning",
     {
-        "random": "robustcf.poisoning.random_items:RandomItems",
-        "bandwagon": "robustcf.poisoning.bandwagon:Bandwagon",
-        "copy": "robustcf.poisoning.copied:CopiedProfiles",
+        "random": "robustcf.poisoning.heuristic:RandomItems",
+        "bandwagon": "robustcf.poisoning.heuristic:Bandwagon",
+        "copy": "robustcf.poisoning.heuristic:CopiedProfiles",
         "surrogate": "robustcf.poisoning.surrogate:Surrogate",
-        "greedy": "robustcf.poisoning.greedy:Greedy",
+        "greedy": "robustcf.poisoning.surrogate:Greedy",
     },
     "robustcf.poisoning.base:Poisoning",
 )
@@ -259,13 +259,13 @@ POISONINGS: Table[Poisoning] = Table(
 DEFENCES: Table[Defence] = Table(
     "defence",
     {
-        "pca": "robustcf.poisoning.defences.pca:PCASelection",
-        "twins": "robustcf.poisoning.defences.twins:Twins",
-        "groups": "robustcf.poisoning.defences.groups:Groups",
-        "detect": "robustcf.poisoning.defences.combined:AllDetectors",
-        "leverage": "robustcf.poisoning.defences.leverage:LeverageCap",
-        "adversarial-loss": "robustcf.poisoning.defences.adversarial:SizeByLoss",
-        "adversarial-norm": "robustcf.poisoning.defences.adversarial:SizeByNorm",
+        "pca": "robustcf.poisoning.defences.detectors:PCASelection",
+        "twins": "robustcf.poisoning.defences.detectors:Twins",
+        "groups": "robustcf.poisoning.defences.detectors:Groups",
+        "detect": "robustcf.poisoning.defences.detectors:AllDetectors",
+        "leverage": "robustcf.poisoning.defences.training:LeverageCap",
+        "adversarial-loss": "robustcf.poisoning.defences.training:SizeByLoss",
+        "adversarial-norm": "robustcf.poisoning.defences.training:SizeByNorm",
     },
     "robustcf.poisoning.defences.base:Defence",
 )

@@ -54,7 +54,7 @@ def detect(
     """
     from robustcf._io.files import csv_bytes, write_bytes
     from robustcf.data import load
-    from robustcf.poisoning.defences.combined import AllDetectors, union
+    from robustcf.poisoning.defences.detectors import AllDetectors, union
 
     name, options = load_arguments(dataset, data, split_seed)
     split = load(name, **options)
@@ -64,7 +64,7 @@ def detect(
         for detector in AllDetectors().detectors
         if not detectors or detector.name in detectors
     }
-    together = union(found)
+    together = union(list(found.values()))
     suspects: list[dict[str, Any]] = [
         {
             "user": _label(pairs.user_labels, user),

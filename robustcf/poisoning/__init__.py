@@ -10,18 +10,13 @@ Example:
     20
 """
 
-from robustcf.poisoning.auto import Strongest, strongest
-from robustcf.poisoning.bandwagon import Bandwagon
 from robustcf.poisoning.base import Injected, Poisoning, ProfileError, Task
-from robustcf.poisoning.copied import CopiedProfiles
 from robustcf.poisoning.exposure import Exposure, exposure
-from robustcf.poisoning.greedy import Greedy
+from robustcf.poisoning.heuristic import Bandwagon, CopiedProfiles, RandomItems
 from robustcf.poisoning.injection import inject, inject_split, read_profiles, write_profiles
-from robustcf.poisoning.knowledge import Knowledge
-from robustcf.poisoning.random_items import RandomItems
-from robustcf.poisoning.surrogate import Surrogate
-from robustcf.poisoning.threat import PoisonThreat, Targets, parse_fakes
-from robustcf.poisoning.victim import Outcome, damage, retrained
+from robustcf.poisoning.surrogate import Greedy, Surrogate
+from robustcf.poisoning.threat import Knowledge, PoisonThreat, Targets, parse_fakes
+from robustcf.poisoning.victim import Outcome, Strongest, damage, retrained, strongest
 
 __all__ = [
     "Bandwagon",

@@ -1,4 +1,4 @@
-"""The Poisoning contract: a subclass proposes profiles; the base checks and reports the budget."""
+"""The Poisoning contract: a subclass proposes profiles; the base checks them against the threat."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ import numpy as np
 from robustcf._randomness import stream
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError, RobustcfError
-from robustcf.poisoning.knowledge import Knowledge
-from robustcf.poisoning.threat import GOALS, PROMOTE, ItemIds, PoisonThreat
+from robustcf.poisoning.threat import GOALS, PROMOTE, ItemIds, Knowledge, PoisonThreat
 
 
 class ProfileError(RobustcfError, RuntimeError):
-    """Profiles go beyond their budget: a defect of the attack, never of the input."""
+    """Profiles beyond what the threat allows: a defect of the attack, never of the input."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +45,7 @@ class Task:
         return self.targets if self.goal == PROMOTE else self.targets[:0]
 
     def profile(self, fillers: Sequence[int] | ItemIds) -> ItemIds:
-        """The forced items, then the first of the fillers that fit; never a target as a filler."""
+        """Return the forced items and the first fillers that fit, targets not among them."""
         order = np.asarray(fillers, dtype=np.int64)
         order = order[np.sort(np.unique(order, return_index=True)[1])]
         order = order[~np.isin(order, self.targets)]
@@ -55,14 +54,14 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Injected:
-    """Profiles of fake users and what was really spent on them.
+    """Profiles of fake users and their cost.
 
     Args:
-        attack: the name of what made them.
+        attack: the name of the attack.
         profiles: the items of each fake user, ascending.
         targets: ids of the targets.
-        allowed: ``fakes`` and ``length`` -> the budget.
-        realised: ``fakes``, ``length`` (the longest profile) and ``pairs`` -> what was spent.
+        allowed: ``fakes`` and ``length`` -> what the threat allows.
+        realised: what was spent, see :func:`spent`.
     """
 
     attack: str
@@ -73,7 +72,7 @@ class Injected:
 
 
 class Poisoning(ABC):
-    """A way to choose the profiles of fake users within a budget.
+    """A way to choose the profiles of fake users.
 
     A subclass defines :meth:`propose`. It gets the knowledge that the threat grants and not the
     training data. It may propose fewer and shorter profiles than allowed, never more or longer.
@@ -87,10 +86,10 @@ class Poisoning(ABC):
 
     @abstractmethod
     def propose(self, task: Task) -> Iterable[Any]:
-        """Profiles: for each fake user the ids of its items, each once, in any order."""
+        """Return for each fake user the ids of its items, each once, in any order."""
 
     def attack(self, train: Interactions, threat: PoisonThreat, seed: int = 0) -> Injected:
-        """Profiles for a threat, checked against its budget.
+        """Return profiles that keep to a threat.
 
         Args:
             train: the training pairs of the genuine users.
@@ -98,96 +97,45 @@ class Poisoning(ABC):
             seed: of the targets, of what is known, and of everything random in the attack.
 
         Raises:
-            InputError: the threat does not fit the data, or the attack has not this goal.
-            ProfileError: the attack proposes something beyond its budget.
+            InputError: the threat does not fit the data, or the attack does not have this goal.
+            ProfileError: the attack proposes more than it may.
         """
+        called = self.name or type(self).__name__
         if threat.goal not in self.goals:
             raise InputError(
-                f"{self._called} has the goals {', '.join(self.goals)}, not {threat.goal!r}: take "
+                f"{called} has the goals {', '.join(self.goals)}, not {threat.goal!r}: take "
                 "another attack"
             )
         # What is refused must not depend on the number of fakes.
-        fakes, length, targets = granted(train, threat, seed)
-        allowed = {"fakes": fakes, "length": length}
-        profiles: tuple[ItemIds, ...] = ()
+        fakes, length, targets = threat.granted(train, seed)
+        profiles: list[ItemIds] = []
         if fakes:
             known = Knowledge.of(train, threat, seed)
-            rng = stream(seed, "poisoning", self._called)
-            task = Task(fakes, length, targets, threat.goal, known, rng)
-            profiles = self._checked(self.propose(task), fakes, length, train.n_items)
-        return Injected(self._called, profiles, targets, allowed, spent(profiles))
-
-    @property
-    def _called(self) -> str:
-        return self.name or type(self).__name__
-
-    def _checked(
-        self, proposed: Iterable[Any], fakes: int, length: int, n_items: int
-    ) -> tuple[ItemIds, ...]:
-        """The profiles as sorted ids, or an error: no attack gets more than its budget."""
-        profiles: list[ItemIds] = []
-        for entry in proposed:
-            if len(profiles) == fakes:
-                raise ProfileError(
-                    f"{self._called} proposed more than the {fakes} fake users that it may have: a "
-                    "bug, report it"
-                )
-            ids = np.asarray(entry)
-            if ids.ndim != 1 or ids.dtype.kind not in "iu" or len(ids) == 0:
-                raise ProfileError(
-                    f"{self._called} must propose lists of item ids, at least one each, got "
-                    f"{ids.dtype} of shape {ids.shape}: a bug, report it"
-                )
-            ids = np.sort(ids.astype(np.int64))
-            if len(ids) > length:
-                raise ProfileError(
-                    f"{self._called} proposed a profile of {len(ids)} items and may have {length}: "
-                    "a bug, report it"
-                )
-            if ids[0] < 0 or ids[-1] >= n_items:
-                raise ProfileError(
-                    f"{self._called} proposed items from {ids[0]} to {ids[-1]}, expected ids in "
-                    f"[0, {n_items}): a bug, report it"
-                )
-            if np.any(ids[1:] == ids[:-1]):
-                raise ProfileError(
-                    f"{self._called} proposed an item twice in one profile: a bug, report it"
-                )
-            profiles.append(ids)
-        return tuple(profiles)
+            rng = stream(seed, "poisoning", called)
+            for entry in self.propose(Task(fakes, length, targets, threat.goal, known, rng)):
+                ids = np.asarray(entry)
+                wrong = _wrong(ids, length, train.n_items)
+                if len(profiles) == fakes:
+                    wrong = f"more than the {fakes} fake users that it may have"
+                if wrong is not None:
+                    raise ProfileError(f"{called} proposed {wrong}: a bug, report it")
+                profiles.append(np.sort(ids.astype(np.int64)))
+        allowed = {"fakes": fakes, "length": length}
+        return Injected(called, tuple(profiles), targets, allowed, spent(profiles))
 
 
-def granted(train: Interactions, threat: PoisonThreat, seed: int) -> tuple[int, int, ItemIds]:
-    """Fake users, items of each at most, and the targets, for these training pairs.
-
-    Raises:
-        InputError: the threat does not fit the data.
-
-    Example:
-        >>> from robustcf.data import load
-        >>> fakes, length, targets = granted(load("demo").train, PoisonThreat(fakes=3), seed=0)
-        >>> fakes, len(targets)
-        (3, 5)
-    """
-    warm = train.user_degrees[train.user_degrees > 0]
-    mean = float(warm.mean()) if len(warm) else 0.0
-    fakes, length = threat.budget(train.n_users, train.n_items, mean)
-    targets = threat.targets.choose(train, seed)
-    if threat.goal == PROMOTE and len(targets) > length:
-        raise InputError(
-            f"{len(targets)} targets do not fit into a profile of {length}: ask for fewer targets "
-            "or longer profiles"
-        )
-    if threat.goal != PROMOTE and len(targets) == train.n_items:
-        raise InputError(
-            f"all {train.n_items} items are targets, and for the goal {threat.goal!r} profiles "
-            "need others: ask for fewer targets"
-        )
-    return fakes, length, targets
+def _wrong(ids: Any, length: int, n_items: int) -> str | None:
+    if ids.ndim != 1 or ids.dtype.kind not in "iu" or len(ids) == 0:
+        return f"{ids.dtype} of shape {ids.shape}, expected lists of item ids, at least one each"
+    if len(ids) > length:
+        return f"a profile of {len(ids)} items and may have {length}"
+    if ids.min() < 0 or ids.max() >= n_items:
+        return f"items from {ids.min()} to {ids.max()}, expected ids in [0, {n_items})"
+    return "an item twice in one profile" if len(np.unique(ids)) < len(ids) else None
 
 
 def spent(profiles: Sequence[ItemIds]) -> dict[str, int]:
-    """What profiles cost: how many, the longest, and all their pairs.
+    """Return what profiles cost: how many, the longest, and all their pairs.
 
     Example:
         >>> spent([np.array([1, 2]), np.array([3])])

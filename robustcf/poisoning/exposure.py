@@ -24,12 +24,12 @@ CUTOFFS = (10, 50)
 
 @dataclass(frozen=True, eq=False)
 class Exposure:
-    """How much of the targets genuine users are shown.
+    """How much of the targets genuine users are recommended.
 
     Args:
         values: ``hit_rate@k``, ``ndcg@k``, ``share@k`` -> value.
         by_target: ``hit_rate@k`` of each target alone, over the users who lack it: k -> values,
-            targets by ascending id, each once, in whatever order they were given.
+            targets by ascending id, each once.
         n_users: users behind hit rate and NDCG: genuine ones who lack at least one target.
     """
 
@@ -43,7 +43,7 @@ class Exposure:
         return self.values[name]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Return plain values for JSON."""
         return {
             **self.values,
             "by_target": {f"hit_rate@{k}": values for k, values in self.by_target.items()},
@@ -59,10 +59,9 @@ def exposure(
     *,
     mask: Sequence[str] | None = None,
 ) -> Exposure:
-    """What the lists of genuine users hold of the targets.
+    """Return what the lists of genuine users hold of the targets.
 
-    A user *lacks* a target without a pair in any part of the split: whoever has it in train, valid
-    or test is no success of an attack.
+    A user *lacks* a target without a pair in train, valid and test.
 
     - ``hit_rate@k``: users with at least one lacked target in their first k places, divided by the
       users who lack at least one target. It can reach 1 however many targets there are.
@@ -71,15 +70,14 @@ def exposure(
       over all genuine users.
 
     Args:
-        factors: rows of the genuine users first; rows behind them, of fake users, are not looked
-            at.
+        factors: rows of the genuine users first; those behind them, of fakes, are ignored.
         split: the genuine users' data, without fakes.
         targets: ids, in any order.
         ks: cutoffs.
         mask: parts whose pairs are not candidates; None for the split's own protocol on test.
 
     Raises:
-        InputError: factors of other sizes, or targets that are no items.
+        InputError: factors of other sizes, or targets that are not items.
 
     Cost: one product of users x items x dim; memory of a few blocks.
 

@@ -24,17 +24,12 @@ _HEADER = b"user,item\n"
 
 
 def inject(train: Interactions, profiles: Sequence[ItemIds]) -> Interactions:
-    """Training pairs with fake users behind the genuine ones: ids from ``n_users`` on.
+    """Return training pairs with fake users behind the genuine ones: ids from ``n_users`` on.
 
-    A fake pair has the largest weight and the latest time that there are, where the data has such.
-    Labels of fake users are new.
-
-    Args:
-        train: the pairs of the genuine users.
-        profiles: the items of each fake user.
+    A fake pair has the largest weight and the latest time of the data; labels of fakes are new.
 
     Raises:
-        InputError: a profile is no list of item ids of the catalogue, each once.
+        InputError: a profile is not a list of item ids of the catalogue, each once.
 
     Cost: one copy of the pairs.
 
@@ -73,7 +68,7 @@ def inject(train: Interactions, profiles: Sequence[ItemIds]) -> Interactions:
 
 
 def inject_split(split: Split, profiles: Sequence[ItemIds]) -> Split:
-    """A split whose training pairs have fake users; valid and test stay the genuine users'.
+    """Return a split with fake users in train; valid and test stay the genuine users'.
 
     Example:
         >>> from robustcf.data import checkerboard
@@ -82,35 +77,28 @@ def inject_split(split: Split, profiles: Sequence[ItemIds]) -> Split:
         >>> len(poisoned.train) - len(split.train), len(poisoned.test) - len(split.test)
         (2, 0)
     """
-    if not len(profiles):
-        return split
-    train = inject(split.train, profiles)
-    return replace(
-        split, train=train, valid=_wider(split.valid, train), test=_wider(split.test, train)
-    )
+    return with_train(split, inject(split.train, profiles)) if len(profiles) else split
 
 
 def with_train(split: Split, train: Interactions) -> Split:
-    """The split with other training pairs of the same users or more, such as cleaned ones."""
+    """Return the split with other training pairs, of the same users or more."""
     if train.n_users == split.n_users and train.user_labels is split.user_labels:
         return replace(split, train=train)
-    return replace(
-        split, train=train, valid=_wider(split.valid, train), test=_wider(split.test, train)
-    )
 
+    def wider(pairs: Interactions) -> Interactions:
+        # Made anew: the pairs of a prepared set lie in files, and take no other number of users.
+        return Interactions(
+            pairs.users,
+            pairs.items,
+            train.n_users,
+            pairs.n_items,
+            user_labels=train.user_labels,
+            item_labels=pairs.item_labels,
+            timestamps=pairs.timestamps,
+            weights=pairs.weights,
+        )
 
-def _wider(pairs: Interactions, train: Interactions) -> Interactions:
-    # Made anew: the pairs of a prepared set lie in files, and take no other number of users.
-    return Interactions(
-        pairs.users,
-        pairs.items,
-        train.n_users,
-        pairs.n_items,
-        user_labels=train.user_labels,
-        item_labels=pairs.item_labels,
-        timestamps=pairs.timestamps,
-        weights=pairs.weights,
-    )
+    return replace(split, train=train, valid=wider(split.valid), test=wider(split.test))
 
 
 def _more_labels(labels: Labels | None, count: int) -> Labels | None:
@@ -138,8 +126,6 @@ def write_profiles(
     :func:`read_profiles` gives them back, but for what a table cannot hold: an empty profile among
     others, and items whose label is ``nan`` or begins with a space. A label that a spreadsheet
     would run as a formula gets an apostrophe in front, unless ``raw`` is set.
-
-    Cost: one line a pair.
     """
     labels = train.item_labels
     rows = [
@@ -157,10 +143,10 @@ def read_profiles(path: str | Path, train: Interactions) -> tuple[ItemIds, ...]:
 
     Args:
         path: CSV, TSV or another table.
-        train: whose items they are; labels are looked up there, ids where it has none.
+        train: whose items they are, by label, or by id where it has none.
 
     Raises:
-        DataError: it is no such table.
+        DataError: it is not such a table.
         InputError: an item is unknown, or a fake user has one twice.
 
     Example:
@@ -177,28 +163,23 @@ def read_profiles(path: str | Path, train: Interactions) -> tuple[ItemIds, ...]:
         return ()
     table = read_table(path, Columns(user="user", item="item"))
     names = table.items.labels.astype(str)
-    known = np.arange(train.n_items) if train.item_labels is None else train.item_labels
+    labels = np.arange(train.n_items) if train.item_labels is None else train.item_labels
+    known = {label: item for item, label in enumerate(labels.astype(str).tolist())}
     # As write_profiles writes them; a file from elsewhere may have them as they are.
-    there = set(known.astype(str).tolist())
-    plain = ((name, not_inert(name)) for name in names.tolist())
-    names = np.array([bare if bare in there else name for name, bare in plain])
-    order = np.argsort(known.astype(str), kind="stable")
-    ranked = known.astype(str)[order]
-    places = np.minimum(np.searchsorted(ranked, names), len(ranked) - 1)
-    strangers = names[ranked[places] != names]
-    if len(strangers):
+    ids = [known.get(not_inert(name), known.get(name)) for name in names.tolist()]
+    if None in ids:
         raise InputError(
-            f"{path}: there is no item {strangers[0][:60]!r} in the data: profiles must be of this "
-            "data set's items"
+            f"{path}: there is no item {str(names[ids.index(None)])[:60]!r} in the data: profiles "
+            "must be of this data set's items"
         )
-    items = order[places][table.items.codes]
+    items = np.array(ids, dtype=np.int64)[table.items.codes]
     codes = table.users.codes
     rows = np.argsort(codes, kind="stable")
     each = np.split(rows, np.flatnonzero(np.diff(codes[rows])) + 1)
     profiles = []
     # In the order of the file, which is not that of the labels: fake10 sorts before fake2.
     for mine in sorted(each, key=lambda rows: int(rows[0])):
-        profile = np.sort(items[mine]).astype(np.int64)
+        profile = np.sort(items[mine])
         if np.any(profile[1:] == profile[:-1]):
             label = str(table.users.labels[codes[mine[0]]])[:60]
             raise InputError(f"{path}: the fake user {label!r} has an item twice: leave one out")

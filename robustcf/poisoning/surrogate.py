@@ -1,10 +1,4 @@
-"""Surrogate: fake profiles by the gradient through a closed-form model.
-
-The idea of Tang, Wen and Wang ("Revisiting adversarially learned injection attacks against
-recommender systems", RecSys 2020): train a model of one's own in the victim's place, and follow the
-gradient of the attack's goal through its training to the profiles. Here the training that gradients
-go through is one closed-form half-step of ALS, see :mod:`robustcf.poisoning.half_step`.
-"""
+"""Attacks that train a model of their own in the victim's place, and choose profiles by it."""
 
 from __future__ import annotations
 
@@ -14,13 +8,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robustcf._checks import check_integer
+from robustcf._checks import check_integer, check_number
 from robustcf.data.interactions import Interactions
 from robustcf.factors import Factors
 from robustcf.metrics.topk import top_items
-from robustcf.poisoning.audience import audience, bars, cutoff_of, has
+from robustcf.poisoning._half_steps import (
+    HalfSteps,
+    audience,
+    bars,
+    cutoff_of,
+    fit_surrogate,
+    has,
+    highest,
+)
 from robustcf.poisoning.base import Poisoning, Task
-from robustcf.poisoning.half_step import HalfSteps, fit_surrogate
 from robustcf.poisoning.injection import inject
 from robustcf.poisoning.threat import AVAILABILITY, DEMOTE, ItemIds
 
@@ -37,6 +38,75 @@ _PUSHED = 20
 _STEPS, _STRIDE, _SOFTNESS = 5, 0.2, 0.15
 
 
+class Greedy(Poisoning):
+    """The targets, and the fillers that a surrogate predicts for a user who nearly sees them.
+
+    The surrogate is ALS on the known pairs and the fakes so far. The next fake user takes after the
+    genuine one for whom a target is nearest to being recommended: as many items, those with the
+    largest scores for that user, times the probability of being chosen, of which an item chosen
+    loses some. Retrained, the surrogate brings the targets nearer to that user's neighbours, who
+    are the next. ``demote``: the same users, without the targets. ``availability``: users at
+    random, with the items that have the smallest scores for them. The idea of Huang et al.,
+    arXiv:2101.02644.
+
+    Args:
+        retrainings: how often the surrogate is fitted; fakes between two fits come from one.
+        decay: what is left of an item's probability once it is chosen.
+
+    Cost: ``retrainings`` fits of ALS, and one row of scores for each fake user.
+
+    Example:
+        >>> from robustcf.data import load
+        >>> from robustcf.poisoning import PoisonThreat
+        >>> attack = Greedy(retrainings=2)
+        >>> attack.attack(load("demo").train, PoisonThreat(fakes=4, length=20)).realised["fakes"]
+        4
+    """
+
+    name = "greedy"
+    needs_pairs = True
+
+    def __init__(self, retrainings: int = 10, decay: float = 0.98) -> None:
+        """Check the options."""
+        self.retrainings = check_integer("retrainings", retrainings)
+        self.decay = check_number("decay", decay, positive=True)
+
+    def propose(self, task: Task) -> list[ItemIds]:
+        """Return profiles, a few after each fit."""
+        pairs = task.known.pairs(self.name)
+        chance = np.ones(pairs.n_items)
+        profiles: list[ItemIds] = []
+        taken: list[int] = []
+        seed = int(task.rng.integers(2**31))
+        for batch in np.array_split(np.arange(task.fakes), min(self.retrainings, task.fakes)):
+            factors = fit_surrogate(inject(pairs, profiles), seed, pairs.n_users)
+            for user in _nearest(task, pairs, factors, taken, len(batch)):
+                taken.append(int(user))
+                scores = (factors.items @ factors.users[user]).double().numpy()
+                scores = -scores if task.goal == AVAILABILITY else scores
+                # From 0 on: a probability of a negative score would raise it.
+                likely = (scores - scores.min()) * chance
+                likely[task.targets] = -1.0
+                order = np.argsort(-likely, kind="stable")
+                profiles.append(task.profile(order[: int(pairs.user_degrees[user])]))
+                chance[profiles[-1]] *= self.decay
+        return profiles
+
+
+def _nearest(
+    task: Task, pairs: Interactions, factors: Factors, taken: list[int], count: int
+) -> ItemIds:
+    """Users for whom a target is nearest to being recommended, none twice; or random ones."""
+    users = np.setdiff1d(audience(pairs), taken)
+    users = users if len(users) >= count else audience(pairs)
+    if task.goal == AVAILABILITY or len(users) < count:
+        drawn: ItemIds = task.rng.choice(users, count, replace=len(users) < count)
+        return drawn
+    gaps = highest(factors, pairs, users, task.targets) - bars(factors, pairs, users)[0]
+    nearest: ItemIds = users[torch.topk(gaps, count).indices.numpy()]
+    return nearest
+
+
 @dataclass(frozen=True, eq=False)
 class _Push:
     """Items to push above a score of each user.
@@ -45,7 +115,7 @@ class _Push:
         items: ids; every profile has them.
         users: ids of the users who are to see them.
         bars: the score of each of these users that is to be passed.
-        lacking: users x items: whether the user lacks the item, so that it can be shown.
+        lacking: users x items: whether the user lacks the item, so that it can be recommended.
     """
 
     items: ItemIds
@@ -61,12 +131,10 @@ class Surrogate(Poisoning):
     the one whose members, if they had the targets, would show them to most users. In each round the
     profiles are relaxed to weights in [0, 1] and take some gradient steps, projected on the allowed
     length; the largest entries become the profile. Then the surrogate is fitted anew with the fakes
-    in. The round with the most exposure is kept and gone on from; after one without a gain, steps
-    are half as long.
-
-    ``demote`` pushes what competes with the targets: the items that come just behind the cutoff for
-    the users who are most likely to see a target. ``availability`` pushes the rarest items into
-    everybody's list.
+    in. The round with the most exposure is kept and continued; after one without a gain, steps are
+    half as long. ``demote`` pushes what competes with the targets: the items just behind the cutoff
+    for the users who are most likely to see a target. ``availability`` pushes the rarest items into
+    everybody's list. The idea of Tang, Wen and Wang, arXiv:2008.04876.
 
     Args:
         rounds: of gradient steps; each costs one fit of the surrogate.
@@ -86,11 +154,11 @@ class Surrogate(Poisoning):
     needs_pairs = True
 
     def __init__(self, rounds: int = 3) -> None:
-        """Keep the options."""
+        """Check the option."""
         self.rounds = check_integer("rounds", rounds, 0)
 
     def propose(self, task: Task) -> list[ItemIds]:
-        """The profiles of the best round."""
+        """Return the profiles of the best round."""
         pairs = task.known.pairs(self.name)
         # One start for all fits: what differs between rounds is due to the profiles alone.
         seed = int(task.rng.integers(2**31))
@@ -111,8 +179,7 @@ class Surrogate(Poisoning):
                     stride *= 2  # so short that no item changed places
                     continue
             profiles = _binarized(task, push, tried, fillers)
-            fitted = fit_surrogate(inject(pairs, profiles), seed)
-            found = Factors(fitted.users[: pairs.n_users], fitted.items)
+            found = fit_surrogate(inject(pairs, profiles), seed, pairs.n_users)
             reached = _reached(task, pairs, found, push)
             if reached > best:
                 best, best_profiles, weights, factors = reached, profiles, tried, found
@@ -132,10 +199,7 @@ def _push(task: Task, pairs: Interactions, factors: Factors, kept: ItemIds | Non
         there = np.flatnonzero(task.known.popularity)
         items = there[np.argsort(task.known.popularity[there], kind="stable")[:most]]
     if task.goal == DEMOTE:
-        U, V = factors
-        aims = U[torch.from_numpy(users)] @ V[torch.from_numpy(task.targets)].T
-        aims[torch.from_numpy(has(pairs, users, task.targets))] = -torch.inf
-        closest = aims.max(dim=1).values
+        closest = highest(factors, pairs, users, task.targets)
         near = torch.topk(closest - edge, max(1, len(users) // 10)).indices
         if kept is None:
             behind = top[near.numpy(), cutoff_of(pairs.n_items) :]
@@ -147,21 +211,18 @@ def _push(task: Task, pairs: Interactions, factors: Factors, kept: ItemIds | Non
             items = items[seen[items] >= 0]
         users, edge = users[near.numpy()], closest[near]
     items = np.sort(items).astype(np.int64)
-    lacking = ~torch.from_numpy(has(pairs, users, items))
-    return _Push(items, torch.from_numpy(users), edge, lacking)
+    return _Push(items, torch.from_numpy(users), edge, ~has(pairs, users, items))
 
 
 def _best_crowd(task: Task, steps: HalfSteps, push: _Push, counts: Tensor) -> ItemIds:
     """Users of whom copies with the pushed items would push them furthest; neighbours in taste."""
-    U, _ = steps.factors
-    pairs = steps.pairs
-    able = np.flatnonzero(pairs.user_degrees)
+    U = steps.factors.users
+    able = np.flatnonzero(steps.pairs.user_degrees)
     rows = U[torch.from_numpy(able)]
     units = rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-12)
     size = min(len(counts), len(able))
-    centres = task.rng.permutation(len(able))[:_CROWDS]
     best, chosen = -1.0, np.arange(size)
-    for centre in centres:
+    for centre in task.rng.permutation(len(able))[:_CROWDS]:
         crowd = torch.topk(units @ units[centre], size).indices
         # Where users are fewer than kinds of fakes, some are copied more often.
         members = crowd[torch.arange(len(counts)) % size]
@@ -192,12 +253,7 @@ def _started(task: Task, pairs: Interactions, push: _Push, crowd: ItemIds) -> tu
 
 
 def _followed(
-    steps: HalfSteps,
-    push: _Push,
-    weights: Tensor,
-    fillers: Tensor,
-    counts: Tensor,
-    stride: float,
+    steps: HalfSteps, push: _Push, weights: Tensor, fillers: Tensor, counts: Tensor, stride: float
 ) -> Tensor:
     """Weights after some steps along the gradient of the soft count of hits.
 
@@ -206,10 +262,9 @@ def _followed(
     """
     if len(fillers) == 0:
         return weights
-    U, _ = steps.factors
     # As many items as before: a profile that grows is no longer that of somebody like its model.
     room = weights.sum(dim=1).round()
-    lists = U[push.users]
+    lists = steps.factors.users[push.users]
     # What is there already outweighs what is not, until the gradient says otherwise.
     free = _entries(weights)
     softness = None
@@ -225,17 +280,12 @@ def _followed(
         gain = torch.sigmoid(-gaps / softness).sum()
         (slope,) = torch.autograd.grad(gain, free)
         slope = slope / slope.abs().amax(dim=1, keepdim=True).clamp_min(1e-30)
-        free = projected(free.detach() + stride * slope, room)
+        free = _projected(free.detach() + stride * slope, room)
     return free
 
 
-def projected(weights: Tensor, most: Tensor) -> Tensor:
-    """The nearest weights in [0, 1] whose rows sum to at most ``most`` each, by bisection.
-
-    Example:
-        >>> projected(torch.tensor([[0.75, 0.5, -1.0]]), torch.ones(1)).round(decimals=3).tolist()
-        [[0.625, 0.375, 0.0]]
-    """
+def _projected(weights: Tensor, most: Tensor) -> Tensor:
+    """The nearest weights in [0, 1] whose rows sum to at most ``most`` each, by bisection."""
     inside = weights.clamp(0.0, 1.0)
     over = inside.sum(dim=1) > most
     if not bool(over.any()):
@@ -255,8 +305,7 @@ def _entries(weights: Tensor) -> Tensor:
     """0/1: the largest entries of each row, as many as the row sums to."""
     lengths = weights.sum(dim=1).round().long()
     order = weights.argsort(dim=1, descending=True, stable=True)
-    ranks = order.argsort(dim=1)
-    return (ranks < lengths[:, None]).to(weights.dtype)
+    return (order.argsort(dim=1) < lengths[:, None]).to(weights.dtype)
 
 
 def _binarized(task: Task, push: _Push, weights: Tensor, fillers: Tensor) -> list[ItemIds]:
@@ -280,15 +329,11 @@ def _reached(task: Task, pairs: Interactions, factors: Factors, push: _Push) -> 
     these are equal, the mean distance to that.
     """
     judged = task.targets if task.goal == DEMOTE else push.items
-    users = push.users.numpy()
-    top = top_items(factors, users, cutoff_of(pairs.n_items), pairs)
+    top = top_items(factors, push.users.numpy(), cutoff_of(pairs.n_items), pairs)
     shown = np.isin(top, judged)
-    U, V = factors
+    U, V = factors.users[push.users], factors.items
     last = torch.from_numpy(np.maximum(top[:, -1], 0))
-    gaps = (
-        U[push.users] @ V[torch.from_numpy(judged)].T
-        - (U[push.users] * V[last]).sum(dim=1)[:, None]
-    )
+    gaps = U @ V[torch.from_numpy(judged)].T - (U * V[last]).sum(dim=1)[:, None]
     near = float(torch.tanh(gaps).mean())
     hits = shown.any(axis=1).mean() if task.goal != AVAILABILITY else shown.mean()
     return (-1.0 if task.goal == DEMOTE else 1.0) * (float(hits) + 1e-3 * near)

@@ -1,11 +1,10 @@
-"""PoisonThreat: how many fake users, how long, for or against which items, knowing what."""
+"""What an attacker with fake accounts may do, wants and knows."""
 
 from __future__ import annotations
 
 import difflib
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,17 +28,14 @@ _BAND = 5
 
 @dataclass(frozen=True)
 class Targets:
-    """Which items an attack is about: drawn by popularity, or named.
+    """The items that an attack is about: drawn by popularity, or named.
 
     Args:
         count: how many are drawn.
-        kind: ``rare``, ``middle`` or ``popular``: drawn from the least popular, the middle or the
-            most popular fifth of the items that have training pairs.
-        labels: names of items instead; ids where the data has no labels. Count and kind then do
+        kind: ``rare``, ``middle`` or ``popular``: the fifth of the items with training pairs that
+            they are drawn from.
+        labels: names of items instead (ids where the data has no labels); count and kind then do
             not matter.
-
-    Raises:
-        InputError: count is no positive integer, the kind is unknown, or a label is given twice.
 
     Example:
         >>> from robustcf.data import load
@@ -62,11 +58,10 @@ class Targets:
             raise InputError(f"target labels must differ, got {list(labels)}")
 
     def choose(self, train: Interactions, seed: int) -> ItemIds:
-        """The ids of the targets, ascending; the same for the same seed.
+        """Return the ids of the targets, ascending; the same for the same seed.
 
         Raises:
-            InputError: more targets than items that have pairs, an unknown label, or two of one
-                item.
+            InputError: more targets than items with pairs, an unknown label, or two of one item.
         """
         if self.labels:
             items = np.sort(np.array([_item_of(train, label) for label in self.labels]))
@@ -91,7 +86,7 @@ class Targets:
         return np.sort(rng.choice(band, self.count, replace=False)).astype(np.int64)
 
     def words(self) -> str:
-        """What they are, for reports."""
+        """Describe them for reports."""
         if self.labels:
             return f"the items {', '.join(self.labels)}"
         return f"{self.count} {self.kind} item{'' if self.count == 1 else 's'}"
@@ -99,25 +94,24 @@ class Targets:
 
 @dataclass(frozen=True)
 class PoisonThreat:
-    """What somebody with fake accounts may do, wants and knows.
+    """What an attacker with fake accounts may do, wants and knows.
 
     Args:
         fakes: an integer counts the accounts; a float is their share of the genuine users. 0 is no
             attack.
         length: items of a profile at most; None for the mean of the genuine users.
         targets: the items that it is about.
-        goal: ``promote``: the targets are to be shown; ``demote``: they are not to be shown;
+        goal: ``promote``: the targets are to be recommended; ``demote``: they are not to be;
             ``availability``: recommendations are to be worse for everybody.
-        knowledge: ``data``: all training pairs; ``part``: the pairs of some users; ``none``: how
-            popular the items are, and nothing else.
+        knowledge: ``data``: all training pairs; ``part``: the pairs of some users; ``none``: the
+            popularity of the items alone.
         known: for ``part``: the share of the users that is known.
 
-    Raises:
-        InputError: a number is out of its range, or a word unknown.
-
     Example:
-        >>> PoisonThreat(fakes=0.01).budget(n_users=6000, n_items=3000, mean_length=132.2)
-        (60, 132)
+        >>> from robustcf.data import load
+        >>> fakes, length, targets = PoisonThreat(fakes=0.01).granted(load("demo").train, seed=0)
+        >>> fakes, len(targets)
+        (20, 5)
         >>> PoisonThreat(fakes=-1)
         Traceback (most recent call last):
         robustcf.errors.InputError: fakes must be a finite number and not negative, got -1
@@ -146,47 +140,93 @@ class PoisonThreat:
         if not 0 < check_number("known", self.known) <= 1:
             raise InputError(f"known must be a share above 0 and at most 1, got {self.known!r}")
 
-    def budget(self, n_users: int, n_items: int, mean_length: float) -> tuple[int, int]:
-        """Fake accounts, and items of each at most, for data of this size.
+    def granted(self, train: Interactions, seed: int) -> tuple[int, int, ItemIds]:
+        """Return the fake accounts, the items of each at most, and the targets, for these pairs.
 
         Raises:
-            InputError: more fakes than users, or a profile longer than the catalogue.
+            InputError: the threat does not fit the data.
         """
-        if isinstance(self.fakes, float):
-            # A share that is meant to be something is at least one account.
-            count = max(1, round(self.fakes * n_users)) if self.fakes else 0
-        else:
-            count = int(self.fakes)
-        if count > n_users:
+        count = self.fakes
+        if isinstance(count, float):
+            # A share that is not 0 is at least one account.
+            count = max(1, round(count * train.n_users)) if count else 0
+        if count > train.n_users:
             raise InputError(
-                f"fakes must be at most as many as the {n_users:,} genuine users, got {count:,}"
+                f"fakes must be at most as many as the {train.n_users:,} genuine users, got "
+                f"{count:,}"
             )
-        length = max(1, round(mean_length)) if self.length is None else self.length
-        if length > n_items:
+        warm = train.user_degrees[train.user_degrees > 0]
+        length = self.length or max(1, round(float(warm.mean()) if len(warm) else 0.0))
+        if length > train.n_items:
             raise InputError(
-                f"a profile of {length:,} items is longer than the catalogue of {n_items:,}: "
-                "choose a smaller length"
+                f"a profile of {length:,} items is longer than the catalogue of "
+                f"{train.n_items:,}: choose a smaller length"
             )
-        return count, length
+        targets = self.targets.choose(train, seed)
+        if self.goal == PROMOTE and len(targets) > length:
+            raise InputError(
+                f"{len(targets)} targets do not fit into a profile of {length}: ask for fewer "
+                "targets or longer profiles"
+            )
+        if self.goal != PROMOTE and len(targets) == train.n_items:
+            raise InputError(
+                f"all {train.n_items} items are targets, and for the goal {self.goal!r} profiles "
+                "need others: ask for fewer targets"
+            )
+        return int(count), length, targets
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return {
-            "fakes": self.fakes,
-            "length": self.length,
-            "targets": {
-                "count": self.targets.count,
-                "kind": self.targets.kind,
-                "labels": list(self.targets.labels),
-            },
-            "goal": self.goal,
-            "knowledge": self.knowledge,
-            **({"known": self.known} if self.knowledge == PART else {}),
-        }
+
+@dataclass(frozen=True, eq=False)
+class Knowledge:
+    """The attacker's view of the training data; an attack sees nothing else of them.
+
+    Args:
+        popularity: known pairs of each item.
+        sample: the known pairs, users numbered anew; None where none are known.
+
+    Example:
+        >>> from robustcf.data import checkerboard
+        >>> train = checkerboard().train
+        >>> known = Knowledge.of(train, PoisonThreat(knowledge="none"), seed=0)
+        >>> known.sample is None, int(known.popularity.sum()) == len(train)
+        (True, True)
+    """
+
+    popularity: npt.NDArray[np.int64]
+    sample: Interactions | None
+
+    @classmethod
+    def of(cls, train: Interactions, threat: PoisonThreat, seed: int) -> Knowledge:
+        """Return what the threat grants of these pairs; the seed draws the known users."""
+        if threat.knowledge != PART:
+            return cls(train.item_degrees, train if threat.knowledge == DATA else None)
+        rng = stream(seed, "poisoning", "known")
+        warm = np.flatnonzero(train.user_degrees)
+        count = max(1, round(threat.known * len(warm)))
+        users = np.sort(rng.choice(warm, count, replace=False))
+        number = np.full(train.n_users, -1, dtype=np.int64)
+        number[users] = np.arange(count)
+        mine = number[train.users] >= 0
+        sample = Interactions(number[train.users[mine]], train.items[mine], count, train.n_items)
+        return cls(sample.item_degrees, sample)
+
+    @property
+    def n_items(self) -> int:
+        """The size of the catalogue, which everybody can see."""
+        return len(self.popularity)
+
+    def pairs(self, asker: str) -> Interactions:
+        """Return the known pairs, or raise an error that says who needs them."""
+        if self.sample is None:
+            raise InputError(
+                f"{asker} needs pairs to learn from and knows none: grant it the knowledge data or "
+                "part"
+            )
+        return self.sample
 
 
 def parse_fakes(text: str) -> float:
-    """``1%`` and ``0.01`` as a share (a float), ``60`` as a number of accounts (an integer).
+    """Read ``1%`` and ``0.01`` as a share (a float), ``60`` as a number of accounts (an integer).
 
     Raises:
         InputError: it is neither, negative or not finite.
@@ -205,17 +245,13 @@ def parse_fakes(text: str) -> float:
             f"fakes must be a share such as 1% or a number such as 60, not negative, got "
             f"{shown(text)}"
         )
-    if percent:
-        share = number / 100
-    elif word.isdecimal():
+    if not percent and word.isdecimal():
         return int(word)
-    else:
-        share = number
-    return PoisonThreat(fakes=float(share)).fakes
+    return PoisonThreat(fakes=number / 100 if percent else number).fakes
 
 
 def fakes_name(fakes: float) -> str:
-    """The number or share of fakes in words that a file name can hold.
+    """Return the number or share of fakes in words that a file name can hold.
 
     Example:
         >>> fakes_name(0.005), fakes_name(60)
@@ -225,8 +261,7 @@ def fakes_name(fakes: float) -> str:
 
 
 def _item_of(train: Interactions, label: str) -> int:
-    labels = train.item_labels
-    if labels is None:
+    if train.item_labels is None:
         # Python converts no text of thousands of digits; one item has one name, not also 01.
         if label.isdecimal() and len(label) <= len(str(train.n_items)):
             number = int(label)
@@ -236,7 +271,7 @@ def _item_of(train: Interactions, label: str) -> int:
             f"there is no item {shown(label)}: the data has no labels, give ids from 0 to "
             f"{train.n_items - 1}"
         )
-    names = labels.astype(str)
+    names = train.item_labels.astype(str)
     found = np.flatnonzero(names == label)
     if len(found) == 0:
         close = difflib.get_close_matches(label, names[:10_000].tolist(), n=1)

@@ -5,43 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from robustcf.data.interactions import Interactions
+from robustcf._registry import POISONINGS
 from robustcf.data.split import Split
+from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import evaluate
+from robustcf.poisoning.base import Injected
+from robustcf.poisoning.defences.base import Defence
 from robustcf.poisoning.exposure import CUTOFFS, Exposure, exposure
 from robustcf.poisoning.injection import inject_split, with_train
-from robustcf.poisoning.threat import AVAILABILITY, DEMOTE, ItemIds
+from robustcf.poisoning.threat import AVAILABILITY, DEMOTE, NONE, ItemIds, PoisonThreat
 from robustcf.training.config import TrainConfig
 from robustcf.training.fitting import fit_split
 
-#: Of the quality on test pairs of the genuine users.
+#: Quality on test pairs of the genuine users.
 QUALITY = ("ndcg@10", "recall@20")
-
-
-class Defended(Protocol):
-    """What a defence makes of training data and settings, and what it says of its work."""
-
-    @property
-    def train(self) -> Interactions:
-        """The pairs to train on; the genuine users keep their ids."""
-
-    @property
-    def config(self) -> TrainConfig:
-        """How to train."""
-
-    @property
-    def report(self) -> Mapping[str, Any]:
-        """Plain values for JSON."""
-
-
-class Defence(Protocol):
-    """What stands between the training data and the training."""
-
-    def apply(self, train: Interactions, config: TrainConfig) -> Defended:
-        """The data and the settings to train with; it does not know which users are fake."""
+#: The name of the worst of all attacks.
+AUTO = "auto"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +31,11 @@ class Outcome:
     """What genuine users get of a recommender that was trained on these data.
 
     Args:
-        exposure: what they are shown of the targets.
+        exposure: how much of the targets they are recommended.
         quality: ``ndcg@10`` and ``recall@20`` on their test pairs.
         epochs: of the training.
         train_seconds: time of the training.
-        defence: what a defence says of its work; empty without one.
+        defence: the report of a defence; empty without one.
     """
 
     exposure: Exposure
@@ -63,7 +45,7 @@ class Outcome:
     defence: Mapping[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; no times, so that the same work gives the same bytes."""
+        """Return plain values for JSON; no times, so that the same work gives the same bytes."""
         return {
             "exposure": self.exposure.as_dict(),
             "quality": dict(self.quality),
@@ -81,18 +63,17 @@ def retrained(
     defence: Defence | None = None,
     ks: Sequence[int] = CUTOFFS,
 ) -> Outcome:
-    """Train the whole recommender with fake users in, and look at it with the genuine ones.
+    """Train the whole recommender with fake users in, and evaluate it for the genuine ones.
 
     The victim trains as it always does: its own settings, its number of epochs by its own rule, its
-    validation pairs, which are the genuine users'. A defence stands between the data and the
-    training: it may remove or weigh pairs, or change the settings.
+    validation pairs, which are the genuine users'.
 
     Args:
         split: the genuine users' data.
         config: how the victim trains.
         profiles: the items of each fake user; none for the clean recommender.
         targets: the items to look for.
-        defence: what the victim does first, or None.
+        defence: what the victim does to data and settings first, or None.
         ks: cutoffs of the exposure.
 
     Cost: one training, two evaluations.
@@ -106,35 +87,26 @@ def retrained(
         ['hit_rate@5', 'ndcg@5', 'share@5']
     """
     poisoned = inject_split(split, profiles)
-    said: Mapping[str, Any] = {}
+    report: Mapping[str, Any] = {}
     if defence is not None:
         defended = defence.apply(poisoned.train, config)
-        poisoned, config, said = (
-            with_train(poisoned, defended.train),
-            defended.config,
-            defended.report,
-        )
+        poisoned = with_train(poisoned, defended.train)
+        config, report = defended.config, defended.report
     trained = fit_split(poisoned, config)
     if trained.interrupted:
         raise KeyboardInterrupt
     mask = split.fit_mask(trained.fit_on, "test")
     genuine = Factors(trained.factors.users[: split.n_users], trained.factors.items)
+    quality = {}
     if len(split.test):
-        report = evaluate(genuine, split, (10, 20), mask=mask)
-        quality = {name: report[name] for name in QUALITY}
-    else:
-        quality = {}
-    return Outcome(
-        exposure(genuine, split, targets, ks, mask=mask),
-        quality,
-        trained.epochs,
-        trained.train_seconds,
-        said,
-    )
+        metrics = evaluate(genuine, split, (10, 20), mask=mask)
+        quality = {name: metrics[name] for name in QUALITY}
+    exposed = exposure(genuine, split, targets, ks, mask=mask)
+    return Outcome(exposed, quality, trained.epochs, trained.train_seconds, report)
 
 
 def damage(goal: str, exposed: Mapping[str, float], quality: Mapping[str, float]) -> float:
-    """How well an attack has reached its goal; larger is worse for the victim.
+    """Return how well an attack has reached its goal; larger is worse for the victim.
 
     ``promote``: the hit rate of the targets at the largest cutoff; ``demote``: its negative;
     ``availability``: the negative NDCG@10 of genuine users, NaN where it is not known. Where hit
@@ -149,3 +121,94 @@ def damage(goal: str, exposed: Mapping[str, float], quality: Mapping[str, float]
     largest = max(int(name.partition("@")[2]) for name in exposed if name.startswith("hit_rate@"))
     value = exposed[f"hit_rate@{largest}"] + 1e-6 * exposed[f"ndcg@{largest}"]
     return -value if goal == DEMOTE else value
+
+
+@dataclass(frozen=True, eq=False)
+class Strongest:
+    """The attack that did most, and all that were tried.
+
+    Args:
+        name: of the strongest.
+        injected: its profiles.
+        outcomes: name -> what each of them did.
+    """
+
+    name: str
+    injected: Injected
+    outcomes: Mapping[str, Outcome]
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the strongest did."""
+        return self.outcomes[self.name]
+
+
+def members(goal: str, knowledge: str) -> tuple[str, ...]:
+    """Return the attacks that have this goal and can do with this knowledge.
+
+    Example:
+        >>> members("promote", "none")
+        ('random', 'bandwagon')
+    """
+    return tuple(
+        name
+        for name in POISONINGS
+        if goal in POISONINGS[name].goals
+        and (knowledge != NONE or not POISONINGS[name].needs_pairs)
+    )
+
+
+def strongest(
+    split: Split,
+    config: TrainConfig,
+    threat: PoisonThreat,
+    *,
+    attacks: Sequence[str] = (),
+    defence: Defence | None = None,
+    seed: int = 0,
+    ks: Sequence[int] = CUTOFFS,
+) -> Strongest:
+    """Return the worst of several attacks after retraining the victim, with its defence.
+
+    Args:
+        split: the genuine users' data.
+        config: how the victim trains.
+        threat: what the attacker may do, wants and knows.
+        attacks: names; by default all that the threat allows.
+        defence: of the victim, or None.
+        seed: of targets and attacks.
+        ks: cutoffs of the exposure.
+
+    Raises:
+        InputError: the goal is availability, and there are no test pairs to see it by; or what
+            :meth:`robustcf.poisoning.Poisoning.attack` raises.
+
+    Cost: that of every attack, and one training of the victim for each.
+
+    Example:
+        >>> from robustcf.data import load
+        >>> from robustcf.poisoning import Targets
+        >>> config = TrainConfig.of(model="als", dim=8, sweeps=2)
+        >>> threat = PoisonThreat(fakes=0.02, targets=Targets(2))
+        >>> found = strongest(load("demo"), config, threat, attacks=("random", "bandwagon"))
+        >>> found.name in ("random", "bandwagon")
+        True
+    """
+    if threat.goal == AVAILABILITY and len(split.test) == 0:
+        raise InputError(
+            f"{split.name} has no test pairs: which attack costs most quality cannot be seen; take "
+            "a split with test pairs, or another goal"
+        )
+    made: dict[str, Injected] = {}
+    outcomes: dict[str, Outcome] = {}
+    for name in tuple(attacks) or members(threat.goal, threat.knowledge):
+        made[name] = POISONINGS[name]().attack(split.train, threat, seed)
+        outcomes[name] = retrained(
+            split, config, made[name].profiles, made[name].targets, defence=defence, ks=ks
+        )
+    damages = {
+        name: damage(threat.goal, outcome.exposure.values, outcome.quality)
+        for name, outcome in outcomes.items()
+    }
+    worst = max(damages, key=lambda name: damages[name])
+    return Strongest(worst, made[worst], outcomes)

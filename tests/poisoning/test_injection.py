@@ -74,18 +74,12 @@ def test_times_and_weights_of_fakes_are_the_largest():
 
 
 @pytest.mark.parametrize(
-    ("profile", "words"),
-    [
-        (np.array([40]), r"item ids in \[0, 40\)"),
-        (np.array([-1]), "list of item ids"),
-        (np.array([0.5]), "list of item ids"),
-        (np.array([[1]]), "list of item ids"),
-        (np.array([1, 1]), "each item once"),
-    ],
+    ("profile", "word"),
+    [([40], "ids"), ([-1], "ids"), ([0.5], "ids"), ([[1]], "ids"), ([1, 1], "once")],
 )
-def test_profiles_that_are_none_are_refused(split, profile, words):
-    with pytest.raises(InputError, match=words):
-        inject(split.train, [profile])
+def test_profiles_that_are_none_are_refused(split, profile, word):
+    with pytest.raises(InputError, match=word):
+        inject(split.train, [np.array(profile)])
 
 
 def test_a_defence_may_change_the_pairs_of_a_split(split):
@@ -135,19 +129,19 @@ def test_labels_at_the_end_of_the_numbers(kind):
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "word"),
     [
-        ("user,item\na,i1\na,i1\n", "the fake user 'a' has an item twice"),
-        ("user,item\na,i999\n", "there is no item 'i999' in the data"),
-        ("user,item,note\n", "no rows|no interactions|empty"),
+        ("user,item\na,i1\na,i1\n", "twice"),
+        ("user,item\na,i999\n", "i999"),
+        ("user,item,note\n", None),
         ("one,two\n1,2\n", "user"),
-        ("", "empty|no"),
+        ("", None),
     ],
 )
-def test_files_that_hold_no_profiles_are_refused(split, content, words, tmp_path):
+def test_files_that_hold_no_profiles_are_refused(split, content, word, tmp_path):
     path = tmp_path / "profiles.csv"
     path.write_text(content)
-    with pytest.raises((InputError, DataError), match=words):
+    with pytest.raises((InputError, DataError), match=word):
         read_profiles(path, split.train)
     with pytest.raises(InputError):
         read_profiles(tmp_path / "absent.csv", split.train)

@@ -44,7 +44,7 @@ from robustcf.experiments.poisoning.summary import (
     read_cell,
     summarize,
 )
-from robustcf.poisoning.base import granted, spent
+from robustcf.poisoning.base import spent
 from robustcf.poisoning.injection import read_profiles, write_profiles
 from robustcf.poisoning.threat import ItemIds
 from robustcf.poisoning.victim import retrained
@@ -149,7 +149,7 @@ def _check(plan: PoisonPlan, split: Split) -> None:
     for seed in plan.seeds:
         plan.targets.choose(split.train, seed)
         for fakes in plan.sizes if plan.profiles is None else ():
-            granted(split.train, plan.threat(fakes), seed)
+            plan.threat(fakes).granted(split.train, seed)
     if plan.profiles is not None and not read_profiles(plan.profiles, split.train):
         raise InputError(f"{plan.profiles} has no profiles: expected one or more, a pair a row")
 

@@ -15,9 +15,9 @@ from robustcf._registry import DEFENCES, MODELS, POISONINGS
 from robustcf._runtime import MOST_THREADS
 from robustcf.data.catalog import find
 from robustcf.errors import InputError
-from robustcf.poisoning.auto import AUTO, members
 from robustcf.poisoning.exposure import CUTOFFS
 from robustcf.poisoning.threat import NONE, PoisonThreat, Targets, fakes_name
+from robustcf.poisoning.victim import AUTO, members
 from robustcf.training.config import TrainConfig
 from robustcf.training.presets import adapted, choose
 

@@ -12,8 +12,8 @@ from robustcf._runtime import environment
 from robustcf.experiments.grids import markdown
 from robustcf.experiments.poisoning.plan import CLEAN, UNDEFENDED
 from robustcf.experiments.poisoning.summary import LOST, PoisonSummary
-from robustcf.poisoning.auto import AUTO
 from robustcf.poisoning.threat import fakes_name
+from robustcf.poisoning.victim import AUTO
 
 _NAMED = ("model", "defence", "attack", "fakes")
 _KNOWS = {

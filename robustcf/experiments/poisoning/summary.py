@@ -26,9 +26,8 @@ from robustcf.data import Split
 from robustcf.errors import InputError
 from robustcf.experiments.grids import compact_json
 from robustcf.experiments.poisoning.plan import CLEAN, FILE, UNDEFENDED, Part, PoisonPlan
-from robustcf.poisoning.auto import AUTO
 from robustcf.poisoning.threat import fakes_name
-from robustcf.poisoning.victim import QUALITY, damage
+from robustcf.poisoning.victim import AUTO, QUALITY, damage
 
 CELLS = "cells"
 LOST = "ndcg@10 lost"

@@ -12,11 +12,10 @@ import numpy.typing as npt
 
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
-from robustcf.poisoning.defences.outliers import FEWEST_USERS
 from robustcf.training.config import TrainConfig
 
-Flags = npt.NDArray[np.bool_]
-Scores = npt.NDArray[np.float64]
+# Fewer users than this have no ordinary user to be compared with.
+_FEWEST_USERS = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,20 +24,16 @@ class Detection:
 
     Args:
         flagged: for each user, whether they do.
-        scores: for each user, how much; what it means is the detector's. Users without pairs
-            have 0.
-        items: ids of the items that the flagged users seem to push, where the detector knows.
+        scores: for each user, how much, by the detector's own measure; 0 without pairs.
+        items: ids of the items that the flagged users promote, where the detector knows.
     """
 
-    flagged: Flags
-    scores: Scores
+    flagged: npt.NDArray[np.bool_]
+    scores: npt.NDArray[np.float64]
     items: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     def judged(self, fake: npt.ArrayLike) -> dict[str, float]:
-        """How right it is, for somebody who knows who is fake.
-
-        Args:
-            fake: for each user, whether they are.
+        """Compare with the truth, for each user whether they are fake.
 
         Returns:
             ``precision`` (1 where nobody is flagged), ``recall`` (1 where nobody is fake) and
@@ -92,41 +87,39 @@ class Defence(ABC):
 
     @abstractmethod
     def apply(self, train: Interactions, config: TrainConfig) -> Defended:
-        """The data and the settings to train with."""
+        """Return the data and the settings to train with."""
 
 
 class Detector(Defence):
-    """A defence that finds users who look fake and drops their pairs.
-
-    A subclass defines :meth:`find` for users who all have pairs.
-    """
+    """A defence that finds users who look fake and drops their pairs; a subclass finds them."""
 
     @abstractmethod
     def find(self, train: Interactions) -> Detection:
-        """Who looks fake, among at least 20 users who all have pairs."""
+        """Return who looks fake, among at least 20 users who all have pairs."""
 
     def detect(self, train: Interactions) -> Detection:
-        """Who looks fake.
+        """Return who looks fake among all users.
 
         Users without pairs are never flagged; among fewer than 20 others nobody is, since there is
         no telling what is usual.
-
-        Args:
-            train: the pairs of everybody, fakes among them.
         """
         warm = np.flatnonzero(train.user_degrees > 0)
         flagged, scores = np.zeros(train.n_users, dtype=bool), np.zeros(train.n_users)
-        if len(warm) < FEWEST_USERS:
+        if len(warm) < _FEWEST_USERS:
             return Detection(flagged, scores)
-        found = self.find(_renumbered(train, warm))
+        if len(warm) < train.n_users:
+            place = np.zeros(train.n_users, dtype=np.int64)
+            place[warm] = np.arange(len(warm))
+            train = Interactions(place[train.users], train.items, len(warm), train.n_items)
+        found = self.find(train)
         flagged[warm], scores[warm] = found.flagged, found.scores
         return Detection(flagged, scores, found.items)
 
     def apply(self, train: Interactions, config: TrainConfig) -> Defended:
-        """The pairs without those of users who look fake; the settings as they are.
+        """Return the pairs without those of users who look fake, and the settings as they are.
 
         Raises:
-            InputError: nobody would be left.
+            InputError: all users would be dropped.
         """
         found = self.detect(train)
         kept = ~found.flagged[train.users]
@@ -141,12 +134,3 @@ class Detector(Defence):
             "items": found.items.tolist(),
         }
         return Defended(train.take(kept), config, report, found)
-
-
-def _renumbered(train: Interactions, users: npt.NDArray[np.intp]) -> Interactions:
-    """The pairs of these users, all that have pairs, numbered from 0."""
-    if len(users) == train.n_users:
-        return train
-    place = np.zeros(train.n_users, dtype=np.int64)
-    place[users] = np.arange(len(users))
-    return Interactions(place[train.users], train.items, len(users), train.n_items)

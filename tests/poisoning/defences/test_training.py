@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -55,34 +54,20 @@ def test_als_has_a_cap_of_its_own() -> None:
 
 @pytest.mark.parametrize("model", ["ease", "popularity"])
 def test_a_model_without_pairs_to_weigh_is_refused(model: str) -> None:
-    with pytest.raises(InputError, match=f"neither the model {model} nor its training weighs"):
+    with pytest.raises(InputError, match=model):
         LeverageCap().apply(BOARD.train, TrainConfig.of(model=model))
 
 
 @pytest.mark.parametrize("model", ["ease", "popularity", "als"])
 @pytest.mark.parametrize("kind", [SizeByLoss, SizeByNorm])
 def test_a_model_without_epochs_is_refused(kind: type[Defence], model: str) -> None:
-    with pytest.raises(InputError, match=f"{model} is not trained in epochs"):
+    with pytest.raises(InputError, match="epochs"):
         kind().apply(BOARD.train, TrainConfig.of(model=model))
 
 
 def test_an_objective_that_no_adversary_attacks_is_refused() -> None:
     config = TrainConfig.of(model="bpr-mf", objective=f"{__name__}:Quiet")
-    with pytest.raises(InputError, match=f"this model is trained with {__name__}:Quiet"):
+    with pytest.raises(InputError, match="Quiet"):
         SizeByLoss().apply(BOARD.train, config)
-    with pytest.raises(InputError, match="nor its training weighs single pairs"):
+    with pytest.raises(InputError, match="weighs"):
         LeverageCap().apply(BOARD.train, config)
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings", "message"),
-    [
-        (LeverageCap, {"max_share": 0.0}, "max_share must be"),
-        (LeverageCap, {"max_share": 2.0}, "max_share must be more than 0 and at most 1"),
-        (SizeByLoss, {"eps": -1.0}, "eps must be"),
-        (SizeByNorm, {"weight": float("inf")}, "weight must be"),
-    ],
-)
-def test_settings_out_of_range(kind: Any, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        kind(**settings)

@@ -1,0 +1,161 @@
+"""The model that an attack trains in the victim's place: ALS, and its differentiable half-steps.
+
+With all genuine rows held fixed, a fake user's row is the solution of one linear system, and so is
+the row of an item that fake users have::
+
+    p(x) = (a V'V + sum_i x_i v_i v_i' + r (|x| + a n_items) I)^-1 sum_i x_i v_i
+    v    = (a (U'U + P'P) + sum_u u u' + sum_f p_f p_f' + r (degree + a n_users) I)^-1
+           (sum_u u + sum_f p_f)          over its genuine users u and its fake users f
+
+with a the weight of unobserved pairs and r the ridge, as in :class:`robustcf.models.als.ALS`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from robustcf.data.interactions import Interactions
+from robustcf.factors import Factors
+from robustcf.metrics.topk import TopItems, top_items
+from robustcf.models.als import ALS, ALSConfig
+from robustcf.poisoning.threat import ItemIds
+
+_RANK, _SWEEPS = 64, 5
+# The surrogate's own, whatever the victim's are, so that profiles stay what they were.
+_UNOBSERVED, _RIDGE = 0.1, 0.01
+# Entries of the matrices of all systems that are solved at a time.
+_ENTRIES = 2**22
+# Longer than the lists that people see, so that an item which nearly gets there counts; and no more
+# than a quarter of the catalogue, where being in the list would say nothing.
+_CUTOFF, _QUARTER = 50, 4
+_MOST_USERS = 20_000
+
+
+def fit_surrogate(pairs: Interactions, seed: int, n_users: int | None = None) -> Factors:
+    """Return the rows of the first users (of all) in ALS of rank 64, a few sweeps from its start.
+
+    Cost: some fifty products of pairs x 64.
+    """
+    dim = min(_RANK, max(1, min(pairs.n_users, pairs.n_items) - 1))
+    config = ALSConfig(dim=dim, unobserved=_UNOBSERVED, ridge=_RIDGE, sweeps=_SWEEPS)
+    factors = ALS(pairs, config, seed=seed).factors()
+    return Factors(factors.users[:n_users], factors.items)
+
+
+@dataclass(frozen=True, eq=False)
+class HalfSteps:
+    """The systems of a fitted surrogate that fake users change.
+
+    Args:
+        factors: of the surrogate, genuine users alone.
+        pairs: the known pairs.
+        pushed: ids of the items whose rows follow the fake users.
+    """
+
+    factors: Factors
+    pairs: Interactions
+    pushed: ItemIds
+
+    def fake_rows(self, weights: Tensor, fillers: Tensor) -> Tensor:
+        """Return rows of fake users who have the pushed items and, in parts, the fillers.
+
+        Args:
+            weights: fakes x fillers, in [0, 1].
+            fillers: ids.
+
+        Cost: fakes x fillers x dim^2, some fakes at a time.
+        """
+        V = self.factors.items
+        always = V[torch.from_numpy(self.pushed)]
+        Y = V[fillers]
+        gram = _UNOBSERVED * (V.T @ V) + always.T @ always
+        eye = torch.eye(V.shape[1], dtype=V.dtype)
+        products = (Y[:, :, None] * Y[:, None, :]).flatten(1)
+        size = max(1, _ENTRIES // V.shape[1] ** 2)
+        rows = []
+        for part in weights.split(size):
+            own = (part @ products).view(-1, *gram.shape)
+            degrees = part.sum(dim=1) + len(self.pushed)
+            shift = _RIDGE * (degrees + _UNOBSERVED * len(V))
+            right = part @ Y + always.sum(dim=0)
+            rows.append(torch.linalg.solve(gram + own + shift[:, None, None] * eye, right))
+        return torch.cat(rows)
+
+    def item_rows(self, fakes: Tensor, counts: Tensor) -> Tensor:
+        """Return rows of the pushed items once fake users with these rows have them.
+
+        Args:
+            fakes: a row for each kind of fake user.
+            counts: how many there are of each kind.
+        """
+        U = self.factors.users
+        weighted = fakes * counts[:, None]
+        spread, pull, number = fakes.T @ weighted, weighted.sum(dim=0), counts.sum()
+        eye = torch.eye(U.shape[1], dtype=U.dtype)
+        rows = []
+        for gram, total, degree in self._genuine:
+            shift = _RIDGE * (degree + number + _UNOBSERVED * (len(U) + number))
+            system = gram + (1 + _UNOBSERVED) * spread + shift * eye
+            rows.append(torch.linalg.solve(system, total + pull))
+        return torch.stack(rows)
+
+    @cached_property
+    def _genuine(self) -> list[tuple[Tensor, Tensor, int]]:
+        """What the genuine users bring to each pushed item: Gram matrix, sum of rows, number."""
+        U = self.factors.users
+        shared = _UNOBSERVED * (U.T @ U)
+        found = []
+        for item in self.pushed:
+            owners = self.pairs.users[self.pairs.items == item].astype(np.int64)
+            mine = U[torch.from_numpy(owners)]
+            found.append((shared + mine.T @ mine, mine.sum(dim=0), len(owners)))
+        return found
+
+
+def cutoff_of(n_items: int) -> int:
+    """Return the cutoff of a surrogate's lists: 50, less for small catalogues."""
+    return max(1, min(_CUTOFF, n_items // _QUARTER))
+
+
+def audience(pairs: Interactions) -> npt.NDArray[np.int64]:
+    """Return the users with pairs, at most 20,000: evenly spaced ones of more."""
+    users = np.flatnonzero(pairs.user_degrees)
+    if len(users) > _MOST_USERS:
+        users = users[np.linspace(0, len(users) - 1, _MOST_USERS).astype(np.int64)]
+    return users
+
+
+def bars(
+    factors: Factors, pairs: Interactions, users: npt.NDArray[np.int64]
+) -> tuple[Tensor, TopItems]:
+    """Return the score that an item must pass to enter each list, and lists of twice the length.
+
+    It is infinite where a list ends earlier: everything is recommended there.
+    """
+    U, V = factors
+    cutoff = cutoff_of(pairs.n_items)
+    top = top_items(factors, users, 2 * cutoff, pairs)
+    last = top[:, cutoff - 1]
+    scores = (U[torch.from_numpy(users)] * V[torch.from_numpy(np.maximum(last, 0))]).sum(dim=1)
+    return torch.where(torch.from_numpy(last >= 0), scores, torch.inf), top
+
+
+def has(pairs: Interactions, users: npt.NDArray[np.int64], items: ItemIds) -> Tensor:
+    """Return users x items: who has which of them."""
+    return torch.from_numpy(pairs.csr()[users][:, items].toarray() > 0)
+
+
+def highest(
+    factors: Factors, pairs: Interactions, users: npt.NDArray[np.int64], items: ItemIds
+) -> Tensor:
+    """Return each user's highest score among those of the items that they lack."""
+    U, V = factors
+    scores = U[torch.from_numpy(users)] @ V[torch.from_numpy(items)].T
+    scores[has(pairs, users, items)] = -torch.inf
+    return scores.max(dim=1).values
