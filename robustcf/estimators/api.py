@@ -50,9 +50,6 @@ def two_to_inf(
         generator: a torch generator, an integer seed, or None for fresh entropy.
         delta: the upper bound may fail with this probability.
 
-    Returns:
-        A `NormEstimate`.
-
     Example:
         >>> import numpy as np
         >>> answer = two_to_inf(np.array([[3.0, 4.0], [1.0, 2.0]]))

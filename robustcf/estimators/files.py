@@ -36,12 +36,6 @@ def read_matrix(path: str | PathLike[str]) -> MatrixLike:
     Factors stand for U V^T and become a `LowRank`: they are never multiplied out. Nothing is
     unpickled.
 
-    Args:
-        path: the file.
-
-    Returns:
-        The ndarray, tensor, sparse matrix or `LowRank`, ready for `two_to_inf`.
-
     Raises:
         InputError: the name ends otherwise, the file cannot be read, it holds several arrays or
             none, factors that do not fit, or what takes far more memory than the file is large

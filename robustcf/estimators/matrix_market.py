@@ -50,9 +50,6 @@ class _Header(NamedTuple):
 def read_matrix_market(path: Path) -> Any:
     """The matrix of a Matrix Market file: an ndarray, or a scipy matrix of coordinates.
 
-    Args:
-        path: a regular file, not packed.
-
     Raises:
         DataError: it is not regular, or its sizes are more than the limits allow.
         ValueError: it breaks the format; the message says how.

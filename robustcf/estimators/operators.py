@@ -207,10 +207,6 @@ def rows_by_products(operator: Operator, index: Tensor) -> Tensor:
 def as_operator(A: MatrixLike) -> Operator:
     """Wrap a matrix as an operator; operators pass through.
 
-    Args:
-        A: a 2-d tensor (dense or sparse), ndarray, scipy sparse matrix or array, scipy
-            ``LinearOperator``, or an object that already has the five attributes.
-
     Returns:
         An operator on the matrix's own device. No copy of a dense matrix is made.
 

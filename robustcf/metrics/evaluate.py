@@ -201,10 +201,6 @@ def evaluate(
         mask: parts whose pairs are not candidates; None for the split's own protocol. Masking
             more than that makes numbers that published ones do not compare with.
         block_users: users scored at a time; None: up to 512, their scores within 40 MB.
-        progress: whether to show a bar on stderr.
-
-    Returns:
-        Means, per-user values and the protocol.
 
     Raises:
         InputError: factors of other sizes than the split, or not finite; no user to evaluate.
@@ -243,14 +239,6 @@ def evaluate_rankings(
     Args:
         rank: users, the number of places and the pairs that may not be shown in; the items of each
             user out, best first, -1 where they run out.
-        split: the data.
-        ks: cutoffs.
-        part: the pairs that count.
-        mask: parts whose pairs are not candidates; None for the split's own protocol.
-        progress: whether to show a bar.
-
-    Raises:
-        InputError: there is no user to evaluate.
 
     Example:
         >>> from robustcf.data import load
@@ -292,12 +280,10 @@ class Judged:
     """Whose rankings count, by which pairs, and what may not be shown to them.
 
     Args:
-        split: the data; of a rank, those of its own users.
         part: the pairs that count.
         masked: the parts whose pairs may not be shown.
         users: those with a pair that counts, or a sample of them, ascending.
         n_known: how many users have a pair that counts, on all ranks.
-        relevant: the pairs that count.
         seen: the pairs that may not be shown, or None.
     """
 
@@ -329,9 +315,6 @@ class Judged:
 
 def judged_users(split: Split | SplitShard, part: str, mask: Sequence[str] | None = None) -> Judged:
     """Who is evaluated on a part of a split, and what is masked; None for the split's protocol.
-
-    Raises:
-        InputError: there is no such part, no user to evaluate, or the mask is wrong.
 
     Example:
         >>> from robustcf.data import load

@@ -132,8 +132,6 @@ def coverage(top: npt.NDArray[np.integer[Any]], n_items: int, k: int) -> float:
 
     Args:
         top: users x ranks, item ids, best first; -1 where a list ran out of items.
-        n_items: size of the catalogue.
-        k: the cutoff.
 
     Example:
         >>> coverage(np.array([[0, 1], [0, 2]]), 4, 2)

@@ -54,7 +54,6 @@ def top_items(
 
     Args:
         factors: embeddings; half precision is widened to float32 first.
-        users: ids of the users, one row of the result each.
         k: how many items; at most as many as there are.
         seen: pairs that may not be recommended, or None; same ids as the factors.
         block_users: users scored at a time; None: up to 512, their scores within 40 MB.
@@ -102,12 +101,6 @@ def near_the_top(
 
     Cost: as :func:`top_items`, without its second look at what is hard to tell apart.
 
-    Args:
-        factors: float32 or float64.
-        users: ids.
-        length: how many items at least, where there are so many.
-        seen: pairs that may not be recommended, or None.
-
     Returns:
         Item ids, int32, -1 where a user has fewer left; and float64 scores, -inf where there is no
         other item.
@@ -141,12 +134,7 @@ def _user_ids(users: npt.ArrayLike, n_users: int) -> npt.NDArray[np.int64]:
 
 
 class Ranker:
-    """What is prepared once to rank by some factors: padded items, norms, a buffer for scores.
-
-    Args:
-        factors: finite embeddings.
-        k: the length of the lists, at most the number of items.
-    """
+    """What is prepared once to rank by some factors: padded items, norms, a buffer for scores."""
 
     def __init__(self, factors: Factors, k: int) -> None:
         """Prepare the items."""

@@ -112,11 +112,9 @@ class Objective(ABC, Generic[ConfigT]):
 
     Args:
         pairs: the positives: what is to be learnt, or made worse by an attack.
-        config: its settings; None for the defaults.
         device: where its constants live: that of the factors it will be given.
         dtype: of its constants: that of the factors.
         shard: where the pairs are those of one rank's users, what to know of all pairs.
-        **settings: single settings instead of a config.
 
     A subclass sets ``name`` and ``Config`` and defines the gradient of a batch. For ``pairs``
     batches it also defines :meth:`pairs_loss`, which may be differentiated by autograd.
@@ -304,11 +302,7 @@ class ComparingObjective(Objective[ConfigT]):
         """The gradient of an upper bound of the loss under every attack of a size.
 
         Args:
-            batch: what it is about.
-            U: users.
-            V: items.
             slack: how far an attack may move the rows of U and of V, (a, b). The gap
                 ``s_ui - s_uj`` then falls by at most ``a ||v_i - v_j|| + 2 b ||u|| + 2 a b``;
                 the loss is taken with every gap less at least that.
-            value: whether to compute the bound too.
         """

@@ -52,11 +52,6 @@ class Batches:
     :mod:`robustcf.data.shards`, the batches are drawn for all ranks as for one process, and each
     rank takes its own users or pairs of them: as many steps everywhere, some perhaps of nobody.
 
-    Args:
-        objective: what the batches are for: it draws the negatives.
-        config: how to cut; None for blocks of 256 users.
-        seed: of order and negatives.
-
     Example:
         >>> from robustcf.data import checkerboard
         >>> from robustcf.objectives import BPR

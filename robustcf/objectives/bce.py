@@ -78,7 +78,7 @@ class BCEConfig(ObjectiveConfig):
 
 
 class BCE(Objective[BCEConfig]):
-    """Weighted binary cross-entropy, as UltraGCN has it.
+    """Weighted binary cross-entropy, as UltraGCN has it (Mao et al. 2021, arXiv:2110.15114).
 
     For a training pair (u, i), with b_ui = beta_u beta_i and N(i) the neighbours of i::
 
@@ -91,11 +91,6 @@ class BCE(Objective[BCEConfig]):
     once (or ``sampled_items`` shared by a block, weighted by their inverse probability).
     ``max_share`` gives each pair a weight, by which all three terms are multiplied. The
     published L2 term is a regularizer and lives with the training loop.
-
-    Args:
-        pairs: the positives.
-        config: the weights; None for the defaults.
-        **options: see :class:`robustcf.objectives.base.Objective`.
 
     Cost of an epoch: ``rows``: three products of users x items x dim; ``pairs``:
     pairs x negatives x dim.

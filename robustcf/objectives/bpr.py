@@ -45,18 +45,13 @@ class BPRConfig(ObjectiveConfig):
 
 
 class BPR(ComparingObjective[BPRConfig]):
-    """Bayesian personalized ranking.
+    """Bayesian personalized ranking (Rendle et al. 2009, arXiv:1205.2618).
 
     For a training pair (u, i) the loss is the mean of softplus(s_uj - s_ui) over negatives j,
     uniform over the items that u does not have. ``pairs`` batches draw ``negatives`` of them for
     each pair; ``rows`` batches draw ``sampled_items`` once for a block of users, leave out of
     them, user by user, the user's own items, and weigh the rest so that the expected gradient is
     the same. ``max_share`` gives each pair a weight, by which its loss is multiplied.
-
-    Args:
-        pairs: the positives.
-        config: how many to compare with; None for the defaults.
-        **options: see :class:`robustcf.objectives.base.Objective`.
 
     Cost of an epoch: ``rows``: pairs x sampled_items comparisons and a product of users x
     sampled_items x dim; ``pairs``: pairs x negatives x dim.

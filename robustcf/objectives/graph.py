@@ -49,7 +49,6 @@ def item_graph(train: Interactions, neighbours: int = 10, ranks: Ranks | None = 
     sqrt(g_j + 1); each row keeps its largest ``neighbours`` entries, ties to the lower id.
 
     Args:
-        train: the pairs.
         neighbours: entries a row keeps; rows with fewer keep what they have.
         ranks: processes that have the same pairs and share the items among them, or None.
 

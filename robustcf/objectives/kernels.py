@@ -1,7 +1,9 @@
 """Losses as plain functions, and their gradients over whole rows of scores.
 
 A score s stands for the probability sigmoid(s). ``softplus(-s)`` is what a positive costs,
-``softplus(s)`` what a negative costs.
+``softplus(s)`` what a negative costs. Throughout, ``users`` are a block's embeddings (B x d),
+``items`` those of the catalogue (n x d), and ``products`` is the type that operands of large
+products are rounded to (None: their own).
 """
 
 from __future__ import annotations
@@ -34,10 +36,6 @@ def weighted_bce(scores: Tensor, positive: Tensor | float, negative: Tensor | fl
 def bpr(positive: Tensor, negative: Tensor) -> Tensor:
     """Sum over positives of the mean over their negatives of ``softplus(s_neg - s_pos)``.
 
-    Args:
-        positive: scores of the positives, any shape.
-        negative: scores of their negatives: the same shape and one dimension more.
-
     Cost: one pass over the negatives.
 
     Example:
@@ -58,8 +56,6 @@ class SparseRows:
 
     Args:
         rows: position of the user in the block, ascending, int64.
-        columns: item, int64.
-        weights: the weight.
     """
 
     rows: Tensor
@@ -133,13 +129,7 @@ def bce_rows(
     ``weights * softplus(-s_uj)`` plus the sum over all items of ``w_uj * softplus(s_uj)``.
 
     Args:
-        users: the block's embeddings, B x d.
-        items: all item embeddings, n x d.
-        positives: the sparse entries of the block.
-        negatives: the weights w_uj of the block's users.
         item_gradient: n x d, to which the gradient for the items is ADDED.
-        value: whether to compute the loss too (as costly as a product).
-        products: the type that operands of the products are rounded to; None: their own.
 
     Returns:
         The gradient for the users (B x d), and the loss or None.
@@ -240,14 +230,10 @@ def softmax_rows(
     ``weights * (log sum over all items j of exp(s_uj + offsets_j) - s_ui)``.
 
     Args:
-        users: the block's embeddings, B x d.
-        items: all item embeddings, n x d.
         positives: the sparse entries of the block; a user without any has no loss.
         item_gradient: n x d, to which the gradient for the items is ADDED.
-        value: whether to compute the loss too (cheap here).
         offsets: one number per item, or None for 0.
         item_mass: one number per item, to which the softmax's weights are ADDED, or None.
-        products: the type that operands of the products are rounded to; None: their own.
 
     Returns:
         The gradient for the users (B x d), and the loss or None.
@@ -301,17 +287,10 @@ def bce_sampled(
     Unbiased when ``weights`` are one over the expected number of times an item is drawn.
 
     Args:
-        users: the block's embeddings, B x d.
-        items: all item embeddings, n x d.
-        positives: the sparse entries of the block, taken exactly.
         negatives: the weights of the block's users over ALL items.
         drawn: item ids, m of them, repeats allowed.
         weights: one for each of ``drawn``.
         item_gradient: n x d, to which the gradient for the items is ADDED.
-        value: whether to estimate the loss too.
-
-    Returns:
-        The gradient for the users (B x d), and the estimated loss or None.
 
     Cost: three products of B x m x d, and three passes over sparse entries x d.
 
@@ -348,15 +327,6 @@ def bce_row_losses(
     users: Tensor, items: Tensor, positives: SparseRows, negatives: NegativeWeights
 ) -> Tensor:
     """The loss of :func:`bce_rows`, user by user.
-
-    Args:
-        users: the block's embeddings, B x d.
-        items: all item embeddings, n x d.
-        positives: the sparse entries of the block.
-        negatives: the weights of the block's users.
-
-    Returns:
-        One loss per user.
 
     Cost: one product of B x n x d and one pass over the scores.
 

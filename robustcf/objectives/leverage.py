@@ -41,13 +41,6 @@ def item_weights(
     an item weigh the same: without knowing who is fake there is no reason to tell them apart. More
     than 1 / s accounts pass the cap, which is what it does not promise.
 
-    Args:
-        item_degrees: the number of pairs of each item.
-        max_share: s, or None for no cap.
-
-    Returns:
-        A weight for each item, or None where all are 1.
-
     Cost: one pass over the items.
 
     Example:

@@ -18,15 +18,7 @@ from torch import Tensor
 
 
 class DrawnMargin:
-    """The charge of comparisons of a block of users with drawn items.
-
-    Args:
-        block: the users' rows.
-        V: all items' rows.
-        some: the drawn items' rows.
-        a: how far a user's row may move.
-        b: how far an item's row may move.
-    """
+    """The charge of comparisons of a block of users with drawn items."""
 
     def __init__(self, block: Tensor, V: Tensor, some: Tensor, a: float, b: float) -> None:
         """Lengths of the users' rows, and distances of all items from the drawn ones."""
@@ -58,12 +50,6 @@ class CentredMargin:
 
     The comparison of items i and j of a user is charged with
     ``by_item[i] + by_item[j] + by_user[u]``, which is at least what an attack can take.
-
-    Args:
-        block: the users' rows.
-        V: all items' rows.
-        a: how far a user's row may move.
-        b: how far an item's row may move.
     """
 
     def __init__(self, block: Tensor, V: Tensor, a: float, b: float) -> None:
@@ -76,14 +62,7 @@ class CentredMargin:
         self.by_item = a * self.distances
 
     def add_gradient(self, by_user: Tensor, by_item: Tensor, users: Tensor, items: Tensor) -> None:
-        """Add the charges' gradient; the centre counts as a constant: any point would do.
-
-        Args:
-            by_user: how often each user's charge counts.
-            by_item: how often each item's charge counts.
-            users: the gradient for the block's rows, changed in place.
-            items: the gradient for all items, changed in place.
-        """
+        """Add the charges' gradient; the centre counts as a constant: any point would do."""
         users.add_(_directions(self.block, self.lengths) * by_user[:, None], alpha=2 * self.b)
         outward = _directions(self.from_centre, self.distances)
         items.add_(outward * by_item[:, None], alpha=self.a)

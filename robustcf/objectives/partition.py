@@ -33,13 +33,7 @@ Ids = npt.NDArray[np.integer[Any]]
 
 
 class Scratch:
-    """Memory that is kept between steps: what the system hands out anew, it clears first.
-
-    Example:
-        >>> scratch = Scratch()
-        >>> scratch.like(torch.zeros(1), 4) is scratch.like(torch.zeros(1), 4)
-        True
-    """
+    """Memory that is kept between steps: what the system hands out anew, it clears first."""
 
     def __init__(self) -> None:
         """Nothing is kept yet."""
@@ -87,18 +81,10 @@ def log_partition_rows(
     of own items is subtracted, in value and gradients, and the sums take a pass of their own.
 
     Args:
-        users: the block's embeddings, B x d.
-        items: the items of the sum, n x d.
         mass: one weight per user, positive where the user has own items.
         item_gradient: n x d, to which the gradient for the items is ADDED.
-        value: whether to compute the loss too (cheap here).
         pull: what is taken away for own items, inside the same products: for users who have many
             of the items. None: nothing is.
-        scratch: memory of an earlier call to use again.
-        products: the type that operands of the products are rounded to; None: their own.
-
-    Returns:
-        The gradient for the users (B x d), and the loss or None.
 
     Cost: three products of B x n x d and one pass over the scores, two with ``pull``.
 
@@ -165,9 +151,7 @@ class OwnItems:
 
     Args:
         rows: position of the user in the block, ascending, int64.
-        columns: item, int64.
         degrees: items of each user of the block, int64.
-        n_items: items there are.
     """
 
     rows: Tensor

@@ -100,8 +100,6 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
     Args:
         pairs: the positives: those that a model learns from, or, for an attacker who knows the
             labels, those that the evaluation counts.
-        config: the settings; None for the defaults.
-        **options: see :class:`robustcf.objectives.base.Objective`.
 
     Cost of a gradient: three products of users x items x dim, for the users of the batch and the
     items of the sum.

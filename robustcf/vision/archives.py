@@ -25,11 +25,7 @@ _PIXELS = 3 * 32 * 32
 
 
 def read_cifar_binary(archive: Path) -> Parts:
-    """CIFAR-10 or CIFAR-100, binary version: label bytes and then the pixels, for each image.
-
-    Raises:
-        DataError: damaged archive, a missing member, a file that ends within an image.
-    """
+    """CIFAR-10 or CIFAR-100, binary version: label bytes and then the pixels, for each image."""
     members = read_members(archive, lambda name: name.endswith((".bin", ".txt", ".html")))
     files = {Path(name).name: content for name, content in members.items()}
     fine = "train.bin" in files
@@ -41,11 +37,7 @@ def read_cifar_binary(archive: Path) -> Parts:
 
 
 def read_cifar_pickle(archive: Path) -> Parts:
-    """CIFAR-10 or CIFAR-100, Python version, through :mod:`robustcf._io.unpickling`.
-
-    Raises:
-        DataError: as :func:`read_cifar_binary`; a pickle that holds or asks for anything else.
-    """
+    """CIFAR-10 or CIFAR-100, Python version, through :mod:`robustcf._io.unpickling`."""
     members = read_members(archive, lambda name: not name.endswith((".html", ".txt~")))
     files = {Path(name).name: content for name, content in members.items()}
     fine = "train" in files
@@ -64,9 +56,6 @@ def read_tiny_imagenet(archive: Path) -> Parts:
     """TinyImageNet: the training images, and the validation images (labelled) as test.
 
     The official test images have no published labels. Needs Pillow.
-
-    Raises:
-        DataError: damaged archive, a missing member, an image that is not 64 x 64.
 
     Cost: decodes 110,000 JPEG files, 1.4 GB of pixels.
     """
@@ -107,12 +96,7 @@ READERS: dict[str, Callable[[Path], Parts]] = {
 
 
 def decode(content: bytes | BinaryIO, name: str, mode: str = "RGB") -> np.ndarray[Any, Any]:
-    """A PNG or JPEG file as a uint8 array, height x width (x 3). Needs Pillow.
-
-    Raises:
-        DataError: it is none, or has more pixels than the limit ``image_pixels``
-            (:mod:`robustcf._io.limits`).
-    """
+    """A PNG or JPEG file as a uint8 array, height x width (x 3). Needs Pillow."""
     image_module = pillow()
     stream = io.BytesIO(content) if isinstance(content, bytes) else content
     try:

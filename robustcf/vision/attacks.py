@@ -26,12 +26,6 @@ def fgsm(model: nn.Module, x: Tensor, y: Tensor, eps: float = EPS) -> Tensor:
         y: the right classes.
         eps: largest change of a pixel; 0 gives x itself, bit for bit.
 
-    Returns:
-        The attacked images.
-
-    Raises:
-        InputError: eps is negative or not finite, x leaves [0, 1], labels out of range.
-
     Cost: one forward and backward pass.
 
     Example:
@@ -57,21 +51,11 @@ def pgd(
     """Signed gradient steps, each projected to the ball and to [0, 1] (Madry et al., 2018).
 
     Args:
-        model: see :func:`fgsm`.
-        x: see :func:`fgsm`.
-        y: see :func:`fgsm`.
         eps: radius of the ball.
         steps: gradient steps; the paper takes 2.
         step_size: of one step; None for 2.5 eps / steps, the rule of Madry et al. The paper does
             not state its own.
         random_start: begin at a uniform point of the ball instead of x.
-        generator: of the random start.
-
-    Returns:
-        The attacked images, within eps of x.
-
-    Raises:
-        InputError: as :func:`fgsm`, and for fewer than one step.
 
     Cost: one forward and backward pass a step.
     """

@@ -94,7 +94,6 @@ def shift(x: Tensor, padding: int, offsets: Tensor) -> Tensor:
     """Pad symmetrically (the border pixel is repeated) and crop to the old size.
 
     Args:
-        x: images.
         padding: at most the image's smaller side.
         offsets: images x 2: where the crop begins in the padded image, row and column, from 0 to
             2 padding; ``padding`` is the image itself.

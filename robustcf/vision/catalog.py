@@ -34,14 +34,9 @@ class ImageManifest:
 
     Args:
         name: the name to load it by, and of its folder.
-        title: one line about it.
-        homepage: where it comes from.
-        licence: under which terms.
-        citation: what to cite.
         counts: ``classes``, ``train`` and ``test``; a loaded set that differs is an error.
         files: alternatives, any one of which will do, best first.
         mean: of each channel, as the paper normalizes.
-        std: likewise.
         augmentation: the name of the paper's augmentation.
     """
 
@@ -75,11 +70,7 @@ def image_manifests() -> Mapping[str, ImageManifest]:
 
 
 def parse_image_manifest(content: bytes, source: str) -> ImageManifest:
-    """A manifest from its JSON text.
-
-    Raises:
-        DataError: it is no JSON, or says something else than a manifest must.
-    """
+    """A manifest from its JSON text."""
     raw = read_manifest(content, source, _KIND)
     if len(raw["mean"]) != len(raw["std"]):
         raise DataError(

@@ -57,10 +57,6 @@ def count_gflops(call: Callable[[], object]) -> float:
 def product_gflops(model: nn.Module, image: Tensor) -> dict[str, float]:
     """Billions of floating point operations of a forward pass, a VJP (J x) and a JVP (J^T y).
 
-    Args:
-        model: in evaluation mode for the count.
-        image: one image, 1 x channels x height x width.
-
     Example:
         >>> from robustcf.vision.wideresnet import WideResNet
         >>> costs = product_gflops(WideResNet(10, 1, 10), torch.zeros(1, 3, 16, 16))
@@ -84,13 +80,11 @@ class Point:
     """One method at one budget.
 
     Args:
-        method: its name.
         budget: products that it was given.
         error: mean relative error of the norm.
         error_se: standard error of that mean.
         exact: share of trials with the right value (to 1e-6).
         gflops: mean cost of the products made, as JVPs and VJPs of the network.
-        trials: how many.
     """
 
     method: str
@@ -120,15 +114,6 @@ def compare(
         J: inputs x classes.
         costs: of :func:`product_gflops`.
         methods: names out of :data:`robustcf.estimators.METHODS`.
-        budgets: products.
-        trials: for each method and budget.
-        seed: of the first trial.
-
-    Returns:
-        One point for each method and budget that it can work with.
-
-    Raises:
-        InputError: an unknown method, or no trials.
     """
     unknown = [method for method in methods if method not in METHODS]
     if unknown or trials < 1:

@@ -25,9 +25,6 @@ class ImageSet:
         images: uint8, images x channels x height x width.
         labels: int64, one class an image.
 
-    Raises:
-        DataError: another shape or type, or not one label an image.
-
     Example:
         >>> len(ImageSet(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.tensor([0, 1])))
         2
@@ -77,16 +74,11 @@ class ImageSplit:
 
     Args:
         name: of the data set.
-        train: to learn from.
         valid: to choose settings on; may be empty.
         test: to report on.
         classes: names, by label.
         mean: of each channel, for the normalization inside the model.
-        std: likewise.
         sources: file -> sha256.
-
-    Raises:
-        DataError: a label is out of range; images of different shapes; no training images.
     """
 
     name: str
@@ -140,9 +132,7 @@ def hold_out(data: ImageSet, share: float, seed: int, name: str) -> tuple[ImageS
     """Split off a share of each class, seeded: (the rest, the part held out).
 
     Args:
-        data: what to split.
         share: from 0 to below 1; a class gives ``round(share * its images)``.
-        seed: the same seed gives the same part.
         name: of the stream: what the part is for.
 
     Example:

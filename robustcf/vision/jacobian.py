@@ -29,9 +29,6 @@ class JacobianOperator:
         block: vectors per image that a pass takes; None for all. What is held in memory besides
             arguments and results belongs to ``block`` vectors for each image.
 
-    Raises:
-        InputError: x is no batch of real floating point images; wrong shapes in products.
-
     Cost: k products in one call cost k + 1 forward passes by VJP and k + 2 by JVP; nothing is kept
     between calls.
 

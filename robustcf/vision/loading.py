@@ -43,16 +43,11 @@ def load_images(
     and ``test/CLASS/*``. Where there is no test part, a fifth of each class is held out.
 
     Args:
-        name_or_path: what to load.
         data_dir: the first folder to look in, and the one to download into.
         download: whether a missing archive may be fetched.
         size: average the images down to size x size.
         valid_share: hold out this share of each class of train, to choose settings on.
         seed: of what is held out.
-        policy: patience of downloads.
-
-    Returns:
-        The split.
 
     Raises:
         DataError: what was read breaks a rule, or takes more memory than the limits allow

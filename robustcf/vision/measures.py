@@ -34,11 +34,8 @@ def accuracy(
     Args:
         model: pixels in [0, 1] to logits; evaluated in evaluation mode.
         x: images in [0, 1], or uint8.
-        y: labels.
         attack: :func:`~robustcf.vision.attacks.fgsm`, :func:`~robustcf.vision.attacks.pgd` or any
             function of (model, x, y, eps).
-        eps: radius of the attack.
-        batch_size: images at a time.
 
     Example:
         >>> model = nn.Flatten()
@@ -101,12 +98,6 @@ def jacobian_norms(
 ) -> JacobianNorms:
     """Exact norms of the Jacobian at each image, from all its entries.
 
-    Args:
-        model: measured in evaluation mode.
-        x: images in [0, 1], or uint8.
-        batch_size: images at a time.
-        block: vectors at a time.
-
     Cost: one product a class and image, and classes x inputs numbers for each image of a batch.
 
     Example:
@@ -151,12 +142,8 @@ def estimated_norms(
     """Frobenius and spectral norm from products, for the stable rank where classes are many.
 
     Args:
-        model: measured in evaluation mode.
-        x: images in [0, 1], or uint8.
         projections: random vectors for ||J||_F^2, which they estimate without bias.
         steps: of the power method for ||J||_2, a lower bound.
-        batch_size: images at a time.
-        generator: of the random vectors.
 
     Cost: projections + 2 steps + 1 products per image.
     """
@@ -185,14 +172,8 @@ def report(
     """The paper's columns: accuracy, FGSM, PGD, stable rank; and the mean norms of J.
 
     Args:
-        model: pixels in [0, 1] to logits.
-        x: images in [0, 1], or uint8.
-        y: labels.
-        eps: radius of the attacks.
-        steps: of PGD.
         jacobian_images: how many of the first images J is measured at.
         estimate_above: with more classes than this J is estimated, else exact.
-        generator: of the estimates.
     """
     with evaluation_mode(model):
         classes = JacobianOperator(model, pixels(x[:1])).shape[2]

@@ -59,12 +59,6 @@ METRICS_KIND = record(
 class VisionRun(RunBase[VisionRunConfig, ImageSplit]):
     """A run directory of a classifier.
 
-    Args:
-        path: the directory; it must hold the configuration of a vision run.
-
-    Raises:
-        InputError: there is no vision run at this path.
-
     Example:
         >>> import tempfile
         >>> from robustcf.vision.config import VisionConfig
@@ -134,8 +128,6 @@ class VisionRun(RunBase[VisionRunConfig, ImageSplit]):
         """Train as the configuration says, from where an earlier attempt stopped, and write.
 
         Args:
-            split: the run's images.
-            progress: whether to show a bar.
             every: seconds between checkpoints; 0 keeps one after every epoch.
         """
         self.check(split)
@@ -185,11 +177,7 @@ class VisionRun(RunBase[VisionRunConfig, ImageSplit]):
 def open_or_create(
     path: Path, config: VisionRunConfig, split: ImageSplit, *, progress: bool = False
 ) -> VisionRun:
-    """A complete run of this configuration: opened, gone on with, or made from scratch.
-
-    Raises:
-        InputError: the directory holds a run of another configuration.
-    """
+    """A complete run of this configuration: opened, gone on with, or made from scratch."""
     if not (path / CONFIG).is_file():
         VisionRun.create(path, config, split)
     run = VisionRun(path)

@@ -49,13 +49,7 @@ _STATE_KIND = record({"history": list_of(_ROW_KIND)})
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What a fit leaves.
-
-    Args:
-        model: the trained network, in evaluation mode.
-        history: one row per epoch.
-        interrupted: whether Ctrl-C ended it.
-    """
+    """What a fit leaves."""
 
     model: nn.Module
     history: list[dict[str, Any]]
@@ -93,14 +87,8 @@ def fit(
 
     Args:
         split: the images; train is learnt from, valid (if any) is watched.
-        config: the recipe.
         model: what to train, from pixels in [0, 1] to logits; None for the config's WideResNet.
-        device: where to.
         checkpoint: where to keep the state, and to go on from.
-        progress: whether to show a bar.
-
-    Returns:
-        The network and its history.
 
     Raises:
         TrainingError: the loss or the penalty is not finite any more.
@@ -247,11 +235,7 @@ def _postfix(row: dict[str, Any]) -> str:
 
 
 def restore(module: nn.Module, tensors: dict[str, Tensor], path: object = "") -> None:
-    """Give a module what a file holds of it.
-
-    Raises:
-        InputError: a tensor is missing, or one too many, of another shape, or not finite.
-    """
+    """Give a module what a file holds of it."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor.double()).all()):
             raise InputError(f"{f'{path}: ' if path else ''}the tensor {name} must be finite")

@@ -48,12 +48,7 @@ class WideResNet(nn.Module):
     Args:
         depth: 6 n + 4: 10, 16, 22, 28, 40, ...
         width: factor on the channels.
-        num_classes: outputs.
-        in_channels: of the images.
         generator: of the initial weights: a torch generator, an integer seed, or None.
-
-    Raises:
-        InputError: no such depth; images with another number of channels.
 
     Cost: WideResNet-16-10 has 17.1 million parameters and takes 2.4 billion multiplications and
     additions for an image of 32 x 32.
@@ -151,10 +146,6 @@ class Normalize(nn.Module):
     """(x - mean) / std for each channel, as the first layer of a model.
 
     Inside the model, so that attacks, budgets and Jacobians speak of pixels in [0, 1].
-
-    Args:
-        mean: one number a channel.
-        std: one positive number a channel.
 
     Example:
         >>> Normalize([0.5], [0.5])(torch.tensor([[[[1.0]]]])).item()
