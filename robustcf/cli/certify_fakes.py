@@ -12,7 +12,7 @@ def certify_fakes(opened: OpenedRun, fakes: tuple[int, ...], ks: tuple[int, ...]
     """Certify a vote against some numbers of fake accounts, save and draw it."""
     from robustcf._checks import check_cutoffs
     from robustcf.experiments.fakes import plot_fakes, published, save_certificate
-    from robustcf.models.voting.certificate import check_fakes
+    from robustcf.models.voting.config import check_fakes
     from robustcf.robustness import certify
 
     numbers, cutoffs = check_fakes(fakes), check_cutoffs(ks)

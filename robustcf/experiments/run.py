@@ -27,7 +27,7 @@ from robustcf.experiments.folders import CONFIG, HISTORY, RunBase
 from robustcf.experiments.records import METRICS_KIND
 from robustcf.metrics.evaluate import MetricReport
 from robustcf.models.voting import VoteConfig, fit_vote
-from robustcf.models.voting.groups import Groups
+from robustcf.models.voting.voters import Groups
 from robustcf.recommender import Recommender, open_recommender
 from robustcf.recommender.saved import write_into
 from robustcf.training.config import TrainConfig

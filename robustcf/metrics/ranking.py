@@ -158,3 +158,37 @@ def shown_items(top: npt.NDArray[np.integer[Any]], n_items: int, k: int) -> npt.
     shown = np.zeros(n_items + 1, dtype=bool)
     shown[top[:, :k].ravel()] = True  # -1, no item, lands in the spare last place
     return shown[:-1]
+
+
+def worst_hits(overtakers: Counts, rows: Counts, n_users: int, length: int) -> Hits:
+    """Return hits at the worst places of relevant items, by how many others may overtake each.
+
+    **Theorem.** Of a user's relevant items, let at most n_i others be able to stand ahead of item
+    i, and let n_(1) <= n_(2) <= ... be these numbers in order. Then the r-th relevant item of the
+    ranking is at place n_(r) + r or better.
+
+    *Proof.* Of the r relevant items with the smallest n_i, let i* be the one that is ranked last.
+    At least r relevant items are at or before it, so the r-th relevant item is at or before it too,
+    and the irrelevant ones ahead of it are among those ahead of i*: at most n_{i*} <= n_(r). Ahead
+    of it are r - 1 relevant items and no others. []
+
+    Every metric of this module but the coverage rises when relevant items move up, so its value at
+    these places is a lower bound.
+
+    Args:
+        overtakers: n_i of each relevant item; numbers from ``length`` on are all the same.
+        rows: the user of each of these items, ascending.
+        n_users: rows of the result.
+        length: places of the result.
+
+    Example:
+        >>> worst_hits(np.array([2, 0, 9]), np.array([0, 0, 1]), 2, 4).astype(int).tolist()
+        [[1, 0, 0, 1], [0, 0, 0, 0]]
+    """
+    order = np.lexsort((overtakers, rows))
+    first = np.searchsorted(rows, rows)  # ascending: the order keeps every user's range
+    places = overtakers[order] + np.arange(len(rows)) - first
+    hits = np.zeros((n_users, length), dtype=bool)
+    kept = places < length
+    hits[rows[kept], places[kept]] = True
+    return hits

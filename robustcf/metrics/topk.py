@@ -70,7 +70,7 @@ def top_items(
         >>> top_items(factors, [0, 1], k=2).tolist()
         [[1, 0], [2, 0]]
     """
-    ids = _user_ids(users, factors.n_users)
+    ids = user_ids(users, factors.n_users)
     k = min(check_cutoff("k", k), factors.n_items)
     if seen is not None and (seen.n_users, seen.n_items) != (factors.n_users, factors.n_items):
         raise InputError(
@@ -119,7 +119,8 @@ def near_the_top(
     return items, others
 
 
-def _user_ids(users: npt.ArrayLike, n_users: int) -> npt.NDArray[np.int64]:
+def user_ids(users: npt.ArrayLike, n_users: int) -> npt.NDArray[np.int64]:
+    """Return ids of users, or raise: they are not integers in [0, n_users)."""
     ids = np.asarray(users)
     if ids.size == 0:
         return np.empty(0, dtype=np.int64)
@@ -128,7 +129,7 @@ def _user_ids(users: npt.ArrayLike, n_users: int) -> npt.NDArray[np.int64]:
     if ids.min() < 0 or ids.max() >= n_users:
         raise InputError(
             f"user ids must be in [0, {n_users}), got {ids.min()} to {ids.max()}: "
-            "these users are not in the factors"
+            "these users are not in the data"
         )
     return ids.astype(np.int64)
 

@@ -205,8 +205,8 @@ def settings(**changes):
     """Other settings in what a vote has saved."""
 
     def change(folder):
-        facts = json.loads((folder / "recommender.json").read_text())
-        scorer = {"settings": {**facts["scorer"]["settings"], **changes}}
+        scorer = json.loads((folder / "recommender.json").read_text())["scorer"]
+        scorer["settings"] |= changes
         change_json(folder / "recommender.json", scorer=scorer)
 
     return change

@@ -308,7 +308,7 @@ def test_bad_input() -> None:
             "nothing to evaluate",
         ),
         (lambda: top_items(good, [6], 1), r"must be in \[0, 6\)"),
-        (lambda: top_items(good, [-1], 1), "not in the factors"),
+        (lambda: top_items(good, [-1], 1), "user ids"),
         (lambda: top_items(good, [0.5], 1), "integer ids"),
         (lambda: top_items(good, [0], 0), "k must be"),
         (lambda: top_items(good, [0], 1, one), "different data"),

@@ -10,7 +10,6 @@ from robustcf.attacks.certificates.bounds import (
     certified_metrics,
     top_radii,
     usable_bound,
-    worst_hits,
 )
 from robustcf.attacks.certificates.radius import Budgets, plain_radius, tight_radius, worst_case
 
@@ -23,5 +22,4 @@ __all__ = [
     "top_radii",
     "usable_bound",
     "worst_case",
-    "worst_hits",
 ]

@@ -1,17 +1,8 @@
 """Certified metrics and radii of many users: what each of them keeps under any attack.
 
-**Theorem (worst places of the relevant items).** For a user and an attack size, let n_i be the
-number of other candidates that some attack may bring level with or ahead of the relevant item
-i, and let n_(1) <= n_(2) <= ... be these numbers in order. Then under every attack of that size
-the r-th of the relevant items in the ranking is at place n_(r) + r or better.
-
-*Proof.* Take the r relevant items with the smallest n_i, and of these the one that the attacked
-ranking puts last, i*. At least r relevant items are at or before it, so the r-th relevant item
-is at or before it too, and the irrelevant ones ahead of it are among those ahead of i*: at most
-n_{i*} <= n_(r). Ahead of it are r - 1 relevant items and no others. []
-
-Every per-user metric of :mod:`robustcf.metrics.ranking` rises when relevant items move up, so its
-value at those places is a lower bound. When items alone may move (``side="items"``) the bound is
+Of each relevant item the number of candidates is counted that some attack may bring level with or
+ahead of it; :func:`robustcf.metrics.ranking.worst_hits` has the theorem by which these give lower
+bounds of every per-user metric. When items alone may move (``side="items"``) the bound is
 attained, by one attack on that user: moving every relevant item against u and all others along
 it does to all pairs at once what the count allows. Coverage is about all users together and has
 no such bound; it is left out.
@@ -27,7 +18,6 @@ that size an attack exists (in two dimensions or more).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +28,7 @@ from robustcf.attacks.certificates.search import Ids, Items, smallest_radii
 from robustcf.data.interactions import Interactions
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import per_user_metrics, user_blocks
+from robustcf.metrics.ranking import worst_hits
 from robustcf.metrics.topk import top_items
 
 BOUNDS: Mapping[str, Radius] = {"tight": tight_radius, "plain": plain_radius}
@@ -136,31 +127,3 @@ def top_radii(
         np.minimum.at(radii, rows, pairs)
         found.append(radii)
     return np.concatenate(found) if found else np.empty(0)
-
-
-def worst_hits(
-    overtakers: npt.NDArray[np.integer[Any]], rows: Ids, n_users: int, length: int
-) -> npt.NDArray[np.bool_]:
-    """The worst places of relevant items by the theorem above, as hits.
-
-    Args:
-        overtakers: for each relevant item, how many irrelevant ones may be ahead of it; numbers
-            from ``length`` on are all the same.
-        rows: the user of each relevant item, ascending.
-        n_users: rows of the result.
-        length: places of the result.
-
-    Returns:
-        users x length, True at place n_(r) + r (counted from 1) for every r.
-
-    Example:
-        >>> worst_hits(np.array([2, 0, 9]), np.array([0, 0, 1]), 2, 4).astype(int).tolist()
-        [[1, 0, 0, 1], [0, 0, 0, 0]]
-    """
-    order = np.lexsort((overtakers, rows))
-    first = np.searchsorted(rows, rows)  # ascending: the order keeps every user's range
-    places = overtakers[order] + np.arange(len(rows)) - first
-    hits = np.zeros((n_users, length), dtype=bool)
-    kept = places < length
-    hits[rows[kept], places[kept]] = True
-    return hits

@@ -1,7 +1,7 @@
-"""A recommender by vote, and what fake accounts cannot take from it.
+"""A recommender by vote, and its certificate against fake accounts.
 
-Every account votes for the items it holds, by how alike it is to the served user; or hashed groups
-of accounts vote. The certificate is proved in :mod:`robustcf.models.voting.certificate`.
+Every account has a similarity-weighted vote for the items it holds; or hashed groups of accounts
+vote. The certificate is proved in :mod:`robustcf.models.voting.certificate`.
 """
 
 from __future__ import annotations

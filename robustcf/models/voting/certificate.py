@@ -1,38 +1,29 @@
 """Certificates against fake accounts, for recommenders that rank items by votes.
 
-A served user has candidates: the *relevant* items, which count, and the *outsiders*, all others
-that may be shown. Say that of item i at most ``O_i`` outsiders can be ranked above i at once,
-whatever ``e`` fake accounts hold. Sorted, ``O_(1) <= O_(2) <= ...``, these prove the worst places:
+A served user has candidates: the *relevant* items, and the *outsiders*, all others that may be
+recommended. Say that of relevant item i at most ``O_i`` outsiders can be ranked above i at once,
+whatever ``e`` fake accounts hold: :func:`above_by_accounts` proves such a bound where every account
+votes for itself, :func:`above_by_groups` where hashed groups of accounts vote. From these follow
+the worst places of the relevant items, by the theorem of
+:func:`robustcf.metrics.ranking.worst_hits`, and so lower bounds of all metrics. There is no
+confidence level, and nothing is drawn at random.
 
-    **Lemma.** The first ``j + O_(j)`` places hold at least ``j`` relevant items.
-
-Proof. Say that the first k places hold fewer than j of them. Of the j items with the smallest
-``O_i`` one, i, is then not among the k. All k items that are shown stand above i, at most j - 1 of
-them relevant, so at least k - j + 1 outsiders stand above i: ``k - j + 1 <= O_i <= O_(j)``, and
-``k < j + O_(j)``.
-
-What remains is to bound ``O_i``, in :func:`above_by_accounts` where every account votes for itself,
-in :func:`above_by_groups` where hashed groups of accounts vote. Both are deterministic: there is
-no confidence level, and nothing is drawn.
+Partitions that bound what an injected account can change are those of Levine and Feizi (2021,
+arXiv:2006.14768), and of Jia et al. (2023, arXiv:2303.14601) for recommenders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from robustcf._checks import check_list
-from robustcf.errors import InputError
-
 Counts = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 
-#: More fakes than this are beyond any recommender that could be certified.
-MOST_FAKES = 10**6
 # Where the line that bounds a corrupted group's influence is hung, in numbers of fakes below the
 # votes of the last outsider that must rise. Each place is a valid bound; the best one counts.
 _HANGERS = (0.0, 0.25, 0.5, 1.0)
@@ -40,70 +31,27 @@ _HANGERS = (0.0, 0.25, 0.5, 1.0)
 _BLOCK = 1 << 24
 
 
-def check_fakes(fakes: Sequence[int]) -> tuple[int, ...]:
-    """Numbers of fake accounts, ascending, each an integer of at least 0.
-
-    Raises:
-        InputError: they are not.
-
-    Example:
-        >>> check_fakes([0, 1, 10])
-        (0, 1, 10)
-        >>> check_fakes([-1])
-        Traceback (most recent call last):
-        robustcf.errors.InputError: fakes must be integers from 0 to 1000000, got -1
-    """
-    found = check_list("fakes", fakes)
-    for value in found:
-        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        if not whole or not 0 <= value <= MOST_FAKES:
-            raise InputError(f"fakes must be integers from 0 to {MOST_FAKES}, got {value!r}")
-    numbers = tuple(int(value) for value in found)
-    if not numbers or list(numbers) != sorted(set(numbers)):
-        raise InputError(
-            f"fakes must be one or more different numbers in ascending order, got {list(numbers)}"
-        )
-    return numbers
-
-
-def worst_places(above: Counts, owners: Counts, n_users: int, length: int) -> npt.NDArray[Any]:
-    """The worst ranking of every user, as hits: users x length, True where an item is relevant.
-
-    Every prefix of the real ranking holds at least as many hits, see the lemma of this module. So
-    each metric that never falls when hits are added or move forward (precision, recall, NDCG, hit
-    rate, reciprocal rank, average precision) is at least that of these hits.
+@dataclass(frozen=True, eq=False)
+class AccountVotes:
+    """Votes for a block of users where every account votes.
 
     Args:
-        above: for each relevant item, how many outsiders may stand above it at most.
-        owners: which row each of these items belongs to.
-        n_users: rows.
-        length: places.
-
-    Example:
-        >>> worst_places(np.array([0, 1, 1]), np.array([0, 0, 1]), 2, 4).tolist()
-        [[True, False, True, False], [False, True, False, False]]
+        votes: users x items.
+        degrees: of the items: accounts that hold them.
+        damping: factor by degree, falling, long enough for the degrees plus the fakes.
+        most: the largest vote of one account.
     """
-    hits = np.zeros((n_users, length), dtype=bool)
-    order = np.lexsort((above, owners))
-    rows, outsiders = owners[order], above[order]
-    starts = np.searchsorted(rows, np.arange(n_users))
-    place = np.arange(len(rows)) - starts[rows] + outsiders
-    there = place < length
-    hits[rows[there], place[there]] = True
-    return hits
+
+    votes: Values
+    degrees: Counts
+    damping: Values
+    most: float
 
 
 def above_by_accounts(
-    votes: Values,
-    outsiders: npt.NDArray[np.bool_],
-    degrees: Counts,
-    damping: Values,
-    most: float,
-    owners: Counts,
-    items: Counts,
-    fakes: int,
+    cast: AccountVotes, outsiders: Mask, owners: Counts, items: Counts, fakes: int
 ) -> Counts:
-    """How many outsiders can stand above each of some items, when every account is a voter.
+    """Bound how many outsiders can stand above each of some items, when every account votes.
 
     The score of item i is ``votes_i * damping[degrees_i]``: the votes of the accounts that hold i,
     times a factor that falls with their number. An account has one vote for all items it holds,
@@ -127,11 +75,8 @@ def above_by_accounts(
     x = e is the worst, and the bound is met by e fakes that hold all outsiders and have the vote W.
 
     Args:
-        votes: users x items.
+        cast: the votes.
         outsiders: users x items, True for candidates that are not relevant.
-        degrees: of the items: accounts that hold them.
-        damping: factor by degree, falling, long enough for the degrees plus the fakes.
-        most: the largest vote of one account.
         owners: row of each item in question.
         items: the items in question.
         fakes: e.
@@ -139,15 +84,13 @@ def above_by_accounts(
     Cost: about log2(e) comparisons of pairs x items.
 
     Example:
-        >>> votes = np.array([[9.0, 5.0, 3.0]])
-        >>> outsiders = np.array([[False, True, True]])
         >>> flat = np.ones(20)  # no damping
-        >>> degrees = np.array([9, 5, 3])
-        >>> first = np.array([0])
-        >>> [int(above_by_accounts(votes, outsiders, degrees, flat, 1.0, first, first, e)[0])
-        ...  for e in (3, 4, 5, 6, 7)]
+        >>> cast = AccountVotes(np.array([[9.0, 5.0, 3.0]]), np.array([9, 5, 3]), flat, 1.0)
+        >>> outsiders, first = np.array([[False, True, True]]), np.array([0])
+        >>> [int(above_by_accounts(cast, outsiders, first, first, e)[0]) for e in (3, 4, 5, 6, 7)]
         [0, 0, 1, 1, 2]
     """
+    votes, degrees, damping = cast.votes, cast.degrees, cast.damping
     above = np.zeros(len(items), dtype=np.int64)
     own = votes[owners, items]
     ids = np.arange(votes.shape[1])
@@ -158,7 +101,7 @@ def above_by_accounts(
         for start in range(0, len(items), rows):
             part = slice(start, start + rows)
             mine = owners[part]
-            reached = (votes[mine] + largest * most) * raised
+            reached = (votes[mine] + largest * cast.most) * raised
             low = lowered[part, None]
             beats = (reached > low) | ((reached == low) & (ids < items[part, None]))
             counted = (beats & outsiders[mine]).sum(axis=1)
@@ -179,18 +122,16 @@ def _ranges(fakes: int, *, flat: bool) -> list[tuple[int, int]]:
     return [(least, largest) for largest, least in pairwise(ends)]
 
 
-def above_by_groups(
-    ballots: Counts, outsiders: npt.NDArray[np.bool_], item: int, fakes: int
-) -> int:
-    """How many outsiders can stand above one item of one user, when groups of accounts vote.
+def above_by_groups(ballots: Counts, outsiders: Mask, item: int, fakes: int) -> int:
+    """Bound how many outsiders can stand above one item of one user, when groups vote.
 
     Group g votes for the items ``ballots[g]``, at most N' of them; items are ranked by votes, ties
     to the lower id. A fake account is in one group, so at most e groups, S, are *corrupted*:
     whatever these vote, the others vote as before. This holds for accounts that are altered or
     removed, too, as long as the other accounts stay in their groups: groups go by label, or, where
     there are no labels, by id, and then a removed account must keep its place, with an empty row.
-    With ``v_o`` the votes now, ``s_o`` those that come from S, and ``a_o`` the new
-    ones, an outsider has ``v_o - s_o + a_o`` and the item i at least ``v_i - s_i``, where
+    With ``v_o`` the votes now, ``s_o`` those that come from S, and ``a_o`` the new ones, an
+    outsider has ``v_o - s_o + a_o`` and the item i at least ``v_i - s_i``, where
     ``0 <= s_o, a_o <= e``, and all ``a_o`` together are at most ``N' e``. An outsider of higher id
     needs one vote more, so its ``v_o`` counts one less. Three conditions are necessary for a set A
     of c outsiders to stand above i; if one fails for all A, at most c - 1 can:
@@ -210,10 +151,7 @@ def above_by_groups(
         ballots: groups x N' item ids, -1 where a group has fewer votes.
         outsiders: of the items, True for candidates that are not relevant.
         item: i.
-        fakes: e.
-
-    Returns:
-        An upper bound of the number of outsiders above i; exact for e = 0.
+        fakes: e; for 0 the bound is exact.
 
     Cost: O(items + log(items) groups N').
 
@@ -235,40 +173,28 @@ def above_by_groups(
     lacking = np.cumsum(np.maximum(0, low - best[:most]))
     most = int(np.count_nonzero(lacking <= limit * fakes))
     least = int(np.count_nonzero(best >= own))
-    # The condition of c + 1 outsiders includes that of c: look for the last that is met.
     voted = (ballots == item).any(axis=1)
-    while least < most:
-        middle = (least + most + 1) // 2
-        if _possible(ballots, voted, effective, cast, best, own, middle, fakes):
-            least = middle
-        else:
-            most = middle - 1
-    return most
-
-
-def _possible(
-    ballots: Counts,
-    voted: npt.NDArray[np.bool_],
-    effective: Counts,
-    cast: Counts,
-    best: Counts,
-    own: int,
-    wanted: int,
-    fakes: int,
-) -> bool:
-    """The third condition for ``wanted`` outsiders, at several places of the chord."""
     room = np.minimum(fakes, cast)
-    for hanger in _HANGERS:
-        line = best[wanted - 1] - hanger * fakes
+
+    def refuted(wanted: int, line: float) -> bool:
+        """Whether the third condition fails for so many outsiders, with t = line."""
         over = np.maximum(0.0, effective - line)
         under = np.maximum(0.0, effective - room - line)
-        slope = np.zeros(len(cast) + 1)  # the last place is for the padding, -1
+        slope = np.zeros(n_items + 1)  # the last place is for the padding, -1
         np.divide(over - under, room, out=slope[:-1], where=room > 0)
-        added = min(ballots.shape[1], wanted) + wanted * voted - slope[ballots].sum(axis=1)
+        added = min(limit, wanted) + wanted * voted - slope[ballots].sum(axis=1)
         gains = np.maximum(0.0, added)
         if fakes < len(gains):
             gains = np.partition(gains, len(gains) - fakes)[len(gains) - fakes :]
         # Rounding must not refute what is possible.
-        if wanted * line + over.sum() + gains.sum() < wanted * own - 1e-6 * (1 + wanted * own):
-            return False
-    return True
+        reached: float = wanted * line + over.sum() + gains.sum()
+        return reached < wanted * own - 1e-6 * (1 + wanted * own)
+
+    # The condition of c + 1 outsiders includes that of c: look for the last that is met.
+    while least < most:
+        middle = (least + most + 1) // 2
+        if any(refuted(middle, best[middle - 1] - hanger * fakes) for hanger in _HANGERS):
+            most = middle - 1
+        else:
+            least = middle
+    return most

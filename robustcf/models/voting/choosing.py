@@ -1,4 +1,4 @@
-"""Settings of the vote that suit the data: chosen on validation pairs."""
+"""Settings of the vote that suit the data, chosen on validation pairs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ import numpy.typing as npt
 from robustcf._randomness import stream
 from robustcf.data.split import Split
 from robustcf.metrics.evaluate import judged_users
-from robustcf.models.voting.accounts import Accounts
 from robustcf.models.voting.config import FALLBACK_CAP, FALLBACK_DAMPING, VoteConfig
-from robustcf.models.voting.serving import Served, blocks_of, certified_metrics, masked_rows
+from robustcf.models.voting.voters import Accounts, blocks_of, masked_rows
 
 CAPS = (0.05, 0.075, 0.1, 0.125, 0.15, 0.18, 0.22, 0.26, 0.3, 0.4)
 DAMPINGS = (0.0, 0.3, 0.5)
 # One fake in so many accounts, unless told otherwise.
 _ONE_IN = 200
-# Users that are looked at: enough to tell settings apart that differ by more than chance.
+# Enough users to tell settings apart that differ by more than chance.
 _USERS = 500
 
 
@@ -33,7 +32,7 @@ class ChosenVote:
     Args:
         config: the settings.
         fakes: the number of fake accounts they were chosen for.
-        trials: settings, clean and certified precision@10 of each that was tried.
+        trials: settings, clean and certified precision@10 of each trial.
     """
 
     config: VoteConfig
@@ -44,16 +43,11 @@ class ChosenVote:
 def choose(split: Split, config: VoteConfig | None = None) -> ChosenVote:
     """Choose the cap and the damping that are not given, on validation pairs.
 
-    Of all combinations that one is taken which has the largest sum of the clean precision@10 and
-    half of the certified one, for ``config.fakes`` fake accounts (one in 200 accounts), on up to
-    500 users. The certificate takes settings as fixed before the attack; who fears for the
-    choice, sets both.
+    The combination with the largest sum of the clean precision@10 and half of the certified one
+    wins, for ``config.fakes`` fake accounts, on up to 500 users. The certificate takes settings as
+    fixed before the attack; set both where validation pairs may be under attack, too.
 
-    Args:
-        split: train to vote, valid to judge.
-        config: what is given; None for the defaults.
-
-    Cost: for each cap one serving of the users.
+    Cost: one serving of the users for each cap.
 
     Example:
         >>> from robustcf.data import checkerboard
@@ -79,7 +73,6 @@ def choose(split: Split, config: VoteConfig | None = None) -> ChosenVote:
 
 
 def _filled(config: VoteConfig) -> VoteConfig:
-    """With the fallback for what is not given."""
     return dataclasses.replace(
         config,
         cap=FALLBACK_CAP if config.cap is None else config.cap,
@@ -105,9 +98,8 @@ def _trials(
             counted = first.with_settings(settings).votes(histories, overlaps)
             for damping in dampings:
                 settings = dataclasses.replace(settings, damping=damping)
-                accounts = first.with_settings(settings)
-                served = Served(accounts.scores(counted), masked, accounts, counted)
-                found = certified_metrics(served, judged, block, (0, fakes), (10,))
+                served = first.with_settings(settings).served(counted, masked)
+                found = served.certified(judged, block, (0, fakes), (10,))
                 sums[cap, damping] += [values["precision@10"].sum() for values in found]
     return [
         {"cap": cap, "damping": damping, "clean": clean, "certified": certified}

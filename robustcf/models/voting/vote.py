@@ -17,25 +17,32 @@ from robustcf.data.interactions import Interactions
 from robustcf.data.split import Split
 from robustcf.errors import InputError
 from robustcf.metrics.evaluate import MetricReport, Part, Protocol, evaluate_rankings, judged_users
-from robustcf.models.scorer import Ranking, Scorer, Stored
-from robustcf.models.voting.accounts import Accounts
-from robustcf.models.voting.certificate import check_fakes
-from robustcf.models.voting.config import FALLBACK_CAP, FALLBACK_DAMPING, VoteConfig
-from robustcf.models.voting.groups import Groups, check_members, members_by
-from robustcf.models.voting.serving import Served, blocks_of, certified_metrics, masked_rows
+from robustcf.metrics.topk import user_ids
+from robustcf.models.scorer import Ids, Ranking, Scorer, Stored
+from robustcf.models.voting.config import (
+    FALLBACK_CAP,
+    FALLBACK_DAMPING,
+    VoteConfig,
+    check_fakes,
+)
+from robustcf.models.voting.voters import (
+    Accounts,
+    Groups,
+    Served,
+    blocks_of,
+    check_members,
+    masked_rows,
+    members_by,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-    from scipy.sparse import csr_matrix
-
-Ids = npt.NDArray[np.int64]
-Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class ChosenUsers(Protocol):
-    """The protocol of users whom the caller has named: they are no sample."""
+    """The protocol of users whom the caller has named: they are not a sample."""
 
     @property
     def _users_words(self) -> str:
@@ -48,7 +55,7 @@ class ChosenUsers(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class CertifiedVotes:
-    """What stays of every metric with some numbers of fake accounts, whatever they hold.
+    """Lower bounds of every metric with some numbers of fake accounts, whatever they hold.
 
     Args:
         fakes: numbers of fake accounts.
@@ -76,11 +83,9 @@ class CertifiedVotes:
         return pd.DataFrame({"fakes": self.fakes, **self.values})
 
     def plot(self, path: str | Path | None = None, metric: str | None = None) -> Figure | Path:
-        """Draw a certified metric against the number of fake accounts.
+        """Draw a certified metric (None: the first precision) against the number of fake accounts.
 
-        Args:
-            path: where to write it, ``.png`` or ``.svg``; None returns the figure.
-            metric: None for the precision at the first cutoff.
+        Returns the figure, or the path of the ``.png`` or ``.svg`` that it was written to.
         """
         from robustcf._io.plots import Line, Panel, draw_panels, plot_panels
 
@@ -106,10 +111,8 @@ class CertifiedVotes:
         return rows_table(["fakes", *shown], rows, "certified lower bounds")
 
     def as_dict(self) -> dict[str, Any]:
-        """``fakes``, one list for each metric, and the protocol; ready for JSON."""
-        return {
-            "fakes": list(self.fakes), **self.values, "protocol": self.protocol.as_dict(),
-        }  # fmt: skip
+        """Return ``fakes``, one list for each metric, and the protocol; ready for JSON."""
+        return {"fakes": list(self.fakes), **self.values, "protocol": self.protocol.as_dict()}
 
 
 def stored_config(facts: Mapping[str, Any]) -> VoteConfig:
@@ -133,10 +136,9 @@ def _check_chosen(config: VoteConfig) -> None:
 class PartitionVote(Scorer):
     """A recommender that counts votes, so that a few fake accounts move little.
 
-    Every account votes for the items that it holds, with a weight between 0 and 1 by how alike it
-    is to the served user; or, with ``groups``, each group of accounts votes for N' items. The items
-    with most votes are shown. The user's own history is trusted, and so are the catalogue and the
-    settings.
+    Every account has a similarity-weighted vote, at most one, for the items that it holds; or, with
+    ``groups``, each group of accounts votes for N' items. The user's own history is trusted, and so
+    are the catalogue and the settings.
 
     Args:
         pairs: what the accounts hold.
@@ -144,11 +146,7 @@ class PartitionVote(Scorer):
             :func:`robustcf.models.voting.choose`. None for the defaults, with a cap of 0.15
             and a damping of 0.3.
 
-    Raises:
-        InputError: a setting has not been chosen, or does not suit the pairs.
-
-    Cost: for accounts, nothing before somebody is served; serving costs the pairs of all accounts
-    that share an item with the user.
+    Cost: serving a user costs the pairs of all accounts that share an item with the user.
 
     Example:
         >>> from robustcf.data import load
@@ -163,36 +161,22 @@ class PartitionVote(Scorer):
     def __init__(self, pairs: Interactions, config: VoteConfig | None = None) -> None:
         """Fit: for groups, their small models; for accounts, nothing."""
         if len(pairs) == 0:
-            raise InputError("there are no pairs: nobody would vote")
+            raise InputError("there are no pairs, so that there are no votes: give interactions")
         if config is None:
             config = VoteConfig(cap=FALLBACK_CAP, damping=FALLBACK_DAMPING)
         _check_chosen(config)
         self.pairs, self.config = pairs, config
         self.voters = Accounts(pairs, config) if config.groups is None else Groups(pairs, config)
 
-    def served(self, histories: csr_matrix, masked: npt.NDArray[np.bool_]) -> Served:
-        """What is voted for users with these histories; masked items may not be shown."""
-        voters = self.voters
-        if isinstance(voters, Accounts):
-            votes = voters.votes(histories)
-            return Served(voters.scores(votes), masked, voters, votes)
-        ballots = voters.ballots(histories, masked)
-        counted = np.zeros((len(ballots), self.pairs.n_items + 1))
-        rows = np.repeat(np.arange(len(ballots)), ballots.shape[1] * ballots.shape[2])
-        np.add.at(counted, (rows, ballots.ravel()), 1.0)  # -1, the padding, is the last column
-        return Served(counted[:, :-1], masked, voters, ballots)
+    kind = "vote"
 
     def _blocks(
         self, users: Ids, seen: Interactions | None, candidates: Ids | None = None
     ) -> Iterator[tuple[Ids, Served]]:
         votes = (self.config.groups or 0) * self.config.votes
-        out = _left_out(candidates, self.n_items)
         for block in blocks_of(users, self.pairs, votes):
-            served = self.served(self.pairs.csr()[block], masked_rows(seen, block, self.n_items))
-            # Who votes for what does not depend on the candidates.
-            yield block, replace(served, masked=served.masked | out)
-
-    kind = "vote"
+            masked = masked_rows(seen, block, self.n_items)
+            yield block, _among(self.voters.serve(self.pairs.csr()[block], masked), candidates)
 
     @property
     def n_users(self) -> int:
@@ -205,16 +189,9 @@ class PartitionVote(Scorer):
         return self.pairs.n_items
 
     def top(
-        self,
-        users: Ids,
-        k: int,
-        seen: Interactions | None = None,
-        candidates: Ids | None = None,
+        self, users: Ids, k: int, seen: Interactions | None = None, candidates: Ids | None = None
     ) -> Ranking:
-        """Return the k best items per user with their votes, see :meth:`Scorer.top`.
-
-        Raises:
-            InputError: k is no cutoff, or a user is none of the pairs.
+        """See :meth:`Scorer.top`; scores are votes.
 
         Example:
             >>> pairs = Interactions.from_pairs([0, 0, 1, 1, 1], [0, 1, 0, 1, 2], 2, 4)[0]
@@ -222,7 +199,7 @@ class PartitionVote(Scorer):
             [[2, 3]]
         """
         k = min(check_cutoff("k", k), self.n_items if candidates is None else len(candidates))
-        blocks = self._blocks(self._users(users), seen, candidates)
+        blocks = self._blocks(user_ids(users, self.n_users), seen, candidates)
         found = [_ranking(served, k) for _, served in blocks]
         if not found:
             return Ranking(np.empty((0, k), dtype=np.int64), np.empty((0, k)))
@@ -238,7 +215,7 @@ class PartitionVote(Scorer):
         filter_seen: bool = True,
         candidates: Ids | None = None,
     ) -> Ranking:
-        """Return the k best items for a new user; by popularity for an empty history.
+        """See :meth:`Scorer.top_for_history`; an empty history gets popular items.
 
         Example:
             >>> pairs = Interactions.from_pairs([0, 0, 1, 1], [0, 1, 0, 2], 2, 3)[0]
@@ -250,9 +227,8 @@ class PartitionVote(Scorer):
             raise InputError(f"item ids must be in [0, {self.n_items}), got {ids.tolist()}")
         one = Interactions(np.zeros(len(ids), dtype=np.int64), ids, 1, self.n_items).csr()
         masked = one.toarray() > 0 if filter_seen else np.zeros((1, self.n_items), dtype=bool)
-        served = self.served(one, masked)
-        served = replace(served, masked=masked | _left_out(candidates, self.n_items))
         most = self.n_items if candidates is None else len(candidates)
+        served = _among(self.voters.serve(one, masked), candidates)
         return _ranking(served, min(check_cutoff("k", k), most))
 
     def similar(self, items: Ids, k: int) -> Ranking:
@@ -269,7 +245,7 @@ class PartitionVote(Scorer):
         return Ranking(np.array([row for row, _ in found]), np.array([row for _, row in found]))
 
     def stored(self) -> Stored:
-        """Return the settings, and what decides the groups; it also needs the interactions."""
+        """See :meth:`Scorer.stored`; the vote also needs the interactions."""
         facts = {"settings": asdict(self.config), "members": members_by(self.pairs)}
         return Stored(facts=facts, needs_interactions=True)
 
@@ -277,16 +253,16 @@ class PartitionVote(Scorer):
     def restored(
         cls, tensors: Mapping[str, Any], facts: Mapping[str, Any], pairs: Interactions | None
     ) -> PartitionVote:
-        """Build the vote again from its settings and the interactions."""
+        """See :meth:`Scorer.restored`."""
         config = stored_config(facts)
         if pairs is None:
             raise InputError("a vote scores by its interactions: give them")
-        if config.groups is not None and "members" in facts:
-            check_members(facts["members"], pairs)
+        if config.groups is not None:
+            check_members(facts.get("members"), pairs)
         return cls(pairs, config)
 
     def no_embeddings(self) -> NoReturn:
-        """Say what a vote can be asked instead."""
+        """Raise the error of a vote that is asked for embeddings."""
         raise InputError(
             "a vote has no embeddings to attack, certify against perturbations, harden or audit: "
             "certify it against fake accounts, certify(model, fakes=[0, 1, 2, 5, 10]) or "
@@ -301,7 +277,7 @@ class PartitionVote(Scorer):
         part: Part = "test",
         mask: Sequence[str] | None = None,
     ) -> MetricReport:
-        """Metrics of the rankings, see :func:`robustcf.metrics.evaluate.evaluate_rankings`."""
+        """Return metrics, see :func:`robustcf.metrics.evaluate.evaluate_rankings`."""
         self._check(split)
         return evaluate_rankings(self.rank, split, ks, part=part, mask=mask)
 
@@ -315,38 +291,31 @@ class PartitionVote(Scorer):
         mask: Sequence[str] | None = None,
         users: Ids | None = None,
     ) -> CertifiedVotes:
-        """Lower bounds of all metrics with fake accounts, whoever makes them and with what.
+        """Return lower bounds of all metrics with fake accounts, whatever these hold.
 
         Where every account votes, up to ``fakes`` accounts are added, with any items of the
         catalogue. Where groups vote, as many accounts are added, altered or removed, but not the
-        served user's own. The proof is in :mod:`robustcf.models.voting.certificate`.
-
-        An account is in the same group before and after the attack: its label stays, or, without
-        labels, its id, so that a removed account keeps an empty row. And the groups can still be
-        fitted: with ``ridge``, none may grow beyond its limit of members.
+        served user's own; all accounts stay in their groups, and with ``ridge`` no group grows
+        beyond its limit of members. Proofs: :mod:`robustcf.models.voting.certificate`.
 
         Args:
             split: the data; the vote must have been fit on its pairs.
             fakes: numbers of fake accounts, ascending; 0 gives the clean values.
             ks: cutoffs.
-            part: the pairs that count.
-            mask: parts whose pairs are not candidates; None for the split's own protocol.
-            users: ids of some of the users, each with a pair that counts; None for all of them.
-
-        Raises:
-            InputError: the data are not those of the vote, numbers are out of range, or users are
-                none of the pairs.
+            part: the split whose pairs are relevant.
+            mask: splits whose pairs are not candidates; None for the split's own protocol.
+            users: ids of users with a relevant item; None for all of them.
 
         Cost: one serving of all users; of accounts, also hits x items x log(fakes) comparisons.
         """
         self._check(split)
         numbers, cutoffs = check_fakes(fakes), check_cutoffs(ks)
         judged = judged_users(split, part, mask)
-        chosen = judged.users if users is None else self._users(users)
+        chosen = judged.users if users is None else user_ids(users, self.n_users)
         if len(chosen) == 0:
             raise InputError("users must be at least one, got none: leave it out for all")
         parts = [
-            certified_metrics(served, judged, block, numbers, cutoffs)
+            served.certified(judged, block, numbers, cutoffs)
             for block, served in self._blocks(chosen, judged.seen)
         ]
         per_user = {
@@ -362,22 +331,6 @@ class PartitionVote(Scorer):
             protocol = ChosenUsers(**(vars(protocol) | chosen_from))
         return CertifiedVotes(numbers, values, per_user, chosen, protocol)
 
-    def _users(self, users: npt.ArrayLike) -> Ids:
-        """Ids of users of the pairs, or an error that says what was expected."""
-        ids, n_users = np.asarray(users), self.pairs.n_users
-        if ids.ndim == 1 and len(ids) == 0:
-            return np.empty(0, dtype=np.int64)
-        if ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise InputError(
-                f"users must be a list of integer ids, got {ids.dtype} of shape {ids.shape}"
-            )
-        if ids.min() < 0 or ids.max() >= n_users:
-            raise InputError(
-                f"user ids must be in [0, {n_users}), got {ids.min()} to {ids.max()}: these users "
-                "are not in the vote's data"
-            )
-        return ids.astype(np.int64)
-
     def _check(self, split: Split) -> None:
         if (split.n_users, split.n_items) != (self.pairs.n_users, self.pairs.n_items):
             raise InputError(
@@ -388,12 +341,13 @@ class PartitionVote(Scorer):
             check_members(members_by(self.pairs), split)
 
 
-def _left_out(candidates: Ids | None, n_items: int) -> npt.NDArray[np.bool_]:
-    """Return True for each item that is not a candidate."""
-    out = np.full(n_items, candidates is not None)
-    if candidates is not None:
-        out[candidates] = False
-    return out
+def _among(served: Served, candidates: Ids | None) -> Served:
+    """Mask all but the candidates: votes do not depend on them."""
+    if candidates is None:
+        return served
+    out = np.ones(served.masked.shape[1], dtype=bool)
+    out[candidates] = False
+    return replace(served, masked=served.masked | out)
 
 
 def _ranking(served: Served, k: int) -> Ranking:

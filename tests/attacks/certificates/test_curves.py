@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robustcf.attacks import FGM, PGD, RandomNoise, RowBudget, Softmax
-from robustcf.attacks.certificates import search, worst_case, worst_hits
+from robustcf.attacks.certificates import search, worst_case
 from robustcf.data import Interactions, Split, checkerboard
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import PER_USER, evaluate
+from robustcf.metrics.ranking import worst_hits
 from robustcf.metrics.topk import top_items
 from robustcf.recommender import Recommender
 from robustcf.robustness import RobustnessCurve, Threat, measure

@@ -6,7 +6,7 @@ import numpy as np
 
 from robustcf.data import Split
 from robustcf.models.voting import PartitionVote, VoteConfig
-from robustcf.models.voting.groups import group_of
+from robustcf.models.voting.voters import group_of
 
 ACCOUNTS = VoteConfig(cap=0.5, power=1, excess=0.0, damping=0.0)
 DAMPED = VoteConfig(cap=0.4, power=2, excess=0.3, damping=0.6, prior=1.0)
