@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
@@ -167,3 +168,18 @@ def batch_loss(
 def gradients(loss: Tensor, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
     users, items = torch.autograd.grad(loss, (U, V))
     return users, items
+
+
+def small_case(seed: int, *, grad: bool = False) -> tuple[Interactions, Tensor, Tensor]:
+    """Random pairs and factors for them; with ``grad``, ones to differentiate by."""
+    rng = np.random.default_rng(seed)
+    pairs = pairs_of(rng)
+    U, V = parameters(rng, pairs)
+    return (pairs, U, V) if grad else (pairs, U.detach(), V.detach())
+
+
+def assert_gradient(found: Any, value: Any, users: Tensor, items: Tensor) -> None:
+    """The value and both halves of a gradient are as expected."""
+    assert found.value == pytest.approx(float(value))
+    torch.testing.assert_close(found.users, users)
+    torch.testing.assert_close(found.items, items)

@@ -10,6 +10,7 @@ from robustcf.data import Interactions
 from robustcf.errors import InputError
 from robustcf.objectives import BPR, Batch, BatchConfig, Batches
 from tests.objectives.naive import (
+    assert_gradient,
     batch_loss,
     bpr_naive,
     gradients,
@@ -33,9 +34,7 @@ def test_rows_over_all_items_are_the_whole_objective(
     to_users, to_items = gradients(expected, U, V)
     objective = BPR(train, sampled_items=99, dtype=torch.float64)
     found = of_epoch(Batches(objective, BatchConfig(block_users=5)), U, V)
-    assert found.value == pytest.approx(expected.item(), rel=1e-12)
-    torch.testing.assert_close(found.users, to_users)
-    torch.testing.assert_close(found.items, to_items)
+    assert_gradient(found, expected.item(), to_users, to_items)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

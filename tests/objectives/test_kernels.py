@@ -25,7 +25,7 @@ SEEDS = [0, 1, 2]
 USERS, ITEMS, DIM = 7, 11, 3
 
 
-def drawn(seed: int) -> tuple[Tensor, Tensor, SparseRows, Tensor]:
+def small_case(seed: int) -> tuple[Tensor, Tensor, SparseRows, Tensor]:
     """Users, items, sparse positives, and these as a dense matrix; user 2 has none."""
     rng = np.random.default_rng(seed)
     dense = np.where(rng.random((USERS, ITEMS)) < 0.3, rng.random((USERS, ITEMS)), 0.0)
@@ -84,7 +84,7 @@ def test_bce_rows_is_the_dense_loss(
     seed: int, shift: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocks(monkeypatch, at_once)
-    U, V, positives, dense = drawn(seed)
+    U, V, positives, dense = small_case(seed)
     negatives, weights = negatives_of(seed, shift=shift)
     S = U @ V.T
     expected = (dense * softplus(-S) + weights * softplus(S)).sum()
@@ -102,7 +102,7 @@ def test_bce_rows_is_the_dense_loss(
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("shift", [False, True])
 def test_bce_sampled_is_the_weighted_sum_over_the_drawn(seed: int, shift: bool) -> None:
-    U, V, positives, dense = drawn(seed)
+    U, V, positives, dense = small_case(seed)
     negatives, weights = negatives_of(seed, shift=shift)
     items_drawn = torch.tensor([0, 3, 3, 10])
     each = torch.tensor([0.5, 2.0, 3.0, 1.0], dtype=torch.float64)
@@ -127,7 +127,7 @@ def test_softmax_rows_is_the_dense_loss(
     seed: int, with_offsets: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocks(monkeypatch, at_once)
-    U, V, positives, dense = drawn(seed)
+    U, V, positives, dense = small_case(seed)
     offsets = torch.rand(ITEMS, dtype=torch.float64, requires_grad=True)
     S = U @ V.T
     lifted = S + offsets if with_offsets else S
@@ -153,7 +153,7 @@ def test_softmax_rows_is_the_dense_loss(
 @pytest.mark.parametrize("seed", SEEDS)
 def test_sparse_products_are_dense_ones(seed: int) -> None:
     U, V, entries, dense = (part if isinstance(part, SparseRows) else part.detach()
-                            for part in drawn(seed))  # fmt: skip
+                            for part in small_case(seed))  # fmt: skip
     rows, columns = entries.rows, entries.columns
     torch.testing.assert_close(sparse_scores(U, V, entries), (U @ V.T)[rows, columns])
     out = torch.ones_like(U)

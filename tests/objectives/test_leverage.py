@@ -17,7 +17,14 @@ from robustcf.objectives.leverage import item_weights
 from robustcf.training import TrainConfig
 from robustcf.training.adversarial import adversary
 from robustcf.training.fitting import fit_split
-from tests.objectives.naive import WEIGHTS, batch_loss, of_epoch, pairs_of, parameters
+from tests.objectives.naive import (
+    WEIGHTS,
+    assert_gradient,
+    batch_loss,
+    of_epoch,
+    pairs_of,
+    small_case,
+)
 
 SEEDS = [0, 1, 2]
 CAP = 0.2
@@ -53,9 +60,7 @@ def test_a_share_is_more_than_0_and_at_most_1(kind: Any, cap: Any) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("weighting", ["users", "pairs"])
 def test_the_bilateral_softmax_has_the_weighted_soft_mean(weighting: str, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    pairs = pairs_of(rng)
-    U, V = parameters(rng, pairs)
+    pairs, U, V = small_case(seed, grad=True)
     t, p = 0.7, 0.3
     loss = U.new_zeros(())
     for u in np.unique(pairs.users).tolist():
@@ -72,9 +77,7 @@ def test_the_bilateral_softmax_has_the_weighted_soft_mean(weighting: str, seed: 
         dtype=torch.float64,
     )  # fmt: skip
     found = of_epoch(Batches(objective, seed=seed), U, V)
-    assert found.value == pytest.approx(float(loss.detach()))
-    torch.testing.assert_close(found.users, users)
-    torch.testing.assert_close(found.items, items)
+    assert_gradient(found, float(loss.detach()), users, items)
 
 
 def weighted_naive(name: str, pairs: Interactions, U: Tensor, V: Tensor) -> Tensor:
@@ -103,15 +106,11 @@ def objective_of(name: str, pairs: Interactions, **more: Any) -> Any:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", ["bce", "bpr", "softmax"])
 def test_the_gradient_is_that_of_weighted_pairs(name: str, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    pairs = pairs_of(rng)
-    U, V = parameters(rng, pairs)
+    pairs, U, V = small_case(seed, grad=True)
     loss = weighted_naive(name, pairs, U, V)
     users, items = torch.autograd.grad(loss, (U, V))
     found = of_epoch(Batches(objective_of(name, pairs), seed=seed), U, V)
-    assert found.value == pytest.approx(float(loss.detach()))
-    torch.testing.assert_close(found.users, users)
-    torch.testing.assert_close(found.items, items)
+    assert_gradient(found, float(loss.detach()), users, items)
     plain = of_epoch(Batches(objective_of(name, pairs, max_share=None), seed=seed), U, V)
     assert (plain.items - items).abs().max() > 1e-3, "the cap binds here"
 
@@ -120,9 +119,7 @@ def test_the_gradient_is_that_of_weighted_pairs(name: str, seed: int) -> None:
 @pytest.mark.parametrize("name", ["bce", "bpr", "softmax"])
 def test_pairs_and_rows_agree(name: str, seed: int) -> None:
     """All pairs with all their negatives are the rows: also with the item-item term."""
-    rng = np.random.default_rng(seed)
-    pairs = pairs_of(rng)
-    U, V = (each.detach() for each in parameters(rng, pairs))
+    pairs, U, V = small_case(seed)
     more = {"item_weight": 0.3} if name == "bce" else {}
     objective = objective_of(name, pairs, **more)
     rows = of_epoch(Batches(objective, seed=seed), U, V)
@@ -143,9 +140,7 @@ def test_pairs_and_rows_agree(name: str, seed: int) -> None:
 @pytest.mark.parametrize("name", ["bpr", "softmax"])
 def test_the_margin_is_weighted_too(name: str) -> None:
     """A margin of size 0 is the objective itself."""
-    rng = np.random.default_rng(3)
-    pairs = pairs_of(rng)
-    U, V = (each.detach() for each in parameters(rng, pairs))
+    pairs, U, V = small_case(3)
     objective = objective_of(name, pairs)
     batch = next(iter(Batches(objective).epoch(0)))
     plain = objective.gradient(batch, U, V, value=True)
@@ -155,9 +150,7 @@ def test_the_margin_is_weighted_too(name: str) -> None:
 
 
 def test_tempered_softmax_is_weighted_too() -> None:
-    rng = np.random.default_rng(4)
-    pairs = pairs_of(rng)
-    U, V = (each.detach() for each in parameters(rng, pairs))
+    pairs, U, V = small_case(4)
     objective = objective_of("softmax", pairs, temperature=0.5, weighting="pairs")
     twice = objective_of("softmax", pairs, weighting="pairs").full_gradient(2 * U, V)
     found = objective.full_gradient(U, V)

@@ -29,6 +29,7 @@ from robustcf.objectives import (
 )
 from tests.objectives.naive import (
     WEIGHTS,
+    assert_gradient,
     bpr_naive,
     gradients,
     of_epoch,
@@ -36,6 +37,7 @@ from tests.objectives.naive import (
     official_pair_loss,
     pairs_of,
     parameters,
+    small_case,
     softmax_naive,
 )
 
@@ -93,17 +95,13 @@ def test_contract(kind: Any, batching: str) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_full_gradient_is_autograds_of_the_definition(kind: Any, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    pairs = pairs_of(rng)
-    U, V = parameters(rng, pairs)
+    pairs, U, V = small_case(seed, grad=True)
     expected = whole_loss(kind, pairs, U, V)
     to_users, to_items = gradients(expected, U, V)
     objective = objective_of(kind, pairs, **all_negatives(kind))
     found = objective.full_gradient(U.detach(), V.detach())
     assert found.rows is None
-    assert found.value == pytest.approx(expected.item(), rel=1e-12)
-    torch.testing.assert_close(found.users, to_users)
-    torch.testing.assert_close(found.items, to_items)
+    assert_gradient(found, expected.item(), to_users, to_items)
     # A second look gives the same bits: an attack asks many times.
     again = objective.full_gradient(U.detach(), V.detach())
     assert torch.equal(again.users, found.users)
@@ -113,16 +111,12 @@ def test_the_full_gradient_is_autograds_of_the_definition(kind: Any, seed: int) 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_blocks_of_users_add_up_to_the_full_gradient(kind: Any, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    pairs = pairs_of(rng)
-    U, V = (part.detach() for part in parameters(rng, pairs))
+    pairs, U, V = small_case(seed)
     objective = objective_of(kind, pairs, **all_negatives(kind))
     whole = objective.full_gradient(U, V)
     for block_users in (1, 5, 100):
         parts = of_epoch(Batches(objective, BatchConfig(block_users=block_users), seed=seed), U, V)
-        assert parts.value == pytest.approx(whole.value, rel=1e-12)
-        torch.testing.assert_close(parts.users, whole.users)
-        torch.testing.assert_close(parts.items, whole.items)
+        assert_gradient(parts, whole.value, whole.users, whole.items)
 
 
 def mean_gradient(batches: Batches, U: Tensor, V: Tensor, epochs: int) -> tuple[Tensor, Tensor]:
@@ -141,9 +135,7 @@ def mean_gradient(batches: Batches, U: Tensor, V: Tensor, epochs: int) -> tuple[
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", [BCE, BPR])
 def test_both_batchings_have_the_same_expected_gradient(seed: int, kind: Any) -> None:
-    rng = np.random.default_rng(seed)
-    pairs = pairs_of(rng)
-    U, V = (part.detach() for part in parameters(rng, pairs))
+    pairs, U, V = small_case(seed)
     full = objective_of(kind, pairs, sampled_items=pairs.n_items).full_gradient(U, V)
     exact = torch.cat((full.users, full.items))
     some = objective_of(kind, pairs, sampled_items=4, negatives=3)
@@ -156,9 +148,7 @@ def test_both_batchings_have_the_same_expected_gradient(seed: int, kind: Any) ->
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batching", BATCHINGS)
 def test_gradient_is_at_the_tensors_given_and_leaves_them(kind: Any, batching: str) -> None:
-    rng = np.random.default_rng(0)
-    pairs = pairs_of(rng)
-    U, V = (part.detach() for part in parameters(rng, pairs))
+    pairs, U, V = small_case(0)
     objective = objective_of(kind, pairs)
     batch = next(Batches(objective, BatchConfig(batching)).epoch(0))
     before = U.clone(), V.clone()
@@ -175,9 +165,7 @@ def test_gradient_is_at_the_tensors_given_and_leaves_them(kind: Any, batching: s
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_slope_is_the_derivative_for_the_log_of_the_scale(kind: Any, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    pairs = pairs_of(rng)
-    U, V = (part.detach() for part in parameters(rng, pairs))
+    pairs, U, V = small_case(seed)
     log_t = torch.zeros((), dtype=torch.float64, requires_grad=True)
     (expected,) = torch.autograd.grad(whole_loss(kind, pairs, log_t.exp() * U, V), log_t)
     objective = objective_of(kind, pairs, **all_negatives(kind))
@@ -215,9 +203,7 @@ def test_the_slope_of_many_users_is_that_of_some(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("items", [[2], [0, 5, 6]])
 def test_the_loss_of_a_new_user_is_the_definition(seed: int, items: list[int]) -> None:
     """Weights of items are those of the pairs; the user's own follow from the items."""
-    rng = np.random.default_rng(seed)
-    pairs = pairs_of(rng)
-    U, V = parameters(rng, pairs)
+    pairs, U, V = small_case(seed, grad=True)
     u, ids = U[0].detach(), np.array(items)
     scores = (V @ u).detach()
     own, n = scores[ids], pairs.n_items
@@ -251,9 +237,7 @@ def test_the_loss_of_a_new_user_is_the_definition(seed: int, items: list[int]) -
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_user_of_the_pairs_as_a_new_one_has_the_same_loss(kind: Any, seed: int) -> None:
     """Over single users it adds up to the whole: fold-in minimizes what training does."""
-    rng = np.random.default_rng(seed)
-    pairs = pairs_of(rng)
-    U, V = (part.detach() for part in parameters(rng, pairs))
+    pairs, U, V = small_case(seed)
     objective = objective_of(kind, pairs, **all_negatives(kind))
     total = sum(
         float(objective.user_loss(pairs.items_of(u).astype(np.int64), V)(U[u]))

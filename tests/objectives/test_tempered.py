@@ -14,7 +14,14 @@ from robustcf.data import Interactions
 from robustcf.errors import InputError
 from robustcf.objectives import Batch, BatchConfig, Batches, Softmax, partition, softmax
 from robustcf.objectives.partition import OwnItems, Scratch, log_partition_rows
-from tests.objectives.naive import gradients, of_epoch, pairs_of, parameters
+from tests.objectives.naive import (
+    assert_gradient,
+    gradients,
+    of_epoch,
+    pairs_of,
+    parameters,
+    small_case,
+)
 
 SEEDS = [0, 1, 2]
 SETTINGS: list[dict[str, Any]] = [
@@ -95,9 +102,7 @@ def test_some_users_at_a_time_are_all_of_them(
     whole = objective.full_gradient(U, V)
     monkeypatch.setattr(partition, "_PARTITION_BYTES", 3 * len(V) * 8)
     found = objective.full_gradient(U, V)
-    assert found.value == pytest.approx(whole.value, rel=1e-12)
-    torch.testing.assert_close(found.users, whole.users)
-    torch.testing.assert_close(found.items, whole.items)
+    assert_gradient(found, whole.value, whole.users, whole.items)
 
 
 @pytest.mark.parametrize("max_share", [None, 0.3])
@@ -105,9 +110,7 @@ def test_some_users_at_a_time_are_all_of_them(
 def test_both_ways_agree(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], max_share: float | None
 ) -> None:
-    rng = np.random.default_rng(3)
-    pairs = pairs_of(rng)
-    U, V = (part.detach() for part in parameters(rng, pairs))
+    pairs, U, V = small_case(3)
     found = []
     for limit in (0.0, 2.0):
         monkeypatch.setattr(softmax, "_DENSE", limit)
@@ -122,9 +125,7 @@ def test_both_ways_agree(
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_gradients_are_autograds_of_the_definition(settings: dict[str, Any], seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    pairs = pairs_of(rng)
-    U, V = parameters(rng, pairs)
+    pairs, U, V = small_case(seed, grad=True)
     expected = defined(pairs, U, V, **settings)
     to_users, to_items = gradients(expected, U, V)
     objective = Softmax(pairs, dtype=torch.float64, **settings)
@@ -133,31 +134,23 @@ def test_gradients_are_autograds_of_the_definition(settings: dict[str, Any], see
         objective.full_gradient(U, V),
         of_epoch(Batches(objective, BatchConfig(block_users=4), seed=seed), U, V),
     ):
-        assert found.value == pytest.approx(expected.item(), rel=1e-12)
-        torch.testing.assert_close(found.users, to_users)
-        torch.testing.assert_close(found.items, to_items)
+        assert_gradient(found, expected.item(), to_users, to_items)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("settings", SETTINGS[:4])
 def test_batches_of_pairs_add_up_to_the_whole(settings: dict[str, Any], seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    pairs = pairs_of(rng)
-    U, V = (part.detach() for part in parameters(rng, pairs))
+    pairs, U, V = small_case(seed)
     objective = Softmax(pairs, dtype=torch.float64, **settings)
     whole = objective.full_gradient(U, V)
     parts = of_epoch(Batches(objective, BatchConfig("pairs", batch_size=5), seed=seed), U, V)
-    assert parts.value == pytest.approx(whole.value, rel=1e-12)
-    torch.testing.assert_close(parts.users, whole.users)
-    torch.testing.assert_close(parts.items, whole.items)
+    assert_gradient(parts, whole.value, whole.users, whole.items)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_the_loss_of_a_new_user_adds_up_to_the_whole(settings: dict[str, Any], seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    pairs = pairs_of(rng)
-    U, V = (part.detach() for part in parameters(rng, pairs))
+    pairs, U, V = small_case(seed)
     objective = Softmax(pairs, dtype=torch.float64, **settings)
     total = sum(
         float(objective.user_loss(pairs.items_of(u).astype(np.int64), V)(U[u]))
@@ -168,9 +161,7 @@ def test_the_loss_of_a_new_user_adds_up_to_the_whole(settings: dict[str, Any], s
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_an_infinite_positive_temperature_is_the_mean(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    pairs = pairs_of(rng)
-    U, V = (part.detach() for part in parameters(rng, pairs))
+    pairs, U, V = small_case(seed)
     plain = Softmax(pairs, dtype=torch.float64, temperature=0.3).full_gradient(U, V)
     soft = Softmax(pairs, dtype=torch.float64, temperature=0.3, positive_temperature=1e6)
     torch.testing.assert_close(soft.full_gradient(U, V).users, plain.users, atol=1e-4, rtol=1e-4)
@@ -211,9 +202,7 @@ def test_every_subset_is_drawn_as_often(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_gradient_with_drawn_items_is_autograds(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    pairs = pairs_of(rng)
-    U, V = parameters(rng, pairs)
+    pairs, U, V = small_case(seed, grad=True)
     objective = Softmax(
         pairs, dtype=torch.float64, temperature=0.5, sampled_items=5, weighting="pairs"
     )
@@ -227,9 +216,7 @@ def test_the_gradient_with_drawn_items_is_autograds(seed: int) -> None:
     to_users, to_items = gradients(expected, U, V)
     batch = Batch(users, negatives=drawn)
     found = objective.gradient(batch, U.detach(), V.detach(), value=True)
-    assert found.value == pytest.approx(expected.item())
-    torch.testing.assert_close(found.users, to_users[users])
-    torch.testing.assert_close(found.items, to_items)
+    assert_gradient(found, expected.item(), to_users[users], to_items)
 
 
 # --- the kernel -----------------------------------------------------------------------------
@@ -307,9 +294,7 @@ def test_the_bilateral_form_wants_whole_rows_and_has_no_margin() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_margin_at_a_temperature_bounds_the_loss_under_attack(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    pairs = pairs_of(rng)
-    U, V = (part.detach() for part in parameters(rng, pairs))
+    pairs, U, V = small_case(seed)
     objective = Softmax(pairs, dtype=torch.float64, temperature=0.3, weighting="pairs")
     users = torch.tensor(np.unique(pairs.users).astype(np.int64))
     a, b = 0.05, 0.08
