@@ -179,7 +179,7 @@ def thresholds_from(path: str | Path) -> dict[str, Check]:
             raise InputError(f"{where}: {unknown_check(name)}")
         if not isinstance(values, dict) or not set(values) <= {"warn", "fail"}:
             raise InputError(f"{where}: [{name}] takes warn and fail, got {shown(values)}")
-        bounds = {
+        bounds: dict[str, Any] = {
             key: None if value is False else check_number(f"{where}: {name}.{key}", value)
             for key, value in values.items()
         }

@@ -308,7 +308,7 @@ def _text(result: dict[str, Any], run: RunDir) -> str:
 def _voters(run: RunDir) -> str:
     """Who votes, and how, in words."""
     from robustcf.models.voting.vote import stored_config
-    from robustcf.recommender.record import read_recommender
+    from robustcf.recommender.saved import read_recommender
 
     config = stored_config(read_recommender(run.path)["scorer"])
     if config.groups is None:

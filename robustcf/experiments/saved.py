@@ -15,7 +15,7 @@ from robustcf._io.schema import TEXT, check_kind, record
 from robustcf._io.text import grid_name
 from robustcf.errors import InputError
 from robustcf.experiments.records import RESULTS, own_folder
-from robustcf.recommender.record import RECOMMENDER, read_recommender
+from robustcf.recommender.saved import RECOMMENDER, read_recommender
 from robustcf.robustness.curve_files import is_curve, read_facts, read_users
 
 # The home of every saved curve, and where version 0.1 kept them.

@@ -1,8 +1,9 @@
-"""Labels: what a caller's users and items are called, and their ids."""
+"""LabelIndex: what a caller's users and items are called, and their ids."""
 
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
@@ -19,11 +20,6 @@ Ids = npt.NDArray[np.int64]
 
 class LabelIndex:
     """Labels of users or of items, both ways; without labels the ids themselves are the labels.
-
-    Args:
-        kind: ``user`` or ``item``, for messages.
-        labels: the label of each id, or None.
-        count: how many there are.
 
     Example:
         >>> index = LabelIndex("user", np.array(["ann", "bob"]), 2)
@@ -61,15 +57,7 @@ class LabelIndex:
             return -1
 
     def ids(self, values: object, *, known_only: bool = True) -> Ids:
-        """Return the ids of one label or of several.
-
-        Args:
-            values: a label, or a list, an array or a column of labels.
-            known_only: whether an unknown label is an error; otherwise its id is -1.
-
-        Raises:
-            InputError: a label is unknown; the message names the closest one.
-        """
+        """Return the ids of one label or of several; -1 if unknown and not ``known_only``."""
         labels = listed(values)
         found = np.fromiter(map(self.find, labels), dtype=np.int64, count=len(labels))
         if known_only and (found < 0).any():
@@ -93,9 +81,8 @@ class LabelIndex:
         if self.find(other) >= 0:
             kinds = {int: "integers", str: "text"}
             return f"; {self.kind} labels are {kinds[type(other)]} here: did you mean {other!r}?"
-        known = self._labels if self._labels is not None else np.empty(0, dtype=str)
-        names = known[:100_000].astype(str).tolist()
-        close = difflib.get_close_matches(str(label), names, n=1)
+        names = map(str, itertools.islice(self._places, 100_000))
+        close = difflib.get_close_matches(str(label), list(names), n=1)
         return f"; did you mean {close[0]!r}?" if close else ""
 
 

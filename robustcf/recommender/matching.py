@@ -71,8 +71,7 @@ def match(
         factors: the rows of the factors.
         interactions: the pairs that they were fit on: a table in memory or a file that
             :func:`robustcf.data.load` takes, a scipy ``.npz``, a users x items matrix, an
-            :class:`robustcf.data.Interactions`; or a whole :class:`robustcf.data.Split`, which has
-            test pairs of its own, see :func:`fit_on_of`.
+            :class:`robustcf.data.Interactions`; or a whole :class:`robustcf.data.Split`.
         test: held-out pairs in the same form, or None.
         rows: for factors without labels: ``number``, ids are row numbers from 0; ``sorted``, row n
             is the n-th of the distinct ids in order (pandas categories, numpy's unique);
@@ -83,8 +82,8 @@ def match(
         rating_col: the column with the rating.
         time_col: the column with the time.
         min_rating: keep only pairs rated at least this.
-        name: what to call the data; None for the name of the file.
-        with_valid: for a split: whether its validation pairs were fit on too, see
+        name: of the data; None for the name of the file.
+        with_valid: whether the validation pairs of a split were fit on too; None for
             :func:`fit_on_of`.
 
     Raises:
@@ -112,15 +111,11 @@ def match(
     if with_valid is not None and whole is None:
         raise InputError("with_valid (--with-valid) is for a data set that has validation pairs")
     found, notes, tables = _pairs(given, columns, min_rating)
-    sides: dict[str, _Side] = {}
-    for kind, count in (("user", factors.n_users), ("item", factors.n_items)):
-        own = getattr(factors, f"{kind}_labels")
-        ids = getattr(found[0], f"{kind}_labels")
-        order = _appearance(tables, kind, ids) if rows == "appearance" and tables else None
-        # A matrix, and what was made of one, has an order of its own; ids in files have none.
-        ordered = ids is None or (not tables and own is None)
-        make = _in_order if ordered else _rows_of
-        sides[kind] = make(kind, own, count, found[0], rows, order)
+    counts = {"user": factors.n_users, "item": factors.n_items}
+    sides = {
+        kind: _side(kind, getattr(factors, f"{kind}_labels"), count, found[0], rows, tables)
+        for kind, count in counts.items()
+    }
     parts, dropped = _renumbered(found, sides, factors, drop_unknown)
     notes += [f"{kind}s: {side.note}" for kind, side in sides.items()]
     if dropped:
@@ -140,14 +135,10 @@ def match(
 
 
 def fit_on_of(split: Split, with_valid: bool | None = None) -> str:
-    """The parts of a split that factors from elsewhere are taken to be fit on.
+    """Return the parts of a split that factors from elsewhere are taken to be fit on.
 
-    Validation pairs that were drawn here are in everybody else's training file: then it is
-    ``train and valid``. Where they were published apart, it is ``train``.
-
-    Args:
-        split: the data.
-        with_valid: what the caller knows; None for the rule above.
+    ``train`` where validation pairs were published apart. Those that were drawn here are in the
+    training file of others: then it is ``train and valid``. ``with_valid`` overrides this rule.
 
     Example:
         >>> from robustcf.data import load
@@ -169,13 +160,11 @@ def _about_parts(split: Split, with_valid: bool | None) -> str:
 
 
 def _parts_of(split: Split, factors: Rows) -> list[Interactions]:
-    """The parts of a split; with labels where the factors have some to be matched by."""
-    labels = {}
-    for kind, count in (("user", split.n_users), ("item", split.n_items)):
-        own = getattr(split, f"{kind}_labels")
-        if own is None and getattr(factors, f"{kind}_labels") is not None:
-            own = np.arange(count)  # the ids of a set without labels are its numbers
-        labels[f"{kind}_labels"] = own
+    """Return the parts of a split; with labels where the factors have some to be matched by."""
+    labels = {"user_labels": split.user_labels, "item_labels": split.item_labels}
+    for name, count in (("user_labels", split.n_users), ("item_labels", split.n_items)):
+        if labels[name] is None and getattr(factors, name) is not None:
+            labels[name] = np.arange(count)  # the ids of a set without labels are its numbers
     return [
         Interactions(part.users, part.items, split.n_users, split.n_items, **labels)
         for part in (split.train, split.valid, split.test)
@@ -197,23 +186,24 @@ def _is_path(value: Any) -> bool:
 def _pairs(
     given: Sequence[Any], columns: Columns, min_rating: float | None
 ) -> tuple[list[Interactions], list[str], list[Table]]:
-    """Sets of pairs that share their ids; where they come from files, the tables too."""
+    """Return sets of pairs that share their ids; where they come from tables, these too."""
     if all(is_table(each) for each in given):
         tables = tables_of(dict(zip(("train", "test"), given, strict=False)), "own data", columns)
-        sets, notes = to_interactions(tables, min_rating)
-        return sets, notes, tables
-    if all(_is_path(each) and Path(each).suffix.lower() != ".npz" for each in given):
-        tables = []
-        for each in given:
-            path = Path(each).expanduser()
-            if not path.is_file():
-                raise DataError(f"{path}: no such file of interactions")
-            tables.append(read_own_table(path, columns))
-        sets, notes = to_interactions(tables, min_rating)
-        return sets, notes, tables
-    if min_rating is not None or any(columns.__dict__.values()):
+    elif all(_is_path(each) and Path(each).suffix.lower() != ".npz" for each in given):
+        tables = [read_own_table(_existing(each), columns) for each in given]
+    elif min_rating is not None or any(columns.__dict__.values()):
         raise InputError("columns and min_rating are for tables: a matrix has neither")
-    return [_matrix(each) for each in given], [], []
+    else:
+        return [_matrix(each) for each in given], [], []
+    sets, notes = to_interactions(tables, min_rating)
+    return sets, notes, tables
+
+
+def _existing(value: Any) -> Path:
+    path = Path(value).expanduser()
+    if not path.is_file():
+        raise DataError(f"{path}: no such file of interactions")
+    return path
 
 
 def _matrix(value: Any) -> Interactions:
@@ -223,42 +213,38 @@ def _matrix(value: Any) -> Interactions:
         raise InputError("a split is given whole, as interactions, or part by part: split.test")
     if not _is_path(value):
         return Interactions.from_csr(value)
-    path = Path(value).expanduser()
-    if path.suffix.lower() != ".npz":
-        raise InputError(f"{path}: give two files of one kind, tables or matrices")
-    if not path.is_file():
-        raise DataError(f"{path}: no such file of interactions")
-    return Interactions.from_csr(_sparse(path))
+    if Path(value).suffix.lower() != ".npz":
+        raise InputError(f"{value}: give two files of one kind, tables or matrices")
+    return Interactions.from_csr(_sparse(_existing(value)))
 
 
 def _sparse(path: Path) -> Any:
-    """A matrix that scipy's ``save_npz`` wrote."""
-    from scipy import sparse
+    """Return a matrix that scipy's ``save_npz`` wrote."""
+    from scipy import sparse  # slow to import
 
     found = read_apart("robustcf._io.foreign:read_npz", [path])
     try:
         arrays = {name: found.array(name) for name in found.arrays}
         kind = arrays["format"].item()
         name = kind.decode("ascii") if isinstance(kind, bytes) else str(kind)
-        shape = tuple(int(n) for n in arrays["shape"])
-        rows, columns = shape
+        rows, columns = shape = tuple(int(n) for n in arrays["shape"])
         check_sparse(path, rows, columns, len(arrays["data"]), path.stat().st_size)
         if name == "coo":
             places = (arrays["row"], arrays["col"])
             return sparse.coo_array((arrays["data"], places), shape=shape)
         maker = {"csr": sparse.csr_array, "csc": sparse.csc_array}[name]
-        found = maker((arrays["data"], arrays["indices"], arrays["indptr"]), shape=shape)
-        found.check_format(full_check=True)
-        return found
+        matrix = maker((arrays["data"], arrays["indices"], arrays["indptr"]), shape=shape)
+        matrix.check_format(full_check=True)
+        return matrix
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise DataError(
-            f"{path}: no users x items matrix that scipy's save_npz wrote, csr, csc or coo "
+            f"{path}: not a users x items matrix that scipy's save_npz wrote, csr, csc or coo "
             f"({type(error).__name__}: {error})"
         ) from error
 
 
 def _appearance(tables: Sequence[Table], kind: str, labels: Labels) -> _Ids:
-    """For each label, how many others appear before it in the files."""
+    """Return for each label how many others appear before it in the tables."""
     seen: dict[str, int] = {}
     for table in tables:
         coded = getattr(table, f"{kind}s")
@@ -272,29 +258,31 @@ def _appearance(tables: Sequence[Table], kind: str, labels: Labels) -> _Ids:
     return places
 
 
-def _in_order(
-    kind: str, own: Labels | None, count: int, found: Interactions, rows: str, order: _Ids | None
+def _side(
+    kind: str,
+    own: Labels | None,
+    count: int,
+    found: Interactions,
+    rows: str,
+    tables: Sequence[Table],
 ) -> _Side:
-    """The rows and columns of a matrix are those of the factors."""
+    """Match the ids of one side with rows: by label, by number, or by their place in order."""
+    ids: Labels | None = getattr(found, f"{kind}_labels")
     many = int(getattr(found, f"n_{kind}s"))
-    if rows != "number":
-        raise InputError(f"rows={rows!r} (--rows) is for tables: a matrix has an order of its own")
-    if many != count:
-        raise DataError(
-            f"the interactions have {many:,} {kind}s and the factors {count:,} rows: they do not "
-            "belong together"
-        )
-    labels: Labels | None = getattr(found, f"{kind}_labels") if own is None else own
-    said = "no labels, the ids are row numbers" if labels is None else "ids are row numbers"
-    return _Side(np.arange(many), labels, said)
-
-
-def _rows_of(
-    kind: str, own: Labels | None, count: int, found: Interactions, rows: str, order: _Ids | None
-) -> _Side:
-    """The row of each id of a table: by its label, by its number, or by its place in order."""
-    ids: Labels = getattr(found, f"{kind}_labels")
-    many = len(ids)
+    # A matrix, and what was made of one, has an order of its own; ids in files have none.
+    if ids is None or (not tables and own is None):
+        if rows != "number":
+            raise InputError(
+                f"rows={rows!r} (--rows) is for tables: a matrix has an order of its own"
+            )
+        if many != count:
+            raise DataError(
+                f"the interactions have {many:,} {kind}s and the factors {count:,} rows: they do "
+                "not belong together"
+            )
+        labels = ids if own is None else own
+        said = "no labels, the ids are row numbers" if labels is None else "ids are row numbers"
+        return _Side(np.arange(many), labels, said)
     if own is not None:
         if rows != "number":
             raise InputError(
@@ -306,16 +294,16 @@ def _rows_of(
         return _Side(np.array(matched, dtype=np.int64), own, "matched by their labels")
     if rows == "number":
         return _numbered(kind, ids, count)
+    order = np.arange(many) if rows == "sorted" else _appearance(tables, kind, ids)
+    words = "the ids" if rows == "sorted" else "first appearance"
     if many != count:
         raise DataError(
             f"the interactions have {many:,} distinct {kind} ids and the factors {count:,} rows: "
-            f"rows in the order of {'ids' if rows == 'sorted' else 'appearance'} need equal counts"
+            f"rows in the order of {words} need equal counts"
         )
-    if order is None:
-        return _Side(np.arange(many), ids, "no labels, rows taken in the order of the ids")
     labels = np.empty_like(ids)
     labels[order] = ids
-    return _Side(order, labels, "no labels, rows taken in the order of first appearance")
+    return _Side(order, labels, f"no labels, rows taken in the order of {words}")
 
 
 def _numbered(kind: str, ids: Labels, count: int) -> _Side:
@@ -337,26 +325,22 @@ def _numbered(kind: str, ids: Labels, count: int) -> _Side:
 
 
 def _renumbered(
-    found: Sequence[Interactions],
-    sides: dict[str, _Side],
-    factors: Rows,
-    drop_unknown: bool,
+    found: Sequence[Interactions], sides: dict[str, _Side], factors: Rows, drop_unknown: bool
 ) -> tuple[list[Interactions], int]:
-    unknown = {kind: side.rows < 0 for kind, side in sides.items()}
-    if any(lacking.any() for lacking in unknown.values()) and not drop_unknown:
-        words = []
-        for kind, lacking in unknown.items():
-            if lacking.any():
-                labels: Any = getattr(found[0], f"{kind}_labels")
-                words.append(
-                    f"{int(lacking.sum()):,} of {len(lacking):,} {kind}s (the first is "
-                    f"{str(labels[np.flatnonzero(lacking)[0]])!r})"
-                )
+    words = []
+    for kind, side in sides.items():
+        lacking = np.flatnonzero(side.rows < 0)
+        if len(lacking):
+            first = str(getattr(found[0], f"{kind}_labels")[lacking[0]])
+            many = f"{len(lacking):,} of {len(side.rows):,} {kind}s"
+            words.append(f"{many} (the first is {first!r})")
+    if words and not drop_unknown:
         raise DataError(
             f"the interactions have {' and '.join(words)} that the factors have no row for: are "
             "they of the same data? --drop-unknown (drop_unknown=True) leaves their pairs out"
         )
     parts, dropped = [], 0
+    labels = {f"{kind}_labels": side.labels for kind, side in sides.items()}
     for pairs in found:
         users, items = sides["user"].rows[pairs.users], sides["item"].rows[pairs.items]
         keep = (users >= 0) & (items >= 0)
@@ -364,13 +348,6 @@ def _renumbered(
         if len(pairs) and not keep.any():
             raise DataError("the factors have none of the users and items of the interactions")
         parts.append(
-            Interactions(
-                users[keep],
-                items[keep],
-                factors.n_users,
-                factors.n_items,
-                user_labels=sides["user"].labels,
-                item_labels=sides["item"].labels,
-            )
+            Interactions(users[keep], items[keep], factors.n_users, factors.n_items, **labels)
         )
     return parts, dropped

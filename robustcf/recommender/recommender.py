@@ -1,4 +1,4 @@
-"""Recommender: what every door of robustcf gives and every function takes."""
+"""Recommender: what scores, the interactions it was fit on, and the caller's labels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from robustcf.metrics.evaluate import (
     PARTS,
     MetricReport,
     Part,
-    check_same_data,
     evaluate,
     evaluate_rankings,
     judged_users,
@@ -32,7 +31,7 @@ from robustcf.metrics.evaluate import (
 from robustcf.models.factorized import FactorScorer
 from robustcf.models.folding import FoldIn
 from robustcf.models.scorer import Ids, Ranking, Scorer, padded
-from robustcf.recommender.labels import LabelIndex
+from robustcf.recommender.labels import LabelIndex, listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,10 +58,9 @@ class Origin(Protocol):
 class Recommender:
     """A recommender of any origin: a scorer, its interactions and labels.
 
-    Given by :func:`robustcf.train`, :func:`robustcf.open`, ``fit`` of a model,
-    :func:`robustcf.harden` and the functions of :mod:`robustcf.adapters`; or made of the embeddings
-    that you have, as here. Taken by :func:`robustcf.measure`, :func:`robustcf.certify`,
-    :func:`robustcf.audit`, :func:`robustcf.compare` and :func:`robustcf.harden`.
+    Returned by :func:`robustcf.train`, :func:`robustcf.open`, ``fit`` of a model,
+    :func:`robustcf.harden` and the functions of :mod:`robustcf.adapters`; or made of embeddings, as
+    here.
 
     Args:
         users: U, users x factors: a tensor, a numpy array or lists of numbers.
@@ -70,19 +68,17 @@ class Recommender:
         interactions: the pairs that it was fit on: a scipy or numpy matrix (users x items), an
             :class:`robustcf.data.Interactions`, a whole :class:`robustcf.data.Split`, or a table
             with a user and an item column (a DataFrame, a file), whose ids are matched with
-            ``user_labels`` and ``item_labels``; None where there are none, see
-            :attr:`has_interactions`.
+            ``user_labels`` and ``item_labels``; None if they are not at hand.
         test: held-out pairs in the same form; only without a Split.
         user_labels: the caller's own id of each row of U; None for those of the interactions, or
             row numbers.
         item_labels: the same for V.
-        part: the pairs that it is judged by: ``test`` by default, or ``valid`` to choose by.
-            Without held-out pairs it is ``train``: then figures tell how training pairs hold, and
-            nothing of the quality on new pairs.
-        mask: parts that are no candidates when it is evaluated; None for the protocol of the split.
+        part: the pairs that it is judged by; None for ``test``, or ``train`` where there are no
+            held-out pairs (figures then say nothing about the quality on new pairs).
+        mask: parts that are not candidates when it is evaluated; None for the split's protocol.
         fit_on: ``train``, or ``train and valid`` where it was refit on both.
         fixed: columns that no attack may move: a bias, and the constant 1 it is multiplied with.
-        label: what to call it in tables and pictures.
+        label: its name in tables and pictures.
         bce: weights of the cross-entropy that it was trained with, for attacks on it.
         fold_in: how a new user is embedded; None for a softmax over the catalogue, or for ``bce``.
 
@@ -103,6 +99,20 @@ class Recommender:
         0     0     1    b    0.0
         1     0     2    c    0.0
     """
+
+    scorer: Scorer
+    user_labels: Labels | None
+    item_labels: Labels | None
+    part: Part
+    mask: tuple[str, ...]
+    fit_on: str
+    label: str
+    #: How it was trained (settings, epochs, seconds, search); None if not trained here.
+    training: Mapping[str, Any] | None
+    #: Where the factors of another library came from.
+    origin: Origin | None
+    _split: Split | None
+    _item_counts: npt.NDArray[np.int64] | None
 
     def __init__(
         self,
@@ -127,15 +137,17 @@ class Recommender:
             fold_in = FoldIn("bce", vars(bce))
         scorer = FactorScorer(factors, fixed, fold_in)
         labels: dict[str, Any] = {
-            "user_labels": _checked("user", user_labels, factors.n_users),
-            "item_labels": _checked("item", item_labels, factors.n_items),
+            name: None if given is None else checked_labels(name[:4], np.asarray(given), rows)
+            for name, given, rows in (
+                ("user_labels", user_labels, factors.n_users),
+                ("item_labels", item_labels, factors.n_items),
+            )
         }
-        split = None if interactions is None else _split_of(scorer, interactions, test, labels)
         if interactions is None and test is not None:
             raise InputError("test needs interactions, the pairs that the factors were fit on")
-        if split is not None:
-            check_same_data(factors, split)
-        self._set_up(scorer, split, part=part, mask=mask, fit_on=fit_on, label=label, **labels)
+        split = None if interactions is None else _split_of(factors, interactions, test, labels)
+        made = self.of(scorer, split, part=part, mask=mask, fit_on=fit_on, label=label, **labels)
+        vars(self).update(vars(made))
 
     @classmethod
     def of(
@@ -153,63 +165,23 @@ class Recommender:
         training: Mapping[str, Any] | None = None,
         origin: Origin | None = None,
     ) -> Self:
-        """Build a recommender of any kind from what scores.
+        """Return a recommender of any kind, by what scores.
 
-        Args:
-            scorer: what scores.
-            split: the interactions; None where they are not at hand.
-            part: see :class:`Recommender`.
-            mask: the same.
-            fit_on: the same.
-            label: the same.
-            user_labels: without a split.
-            item_labels: without a split.
-            item_counts: without a split: training pairs per item.
-            training: how it was trained, plain values.
-            origin: where its factors came from.
+        See the class for most arguments. ``split`` is None where the interactions are not at hand;
+        then ``item_counts`` has the training pairs per item. ``training`` tells how it was trained
+        in plain values, ``origin`` where its factors came from.
         """
-        if split is not None and (split.n_users, split.n_items) != (
-            *(scorer.n_users, scorer.n_items),
-        ):
-            raise InputError(
-                f"the scorer is for {scorer.n_users} users x {scorer.n_items} items, {split.name} "
-                f"has {split.n_users} x {split.n_items}: they belong to different data"
-            )
-        self = cls.__new__(cls)
-        self._set_up(
-            scorer, split, part=part, mask=mask, fit_on=fit_on, label=label,
-            user_labels=user_labels, item_labels=item_labels, item_counts=item_counts,
-            training=training, origin=origin,
-        )  # fmt: skip
-        return self
-
-    def _set_up(
-        self,
-        scorer: Scorer,
-        split: Split | None,
-        *,
-        part: Part | None,
-        mask: Sequence[str] | None,
-        fit_on: str,
-        label: str,
-        user_labels: Labels | None = None,
-        item_labels: Labels | None = None,
-        item_counts: npt.NDArray[np.int64] | None = None,
-        training: Mapping[str, Any] | None = None,
-        origin: Origin | None = None,
-    ) -> None:
         check_choice("part", part or "test", PARTS)
         check_choice("fit_on", fit_on, FIT_ON)
+        self = cls.__new__(cls)
         self.scorer, self._split, self._item_counts = scorer, split, item_counts
         self.fit_on, self.label, self.origin = fit_on, label, origin
-        #: How it was trained (settings, epochs, seconds, search); None if not trained here.
-        self.training: Mapping[str, Any] | None = (
-            None if training is None else MappingProxyType(dict(training))
-        )
+        self.training = None if training is None else MappingProxyType(dict(training))
         has_test = split is not None and len(split.test) > 0
-        self.part: Part = part or ("test" if has_test or split is None else "train")
-        self.mask: tuple[str, ...] = () if mask is None else tuple(mask)
+        self.part = part or ("test" if has_test or split is None else "train")
+        self.mask = () if mask is None else tuple(mask)
         if split is not None:
+            _check_same_data(scorer, split)
             if part is not None and len(getattr(split, part)) == 0:
                 raise InputError(
                     f"{split.name} has no {part} pairs to judge by: give some, or leave part out"
@@ -219,8 +191,7 @@ class Recommender:
                 self.mask = own
             user_labels, item_labels = split.user_labels, split.item_labels
         self.user_labels, self.item_labels = user_labels, item_labels
-        self._users = LabelIndex("user", user_labels, scorer.n_users)
-        self._items = LabelIndex("item", item_labels, scorer.n_items)
+        return self
 
     # --- what it holds ----------------------------------------------------------------------
 
@@ -246,11 +217,7 @@ class Recommender:
 
     @property
     def split(self) -> Split:
-        """The interactions: train, valid and test.
-
-        Raises:
-            InputError: they are not at hand.
-        """
+        """The interactions: train, valid and test; an InputError where they are not at hand."""
         if self._split is None:
             raise InputError(
                 "this needs the interactions, and this recommender has none with it: give them, "
@@ -260,11 +227,7 @@ class Recommender:
 
     @property
     def factors(self) -> Factors:
-        """The embeddings.
-
-        Raises:
-            InputError: it is of a kind that has none.
-        """
+        """The embeddings; an InputError for a kind that has none."""
         return self._factorized.factors
 
     @property
@@ -301,15 +264,14 @@ class Recommender:
 
     @property
     def known(self) -> Interactions:
-        """The pairs that it was fit on: what an attacker who has the training data knows."""
+        """The pairs that it was fit on: what an attacker with the training data knows."""
         return self.split.fit_pairs(self.fit_on)
 
     @cached_property
     def relevant(self) -> Interactions:
-        """The pairs that it is judged by: what an attacker who has the labels knows.
+        """The pairs that it is judged by: what an attacker with the labels knows.
 
-        Where a sample of the users is evaluated, theirs: an attack on pairs that do not count would
-        look weaker than it is.
+        Of the evaluated users alone: an attack on the pairs of others would look weaker than it is.
         """
         pairs: Interactions = getattr(self.split, self.part)
         protocol = self.split.protocol
@@ -321,7 +283,7 @@ class Recommender:
 
     @property
     def seen(self) -> Interactions | None:
-        """The pairs that are no candidates when it is evaluated."""
+        """The pairs that are not candidates when it is evaluated."""
         return masked_pairs(self.split, self.part, self.mask)
 
     @cached_property
@@ -330,6 +292,14 @@ class Recommender:
         if self._split is None and self._item_counts is not None:
             return self._item_counts
         return self.known.item_degrees
+
+    @cached_property
+    def _users(self) -> LabelIndex:
+        return LabelIndex("user", self.user_labels, self.n_users)
+
+    @cached_property
+    def _items(self) -> LabelIndex:
+        return LabelIndex("item", self.item_labels, self.n_items)
 
     # --- recommending -----------------------------------------------------------------------
 
@@ -362,17 +332,16 @@ class Recommender:
             users: one label or several; None, and no ``items``, for all users.
             items: labels of the items of a new user, who is folded in.
             k: items per user; fewer where the catalogue ends.
-            filter_seen: leave out the items that a user has already (train and valid), and of a new
-                user those that were given.
+            filter_seen: whether to leave out the items that a user has (train and valid, or
+                ``items``).
             candidates: labels of the items to choose from; None for all.
-            unknown: ``error``, or ``popular``: a user whose label is unknown, or a new user of
-                whose items none is known, gets the most popular items, scored by the number of
-                their training pairs.
+            unknown: ``error``, or ``popular``: a user whose label is unknown, or a new user without
+                known items, gets the most popular items, scored by their number of training pairs.
             as_ids: return ids as arrays (:class:`Ranking`) instead of a table of labels.
 
         Returns:
-            A DataFrame with the columns ``user, rank, item, score``, ranks from 1; of a new user
-            the column ``user`` is None.
+            A DataFrame with the columns ``user, rank, item, score``, ranks from 1; the ``user`` of
+            a new user is None.
 
         Raises:
             InputError: a label is unknown; users and items are both given; the interactions are
@@ -397,15 +366,18 @@ class Recommender:
             if users is not None:
                 raise InputError("give users, or the items of a new user, not both")
             found = self._for_history(items, k, filter_seen, allowed, unknown)
-            return found if as_ids else self._table([None], found)
+            return found if as_ids else self._table(np.array([None]), "user", "item", found)
         if users is None:
             ids = np.arange(self.n_users)
             names: Any = self._users.labels(ids)
         else:
             ids = self._users.ids(users, known_only=unknown == "error")
-            names = self._users.labels(ids) if unknown == "error" else _names(users)
+            names = self._users.labels(ids)
+            if unknown != "error":
+                names = np.empty(len(ids), dtype=object)
+                names[:] = listed(users)
         found = self._for_users(ids, k, filter_seen, allowed)
-        return found if as_ids else self._table(names, found)
+        return found if as_ids else self._table(names, "user", "item", found)
 
     def _for_users(self, ids: Ids, k: int, filter_seen: bool, allowed: Ids | None) -> Ranking:
         seen = self._seen_before() if filter_seen else None
@@ -460,35 +432,23 @@ class Recommender:
         users = np.arange(len(items)) - first
         return Interactions(users, items, int(counts.max(initial=1)), self.n_items)
 
-    def _table(self, names: Any, found: Ranking) -> pd.DataFrame:
-        import pandas as pd
+    def _table(self, names: Any, first: str, second: str, found: Ranking) -> pd.DataFrame:
+        import pandas as pd  # slow to import
 
-        real = found.items >= 0
-        rows, places = np.nonzero(real)
-        if isinstance(names, list):
-            users: Any = pd.Series([names[row] for row in rows], dtype=object)
-        else:
-            users = names[rows]
+        rows, places = np.nonzero(found.items >= 0)
         return pd.DataFrame(
             {
-                "user": users,
+                first: names[rows],
                 "rank": places + 1,
-                "item": self._items.labels(found.items[real]),
-                "score": found.scores[real],
+                second: self._items.labels(found.items[rows, places]),
+                "score": found.scores[rows, places],
             }
         )
 
     def similar(self, items: object, k: int = 10) -> pd.DataFrame:
-        """Return the k items most similar to each of some items.
+        """Return the k items most similar to each of some items: ``item, rank, similar, score``.
 
         By the cosine of their embeddings; of a vote, of the users who have them.
-
-        Args:
-            items: one label or several.
-            k: similar items per item.
-
-        Returns:
-            A DataFrame with the columns ``item, rank, similar, score``.
 
         Example:
             >>> model = Recommender(np.eye(2), [[1.0, 0.1], [0.0, 1.0], [1.0, 0.0]])
@@ -496,19 +456,9 @@ class Recommender:
                item  rank  similar     score
             0     0     1        2  0.995037
         """
-        import pandas as pd
-
         ids = self._items.ids(items)
         found = self.scorer.similar(ids, min(check_cutoff("k", k), max(1, self.n_items - 1)))
-        rows, places = np.nonzero(found.items >= 0)
-        return pd.DataFrame(
-            {
-                "item": self._items.labels(ids[rows]),
-                "rank": places + 1,
-                "similar": self._items.labels(found.items[rows, places]),
-                "score": found.scores[rows, places],
-            }
-        )
+        return self._table(self._items.labels(ids), "item", "similar", found)
 
     # --- judging ----------------------------------------------------------------------------
 
@@ -525,7 +475,7 @@ class Recommender:
         Args:
             ks: cutoffs.
             factors: other embeddings in place of its own.
-            mask: parts that are no candidates; None for its own.
+            mask: parts that are not candidates; None for its own.
             progress: whether to show a bar on stderr.
 
         Example:
@@ -570,24 +520,15 @@ class Recommender:
         own = self._factorized
         other = self._like(FactorScorer(factors, own.fixed, own.fold_in))
         if self._split is not None:
-            check_same_data(factors, self._split)
             other.relevant = self.relevant  # the very same: attacks are told apart by it
         return other
 
     def _like(self, scorer: Scorer, **changes: Any) -> Self:
-        own: dict[str, Any] = {
-            "split": self._split,
-            "part": self.part if self._split is not None else None,
-            "mask": self.mask,
-            "fit_on": self.fit_on,
-            "label": self.label,
-            "user_labels": self.user_labels,
-            "item_labels": self.item_labels,
-            "item_counts": self._item_counts,
-            "training": self.training,
-            "origin": self.origin,
-        }
-        return type(self).of(scorer, **{**own, **changes})
+        kept = ("mask", "fit_on", "label", "user_labels", "item_labels", "training", "origin")
+        own: dict[str, Any] = {name: getattr(self, name) for name in kept}
+        own |= {"split": self._split, "item_counts": self._item_counts}
+        own |= {"part": None if self._split is None else self.part}
+        return type(self).of(scorer, **(own | changes))
 
     # --- keeping ----------------------------------------------------------------------------
 
@@ -600,11 +541,10 @@ class Recommender:
     ) -> Path:
         """Write a folder that :func:`robustcf.open` reads on any machine, without the source data.
 
-        It holds what scores, the labels, the interactions that it was fit on, the held-out pairs,
-        the protocol, the configuration and versions. Nothing is pickled.
+        Nothing is pickled, and the folder is there whole or not at all.
 
         Args:
-            path: the folder; it must not exist yet, or be empty. It is there whole or not at all.
+            path: the folder; it must not exist yet, or be empty.
             include_interactions: whether the interactions are written; without them (for privacy)
                 a recommender still serves, but for ``filter_seen`` and evaluations.
             include_test: whether the held-out test pairs are written.
@@ -621,7 +561,7 @@ class Recommender:
             ...     robustcf.open(f"{folder}/model")
             Recommender(2 users x 2 items, 2 factors, judged by 2 train pairs)
         """
-        from robustcf.recommender.saved import save
+        from robustcf.recommender.saved import save  # with the schema of files, for files alone
 
         return save(
             self, path, include_interactions=include_interactions, include_test=include_test
@@ -685,46 +625,34 @@ def check_recommender(model: object) -> None:
         )
 
 
-def _names(users: object) -> npt.NDArray[Any]:
-    from robustcf.recommender.labels import listed
-
-    labels = listed(users)
-    names = np.empty(len(labels), dtype=object)
-    names[:] = labels
-    return names
-
-
-def _checked(kind: str, labels: Any, rows: int) -> Labels | None:
-    return None if labels is None else checked_labels(kind, np.asarray(labels), rows)
+def _check_same_data(scorer: Scorer, split: Split) -> None:
+    """Raise unless what scores has the sizes of a split."""
+    own, theirs = (scorer.n_users, scorer.n_items), (split.n_users, split.n_items)
+    if own != theirs:
+        why = "are U and V swapped?" if own[::-1] == theirs else "they belong to different data"
+        raise InputError(
+            f"factors are for {own[0]} users x {own[1]} items, {split.name} has {theirs[0]} x "
+            f"{theirs[1]}: {why}"
+        )
 
 
-def _split_of(
-    scorer: FactorScorer, data: Any, test: Any, labels: Mapping[str, Labels | None]
-) -> Split:
+def _split_of(factors: Factors, data: Any, test: Any, labels: Mapping[str, Any]) -> Split:
     """Return the interactions as a split by rows of the factors."""
     if isinstance(data, Split):
         if test is not None:
             raise InputError("a Split has its own test pairs: leave test out")
         return data
-    if not isinstance(data, Interactions) and not _is_matrix(data):
-        from robustcf.recommender.matching import Rows, match
+    table = hasattr(data, "__dataframe__") or hasattr(data, "__arrow_c_stream__")
+    if table or isinstance(data, str | os.PathLike):
+        from robustcf.recommender.matching import Rows, match  # with the readers of tables
 
-        rows = Rows(scorer.n_users, scorer.n_items, labels["user_labels"], labels["item_labels"])
-        return match(rows, data, test).split
+        return match(Rows(factors.n_users, factors.n_items, **labels), data, test).split
     own = {name: values for name, values in labels.items() if values is not None}
     pairs = data if isinstance(data, Interactions) else Interactions.from_csr(data, **own)
-    none = pairs.take(pairs.users < 0)
-    if test is None:
-        return Split("own data", pairs, none, none, valid_source="none")
-    labelled = {"user_labels": pairs.user_labels, "item_labels": pairs.item_labels}
-    held = test if isinstance(test, Interactions) else Interactions.from_csr(test, **labelled)
-    if len(held) == 0:
-        raise InputError("test has no pairs to judge by: give some, or leave test out")
+    none = held = pairs.take(np.zeros(len(pairs), dtype=bool))
+    if test is not None:
+        own = {"user_labels": pairs.user_labels, "item_labels": pairs.item_labels}
+        held = test if isinstance(test, Interactions) else Interactions.from_csr(test, **own)
+        if len(held) == 0:
+            raise InputError("test has no pairs to judge by: give some, or leave test out")
     return Split("own data", pairs, none, held, valid_source="none")
-
-
-def _is_matrix(data: Any) -> bool:
-    """Whether this is a users x items matrix, scipy's or numpy's, or rows of numbers."""
-    if hasattr(data, "__dataframe__") or hasattr(data, "__arrow_c_stream__"):
-        return False
-    return not isinstance(data, str | os.PathLike)

@@ -3,7 +3,8 @@
 ``recommender.json`` says what it is and has the checksums of the other files; it is written last,
 so a folder that has it is whole. ``factors.safetensors`` holds the arrays of the scorer,
 ``interactions.npz`` the labels, the pairs and the protocol. A run of ``robustcf train`` holds the
-same files next to those of its training. Opening reads, and imports and runs nothing.
+same files next to those of its training. Opening reads, and imports and runs nothing;
+:func:`read_recommender` loads no torch either.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,70 +24,68 @@ import numpy.typing as npt
 
 from robustcf._io import files
 from robustcf._io.limits import Limits
-from robustcf._io.reading import open_plain, parse_json
+from robustcf._io.reading import open_plain, parse_json, read_json
 from robustcf._io.schema import (
+    FLAG,
+    NAME,
+    OBJECT,
     TEXT,
     check_kind,
     choice,
     list_of,
     nullable,
     record,
+    shown,
     whole,
 )
+from robustcf._io.text import counted
 from robustcf._registry import SCORERS
 from robustcf.data.interactions import Interactions, Labels, checked_labels
-from robustcf.data.split import EvaluationProtocol, Split
+from robustcf.data.split import FIT_ON, EvaluationProtocol, Split
 from robustcf.errors import DataError, InputError, UnfinishedError
-from robustcf.models.factorized import FactorScorer
-from robustcf.recommender.recommender import Recommender
-from robustcf.recommender.record import FACTORS, FORMAT, INTERACTIONS, RECOMMENDER, read_recommender
 
 if TYPE_CHECKING:
-    from robustcf.models.scorer import Scorer
+    from robustcf.recommender.recommender import Recommender
 
+FORMAT = "robustcf recommender 1"
+RECOMMENDER = "recommender.json"
+_FACTORS, _INTERACTIONS = "factors.safetensors", "interactions.npz"
 _PARTS = ("train", "valid", "test")
+_MAIN = record(
+    {
+        "kind": NAME,
+        "label": TEXT,
+        "fit_on": choice(*FIT_ON),
+        "part": nullable(choice(*_PARTS)),
+        "mask": list_of(choice(*_PARTS)),
+        "scorer": OBJECT,
+        "fingerprint": nullable(TEXT),
+        "interrupted": FLAG,
+        "training": nullable(OBJECT),
+        "files": record({}, others=record({"bytes": whole(), "sha256": TEXT})),
+    }
+)
+_MASKS = {part: list_of(choice(*_PARTS)) for part in _PARTS}
 _META = record(
     {
         "name": nullable(TEXT),
         "valid_source": choice("published", "carved", "none"),
-        "protocol": nullable(
-            record(
-                {
-                    **{part: list_of(choice(*_PARTS)) for part in _PARTS},
-                    "users": nullable(whole(1)),
-                    "seed": whole(),
-                }
-            )
-        ),
+        "protocol": nullable(record({**_MASKS, "users": nullable(whole(1)), "seed": whole()})),
         "notes": list_of(TEXT),
         "sources": record({}, others=TEXT),
     }
 )
 
 
+# --- writing ------------------------------------------------------------------------------------
+
+
 def save(
-    model: Recommender,
-    path: str | os.PathLike[str],
-    *,
-    include_interactions: bool = True,
-    include_test: bool = True,
+    model: Recommender, path: str | os.PathLike[str], *, include_interactions: bool, **how: bool
 ) -> Path:
-    """Write a recommender, see :meth:`Recommender.save`."""
+    """Write a new folder, see :meth:`Recommender.save`."""
     if not os.fspath(path):
         raise InputError("the folder must have a name, got an empty one")
-    check_savable(model, include_interactions=include_interactions)
-
-    def fill(folder: Path) -> None:
-        write_into(
-            folder, model, include_interactions=include_interactions, include_test=include_test
-        )
-
-    files.create_folder(Path(path), fill)
-    return Path(path)
-
-
-def check_savable(model: Recommender, *, include_interactions: bool) -> None:
-    """Raise for a recommender that could not be opened again without its interactions."""
     if include_interactions and not model.has_interactions:
         raise InputError(
             "this recommender has no interactions to write: pass include_interactions=False"
@@ -95,6 +95,12 @@ def check_savable(model: Recommender, *, include_interactions: bool) -> None:
             f"a recommender of the kind {model.kind!r} scores by its interactions: it cannot be "
             "saved without them"
         )
+
+    def fill(folder: Path) -> None:
+        write_into(folder, model, include_interactions=include_interactions, **how)
+
+    files.create_folder(Path(path), fill)
+    return Path(path)
 
 
 def write_into(
@@ -108,14 +114,14 @@ def write_into(
     """Write the files of a recommender into a folder, ``recommender.json`` last."""
     stored = model.scorer.stored()
     split = model.split if include_interactions else None
-    held_out = split is not None and (include_test or model.part != "test")
+    judged = split is not None and (include_test or model.part != "test")
     written = []
     if stored.tensors:
         facts = {"format": FORMAT, "fixed": json.dumps(stored.facts.get("fixed", []))}
-        files.write_tensors(folder / FACTORS, dict(stored.tensors), facts)
-        written.append(FACTORS)
-    files.write_bytes(folder / INTERACTIONS, _pairs_bytes(model, split, include_test))
-    written.append(INTERACTIONS)
+        files.write_tensors(folder / _FACTORS, dict(stored.tensors), facts)
+        written.append(_FACTORS)
+    files.write_bytes(folder / _INTERACTIONS, _pairs_bytes(model, split, include_test))
+    written.append(_INTERACTIONS)
     files.write_json(
         folder / RECOMMENDER,
         {
@@ -123,8 +129,8 @@ def write_into(
             "kind": model.kind,
             "label": model.label,
             "fit_on": model.fit_on,
-            "part": model.part if held_out else None,
-            "mask": list(model.mask) if held_out else [],
+            "part": model.part if judged else None,
+            "mask": list(model.mask) if judged else [],
             "scorer": dict(stored.facts),
             "n_users": model.n_users,
             "n_items": model.n_items,
@@ -139,175 +145,17 @@ def write_into(
     )
 
 
-def open_recommender(
-    path: str | os.PathLike[str],
-    *,
-    interactions: Any = None,
-    allow_unfinished: bool = False,
-    allow_code: bool = False,
-) -> Recommender:
-    """Open a recommender that ``save`` or ``robustcf train`` wrote; it may come from anybody.
-
-    Args:
-        path: the folder.
-        interactions: the pairs that it was fit on, a :class:`robustcf.data.Split` or a matrix by
-            its rows, where it was saved without them.
-        allow_unfinished: whether an interrupted training may be used as it is.
-        allow_code: whether a new user may be folded in by code from outside of the package
-            (``module:Class``), if it was trained with such.
-
-    Raises:
-        UnfinishedError: the training has not finished, and this was not allowed.
-        InputError: the path holds another thing, a recommender of another version, or a file of it
-            is missing or was changed.
-
-    Cost: reading its files, and one checksum of each.
-    """
-    folder = Path(path)
-    facts = read_recommender(folder, allow_unfinished=allow_unfinished)
-    if facts["kind"] not in SCORERS:
-        raise InputError(
-            f"{folder / RECOMMENDER}: kind must be one of {', '.join(SCORERS)}, got "
-            f"{facts['kind']!r}: it was written by a newer version, update robustcf"
-        )
-    for name, stamp in facts["files"].items():
-        _check_file(folder / name, stamp, facts)
-    with _named(folder / INTERACTIONS):
-        split, labels, counts = _read_pairs(folder / INTERACTIONS)
-    if interactions is not None:
-        split = _given(folder, interactions, facts, split, labels)
-    pairs = None if split is None else split.fit_pairs(facts["fit_on"])
-    tensors: dict[str, Any] = {}
-    if FACTORS in facts["files"]:
-        tensors, _ = files.read_tensors(folder / FACTORS)
-    with _named(folder):
-        scorer = SCORERS[facts["kind"]].restored(tensors, facts["scorer"], pairs)
-        _allow(scorer, allow_code=allow_code)
-        if len(counts) != scorer.n_items or counts.max(initial=0) > scorer.n_users:
-            raise InputError(
-                f"{INTERACTIONS} must count the pairs of {scorer.n_items:,} items, at most "
-                f"{scorer.n_users:,} each, got {len(counts):,} items and at most "
-                f"{counts.max(initial=0):,}"
-            )
-        kept = split is not None and interactions is None
-        return Recommender.of(
-            scorer,
-            split,
-            part=facts["part"] if kept else None,
-            mask=facts["mask"] if kept and facts["part"] else None,
-            fit_on=facts["fit_on"],
-            label=facts["label"],
-            user_labels=_fitting("user", labels[0], scorer.n_users),
-            item_labels=_fitting("item", labels[1], scorer.n_items),
-            item_counts=counts.astype(np.int64),
-            training=facts["training"],
-        )
-
-
-def _check_file(path: Path, stamp: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """Raise unless a file has the length and the checksum that were written down."""
-    with os.fdopen(open_plain(path), "rb") as file:
-        # The length first: whatever lies there now may have no end.
-        same = os.fstat(file.fileno()).st_size == stamp["bytes"]
-        if same and _digest(file) == stamp["sha256"]:
-            return
-    if facts["interrupted"]:
-        raise UnfinishedError(
-            f"{path} was being replaced when the training was interrupted again: finish it with "
-            f"'robustcf train --resume {path.parent}'"
-        )
-    raise InputError(
-        f"{path} was changed since it was written (its checksum is another): restore it, or train "
-        "again"
-    )
-
-
-def _stamp(path: Path) -> dict[str, Any]:
-    """Return the length and the checksum of a file."""
-    with os.fdopen(open_plain(path), "rb") as file:
-        return {"bytes": os.fstat(file.fileno()).st_size, "sha256": _digest(file)}
-
-
-def _digest(file: io.BufferedReader) -> str:
-    return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-class _named:
-    """Name the file in whatever goes wrong within."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
-        if isinstance(error, InputError) and str(self.path) not in str(error):
-            raise type(error)(f"{self.path}: {error}") from error
-        if isinstance(error, KeyError | TypeError | ValueError | OverflowError) and not isinstance(
-            error, InputError
-        ):
-            raise InputError(
-                f"{self.path} is damaged ({type(error).__name__}: {error}): restore it"
-            ) from error
-
-
-def _allow(scorer: Scorer, *, allow_code: bool) -> None:
-    if isinstance(scorer, FactorScorer):
-        scorer.allow_code = allow_code
-
-
-def _fitting(kind: str, labels: Labels | None, rows: int) -> Labels | None:
-    return None if labels is None else checked_labels(kind, labels, rows)
-
-
-def _given(
-    folder: Path,
-    data: Any,
-    facts: Mapping[str, Any],
-    kept: Split | None,
-    labels: tuple[Labels | None, Labels | None],
-) -> Split:
-    """Return the interactions that the caller gave, if they are the ones it was made from."""
-    if kept is not None:
-        raise InputError(f"{folder} has its interactions with it: leave interactions out")
-    if not isinstance(data, Split):
-        own = dict(zip(("user_labels", "item_labels"), labels, strict=True))
-        if not isinstance(data, Interactions):
-            pairs = Interactions.from_csr(data, **own)
-        elif data.user_labels is None and data.item_labels is None:
-            pairs = Interactions(data.users, data.items, data.n_users, data.n_items, **own)
-        else:
-            pairs = data
-        none = pairs.take(pairs.users < 0)
-        return Split("own data", pairs, none, none, valid_source="none")
-    expected = facts["fingerprint"]
-    if expected is not None and data.fingerprint != expected:
-        raise DataError(
-            f"{folder} was made from other data: its {facts.get('dataset')} has the fingerprint "
-            f"{expected[:12]}, {data.name} has {data.fingerprint[:12]}"
-        )
-    return data
-
-
-# --- interactions.npz -------------------------------------------------------------------------
-
-
 def _pairs_bytes(model: Recommender, split: Split | None, include_test: bool) -> bytes:
     """Return labels, pairs and protocol as one compressed ``.npz`` without pickle."""
-    meta: dict[str, Any] = {"name": None, "valid_source": "none", "protocol": None}
-    meta |= {"notes": [], "sources": {}}
     arrays: dict[str, Any] = {"item_counts": np.asarray(model.item_counts, dtype=np.int64)}
     labels = {"user_labels": model.user_labels, "item_labels": model.item_labels}
     arrays |= {name: values for name, values in labels.items() if values is not None}
+    meta: dict[str, Any] = {"name": None, "valid_source": "none", "protocol": None}
+    meta |= {"notes": [], "sources": {}}
     if split is not None:
-        meta = {
-            "name": split.name,
-            "valid_source": split.valid_source,
-            "protocol": dataclasses.asdict(split.protocol) if split.protocol else None,
-            "notes": list(split.notes),
-            "sources": dict(split.sources),
-        }
+        meta = {name: getattr(split, name) for name in meta}
+        meta |= {"protocol": split.protocol and dataclasses.asdict(split.protocol)}
+        meta |= {"notes": list(split.notes), "sources": dict(split.sources)}
         for part in _PARTS:
             pairs: Interactions = getattr(split, part)
             if part == "test" and not include_test:
@@ -322,60 +170,6 @@ def _pairs_bytes(model: Recommender, split: Split | None, include_test: bool) ->
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
-
-
-def _read_pairs(
-    path: Path,
-) -> tuple[Split | None, tuple[Labels | None, Labels | None], npt.NDArray[np.int64]]:
-    """Return the split, the labels of users and items, and the number of pairs per item."""
-    arrays = files.read_arrays(path)
-    meta = parse_json(str(arrays["meta"]))
-    check_kind("", meta, _META, "meta")
-    labels = (arrays.get("user_labels"), arrays.get("item_labels"))
-    counts = _whole_numbers("item_counts", arrays["item_counts"])
-    if meta["name"] is None:
-        return None, labels, counts
-    parts = {part: _part(arrays, part, len(counts), labels) for part in _PARTS}
-    protocol = meta["protocol"]
-    split = Split(
-        meta["name"],
-        parts["train"],
-        parts["valid"],
-        parts["test"],
-        valid_source=meta["valid_source"],
-        notes=tuple(meta["notes"]),
-        sources=meta["sources"],
-        protocol=None if protocol is None else EvaluationProtocol(**protocol),
-    )
-    return split, labels, counts
-
-
-def _part(
-    arrays: Mapping[str, npt.NDArray[Any]],
-    part: str,
-    n_items: int,
-    labels: tuple[Labels | None, Labels | None],
-) -> Interactions:
-    degrees = _whole_numbers(f"{part}.counts", arrays[f"{part}.counts"])
-    items = _whole_numbers(f"{part}.items", arrays[f"{part}.items"])
-    if int(degrees.sum(dtype=np.float64)) != len(items):
-        raise InputError(f"{part}.counts must add up to the {len(items):,} pairs of {part}")
-    users = np.repeat(np.arange(len(degrees)), degrees)
-    return Interactions(
-        users, items, len(degrees), n_items, user_labels=labels[0], item_labels=labels[1]
-    )
-
-
-def _whole_numbers(name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    if values.ndim != 1 or values.dtype.kind not in "iu" or (values.size and values.min() < 0):
-        raise InputError(
-            f"{name} must be a list of integers of at least 0, got {values.dtype} of shape "
-            f"{values.shape}"
-        )
-    return values
-
-
-# --- the embeddings alone ---------------------------------------------------------------------
 
 
 def export(model: Recommender, path: Path) -> Path:
@@ -395,3 +189,221 @@ def export(model: Recommender, path: Path) -> Path:
     facts = {"format": "robustcf factors 1", "fixed": json.dumps(list(model.fixed))}
     files.write_tensors(path, {"users": users, "items": items}, facts)
     return path
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def read_recommender(folder: Path, *, allow_unfinished: bool = False) -> dict[str, Any]:
+    """Read and check ``recommender.json`` alone.
+
+    Raises:
+        UnfinishedError: the training is unfinished and ``allow_unfinished`` is False.
+        InputError: it is missing, of another version, or damaged.
+    """
+    path = folder / RECOMMENDER
+    if not os.path.lexists(path):
+        raise _missing(folder)
+    facts = read_json(path)
+    found = facts.get("format")
+    if found != FORMAT:
+        raise InputError(
+            f"{path}: expected the format {FORMAT!r}, got {shown(found)}: it was written by "
+            "another version of robustcf; use that one, or train again"
+        )
+    check_kind(path, facts, _MAIN)
+    if not {_INTERACTIONS} <= set(facts["files"]) <= {_INTERACTIONS, _FACTORS}:
+        raise InputError(f"{path}: files must be {_INTERACTIONS} and, perhaps, {_FACTORS}")
+    if facts["interrupted"] and not allow_unfinished:
+        epochs = (facts["training"] or {}).get("epochs")
+        after = f" (interrupted after {counted(epochs, 'epoch')})" if type(epochs) is int else ""
+        raise UnfinishedError(
+            f"{folder} is not finished{after}: finish it with 'robustcf train --resume {folder}', "
+            "or pass allow_unfinished=True (--allow-unfinished)"
+        )
+    return facts
+
+
+def _missing(folder: Path) -> InputError:
+    if (folder / "metrics.json").exists():
+        return InputError(
+            f"{folder} was written by an older version of robustcf (no {RECOMMENDER} in it): train "
+            "or import it again"
+        )
+    if (folder / "config.json").exists():
+        return UnfinishedError(
+            f"{folder} has no result yet: finish it with 'robustcf train --resume {folder}'"
+        )
+    return InputError(
+        f"{folder} is not a saved recommender (no {RECOMMENDER} in it): give the folder that "
+        "Recommender.save or 'robustcf train' wrote"
+    )
+
+
+def open_recommender(
+    path: str | os.PathLike[str],
+    *,
+    interactions: Any = None,
+    allow_unfinished: bool = False,
+    allow_code: bool = False,
+) -> Recommender:
+    """Open a recommender that ``save`` or ``robustcf train`` wrote; it need not be trusted.
+
+    Args:
+        path: the folder.
+        interactions: the pairs that it was fit on, a :class:`robustcf.data.Split` or a matrix by
+            its rows, where it was saved without them.
+        allow_unfinished: whether an interrupted training may be used as it is.
+        allow_code: whether a new user may be folded in by code from outside of the package
+            (``module:Class``), if it was trained with such.
+
+    Raises:
+        UnfinishedError: the training is unfinished and ``allow_unfinished`` is False.
+        InputError: the path holds another thing, a recommender of another version, or a file of it
+            is missing or was changed.
+
+    Cost: reading its files, and one checksum of each.
+    """
+    from robustcf.recommender.recommender import Recommender  # loads torch
+
+    folder = Path(path)
+    facts = read_recommender(folder, allow_unfinished=allow_unfinished)
+    if facts["kind"] not in SCORERS:
+        raise InputError(
+            f"{folder / RECOMMENDER}: kind must be one of {', '.join(SCORERS)}, got "
+            f"{facts['kind']!r}: it was written by a newer version, update robustcf"
+        )
+    for name, stamp in facts["files"].items():
+        _check_file(folder / name, stamp, interrupted=facts["interrupted"])
+    with _named(folder / _INTERACTIONS):
+        split, labels, counts = _read_pairs(folder / _INTERACTIONS)
+    if interactions is not None:
+        if split is not None:
+            raise InputError(f"{folder} has its interactions with it: leave interactions out")
+        split = _given(folder, interactions, facts, labels)
+        facts |= {"part": None}
+    pairs = None if split is None else split.fit_pairs(facts["fit_on"])
+    tensors: dict[str, Any] = {}
+    if _FACTORS in facts["files"]:
+        tensors, _ = files.read_tensors(folder / _FACTORS)
+    with _named(folder):
+        scorer = SCORERS[facts["kind"]].restored(tensors, facts["scorer"], pairs)
+        if hasattr(scorer, "allow_code"):
+            scorer.allow_code = allow_code
+        most = counts.max(initial=0)
+        if len(counts) != scorer.n_items or most > scorer.n_users:
+            raise InputError(
+                f"{_INTERACTIONS} must count the pairs of {scorer.n_items:,} items, at most "
+                f"{scorer.n_users:,} each, got {len(counts):,} items and at most {most:,}"
+            )
+        rows = {"user_labels": scorer.n_users, "item_labels": scorer.n_items}
+        fitting: dict[str, Any] = {
+            name: checked_labels(name[:4], own, rows[name]) for name, own in labels.items()
+        }
+        return Recommender.of(
+            scorer,
+            split,
+            part=facts["part"] if split is not None else None,
+            mask=facts["mask"] if split is not None and facts["part"] else None,
+            fit_on=facts["fit_on"],
+            label=facts["label"],
+            item_counts=counts.astype(np.int64),
+            training=facts["training"],
+            **fitting,
+        )
+
+
+def _check_file(path: Path, stamp: Mapping[str, Any], *, interrupted: bool) -> None:
+    # The length first: whatever lies there now may have no end.
+    if _stamp(path, stamp["bytes"]) == stamp:
+        return
+    if interrupted:
+        raise UnfinishedError(
+            f"{path} was being replaced when the training was interrupted again: finish it with "
+            f"'robustcf train --resume {path.parent}'"
+        )
+    raise InputError(
+        f"{path} was changed since it was written (its checksum is another): restore it, or train "
+        "again"
+    )
+
+
+def _stamp(path: Path, length: int | None = None) -> dict[str, Any] | None:
+    """Return the length and the checksum of a file; None for a file of another length."""
+    with os.fdopen(open_plain(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if length is not None and size != length:
+            return None
+        return {"bytes": size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the file in whatever goes wrong within."""
+    try:
+        yield
+    except InputError as error:
+        if str(path) in str(error):
+            raise
+        raise type(error)(f"{path}: {error}") from error
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"{path} is damaged ({type(error).__name__}: {error}): restore it"
+        ) from error
+
+
+def _given(
+    folder: Path, data: Any, facts: Mapping[str, Any], labels: Mapping[str, Labels]
+) -> Split:
+    """Return the interactions that the caller gave, if they are the ones it was made from."""
+    if isinstance(data, Split):
+        expected = facts["fingerprint"]
+        if expected is not None and data.fingerprint != expected:
+            raise DataError(
+                f"{folder} was made from other data: its {facts.get('dataset')} has the "
+                f"fingerprint {expected[:12]}, {data.name} has {data.fingerprint[:12]}"
+            )
+        return data
+    if not isinstance(data, Interactions):
+        data = Interactions.from_csr(data, **labels)
+    elif data.user_labels is None and data.item_labels is None:
+        data = Interactions(data.users, data.items, data.n_users, data.n_items, **labels)
+    none = data.take(np.zeros(len(data), dtype=bool))
+    return Split("own data", data, none, none, valid_source="none")
+
+
+def _read_pairs(path: Path) -> tuple[Split | None, dict[str, Labels], npt.NDArray[np.int64]]:
+    """Return the split, the labels of users and items, and the number of pairs per item."""
+    arrays = files.read_arrays(path)
+    meta = parse_json(str(arrays["meta"]))
+    check_kind("", meta, _META, "meta")
+    labels = {name: own for name, own in arrays.items() if name in ("user_labels", "item_labels")}
+    counts = _whole_numbers("item_counts", arrays)
+    if meta["name"] is None:
+        return None, labels, counts
+    parts = {}
+    for part in _PARTS:
+        degrees, items = (_whole_numbers(f"{part}.{name}", arrays) for name in ("counts", "items"))
+        if int(degrees.sum(dtype=np.float64)) != len(items):
+            raise InputError(f"{part}.counts must add up to the {len(items):,} pairs of {part}")
+        users = np.repeat(np.arange(len(degrees)), degrees)
+        parts[part] = Interactions(users, items, len(degrees), len(counts), **labels)
+    split = Split(
+        meta["name"],
+        **parts,
+        valid_source=meta["valid_source"],
+        notes=tuple(meta["notes"]),
+        sources=meta["sources"],
+        protocol=None if meta["protocol"] is None else EvaluationProtocol(**meta["protocol"]),
+    )
+    return split, labels, counts
+
+
+def _whole_numbers(name: str, arrays: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    values = arrays[name]
+    if values.ndim != 1 or values.dtype.kind not in "iu" or (values.size and values.min() < 0):
+        raise InputError(
+            f"{name} must be a list of integers of at least 0, got {values.dtype} of shape "
+            f"{values.shape}"
+        )
+    return values
