@@ -8,7 +8,7 @@ import platform
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from threadpoolctl import ThreadpoolController
 from robustcf._checks import check_integer
 from robustcf._cpus import cpus, threads_asked
 from robustcf._distributed import launched, local_rank
+from robustcf._io.files import versions
 from robustcf._io.schema import shown
 from robustcf.errors import InputError
 
@@ -26,7 +27,6 @@ MOST_THREADS = 1024
 SCORES_PER_THREAD = 5_000_000
 # Where the user has set one of these, BLAS libraries are left alone.
 _BLAS_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
-_PACKAGES = ("robustcf", "numpy", "pandas", "pyarrow", "safetensors", "scipy", "torch")
 
 
 @dataclasses.dataclass
@@ -241,5 +241,5 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
         "threads": torch.get_num_threads(),
-        "packages": {name: metadata.version(name) for name in _PACKAGES},
+        "packages": versions(),
     }

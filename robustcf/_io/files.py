@@ -10,7 +10,8 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -29,13 +30,13 @@ from robustcf.errors import InputError, WriteError
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: The packages that decide what is computed.
-PACKAGES = ("robustcf", "numpy", "pandas", "pyarrow", "safetensors", "scipy", "torch")
+# The packages that decide what is computed.
+_PACKAGES = ("robustcf", "numpy", "pandas", "pyarrow", "safetensors", "scipy", "torch")
 # The beginning of a formula, and a number, which is none.
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _PLAIN = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?", re.ASCII)
 CHECKPOINT = "checkpoint.{}.safetensors"
-#: What to do about a checkpoint that cannot be gone on from.
+#: What to do about a checkpoint that cannot be resumed.
 REMOVE = "remove this file to begin again, or train anew with another --out"
 # Bytes of a state that is copied after every epoch, in case that the training is interrupted.
 _MOST_COPIED = 256 << 20
@@ -118,13 +119,13 @@ def create_folder(
             except WriteError as error:
                 raise WriteError(str(error).replace(str(fresh), str(target))) from error
             fresh.chmod(0o755)
+            old = None
             if occupied:
                 with alone_in(place, "another process"):
                     old = put_aside(place)
-                os.replace(fresh, place)
+            os.replace(fresh, place)
+            if old is not None:
                 shutil.rmtree(old, ignore_errors=True)
-            else:
-                os.replace(fresh, place)
     except OSError as error:
         raise unwritable(target, error) from error
     return occupied
@@ -137,35 +138,42 @@ def versions() -> dict[str, str]:
         >>> sorted(versions())[:2]
         ['numpy', 'pandas']
     """
-    return {name: metadata.version(name) for name in PACKAGES}
+    return {name: metadata.version(name) for name in _PACKAGES}
+
+
+_SPACE = "free some space and start again; what was finished before is kept"
+_PERMISSIONS = "choose a place that you may write to, or change its permissions"
+_ADVICE = {
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f) and start again",
+    errno.EROFS: "choose a place that may be written to",
+    errno.EACCES: _PERMISSIONS,
+    errno.EPERM: _PERMISSIONS,
+    errno.ENOTDIR: "a part of the path is a file: choose another place",
+    errno.EEXIST: "a part of the path is a file: choose another place",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
 
 
 def unwritable(path: Path, error: OSError) -> WriteError:
-    """The error of a path that cannot be written, with what to do about it.
+    """Return the error of a path that cannot be written, with what to do about it.
 
     Example:
-        >>> unwritable(Path("a"), OSError(errno.ENOSPC, "No space left on device"))
-        WriteError('a cannot be written (No space left on device): free some space and start again;
-        what was finished before is kept')
+        >>> unwritable(Path("a"), OSError(errno.ENAMETOOLONG, "File name too long"))
+        WriteError('a cannot be written (File name too long): choose a shorter name')
     """
     if isinstance(error, WriteError):
         return error
-    advice = {
-        errno.ENOSPC: "free some space and start again; what was finished before is kept",
-        errno.EDQUOT: "free some space and start again; what was finished before is kept",
-        errno.EFBIG: "raise the limit on the size of files (ulimit -f) and start again",
-        errno.EROFS: "choose a place that may be written to",
-        errno.EACCES: "choose a place that you may write to, or change its permissions",
-        errno.EPERM: "choose a place that you may write to, or change its permissions",
-        errno.ENOTDIR: "a part of the path is a file: choose another place",
-        errno.EEXIST: "a part of the path is a file: choose another place",
-        errno.ENAMETOOLONG: "choose a shorter name",
-    }.get(error.errno or 0, "see that this place can be written to")
+    advice = _ADVICE.get(error.errno or 0, "see that this place can be written to")
     return WriteError(f"{path} cannot be written ({error.strerror or error}): {advice}")
 
 
+# --- JSON, CSV, arrays ------------------------------------------------------------------------
+
+
 def json_bytes(values: Mapping[str, Any]) -> bytes:
-    r"""Indented JSON; NaN is an error.
+    r"""Return indented JSON; NaN is an error.
 
     Example:
         >>> json_bytes({"a": 1})
@@ -175,7 +183,7 @@ def json_bytes(values: Mapping[str, Any]) -> bytes:
 
 
 def csv_bytes(rows: Iterable[Mapping[str, Any]], *, raw: bool = False) -> bytes:
-    r"""Rows as CSV with a header line: of all keys, in the order in which they first come.
+    r"""Return rows as CSV with a header line of all keys, in the order of their first use.
 
     Args:
         rows: name -> value.
@@ -191,20 +199,20 @@ def csv_bytes(rows: Iterable[Mapping[str, Any]], *, raw: bool = False) -> bytes:
     text = io.StringIO(newline="")
     # Of the characters that end a line, the writer quotes those of its own ending alone.
     writer = csv.writer(text, lineterminator="\r\n")
-    ends = []
+    ends = [0]
     for line in lines:
         writer.writerow(line if raw else [inert(value) for value in line])
         ends.append(text.tell())
     whole = text.getvalue()
-    return "".join(f"{whole[start : end - 2]}\n" for start, end in pairwise([0, *ends])).encode()
+    return "".join(f"{whole[start : end - 2]}\n" for start, end in pairwise(ends)).encode()
 
 
 def inert(value: Any) -> Any:
     """Return a cell that a spreadsheet shows instead of running it as a formula.
 
-    Text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return gets an apostrophe
-    in front, unless it is a plain number; so does text with apostrophes in front of that, so that
-    :func:`not_inert` gives every text back. Other values are returned as they are.
+    Text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return, and is not a plain
+    number, gets an apostrophe in front, also where apostrophes are there already:
+    :func:`not_inert` gives every text back.
 
     Example:
         >>> [inert(value) for value in ("=1+1", "-7", -7, "a=b", "'@x")]
@@ -238,12 +246,10 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
 
 
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Read what :func:`write_arrays` wrote; nothing is unpickled.
+    """Read what :func:`write_arrays` wrote, within the limits.
 
     Raises:
         InputError: it is not there, is no such file, or asks for more than the limits allow.
-
-    Cost: the arrays; sizes are looked at before anything is unpacked.
     """
     os.close(open_plain(path))  # a run's own files are no links
     try:
@@ -254,18 +260,14 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
         raise InputError(f"{path} is no readable npz file ({reason})") from error
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, str]) -> None:
+# --- tensors ----------------------------------------------------------------------------------
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: dict[str, str]) -> None:
     """Write tensors and a few strings as one safetensors file; equal ones give equal bytes."""
     from safetensors.torch import save
 
     write_parts(path, _in_order(save(_apart(tensors), metadata=facts)))
-
-
-def tensor_bytes(tensors: dict[str, Tensor], facts: dict[str, str]) -> bytes:
-    """Tensors and a few strings as the bytes of a safetensors file."""
-    from safetensors.torch import save
-
-    return b"".join(_in_order(save(_apart(tensors), metadata=facts)))
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -282,7 +284,7 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _in_order(content: bytes) -> tuple[bytes, memoryview]:
-    """A safetensors file with its facts sorted: safetensors writes them in a random order.
+    """Return a safetensors file with its facts sorted: safetensors writes them in a random order.
 
     In two parts: the tensors, which may be most of the memory there is, are not copied again.
     """
@@ -301,31 +303,31 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     Raises:
         InputError: it is not there, or is no safetensors file.
     """
-    from safetensors import safe_open
-
-    os.close(open_plain(path))
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except Exception as error:
-        # The library's own error, and whatever torch says of a type that it does not know.
-        raise InputError(f"{path} is no readable safetensors file ({error})") from error
+    with _open_tensors(path, "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
 
 
 def read_facts(path: Path) -> dict[str, str]:
-    """The strings that :func:`write_tensors` wrote next to its tensors, which are not read.
+    """Read the strings that :func:`write_tensors` wrote, and not the tensors.
 
     Raises:
         InputError: it is not there, or is no safetensors file.
     """
-    from safetensors import SafetensorError, safe_open
+    with _open_tensors(path, "np") as file:
+        facts: dict[str, str] = file.metadata() or {}
+        return facts
+
+
+@contextmanager
+def _open_tensors(path: Path, framework: str) -> Iterator[Any]:
+    from safetensors import safe_open
 
     os.close(open_plain(path))
     try:
-        with safe_open(path, framework="np") as file:
-            facts: dict[str, str] = file.metadata() or {}
-            return facts
-    except (SafetensorError, OSError) as error:
+        with safe_open(path, framework=framework) as file:
+            yield file
+    except Exception as error:
+        # The library's own error, and whatever torch says of a type that it does not know.
         raise InputError(f"{path} is no readable safetensors file ({error})") from error
 
 

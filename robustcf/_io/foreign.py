@@ -1,7 +1,6 @@
-"""Readers of other libraries' files, for the process that parses them; see ``support.sandbox``.
+"""Readers of other libraries' files, for the process that parses them: :mod:`robustcf._io.sandbox`.
 
-Nothing here loads torch, and nothing that a file names is imported or run. What a reader says is
-checked by the parent, which trusts none of it.
+Nothing here loads torch, and nothing that a file names is imported or run.
 """
 
 from __future__ import annotations
@@ -15,18 +14,17 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from robustcf._io.limits import MOST_ARRAYS, MOST_HEADER
 from robustcf._io.reading import array_header, open_zip, quiet_headers
 from robustcf._io.sandbox import Answer, Given, Located
-from robustcf._io.unpickling import Stub, read_with_stubs
+from robustcf._io.unpickling import Stub, read_pickle, read_with_stubs
 from robustcf.errors import DataError, InputError
 
-# What safetensors calls types -> what we do.
+# What safetensors and torch call types -> what numpy does.
 _SAFE_TYPES = {
-    "F16": "float16",
     "BF16": "bfloat16",
-    "F32": "float32",
-    "F64": "float64",
     "BOOL": "bool",
+    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
     **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
     **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
 }
@@ -42,8 +40,6 @@ _STORAGES = {
     "ByteStorage": "uint8",
     "BoolStorage": "bool",
 }
-_MOST_HEADER = 64 << 20
-_MOST_NAMES = 100_000
 # Models of RecBole whose score is the product of user_embedding and item_embedding as stored.
 RESTORED = ("restore_user_e", "restore_item_e")
 
@@ -55,22 +51,20 @@ def read_npy(given: Sequence[Given], answer: Answer, options: Mapping[str, Any])
     """One array of each file: ``array``, or ``users`` and ``items`` of two."""
     names = ("array",) if len(given) == 1 else ("users", "items")
     for name, one in zip(names, given, strict=True):
-        _npy(name, one.file, one.size, answer, one.number, 0)
+        _npy(name, one.file, one.size, answer, (one.number, 0))
 
 
 def read_npz(given: Sequence[Given], answer: Answer, options: Mapping[str, Any]) -> None:
     """All arrays of an ``.npz`` file by name."""
     (one,) = given
     with open_zip(one.file, one.name) as archive:
-        members = archive.infolist()
-        _check_count(len(members))
-        for member in members:
-            name = member.filename.removesuffix(".npy")
+        _check_count(len(archive.infolist()))
+        for member in archive.infolist():
             stored = member.compress_type == zipfile.ZIP_STORED
+            place = (one.number, _data_offset(one.file, member)) if stored else (-1, 0)
             with archive.open(member) as stream:
-                number, offset = (one.number, _data_offset(one.file, member)) if stored else (-1, 0)
-                crc = member.CRC
-                _npy(name, stream, member.file_size, answer, number, offset, crc)  # type: ignore[arg-type]
+                name, size = member.filename.removesuffix(".npy"), member.file_size
+                _npy(name, stream, size, answer, place, member.CRC)
 
 
 def _data_offset(file: BinaryIO, member: zipfile.ZipInfo) -> int:
@@ -84,14 +78,18 @@ def _data_offset(file: BinaryIO, member: zipfile.ZipInfo) -> int:
 
 @quiet_headers()
 def _npy(
-    name: str, stream: BinaryIO, size: int, answer: Answer, number: int, offset: int, crc: int = -1
+    name: str, stream: Any, size: int, answer: Answer, place: tuple[int, int], crc: int = -1
 ) -> None:
-    """Say where an array lies; one that is packed, or of another byte order, is written out."""
+    """Say where an array lies; one that is packed, or of another byte order, is written out.
+
+    ``place`` is the number of the file, or -1 where it is packed, and where the array begins there.
+    """
+    number, offset = place
     shape, fortran, dtype = array_header(stream, name, size)
     start = stream.tell()
     plain = dtype.newbyteorder("<") == dtype and dtype.kind in "fiub" and dtype.names is None
     if number >= 0 and plain:
-        where = Located(number, offset + start, dtype.name, tuple(shape), bool(fortran), crc, start)
+        where = Located(number, offset + start, dtype.name, shape, fortran, crc, start)
         answer.arrays[name] = where if start + where.nbytes == size else replace(where, crc=-1)
         return
     stream.seek(0)
@@ -102,8 +100,8 @@ def _npy(
 
 
 def _check_count(count: int) -> None:
-    if count > _MOST_NAMES:
-        raise DataError(f"holds {count:,} arrays, expected at most {_MOST_NAMES:,}")
+    if count > MOST_ARRAYS:
+        raise DataError(f"holds {count:,} arrays, expected at most {MOST_ARRAYS:,}")
 
 
 # --- safetensors ------------------------------------------------------------------------------
@@ -113,7 +111,7 @@ def read_safetensors(given: Sequence[Given], answer: Answer, options: Mapping[st
     """All tensors of a safetensors file, and its metadata."""
     (one,) = given
     length = int.from_bytes(one.file.read(8), "little")
-    if length > min(one.size, _MOST_HEADER):
+    if length > min(one.size, MOST_HEADER):
         raise DataError("not a readable safetensors file (its header is too long)")
     header = json.loads(one.file.read(length))
     facts = header.pop("__metadata__", {})
@@ -160,44 +158,28 @@ class _Tensor:
 def read_torch(given: Sequence[Given], answer: Answer, options: Mapping[str, Any]) -> None:
     """The state dict of a file of ``torch.save``, or what RecBole's trainer saved."""
     (one,) = given
-    try:
-        with zipfile.ZipFile(one.file) as archive:
-            members = {entry.filename: entry for entry in archive.infolist()}
-            pickles = [name for name in members if name.endswith("/data.pkl")]
-            if len(pickles) != 1 or any(entry.compress_type for entry in members.values()):
-                raise DataError("a zip archive, but not one that torch.save writes")
-            root = pickles[0].removesuffix("data.pkl")
-            order = f"{root}byteorder"
-            if order in members and archive.read(order).strip() != b"little":
-                raise DataError("its numbers are big-endian: save it again here")
-            content = archive.read(pickles[0])
-    except zipfile.BadZipFile as error:
-        raise DataError(
-            f"not a readable file of torch.save ({error}); load one of before torch 1.6 with torch "
-            "and save it again"
-        ) from error
+    root, members, content = _opened(one)
     names = {
         ("torch._utils", "_rebuild_tensor_v2"): _rebuild,
         ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
     }
-    value = read_with_stubs(content, one.name, names, _storage)
-    found, facts = _found(value)
+    found, facts = _found(read_with_stubs(content, one.name, names, _storage))
     _check_count(len(found))
     whole: dict[str, str] = {}
     for name, tensor in found.items():
         member = members.get(f"{root}data/{tensor.key}")
-        start = tensor.offset * Located(0, 0, tensor.dtype, ()).itemsize
         if member is None:
             raise DataError(f"the tensor {name[:60]!r} has no bytes in the file")
         place = _data_offset(one.file, member)
+        start = tensor.offset * Located(0, 0, tensor.dtype, ()).itemsize
+        where = Located(one.number, place + start, tensor.dtype, tensor.shape)
         if tensor.dense:
-            where = Located(one.number, place + start, tensor.dtype, tensor.shape)
             if start + where.nbytes > member.file_size:
                 raise DataError(f"the tensor {name[:60]!r} promises more than its storage has")
-            answer.arrays[name] = where
             if where.nbytes == member.file_size:
-                answer.arrays[name] = replace(where, crc=member.CRC)
+                where = replace(where, crc=member.CRC)
                 whole[name] = member.filename
+            answer.arrays[name] = where
         elif math.prod(tensor.shape) > tensor.numel:
             raise DataError(f"the tensor {name[:60]!r} shows its numbers more than once: refused")
         elif tensor.dtype == "bfloat16":
@@ -209,6 +191,26 @@ def read_torch(given: Sequence[Given], answer: Answer, options: Mapping[str, Any
             view = np.lib.stride_tricks.as_strided(flat[tensor.offset :], tensor.shape, steps)
             answer.put(name, np.ascontiguousarray(view))
     answer.facts |= {**facts, "whole": whole}
+
+
+def _opened(one: Given) -> tuple[str, dict[str, zipfile.ZipInfo], bytes]:
+    """The folder inside of a torch file, its members, and its pickle."""
+    try:
+        with zipfile.ZipFile(one.file) as archive:
+            members = {entry.filename: entry for entry in archive.infolist()}
+            pickles = [name for name in members if name.endswith("/data.pkl")]
+            if len(pickles) != 1 or any(entry.compress_type for entry in members.values()):
+                raise DataError("a zip archive, but not one that torch.save writes")
+            root = pickles[0].removesuffix("data.pkl")
+            order = f"{root}byteorder"
+            if order in members and archive.read(order).strip() != b"little":
+                raise DataError("its numbers are big-endian: save it again here")
+            return root, members, archive.read(pickles[0])
+    except zipfile.BadZipFile as error:
+        raise DataError(
+            f"not a readable file of torch.save ({error}); load one of before torch 1.6 with torch "
+            "and save it again"
+        ) from error
 
 
 def _found(value: Any) -> tuple[dict[str, _Tensor], dict[str, Any]]:
@@ -387,8 +389,6 @@ def _ids(column: Any) -> Any:
 
 def read_images(given: Sequence[Given], answer: Answer, options: Mapping[str, Any]) -> None:
     """A dict of CIFAR's: arrays as they are, lists of numbers as arrays, lists of text as facts."""
-    from robustcf._io.unpickling import read_pickle
-
     (one,) = given
     found = read_pickle(one.file.read(), one.name)
     if not isinstance(found, dict):

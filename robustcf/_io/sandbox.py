@@ -1,31 +1,31 @@
-"""Reading files from strangers in a process of their own, with limits.
+"""Read files from strangers in a process of their own, with limits.
 
 A parser of a rich format (pickles, Parquet, compressed archives) may crash, take all memory, or
-never end on a file that was made for it. So such files are parsed by a child process: it inherits
-the open file and nothing else, may take only so much memory, CPU time and output, and answers with
-plain facts and with where arrays are. The parent trusts none of it: every array must have a known
-type and lie, row after row, within the bytes that are really there. Whatever becomes of the child,
-the caller gets a :class:`DataError` of one line.
+never end on a file that was made for it. So a child process parses it: it inherits the open file
+and nothing else, may take only so much memory, CPU time and output, and answers with plain facts
+and with where arrays are. The parent trusts none of it: every array must have a known type and lie
+within the bytes that are really there. Whatever becomes of the child, the caller gets a
+:class:`DataError` of one line.
 
 Where the numbers lie in the file as they are (``.npy``, stored ``.npz``, safetensors, torch), the
-child says where, and the parent reads them from there: nothing is copied through the child.
-
-On platforms without ``fork`` (Windows) the same readers run in this process, without limits on
-memory and time; formats are checked all the same.
+child says where, and the parent reads them from there. Without ``fork`` (Windows) the same readers
+run in this process, without limits on memory and time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -33,22 +33,34 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from robustcf._io.limits import Limits, how_to_raise, limits, raised_limits
-from robustcf._io.reading import open_regular, size_of
+from robustcf._io.limits import (
+    LONGEST_TEXT,
+    MOST_ANSWER,
+    PATIENCE,
+    how_to_raise,
+    limits,
+    raised_limits,
+)
+from robustcf._io.reading import open_plain, parse_json, size_of
 from robustcf.errors import DataError, InputError
 
-#: Types of arrays that may come out of a file; text is ``<U`` and a length.
-NUMBERS = (
+# Types of arrays that may come out of a file; text is ``<U`` and a length.
+_NUMBERS = (
     *("float16", "bfloat16", "float32", "float64", "bool"),
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
 )
-_LONGEST_TEXT = 1000
-_MOST_ANSWER = 16 << 20
 _IN_MEMORY = -1
-# The parent waits this many times the CPU seconds that the child may take, on a busy machine.
-_PATIENCE = 20
-
-Array = npt.NDArray[Any]
+_NO_MEMORY = 77  # exit code
+_KEPT_VARIABLES = [
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "LD_LIBRARY_PATH",
+    "DYLD_LIBRARY_PATH",
+    "SYSTEMROOT",
+    "TMPDIR",
+]
+_SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 @dataclass(frozen=True)
@@ -58,7 +70,7 @@ class Located:
     Args:
         file: number of the file; -1 for the child's memory.
         offset: of its first byte.
-        dtype: one of :data:`NUMBERS`, or text.
+        dtype: a number type of numpy, bfloat16, or text.
         shape: of the array.
         fortran: whether it lies column after column.
         crc: checksum of an archive's member that it ends, or -1 if unknown.
@@ -79,7 +91,7 @@ class Located:
         return len(self.shape)
 
     def is_floating_point(self) -> bool:
-        """Whether it holds floating-point numbers."""
+        """Return whether it holds floating-point numbers."""
         return "float" in self.dtype
 
     @property
@@ -89,11 +101,8 @@ class Located:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the array: Python's integers, so no product is too large."""
-        total = self.itemsize
-        for length in self.shape:
-            total *= length
-        return total
+        """Bytes of the array."""
+        return self.itemsize * math.prod(self.shape)
 
     def check(self, name: str, available: Sequence[int]) -> None:
         """Raise unless this is an array of a known type that lies within its file.
@@ -118,24 +127,24 @@ class Located:
 
 def _is_known(dtype: str) -> bool:
     text = dtype[:2] == "<U" and dtype[2:].isdecimal() and len(dtype) < 8
-    return dtype in NUMBERS or (text and 0 < int(dtype[2:]) <= _LONGEST_TEXT)
+    return dtype in _NUMBERS or (text and 0 < int(dtype[2:]) <= LONGEST_TEXT)
 
 
 class Answer:
     """What a child may say: facts, and arrays by name.
 
     Args:
-        memory: where arrays are written that do not lie in a file as they are; None keeps them.
-        most: bytes of these together.
+        memory: where arrays are written that do not lie in a file as they are.
+        size: bytes of the files, which decide how many may be written.
     """
 
-    def __init__(self, memory: BinaryIO, most: int) -> None:
+    def __init__(self, memory: BinaryIO, size: int) -> None:
         """Begin with nothing."""
-        self.memory, self.most = memory, most
+        self.memory, self.size = memory, size
         self.facts: dict[str, Any] = {}
         self.arrays: dict[str, Located] = {}
 
-    def put(self, name: str, array: Array) -> None:
+    def put(self, name: str, array: npt.NDArray[Any]) -> None:
         """Write an array into the answer.
 
         Raises:
@@ -146,27 +155,21 @@ class Answer:
         dtype = kind.str if kind.kind == "U" else kind.name
         if not _is_known(dtype):
             raise DataError(f"the array {name[:60]!r} holds {kind}, not numbers or short text")
-        start = self.memory.seek(0, os.SEEK_END)
-        if start + native.nbytes > self.most:
-            raise TooLarge(start + native.nbytes)
+        start, most = self.memory.seek(0, os.SEEK_END), limits().allowance(self.size)
+        needed = start + native.nbytes
+        if needed > most:
+            raise DataError(
+                f"its content takes at least {needed:,} bytes in memory, expected at most {most:,} "
+                f"for a file of {self.size:,} bytes; "
+                + how_to_raise("expansion", -(-needed // max(self.size, 1)))
+            )
         self.memory.write(np.atleast_1d(native).view(np.uint8).data if native.size else b"")
         self.arrays[name] = Located(_IN_MEMORY, start, dtype, native.shape)
 
 
-class TooLarge(Exception):
-    """A file becomes more than its allowance."""
-
-
 @dataclass(frozen=True)
 class Given:
-    """A file as a reader in the child gets it.
-
-    Args:
-        number: of the file.
-        name: without its folder.
-        file: open, at its beginning.
-        size: bytes of it.
-    """
+    """A file as a reader in the child gets it, open at its beginning."""
 
     number: int
     name: str
@@ -183,23 +186,20 @@ class Reading:
     Args:
         facts: plain values.
         arrays: name -> where it is; checked.
-        files: open files, the child's memory last.
+        files: open files, the child's memory last; they stay open as long as this lives.
     """
 
     def __init__(
         self, facts: dict[str, Any], arrays: dict[str, Located], files: Sequence[BinaryIO]
     ) -> None:
-        """Keep the files open as long as this lives."""
+        """Keep the files open."""
         self.facts, self.arrays, self._files = facts, arrays, tuple(files)
 
-    def array(self, name: str) -> Array:
-        """Return an array by name; of bfloat16, its bits as int16.
-
-        Cost: reading its bytes.
-        """
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """Return an array by name; of bfloat16, its bits as int16."""
         where = self.arrays[name]
         kind = np.dtype("int16" if where.dtype == "bfloat16" else where.dtype)
-        count = where.nbytes // where.itemsize if where.itemsize else 0
+        count = math.prod(where.shape)
         if not count:
             return np.zeros(where.shape, dtype=kind)
         file = self._files[where.file]
@@ -242,29 +242,23 @@ def read_apart(
         [[1.0, 0.0], [0.0, 1.0]]
     """
     source = " and ".join(str(path) for path in paths[:2] if isinstance(path, Path))
-    files: list[BinaryIO] = []
-    try:
-        files += [_opened(path) for path in paths]
-        memory: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the reading
-        files.append(memory)
-        size = sum(size_of(file) for file in files[:-1])
-        given = [
-            Given(n, getattr(path, "name", "content"), files[n], size_of(files[n]))
-            for n, path in enumerate(paths)
-        ]
-        run = _in_a_child if os.name == "posix" else _here
-        facts, arrays = run(reader, given, memory, dict(options or {}), size, source)
-        available = [*(one.size for one in given), os.fstat(memory.fileno()).st_size]
-        for name, where in arrays.items():
-            where.check(name, available)
+    with contextlib.ExitStack() as opened:
+        try:
+            files = [opened.enter_context(_opened(path)) for path in (*paths, b"")]
+            memory = files[-1]
+            given = [
+                Given(n, getattr(path, "name", "content"), files[n], size_of(files[n]))
+                for n, path in enumerate(paths)
+            ]
+            run = _in_a_child if os.name == "posix" else _here
+            facts, arrays = _understood(run(reader, given, memory, dict(options or {})))
+            for name, where in arrays.items():
+                where.check(name, [size_of(file) for file in files])
+        except DataError as error:
+            prefix = "" if not source or source in str(error) else f"{source}: "
+            raise DataError(f"{prefix}{error}") from error
+        opened.pop_all()  # the reading closes them
         return Reading(facts, arrays, files)
-    except DataError as error:
-        _close(files)
-        prefix = "" if not source or source in str(error) else f"{source}: "
-        raise DataError(f"{prefix}{error}") from error
-    except BaseException:
-        _close(files)
-        raise
 
 
 def _opened(path: Path | bytes) -> BinaryIO:
@@ -274,16 +268,25 @@ def _opened(path: Path | bytes) -> BinaryIO:
         copy.seek(0)
         return copy
     try:
-        return open_regular(path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:  # a NUL in the name
-        raise DataError(f"{str(path)!r} is not the name of a file ({error})") from error
+        return os.fdopen(open_plain(path, follow=True), "rb")
+    except InputError as error:
+        raise DataError(str(error)) from error
 
 
-def _close(files: Sequence[BinaryIO]) -> None:
-    for file in files:
-        file.close()
+def _understood(answer: bytes) -> tuple[dict[str, Any], dict[str, Located]]:
+    """Return the facts and arrays of an answer, or raise what it says."""
+    try:
+        said = parse_json(answer)
+        if "error" not in said:
+            arrays = {
+                name: Located(file, offset, dtype, tuple(shape), fortran, crc, lead)
+                for name, (file, offset, dtype, shape, fortran, crc, lead) in said["arrays"].items()
+            }
+            return {**said["facts"]}, arrays
+        kind, words = said["error"]
+    except (InputError, LookupError, TypeError, AttributeError, ValueError) as error:
+        raise DataError(f"its reader gave no readable answer ({error!r})") from error
+    raise (InputError if kind == "InputError" else DataError)(str(words)[:2000])
 
 
 # --- the parent's side ------------------------------------------------------------------------
@@ -295,76 +298,50 @@ _CODE = (
 
 
 def _in_a_child(
-    reader: str,
-    given: Sequence[Given],
-    memory: BinaryIO,
-    options: Mapping[str, Any],
-    size: int,
-    source: str,
-) -> tuple[dict[str, Any], dict[str, Located]]:
-    held = limits()
+    reader: str, given: Sequence[Given], memory: BinaryIO, options: Mapping[str, Any]
+) -> bytes:
     descriptors = [one.file.fileno() for one in given]
     home = str(Path(__file__).resolve().parents[2])
-    seconds = held.reader_time(size)
+    size = sum(one.size for one in given)
     job = {
         "path": [home, *(entry for entry in sys.path if entry and entry != home)],
         "reader": reader,
         "files": [[one.name, number] for one, number in zip(given, descriptors, strict=True)],
         "memory": memory.fileno(),
-        "options": dict(options),
-        "limits": asdict(held),
-        "most": held.allowance(size),
-        "bytes": held.reader_allowance(size),
-        "seconds": seconds,
+        "options": options,
+        "limits": asdict(limits()),
     }
-    command = [sys.executable, "-I", "-S", "-c", _CODE, json.dumps(job)]
+    kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     with subprocess.Popen(
-        command,
+        [sys.executable, "-I", "-S", "-c", _CODE, json.dumps(job)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         pass_fds=(*descriptors, memory.fileno()),
-        env=_environment(),
+        env=kept | _SINGLE,
         cwd="/",
         start_new_session=True,  # Ctrl-C is the parent's to answer
     ) as process:
         try:
-            answer = _heard(process, seconds * _PATIENCE)
+            answer = _heard(process, limits().reader_time(size) * PATIENCE)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise
     if process.returncode:
-        raise DataError(_ended(process.returncode, held, size))
-    return _understood(answer, held, size)
-
-
-def _environment() -> dict[str, str]:
-    kept = (
-        "PATH",
-        "LANG",
-        "LC_ALL",
-        "LD_LIBRARY_PATH",
-        "DYLD_LIBRARY_PATH",
-        "SYSTEMROOT",
-        "TMPDIR",
-    )
-    single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {name: os.environ[name] for name in kept if name in os.environ} | single
+        raise DataError(_ended(process.returncode, size))
+    return answer
 
 
 def _heard(process: subprocess.Popen[bytes], seconds: float) -> bytes:
     """Return what the child says, at most so many bytes within so many seconds."""
-    import threading
-
     timer = threading.Timer(seconds, process.kill)
     timer.start()
     try:
         stream = process.stdout
-        answer = stream.read(_MOST_ANSWER + 1) if stream is not None else b""
-        if len(answer) > _MOST_ANSWER:
-            process.kill()
+        answer = stream.read(MOST_ANSWER + 1) if stream is not None else b""
+        if len(answer) > MOST_ANSWER:
             raise DataError("says more than a file of numbers can: refused")
         process.wait()
         return answer
@@ -372,10 +349,10 @@ def _heard(process: subprocess.Popen[bytes], seconds: float) -> bytes:
         timer.cancel()
 
 
-def _ended(code: int, held: Limits, size: int) -> str:
+def _ended(code: int, size: int) -> str:
     """Say in one line why the child ended without an answer."""
-    seconds, most = held.reader_time(size), held.reader_allowance(size)
-    if code == -signal.SIGXCPU or code == -signal.SIGKILL:
+    seconds, most = limits().reader_time(size), limits().reader_allowance(size)
+    if code in (-signal.SIGXCPU, -signal.SIGKILL):
         return (
             f"reading it took more than {seconds} s of CPU time, the limit for its size, or was "
             f"ended from outside; {how_to_raise('reader_seconds', 10 * seconds)}"
@@ -390,121 +367,67 @@ def _ended(code: int, held: Limits, size: int) -> str:
     return f"its reader ended without an answer (code {code}): the file is damaged or hostile"
 
 
-def _understood(
-    answer: bytes, held: Limits, size: int
-) -> tuple[dict[str, Any], dict[str, Located]]:
-    from robustcf._io.reading import parse_json
-
-    try:
-        said = parse_json(answer)
-        if "error" in said:
-            kind, words = said["error"]
-            error = InputError if kind == "InputError" else DataError
-            raise error(str(words)[:2000])
-        if "too_large" in said:
-            most = held.allowance(size)
-            raise DataError(
-                f"its content takes at least {int(said['too_large']):,} bytes in memory, expected "
-                f"at most {most:,} for a file of {size:,} bytes; "
-                + how_to_raise("expansion", -(-int(said["too_large"]) // max(size, 1)))
-            )
-        arrays = {
-            str(name): Located(file, offset, dtype, tuple(shape), *rest)
-            for name, (file, offset, dtype, shape, *rest) in said["arrays"].items()
-        }
-        if not isinstance(said["facts"], dict):
-            raise TypeError("facts")
-        return said["facts"], arrays
-    except (DataError, InputError) as error:
-        if isinstance(error, DataError) or "error" in locals().get("said", {}):
-            raise
-        raise DataError(f"its reader gave no readable answer ({error})") from error
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise DataError(f"its reader gave no readable answer ({error!r})") from error
-
-
-def _here(
-    reader: str,
-    given: Sequence[Given],
-    memory: BinaryIO,
-    options: Mapping[str, Any],
-    size: int,
-    source: str,
-) -> tuple[dict[str, Any], dict[str, Located]]:
-    """Run the reader in this process, where children cannot be handed files."""
-    answer = Answer(memory, limits().allowance(size))
-    said = _answered(reader, given, answer, options)
-    memory.flush()
-    return _understood(json.dumps(said).encode(), limits(), size)
-
-
 # --- the child's side -------------------------------------------------------------------------
-
-_NO_MEMORY = 77
 
 
 def child(job: Mapping[str, Any]) -> None:
     """Read the files of a job within its limits, and answer on standard output."""
-    import_module(str(job["reader"]).partition(":")[0])  # before the limits: what it needs is ours
+    import_module(job["reader"].partition(":")[0])  # before the limits: what it needs is ours
     files = [os.fdopen(number, "rb", closefd=False) for _, number in job["files"]]
     given = [
-        Given(n, entry[0], file, size_of(file))
-        for n, (entry, file) in enumerate(zip(job["files"], files, strict=True))
+        Given(n, name, file, size_of(file))
+        for n, ((name, _), file) in enumerate(zip(job["files"], files, strict=True))
     ]
     memory = os.fdopen(job["memory"], "w+b", closefd=False)
-    _limit(int(job["bytes"]), int(job["seconds"]), int(job["most"]))
-    try:
-        with raised_limits(**job["limits"]):
-            said = _answered(str(job["reader"]), given, Answer(memory, job["most"]), job["options"])
-        memory.flush()
-        sys.stdout.write(json.dumps(said))
-        sys.stdout.flush()
-    except MemoryError:
-        os._exit(_NO_MEMORY)
+    with raised_limits(**job["limits"]):
+        _limit(sum(one.size for one in given))
+        try:
+            sys.stdout.buffer.write(_here(job["reader"], given, memory, job["options"]))
+            sys.stdout.flush()
+        except MemoryError:
+            os._exit(_NO_MEMORY)
     os._exit(0)
 
 
-def _answered(
-    reader: str, given: Sequence[Given], answer: Answer, options: Mapping[str, Any]
-) -> dict[str, Any]:
+def _here(
+    reader: str, given: Sequence[Given], memory: BinaryIO, options: Mapping[str, Any]
+) -> bytes:
+    """Run a reader in this process; return its answer as JSON."""
     module, _, name = reader.partition(":")
     function: Reader = getattr(import_module(module), name)
+    answer = Answer(memory, sum(one.size for one in given))
     try:
         function(given, answer, options)
-    except TooLarge as error:
-        return {"too_large": error.args[0]}
-    except (DataError, InputError) as error:
-        return {"error": [type(error).__name__, str(error)]}
+        memory.flush()
+        arrays = {name: astuple(where) for name, where in answer.arrays.items()}
+        return json.dumps({"facts": answer.facts, "arrays": arrays}).encode()
     except MemoryError:
         raise
+    except (DataError, InputError) as error:
+        said = [type(error).__name__, str(error)]
     except Exception as error:  # a damaged file can fail in any way
         reason = " ".join(str(error).split())[:200]
-        return {"error": ["DataError", f"not readable ({type(error).__name__}: {reason})"]}
-    arrays = {
-        name: [w.file, w.offset, w.dtype, list(w.shape), w.fortran, w.crc, w.lead]
-        for name, w in answer.arrays.items()
-    }
-    return {"facts": answer.facts, "arrays": arrays}
+        said = ["DataError", f"not readable ({type(error).__name__}: {reason})"]
+    return json.dumps({"error": said}).encode()
 
 
-def _limit(memory: int, seconds: int, output: int) -> None:
-    """Give up memory beyond what is in use now and so many bytes, CPU time, files and cores."""
+def _limit(size: int) -> None:
+    """Give up memory beyond what is in use now and an allowance, CPU time, files and cores."""
     try:
         import resource
     except ImportError:
         return
-    with contextlib.suppress(OSError, ValueError):
-        with open("/proc/self/statm") as file:
-            used = int(file.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
+    held = limits()
     spent = resource.getrusage(resource.RUSAGE_SELF)
-    cpu = int(spent.ru_utime + spent.ru_stime) + 1 + seconds
     wanted = {
-        resource.RLIMIT_CPU: cpu,
+        resource.RLIMIT_CPU: int(spent.ru_utime + spent.ru_stime) + 1 + held.reader_time(size),
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_NOFILE: 64,
-        resource.RLIMIT_FSIZE: output,
+        resource.RLIMIT_FSIZE: held.allowance(size),
     }
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+        wanted[resource.RLIMIT_AS] = used + held.reader_allowance(size)
     for kind, most in wanted.items():
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(kind, (most, most))

@@ -204,7 +204,8 @@ def _foreign(reader: str, options: dict[str, Any] | None = None) -> Callable[[Pa
         size = path.stat().st_size
         with path.open("rb") as file, tempfile.TemporaryFile() as memory:
             given = [Given(0, path.name, file, size)]
-            _, arrays = sandbox._here(name, given, memory, options or {}, size, path.name)
+            answer = sandbox._here(name, given, memory, options or {})
+            _, arrays = sandbox._understood(answer)
             available = [size, os.fstat(memory.fileno()).st_size]
             for each, where in arrays.items():
                 where.check(each, available)
