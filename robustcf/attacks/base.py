@@ -15,6 +15,8 @@ from robustcf.attacks.budgets import LEAST, Budget, RowBudget, check_reach
 from robustcf.errors import InputError, RobustcfError
 from robustcf.factors import Factors
 
+#: Two tensors shaped like U and V.
+Point = tuple[Tensor, Tensor]
 Side = Literal["both", "users", "items"]
 SIDES: tuple[str, ...] = ("both", "users", "items")
 
@@ -45,9 +47,9 @@ class Attack(ABC):
 
     Args:
         budget: the norm that counts; :class:`RowBudget` by default.
-        relative: whether epsilon is in units of the factor's own size (``budget.unit``), the
-            default, or absolute. Multiplying embeddings by a constant changes no ranking: only
-            relative budgets compare models of different scale.
+        relative: whether epsilon is in units of the factor's own size (``budget.unit``) or
+            absolute. Only relative budgets compare models of different scale, since multiplying
+            embeddings by a constant changes no ranking.
         side: which factors are perturbed.
         fixed: columns that no attack may touch, the constant 1 of a bias, say. They do not count
             in the factor's own size either.
@@ -72,18 +74,28 @@ class Attack(ABC):
         self.fixed: tuple[int, ...] = check_list("fixed", fixed)
 
     def free(self, delta: Tensor) -> Tensor:
-        """A perturbation or gradient with nothing in the columns that are held fixed."""
+        """Return a perturbation or gradient with zeros in the columns that are held fixed."""
         if not self.fixed:
             return delta
         kept = delta.clone()
         kept[:, list(self.fixed)] = 0.0
         return kept
 
-    @abstractmethod
-    def propose(self, factors: Factors, allowed: dict[str, float]) -> tuple[Tensor, Tensor]:
-        """Perturbations of U and V for these budgets; whatever is too large will be projected.
+    def _each(
+        self, what: Literal["scale", "project"], parts: Point, sizes: Sequence[float]
+    ) -> Point:
+        """A method of the two budgets, for the columns that may move."""
+        users, items = (
+            getattr(budget, what)(self.free(part), size)
+            for budget, part, size in zip(self.budgets, parts, sizes, strict=True)
+        )
+        return users, items
 
-        Two tensors shaped like U and V. The factors themselves must stay as they are.
+    @abstractmethod
+    def propose(self, factors: Factors, allowed: dict[str, float]) -> Point:
+        """Return perturbations of U and V for these budgets, which are then projected.
+
+        The factors themselves must stay as they are.
         """
 
     def perturb(self, factors: Factors, epsilon: float) -> Perturbed:
@@ -92,11 +104,6 @@ class Attack(ABC):
         With epsilon 0 the very same factors come back, so the clean result is met to the bit.
         What the factors move by, rounding included, is never more than epsilon: see
         :meth:`robustcf.attacks.Budget.apply`.
-
-        Raises:
-            InputError: epsilon is negative or not finite, or so large that scores can no longer
-                be computed; the factors are not finite; or the attack proposes something else
-                than two finite tensors shaped like U and V.
         """
         check_epsilons([epsilon])
         factors.check_finite()
@@ -106,16 +113,14 @@ class Attack(ABC):
                 "not in these factors"
             )
         parts = {"users": factors.users, "items": factors.items}
-        self.budgets = (
-            self.budget.of(self.free(factors.users)),
-            self.budget.of(self.free(factors.items)),
-        )
-        budgets = dict(zip(parts, self.budgets, strict=True))
+        free = {name: self.free(part) for name, part in parts.items()}
+        budgets = {name: self.budget.of(part) for name, part in free.items()}
+        self.budgets = budgets["users"], budgets["items"]
         allowed = {
-            name: epsilon * (budgets[name].unit(self.free(part)) if self.relative else 1.0)
+            name: epsilon * (budgets[name].unit(part) if self.relative else 1.0)
             if self.side in ("both", name)
             else 0.0
-            for name, part in parts.items()
+            for name, part in free.items()
         }
         realised = {"users": 0.0, "items": 0.0}
         if epsilon == 0:
@@ -144,7 +149,7 @@ class Attack(ABC):
 
     @property
     def _is_ours(self) -> bool:
-        """Whether all code of this attack is of this package; code from outside is checked more."""
+        """Whether all code of this attack is the package's own; other code is checked more."""
         parts = (self, self.budget, getattr(self, "objective", None))
         modules = (type(part).__module__ for part in parts if part is not None)
         return all(module.partition(".")[0] == __name__.partition(".")[0] for module in modules)
@@ -207,17 +212,14 @@ class Attack(ABC):
 
 
 def _versions(factors: Factors) -> list[int]:
-    """How often torch has changed the tensors in place, as far as it counts that."""
     return [part._version for part in factors if not part.is_inference()]
 
 
 def _fits(value: object, part: Tensor) -> bool:
-    """Whether this is a perturbation of a factor: real numbers in the same shape."""
     return isinstance(value, Tensor) and value.shape == part.shape and not value.is_complex()
 
 
 def _words(value: object) -> str:
-    """What a proposal is, for a message."""
     if isinstance(value, Tensor):
         kind = "complex " if value.is_complex() else ""
         return f"a {kind}tensor of shape {tuple(value.shape)}"

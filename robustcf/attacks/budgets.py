@@ -1,11 +1,8 @@
 """What an attack may spend: each budget owns its measure AND its projection.
 
-So no attack can report one size and use another: the base class measures what it returns with
-the very budget that it was projected on.
-
 **No tolerance.** A perturbation of the right size is not enough: adding it to a factor rounds, and
-what the factor really moved by may be longer. :meth:`Budget.apply` therefore measures the move of
-the rounded factor, and shrinks the perturbation until that is within epsilon, whatever the dtype.
+the factor may move further. :meth:`Budget.apply` therefore measures the move of the rounded factor,
+and shrinks the perturbation until that is within epsilon, whatever the dtype.
 """
 
 from __future__ import annotations
@@ -23,6 +20,10 @@ from robustcf.factors import Factors
 
 # Lengths below this are as good as nothing: norms of so small numbers lose digits, in float64 too.
 LEAST = 2.0**-960
+# Scores of attacked factors stay this far below what their dtype can hold.
+_HEADROOM = 2.0**-32
+# After so many halvings whatever is left of a perturbation is lost in rounding.
+_ATTEMPTS = 64
 
 
 class Budget(ABC):
@@ -34,32 +35,29 @@ class Budget(ABC):
 
     @abstractmethod
     def measure(self, delta: Tensor) -> float:
-        """The size of a perturbation: it is within the budget when this is at most epsilon."""
+        """Return the size of a perturbation, which may be at most epsilon."""
 
     @abstractmethod
     def project(self, delta: Tensor, epsilon: float) -> Tensor:
-        """The nearest perturbation (in the Frobenius norm) within the budget."""
+        """Return the nearest perturbation (in the Frobenius norm) within the budget."""
 
     @abstractmethod
     def scale(self, direction: Tensor, epsilon: float) -> Tensor:
-        """``epsilon * G / ||G||`` in this norm: a direction taken to the edge of the ball.
-
-        Zero directions (for the row budget: zero rows) stay zero.
-        """
+        """Return ``epsilon * G / ||G||`` in this norm; zero directions (or rows) stay zero."""
 
     @abstractmethod
     def unit(self, factor: Tensor) -> float:
-        """What a relative epsilon of 1 is for a factor."""
+        """Return what a relative epsilon of 1 is for a factor."""
 
     def of(self, factor: Tensor) -> Budget:
-        """The budget for one factor: itself, unless what may be spent depends on the factor."""
+        """Return the budget for one factor: itself, unless it depends on the factor."""
         return self
 
     def apply(self, factor: Tensor, delta: Tensor, epsilon: float) -> Tensor:
-        """``factor + delta``, with delta shrunk until the move that is left is within the budget.
+        """Return ``factor + delta``, with delta shrunk until the move is within the budget.
 
-        The move is what counts: the difference of the rounded sum and the factor, measured in
-        float64. It is so far within epsilon that measuring it in another order gives no more.
+        The move is the difference of the rounded sum and the factor, measured in float64. It is so
+        far within epsilon that measuring it in another order gives no more.
 
         Cost: one pass over the factor, and another for each time that it has to be shrunk.
 
@@ -79,21 +77,22 @@ class Budget(ABC):
         return factor.clone()
 
     def reach(self, factor: Tensor, epsilon: float) -> float:
-        """How long a row of the factor may become, at most."""
+        """Return how long a row of the factor may become, at most."""
         return _longest(factor) + epsilon
 
     def row_sizes(self, factor: Tensor, epsilon: float) -> Tensor:
-        """How far each row may move, or about does where one budget is shared by all rows."""
-        shared = torch.linalg.vector_norm(self.scale(torch.ones_like(factor), epsilon), dim=1)
-        sizes: Tensor = shared
+        """Return how far each row may move, or about does where rows share one budget."""
+        sizes: Tensor = torch.linalg.vector_norm(
+            self.scale(torch.ones_like(factor), epsilon), dim=1
+        )
         return sizes
 
 
 class RowBudget(Budget):
     """Every row at most epsilon in the Euclidean norm: one budget for each user and item.
 
-    This is the setting of He et al. (2018), and the default. A relative epsilon of 1 is the
-    median row norm.
+    The setting of He et al. (2018, arXiv:1808.03908), and the default. A relative epsilon of 1 is
+    the median row norm.
 
     Example:
         >>> delta = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
@@ -105,7 +104,7 @@ class RowBudget(Budget):
     by_row = True
 
     def measure(self, delta: Tensor) -> float:
-        """The largest row norm."""
+        """Return the largest row norm."""
         return float(row_norms(delta).max()) if len(delta) else 0.0
 
     def project(self, delta: Tensor, epsilon: float) -> Tensor:
@@ -114,19 +113,21 @@ class RowBudget(Budget):
         return delta * torch.where(norms > most, most / norms, 1.0).to(delta.dtype)[:, None]
 
     def scale(self, direction: Tensor, epsilon: float) -> Tensor:
-        """Each row to the edge of its budget; rows next to nothing have no direction, and stay."""
+        """Take each row to the edge of its budget; rows next to nothing have no direction."""
         ratios = self._most(direction, epsilon) / row_norms(direction)
         ratios = torch.where(torch.isfinite(ratios), ratios, 0.0)
         return (direction.double() * ratios[:, None]).to(direction.dtype)
 
     def apply(self, factor: Tensor, delta: Tensor, epsilon: float) -> Tensor:
-        """``factor + delta``, with each row of delta shrunk until the row's move is within it."""
+        """Return ``factor + delta``, each row of delta shrunk until its move is within budget."""
         moved = factor + delta
         strict = _strictly(self._most(factor, epsilon), factor.shape[1])
         rows = torch.arange(len(factor), device=factor.device)
         for attempt in range(_ATTEMPTS + 1):
             norms = row_norms(moved[rows].double() - factor[rows].double())
-            rows, over = _rows_over(rows, norms, strict[rows])
+            too_far = norms > strict[rows]
+            over = norms[too_far] / strict[rows][too_far] - 1
+            rows = rows[too_far]
             if len(rows) == 0:
                 break
             kept = torch.clamp(1 - 2**attempt * over, 0.5, 1.0)
@@ -141,7 +142,7 @@ class RowBudget(Budget):
         return torch.full((len(rows),), epsilon, dtype=torch.float64, device=rows.device)
 
     def unit(self, factor: Tensor) -> float:
-        """The median row norm."""
+        """Return the median row norm."""
         return float(row_norms(factor).median()) if len(factor) else 0.0
 
 
@@ -149,11 +150,10 @@ class OwnRowBudget(RowBudget):
     """Every row at most epsilon times its own length.
 
     The median row norm is small for long rows, which rank first: relative to it, factors with a
-    long tail look more robust than they are. Here every row has a share of its own, and scaling
-    single users changes nothing. Rows of length 0 may not move.
+    long tail look more robust than they are. Rows of length 0 may not move.
 
     Args:
-        lengths: of the rows of the factor; None until :meth:`of` has been asked.
+        lengths: of the rows of the factor in float64; None until :meth:`of` has been asked.
 
     Example:
         >>> factor = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
@@ -165,11 +165,10 @@ class OwnRowBudget(RowBudget):
     name = "own row"
 
     def __init__(self, lengths: Tensor | None = None) -> None:
-        """Keep the lengths, in float64."""
         self.lengths = lengths
 
     def of(self, factor: Tensor) -> OwnRowBudget:
-        """The budget for this factor."""
+        """Return the budget for this factor."""
         lengths = row_norms(factor)
         return OwnRowBudget(torch.where(lengths < LEAST, 0.0, lengths))
 
@@ -183,27 +182,38 @@ class OwnRowBudget(RowBudget):
         return self.lengths.to(rows.device)
 
     def measure(self, delta: Tensor) -> float:
-        """The largest row norm, each in lengths of its row; infinite where a zero row moved."""
+        """Return the largest row norm, in lengths of the row; infinite where a zero row moved."""
         norms, lengths = row_norms(delta), self._own(delta)
         shares = torch.where(norms == 0, 0.0, norms / lengths)
         return float(shares.max()) if len(shares) else 0.0
 
     def reach(self, factor: Tensor, epsilon: float) -> float:
-        """How long a row of the factor may become, at most."""
+        """Return how long a row of the factor may become, at most."""
         return _longest(factor) * (1 + epsilon)
 
     def _most(self, rows: Tensor, epsilon: float) -> Tensor:
         return epsilon * self._own(rows)
 
     def unit(self, factor: Tensor) -> float:
-        """1: what a row may spend is in its own length already."""
+        """Return 1: sizes are in lengths of the row already."""
         return 1.0
 
 
-class FrobeniusBudget(Budget):
-    """The whole perturbation at most epsilon in the Frobenius norm: one budget for all rows.
+class _WholeBudget(Budget):
+    """One budget for all rows; a relative epsilon of 1 is the norm of the factor itself."""
 
-    A relative epsilon of 1 is the norm of the factor.
+    def scale(self, direction: Tensor, epsilon: float) -> Tensor:
+        """Take all of it to norm epsilon."""
+        size = self.measure(direction)
+        return torch.zeros_like(direction) if size == 0 else _times(direction, epsilon / size)
+
+    def unit(self, factor: Tensor) -> float:
+        """Return the norm of the factor."""
+        return self.measure(factor)
+
+
+class FrobeniusBudget(_WholeBudget):
+    """The whole perturbation at most epsilon in the Frobenius norm.
 
     Example:
         >>> FrobeniusBudget().measure(torch.tensor([[3.0], [4.0]]))
@@ -213,7 +223,7 @@ class FrobeniusBudget(Budget):
     name = "frobenius"
 
     def measure(self, delta: Tensor) -> float:
-        """The square root of the sum of squares."""
+        """Return the square root of the sum of squares."""
         unit = _power_of_two(delta)
         return float((delta.double() / unit).norm()) * unit
 
@@ -222,20 +232,9 @@ class FrobeniusBudget(Budget):
         size = self.measure(delta)
         return delta if size <= epsilon else delta * (epsilon / size)
 
-    def scale(self, direction: Tensor, epsilon: float) -> Tensor:
-        """All of it to norm epsilon."""
-        size = self.measure(direction)
-        return torch.zeros_like(direction) if size == 0 else _times(direction, epsilon / size)
 
-    def unit(self, factor: Tensor) -> float:
-        """The norm of the factor."""
-        return self.measure(factor)
-
-
-class SpectralBudget(Budget):
+class SpectralBudget(_WholeBudget):
     """The largest singular value at most epsilon: the literal reading of a matrix 2-norm.
-
-    A relative epsilon of 1 is the largest singular value of the factor.
 
     Cost: one Gram matrix of dim x dim, never a decomposition of the tall factor.
 
@@ -247,7 +246,7 @@ class SpectralBudget(Budget):
     name = "spectral"
 
     def measure(self, delta: Tensor) -> float:
-        """The largest singular value."""
+        """Return the largest singular value."""
         values, _ = _gram_eigen(delta)
         return float(values[-1]) if len(values) else 0.0
 
@@ -258,22 +257,13 @@ class SpectralBudget(Budget):
         clipped: Tensor = delta.double() @ (vectors * shrink) @ vectors.mT
         return clipped.to(delta.dtype)
 
-    def scale(self, direction: Tensor, epsilon: float) -> Tensor:
-        """All of it to spectral norm epsilon."""
-        size = self.measure(direction)
-        return torch.zeros_like(direction) if size == 0 else _times(direction, epsilon / size)
-
-    def unit(self, factor: Tensor) -> float:
-        """The largest singular value of the factor."""
-        return self.measure(factor)
-
 
 def unevenness(factor: Tensor) -> float | None:
-    """How far the median row norm is from standing for all rows: root mean square over median.
+    """Return the root mean square of the row norms over their median; None where that is 0.
 
     It is 1 where all rows are equally long. Far above, a relative epsilon of the row budget is
     small for the long rows, which rank first, and a curve looks better than it is: compare such
-    factors by the Frobenius budget, whose unit counts every row. None where the median is 0.
+    factors by the Frobenius budget.
 
     Example:
         >>> unevenness(torch.tensor([[1.0], [1.0], [7.0]]))
@@ -284,19 +274,10 @@ def unevenness(factor: Tensor) -> float | None:
     return float(norms.square().mean().sqrt()) / middle if middle > 0 else None
 
 
-# Scores of attacked factors stay this far below what their dtype can hold.
-_HEADROOM = 2.0**-32
-# After so many halvings whatever is left of a perturbation is lost in rounding.
-_ATTEMPTS = 64
-
-
 def check_reach(factors: Factors, reaches: tuple[float, float], epsilon: float) -> None:
-    """Raise where rows of the factors may become so long that scores can no longer be computed.
+    """Raise where rows of U and V may become so long that scores can no longer be computed.
 
-    Args:
-        factors: what is attacked.
-        reaches: how long rows of U and of V may become, by :meth:`Budget.reach`.
-        epsilon: the size as it was asked for, for the message.
+    ``reaches`` is how long, by :meth:`Budget.reach`.
 
     Example:
         >>> check_reach(Factors(torch.ones(1, 1), torch.ones(1, 1)), (1e38, 1e38), 1e38)
@@ -319,12 +300,6 @@ def check_reach(factors: Factors, reaches: tuple[float, float], epsilon: float) 
 def _strictly(epsilon: Any, terms: int) -> Any:
     """A hair less than epsilon: the rounding of a norm of so many terms, in whatever order."""
     return epsilon * (1 - (terms + 16) * 2.0**-52)
-
-
-def _rows_over(rows: Tensor, norms: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows that moved too far, and by what share of what they may."""
-    too_far = norms > most
-    return rows[too_far], norms[too_far] / most[too_far] - 1
 
 
 def _longest(factor: Tensor) -> float:
@@ -350,7 +325,7 @@ def _power_of_two(matrix: Tensor) -> float:
 
 
 def row_norms(matrix: Tensor) -> Tensor:
-    """Lengths of the rows in float64, of whatever size."""
+    """Return the lengths of the rows in float64, of whatever size."""
     unit = _power_of_two(matrix)
     norms: Tensor = torch.linalg.vector_norm(matrix.double() / unit, dim=1) * unit
     return norms

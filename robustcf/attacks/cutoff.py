@@ -1,34 +1,31 @@
 """The attack at the cutoff: one perturbation for all users that makes NDCG@k as small as it can.
 
 A ranking metric changes only where items pass each other near the first k places. Losses over the
-whole catalogue spend an attack on scores that nobody sees; this attack looks at the head of each
-ranking alone, and at the metric itself.
+whole catalogue spend an attack on other scores, too; this attack looks at the head of each ranking
+alone, and at the metric itself.
 
-**Objective.** Take the first ``3 k`` candidates of each user, in the order of the attacked scores.
-For a relevant item i among them::
+**Objective.** The approximate NDCG of Qin, Liu and Li (2010, doi:10.1007/s10791-009-9124-x) on the
+head. Take the first ``3 k`` candidates of each user, in the order of the attacked scores. For a
+relevant item i among them::
 
     rank_i = 1 + sum over the others j of sigmoid((s_j - s_i) / t)
     gain_i = sigmoid(k + 1/2 - rank_i) / log2(1 + rank_i)
 
 With t -> 0 the sum of the gains over relevant items, divided by its best possible value, is NDCG@k
-(but for the soft end of the list). Its gradient is large where two items contend for a place, and
-counts each place by what it is worth.
+(but for the soft end of the list).
 
-**Temperature.** What decides is how far an attack can move a score: about
-``reach = a ||v|| + b ||u||`` when rows of U and V move by a and b. Items further apart than that
-cannot pass each other, and one temperature of that kind fits every model and size. It falls from
-``0.3 reach``, where the whole head of the list is in contest, to ``0.01 reach``, where only what
-lies next to each other is.
+**Temperature.** A score moves by about ``reach = a ||v|| + b ||u||`` at most when rows of U and V
+move by a and b. Items further apart cannot pass each other, so the temperature falls from ``0.3
+reach``, where the whole head of the list is in contest, to ``0.01 reach``, where neighbours are.
 
-**Ascent.** Steps with momentum, in which every row moves by the same share of its budget, each
-followed by a projection; the share falls from the whole budget to a tenth of it. The ranking at
-each step is needed for the gradient anyway, so its metric costs nothing: the perturbation returned
-is the best by the *metric*, of all that were seen. Where items may not move, and every row has a
-budget of its own, users do not depend on each other, and each keeps its own best row.
+**Ascent.** Steps with momentum (Dong et al., 2018, arXiv:1710.06081), in which every row moves by
+the same share of its budget, each followed by a projection; the share falls from the whole budget
+to a tenth of it. The perturbation returned is the best by the *metric*, of all that were seen: the
+ranking at each step is needed for the gradient anyway. Where items may not move, and every row has
+a budget of its own, each user keeps their own best row.
 
-Nothing is drawn at random with one start: the result is a function of factors and pairs. Starting
-from other attacks' solutions, or from random points, was tried and changes nothing: the first steps
-go as far as the budget does, and at a high temperature forget where they came from.
+Nothing is drawn at random with one start. Starting from other attacks' solutions, or from random
+points, was tried and changes nothing: the first steps go as far as the budget does.
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ from torch import Tensor
 
 from robustcf._checks import check_cutoff, check_integer
 from robustcf._io.progress import bar as progress_bar
-from robustcf.attacks.base import Attack
+from robustcf.attacks.base import Attack, Point
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.factors import Factors
@@ -70,36 +67,27 @@ _DEEPEST = 1000
 _BLOCK = 2**16
 _PLACES = 2**23
 
-Point = tuple[Tensor, Tensor]
+
+Sizes = tuple[float, float]
 
 
 @dataclass(frozen=True, eq=False)
 class Heads:
-    """The first places of all rankings.
+    """The first places of all rankings: users x places."""
 
-    Args:
-        items: users x places; 0 where a list has ended.
-        there: whether a place holds an item.
-        hits: whether that item is relevant.
-        values: NDCG@k of each user.
-    """
-
-    items: Tensor
-    there: Tensor
-    hits: Tensor
-    values: npt.NDArray[np.float64]
+    items: Tensor  # 0 where a list has ended
+    there: Tensor  # whether a place holds an item
+    hits: Tensor  # whether that item is relevant
+    values: npt.NDArray[np.float64]  # NDCG@k of each user
 
 
 class HeadOfRanking:
     """The metric under attack, and the gradient of its smooth form.
 
     Args:
-        relevant: the pairs that count.
-        seen: pairs that are no candidates, or None.
+        relevant: relevant items by user, at least one.
+        seen: pairs that are not candidates, or None.
         k: cutoff; the attack looks no deeper than 1,000 places.
-
-    Raises:
-        InputError: no pair counts, or k is no cutoff.
 
     Example:
         >>> pairs = Interactions(np.array([0]), np.array([1]), 1, 3)
@@ -111,7 +99,7 @@ class HeadOfRanking:
     def __init__(self, relevant: Interactions, seen: Interactions | None, k: int) -> None:
         """Find the users that count."""
         if len(relevant) == 0:
-            raise InputError("an attack at the cutoff needs pairs that count, got none")
+            raise InputError("an attack at the cutoff needs relevant pairs, got none")
         self.relevant, self.seen = relevant, seen
         self.k = min(check_cutoff("k", k), _DEEPEST)
         self.users = np.flatnonzero(relevant.user_degrees).astype(np.int64)
@@ -122,7 +110,7 @@ class HeadOfRanking:
         self._lists: Shortlists | None = None
 
     def at(self, U: Tensor, V: Tensor) -> Heads:
-        """The heads of the rankings by these factors."""
+        """Return the heads of the rankings by these factors."""
         width = min(_WINDOW * self.k, len(V))
         if self._lists is None or self._lists.k != width:
             self._lists = Shortlists(self.users, width, self.seen)
@@ -135,13 +123,13 @@ class HeadOfRanking:
         return Heads(items, there, own, values)
 
     def gradient(self, heads: Heads, U: Tensor, V: Tensor, temperatures: Tensor) -> Point:
-        """Where to move U and V to make the smooth metric, summed over users, fall fastest.
+        """Return where to move U and V to make the smooth metric, summed over users, fall fastest.
 
         Args:
             heads: of the rankings by U and V.
             U: users.
             V: items.
-            temperatures: one for each user that counts.
+            temperatures: one for each user with a relevant item.
 
         Cost: heads x dim, and one number for each relevant item and place in a head.
         """
@@ -149,31 +137,24 @@ class HeadOfRanking:
         size = max(1, _PLACES // heads.items.shape[1])
         for start in range(0, len(self.users), size):
             part = slice(start, start + size)
-            self._add_gradient(heads, part, U, V, temperatures, (to_users, to_items))
+            ids = torch.from_numpy(self.users[part]).to(U.device)
+            items, block = heads.items[part], U[ids]
+            rows = torch.arange(len(ids), device=U.device).repeat_interleave(items.shape[1])
+            entries = SparseRows(rows, items.flatten(), rows.new_zeros(0))
+            scores = sparse_scores(block, V, entries).view_as(items)
+            # A list that has ended has no more rivals: they are infinitely far behind.
+            scores = torch.where(heads.there[part], scores, -torch.inf)
+            best = torch.from_numpy(self.best[part]).to(scores)
+            pull = self._pull(scores, heads.hits[part], temperatures[part], best)
+            entries = SparseRows(rows, items.flatten(), pull.flatten())
+            moved = torch.zeros_like(block)
+            add_sparse_product(moved, entries, V, scale=1.0)
+            to_users[ids] = moved
+            add_sparse_product(to_items, entries, block, scale=1.0, transposed=True)
         return to_users, to_items
 
-    def _add_gradient(
-        self, heads: Heads, part: slice, U: Tensor, V: Tensor, temperatures: Tensor, total: Point
-    ) -> None:
-        """Add what some of the users say to the gradient."""
-        ids = torch.from_numpy(self.users[part]).to(U.device)
-        items, there = heads.items[part], heads.there[part]
-        block = U[ids]
-        rows = torch.arange(len(ids), device=U.device).repeat_interleave(items.shape[1])
-        entries = SparseRows(rows, items.flatten(), rows.new_zeros(0))
-        scores = sparse_scores(block, V, entries).view_as(items)
-        # A list that has ended has no more rivals: they are infinitely far behind.
-        scores = torch.where(there, scores, -torch.inf)
-        best = torch.from_numpy(self.best[part]).to(scores)
-        pull = self._pull(scores, heads.hits[part], temperatures[part], best)
-        entries = SparseRows(rows, items.flatten(), pull.flatten())
-        moved = torch.zeros_like(block)
-        add_sparse_product(moved, entries, V, scale=1.0)
-        total[0][ids] = moved
-        add_sparse_product(total[1], entries, block, scale=1.0, transposed=True)
-
     def _pull(self, scores: Tensor, hits: Tensor, temperatures: Tensor, best: Tensor) -> Tensor:
-        """The gradient for the scores: what gains by rising takes from who must fall."""
+        """The gradient for the scores: rivals gain by rising what relevant items lose."""
         pull = torch.zeros_like(scores)
         at, place = torch.nonzero(hits, as_tuple=True)
         size = max(1, min(_BLOCK, _PLACES // scores.shape[1]))
@@ -196,12 +177,11 @@ class Cutoff(Attack):
     """Projected ascent on a smooth NDCG@k, the best step kept by the metric itself.
 
     Args:
-        relevant: the pairs that count: for an attacker who knows the labels, those of the
-            evaluation.
-        seen: pairs that are no candidates, or None.
+        relevant: the relevant pairs; those of the evaluation where the attacker knows the labels.
+        seen: pairs that are not candidates, or None.
         k: cutoff of the metric.
         *arguments: see :class:`robustcf.attacks.base.Attack`.
-        steps: gradients of a start.
+        steps: gradients per start.
         restarts: starts; the first from the factors themselves, others from random points.
         seed: of the random starts.
         progress: whether to show a progress bar.
@@ -244,7 +224,7 @@ class Cutoff(Attack):
         self.seed, self.progress = seed, progress
 
     def propose(self, factors: Factors, allowed: dict[str, float]) -> Point:
-        """The perturbation that left the least, out of all steps of all starts."""
+        """Return the strongest perturbation out of all steps of all starts."""
         sizes = allowed["users"], allowed["items"]
         best = _Best(factors, joint=sizes[1] > 0 or not self.budgets[0].by_row)
         generator = torch.Generator().manual_seed(self.seed)
@@ -259,12 +239,7 @@ class Cutoff(Attack):
         return best.point
 
     def _climb(
-        self,
-        factors: Factors,
-        sizes: tuple[float, float],
-        point: Point,
-        best: _Best,
-        bar: tqdm[Any],
+        self, factors: Factors, sizes: Sizes, point: Point, best: _Best, bar: tqdm[Any]
     ) -> None:
         U, V = factors
         clean = self.head.at(U, V)
@@ -282,15 +257,13 @@ class Cutoff(Attack):
             temperature = _between(_TEMPERATURES, done)
             gradient = self.head.gradient(heads, *here, reach * temperature)
             directions = self._each("scale", gradient, (1.0, 1.0))
-            momentum = (
-                momentum[0].mul_(_MOMENTUM).add_(directions[0], alpha=1 - _MOMENTUM),
-                momentum[1].mul_(_MOMENTUM).add_(directions[1], alpha=1 - _MOMENTUM),
-            )
+            for kept, new in zip(momentum, directions, strict=True):
+                kept.mul_(_MOMENTUM).add_(new, alpha=1 - _MOMENTUM)
             share = _between(_SHARES, done)
             moves = self._each("scale", momentum, (share * sizes[0], share * sizes[1]))
             point = self._each("project", (point[0] + moves[0], point[1] + moves[1]), sizes)
 
-    def _reach(self, factors: Factors, heads: Heads, sizes: tuple[float, float]) -> Tensor:
+    def _reach(self, factors: Factors, heads: Heads, sizes: Sizes) -> Tensor:
         """How far an attack may move a score of each user, about."""
         U, V = (self.free(part) for part in factors)
         ids = torch.from_numpy(self.head.users).to(U.device)
@@ -307,22 +280,12 @@ class Cutoff(Attack):
         # Where nothing can move, any temperature will do.
         return torch.where(reach > 0, reach, 1.0)
 
-    def _each(self, what: str, parts: Point, sizes: tuple[float, float]) -> Point:
-        """A method of the two budgets for the columns that may move."""
-        users, items = (
-            getattr(budget, what)(self.free(part), size)
-            for budget, part, size in zip(self.budgets, parts, sizes, strict=True)
-        )
-        return users, items
-
 
 class _Best:
-    """The perturbation that left the least so far.
+    """The strongest perturbation so far.
 
-    Args:
-        factors: what is perturbed.
-        joint: whether users share something, items that move or one budget; if not, each user
-            keeps a best row.
+    Where users share nothing (``joint`` is False), neither items that move nor one budget, each
+    user keeps a best row.
     """
 
     def __init__(self, factors: Factors, *, joint: bool) -> None:
@@ -332,13 +295,11 @@ class _Best:
 
     @property
     def mean(self) -> float:
-        """What it left, mean over users."""
         return np.inf if self.values is None else float(self.values.mean())
 
     def offer(
         self, users: npt.NDArray[np.int64], values: npt.NDArray[np.float64], point: Point
     ) -> None:
-        """Keep a point, or the rows of it, that left less."""
         if self.values is None:
             self.values = np.full(len(values), np.inf)
         if self.joint:
@@ -352,5 +313,5 @@ class _Best:
 
 
 def _between(ends: tuple[float, float], done: float) -> float:
-    """A share of the way from the first to the last, in factors."""
+    """Return the geometric interpolation between two ends."""
     return float(ends[0] * (ends[1] / ends[0]) ** done)

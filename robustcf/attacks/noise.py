@@ -5,20 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from robustcf.attacks.base import Attack
+from robustcf.attacks.base import Attack, Point
 from robustcf.factors import Factors
 
 
 class RandomNoise(Attack):
     """Gaussian directions taken to the edge of the budget.
 
-    An attack that does no better than this has found nothing. The directions are the same for
-    every epsilon, so that a curve shows the size of the noise and not its luck.
+    The directions are the same for every epsilon, so that a curve shows the size of the noise and
+    not its luck.
 
     Args:
-        budget: the norm that counts.
+        *arguments: see :class:`robustcf.attacks.base.Attack`.
         seed: of the directions.
         **options: see :class:`robustcf.attacks.base.Attack`.
 
@@ -32,15 +31,12 @@ class RandomNoise(Attack):
         super().__init__(*arguments, **options)
         self.seed = seed
 
-    def propose(self, factors: Factors, allowed: dict[str, float]) -> tuple[Tensor, Tensor]:
-        """Random directions, scaled to the edge."""
+    def propose(self, factors: Factors, allowed: dict[str, float]) -> Point:
+        """Return random directions, scaled to the edge."""
         generator = torch.Generator().manual_seed(self.seed)
         # Drawn on the CPU in double precision: the same directions on every device and dtype.
         users, items = (
             torch.randn(part.shape, generator=generator, dtype=torch.float64).to(part)
             for part in factors
         )
-        return (
-            self.budgets[0].scale(self.free(users), allowed["users"]),
-            self.budgets[1].scale(self.free(items), allowed["items"]),
-        )
+        return self._each("scale", (users, items), (allowed["users"], allowed["items"]))

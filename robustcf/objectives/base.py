@@ -125,7 +125,7 @@ class Objective(ABC, Generic[ConfigT]):
     #: Whether it is a function of differences of a user's scores: such ones can have a margin.
     compares_items: ClassVar[bool] = False
     #: An attack of relative size works on factors whose scores are multiplied by
-    #: 2**-log2_temperature, see :mod:`robustcf.attacks.scale`.
+    #: 2**-log2_temperature, see :mod:`robustcf.attacks.gradient`.
     log2_temperature: ClassVar[float] = 0.0
 
     config: ConfigT

@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from robustcf.attacks import BUDGETS, FGM, PGD, RandomNoise, Softmax
-from robustcf.attacks.scale import canonical
+from robustcf.attacks.gradient import canonical
 from robustcf.data import Interactions, checkerboard
 from robustcf.factors import Factors
 from robustcf.objectives import OBJECTIVES, Gradient, Objective
