@@ -22,7 +22,7 @@ import numpy as np
 from robustcf._io.fetching import locate
 from robustcf.data import load
 from robustcf.data.catalog import get
-from robustcf.data.readers import read_adjacency
+from robustcf.data.id_lists import read_adjacency
 
 
 def naive(path: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from robustcf._io.files import write_json
 from robustcf.data import Split, load
-from robustcf.data.splits import split_pairs
+from robustcf.data.holdout import split_pairs
 from robustcf.experiments.fakes import plot_fakes, published
 from robustcf.models.voting import CertifiedVotes, PartitionVote, VoteConfig, choose
 

@@ -66,8 +66,8 @@ def info(name: str, seed: int, data: dict[str, Any]) -> Report:
     """Load NAME (a known set, or a file) and say what it holds."""
     from robustcf.data import load
     from robustcf.data.catalog import find
-    from robustcf.data.layout import manifest_of
-    from robustcf.data.prepared import check_prepared
+    from robustcf.data.large.layout import manifest_of
+    from robustcf.data.large.opening import check_prepared
 
     prepared = manifest_of(Path(name).expanduser()) if find(name) is None else None
     split = load(name, seed=seed, **{**data, "download": data["download"] is not False})
@@ -107,7 +107,7 @@ def prepare(source: str, out: str, **options: Any) -> Report:
     in quotes, or a remote path such as s3://... . The folder that is made is used like a file:
     train --dataset DIR. Needs the extra 'large'.
     """
-    from robustcf.data.preparing import prepare as make
+    from robustcf.data.large.prepare import prepare as make
 
     options["threads"] = typed_threads(options["threads"])
     made = make(source, out, **options)

@@ -249,7 +249,7 @@ def load_arguments(
 ) -> tuple[str, dict[str, Any]]:
     """The arguments of ``robustcf.data.load`` from what was typed: paths that stay valid."""
     from robustcf.data.catalog import find
-    from robustcf.data.layout import manifest_of
+    from robustcf.data.large.layout import manifest_of
 
     options = {"download": True} | {k: value for k, value in data.items() if value is not None}
     options["seed"] = split_seed

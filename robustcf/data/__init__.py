@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from robustcf._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from robustcf.data.holdout import k_core, split_pairs
     from robustcf.data.interactions import Interactions
+    from robustcf.data.large.prepare import prepare
     from robustcf.data.loading import load
-    from robustcf.data.preparing import prepare
     from robustcf.data.split import EvaluationProtocol, Split
-    from robustcf.data.splits import k_core, split_pairs
     from robustcf.data.synthetic import checkerboard, demo
 
 __all__ = [
@@ -37,11 +37,11 @@ __getattr__, __dir__ = lazy_names(
     {
         "Interactions": ".interactions",
         "load": ".loading",
-        "prepare": ".preparing",
+        "prepare": ".large.prepare",
         "EvaluationProtocol": ".split",
         "Split": ".split",
-        "k_core": ".splits",
-        "split_pairs": ".splits",
+        "k_core": ".holdout",
+        "split_pairs": ".holdout",
         "checkerboard": ".synthetic",
         "demo": ".synthetic",
     },

@@ -1,14 +1,10 @@
 """Parsed sets on disk, so that a file is parsed once.
 
 An entry is named after everything that made it (checksums of the sources, options, version of
-this format): change any and the name changes, so a stale entry is never read. It is a row of
-arrays in numpy's own format, without pickle, written to a temporary file and renamed, so two
-processes that write the same entry do each other no harm. A cache that cannot be read or written
-costs time, nothing else.
-
-An entry begins with the sha256 of its name and of all its other bytes, which is checked before
-any of them is looked at: one that is damaged, altered or was put under another name is removed,
-and what it held is made again.
+this format), so a stale entry is never read. It holds arrays in numpy's own format, without pickle,
+behind the sha256 of its name and of all its other bytes: a damaged or altered entry is removed and
+made again. It is written to a temporary file and renamed, so processes do not disturb each other.
+A cache that cannot be read or written costs time only.
 """
 
 from __future__ import annotations
@@ -16,11 +12,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,20 +28,11 @@ from robustcf.data.times import TimeUnit
 from robustcf.errors import DataError
 
 _FORMAT = 4
-_SUFFIX = ".parsed"
-_SUFFIXES = (_SUFFIX, ".npz")  # the latter of versions before
 _DIGEST_BYTES = 32
 _BLOCK = 1 << 20
 _MOST_BYTES = 2 << 30  # older entries make room beyond this
-_LONGEST_WRITE = 3600  # seconds; a temporary file of versions before that is older is left over
-_OPTIONAL = ("timestamps", "weights")
-
-
-def key_of(name: str, sources: Mapping[str, str], options: Mapping[str, Any]) -> str:
-    """The file name of an entry: readable start, then a digest of all that it depends on."""
-    identity = json.dumps([_FORMAT, name, dict(sources), dict(options)], sort_keys=True)
-    stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in Path(name).stem)[:40]
-    return f"{stem}-{hashlib.sha256(identity.encode()).hexdigest()[:24]}{_SUFFIX}"
+_LABELS = ("user_labels", "item_labels")
+_COLUMNS = ("users", "items", "timestamps", "weights")
 
 
 class DamagedEntry(Exception):
@@ -54,20 +40,55 @@ class DamagedEntry(Exception):
 
 
 class Parsed(NamedTuple):
-    """What an entry holds: sets of pairs, what is to be said of them, what their times are."""
+    """Content of an entry: sets of pairs with the same ids, notes, and the unit of times."""
 
     parts: dict[str, Interactions]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     unit: TimeUnit = "numbers"
 
 
+def cached(
+    name: str,
+    sources: Mapping[str, str],
+    options: Mapping[str, Any],
+    parse: Callable[[], Parsed],
+    enabled: bool | Literal["read"],
+) -> Parsed:
+    """Return the entry of these sources and options, or parse and keep the result.
+
+    Args:
+        name: readable start of the entry's name.
+        sources: checksums of the files.
+        options: everything else that the result depends on.
+        parse: makes the result.
+        enabled: False: no cache at all; ``read``: keep nothing.
+    """
+    if not enabled:
+        return parse()
+    identity = json.dumps([_FORMAT, name, dict(sources), dict(options)], sort_keys=True)
+    stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in Path(name).stem)[:40]
+    key = f"{stem}-{hashlib.sha256(identity.encode()).hexdigest()[:24]}.parsed"
+    damaged: tuple[str, ...] = ()
+    try:
+        stored = read(key)
+    except DamagedEntry as entry:
+        stored = None
+        damaged = (f"the parsed copy {entry} had been altered or damaged; it was made again",)
+    if stored is not None:
+        return stored
+    parsed = parse()
+    if enabled != "read":
+        write(key, parsed)
+    return parsed._replace(notes=(*parsed.notes, *damaged))
+
+
 def read(key: str) -> Parsed | None:
-    """What an entry holds, or None where there is none.
+    """Return the content of an entry, or None where there is none.
 
     Raises:
         DamagedEntry: there was one that had been altered, or was damaged.
 
-    Cost: the bytes are read twice, once to check them; of a first load it is a small part.
+    Cost: the bytes are read twice, once to check them.
     """
     path = _folder() / key
     try:
@@ -86,7 +107,6 @@ def read(key: str) -> Parsed | None:
 
 
 def _digest(key: str, handle: BinaryIO) -> bytes:
-    """Of the name and of what is left of a file."""
     digest = hashlib.sha256(key.encode())
     while block := handle.read(_BLOCK):
         digest.update(block)
@@ -94,51 +114,38 @@ def _digest(key: str, handle: BinaryIO) -> bytes:
 
 
 def _parse(handle: BinaryIO) -> Parsed:
-    meta = json.loads(str(_next_array(handle)))
-    arrays = {name: _next_array(handle) for name in meta["arrays"]}
-    labels = {kind: arrays.get(f"{kind}_labels") for kind in ("user", "item")}
+    def array() -> npt.NDArray[Any]:
+        found: npt.NDArray[Any] = np.lib.format.read_array(handle, allow_pickle=False)
+        return found
+
+    meta = json.loads(str(array()))
+    arrays = {name: array() for name in meta["arrays"]}
+    labels: dict[str, Any] = {kind: arrays.get(kind) for kind in _LABELS}
+    sizes = {name: meta[name] for name in ("n_users", "n_items")}
     parts = {
         part: Interactions(
-            arrays[f"{part}.users"],
-            arrays[f"{part}.items"],
-            meta["n_users"],
-            meta["n_items"],
-            user_labels=labels["user"],
-            item_labels=labels["item"],
-            **{name: arrays.get(f"{part}.{name}") for name in _OPTIONAL},
+            **{name: arrays.get(f"{part}.{name}") for name in _COLUMNS},  # type: ignore[arg-type]
+            **sizes,
+            **labels,
         )
         for part in meta["parts"]
     }
     return Parsed(parts, tuple(meta["notes"]), meta["unit"])
 
 
-def _next_array(handle: BinaryIO) -> npt.NDArray[Any]:
-    array: npt.NDArray[Any] = np.lib.format.read_array(handle, allow_pickle=False)
-    return array
-
-
-def write(
-    key: str,
-    parts: Mapping[str, Interactions],
-    notes: tuple[str, ...],
-    unit: TimeUnit = "numbers",
-) -> bool:
-    """Store parts that share ids and labels; False where the cache cannot be written."""
-    first = next(iter(parts.values()))
-    arrays: dict[str, npt.NDArray[Any] | None] = {
-        "user_labels": first.user_labels,
-        "item_labels": first.item_labels,
-    }
-    for part, pairs in parts.items():
-        for name in ("users", "items", *_OPTIONAL):
-            arrays[f"{part}.{name}"] = getattr(pairs, name)
+def write(key: str, parsed: Parsed) -> bool:
+    """Store an entry; False where the cache cannot be written."""
+    first = next(iter(parsed.parts.values()))
+    arrays = {kind: getattr(first, kind) for kind in _LABELS}
+    for part, pairs in parsed.parts.items():
+        arrays |= {f"{part}.{name}": getattr(pairs, name) for name in _COLUMNS}
     stored = {name: array for name, array in arrays.items() if array is not None}
     meta = {
-        "parts": list(parts),
+        "parts": list(parsed.parts),
         "n_users": int(first.n_users),
         "n_items": int(first.n_items),
-        "notes": list(notes),
-        "unit": unit,
+        "notes": list(parsed.notes),
+        "unit": parsed.unit,
         "arrays": list(stored),
     }
     temporary: Path | None = None
@@ -154,7 +161,7 @@ def write(
             file.seek(0)
             file.write(digest)
             file.flush()
-            # Still open, and so still locked: nobody takes it for a leftover.
+            # Still open, and so still locked: no other process takes it for a leftover.
             os.replace(temporary, _folder() / key)
         _make_room(keep=key)
     except OSError:
@@ -165,11 +172,8 @@ def write(
 
 
 def _make_room(keep: str) -> None:
-    """Remove the oldest entries while there are too many, and what older versions left."""
-    for left in _folder().glob(".*.tmp"):
-        if time.time() - left.stat().st_mtime > _LONGEST_WRITE:
-            left.unlink(missing_ok=True)
-    entries = [(path.stat(), path) for path in _folder().iterdir() if path.suffix in _SUFFIXES]
+    """Remove the oldest entries while all together are too large."""
+    entries = [(path.stat(), path) for path in _folder().glob("*.parsed")]
     total = sum(facts.st_size for facts, _ in entries)
     for facts, path in sorted(entries, key=lambda entry: entry[0].st_mtime):
         if total <= _MOST_BYTES:

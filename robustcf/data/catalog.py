@@ -1,8 +1,7 @@
-"""The catalogue: what is known of each named data set, read from ``manifests/*.json``.
+"""The catalogue of named data sets, read from ``manifests/*.json``.
 
-A manifest lists the parts of a set; a part lists alternatives, any one of which will do (the
-same pairs as text or as JSON, say); an alternative lists the checksums that count as right and
-the URLs it can be had from. The order is the order of preference.
+A manifest lists the parts of a set; a part lists alternatives in the order of preference, any one
+of which will do; an alternative lists the checksums that count as right and its URLs.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _KIND = record(
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that is known of a data set before any of it is read.
+    """All that is known of a data set before it is read.
 
     Args:
         name: the name to load it by.
@@ -51,7 +50,7 @@ class Manifest:
         parts: part name -> alternatives.
         labels: ``users`` and ``items`` -> alternatives of a list of original ids; optional.
         homepage: where the data come from.
-        licence: under which terms.
+        licence: its terms.
         citation: what to cite.
         aliases: other names.
         least_per_user: users with fewer pairs are left out (unsplit sets only).
@@ -77,7 +76,7 @@ class Manifest:
 
 @cache
 def manifests() -> Mapping[str, Manifest]:
-    """Every manifest by name, in the order they are best listed."""
+    """Return every manifest by name, generated sets first."""
     folder = resources.files("robustcf.data") / "manifests"
     found = [
         parse_manifest(entry.read_bytes(), entry.name)
@@ -89,7 +88,7 @@ def manifests() -> Mapping[str, Manifest]:
 
 
 def find(name: str) -> Manifest | None:
-    """The manifest of a name or alias (upper and lower case alike), or None."""
+    """Return the manifest of a name or alias (upper and lower case alike), or None."""
     wanted = name.lower()
     for manifest in manifests().values():
         if wanted == manifest.name or wanted in manifest.aliases:
@@ -98,7 +97,7 @@ def find(name: str) -> Manifest | None:
 
 
 def get(name: str) -> Manifest:
-    """Like :func:`find`, but an unknown name is an error that suggests known ones.
+    """Return the manifest of a name or alias; an unknown name is an error that suggests others.
 
     Example:
         >>> get("citeulike").name
@@ -111,7 +110,7 @@ def get(name: str) -> Manifest:
 
 
 def unknown_name(name: str) -> str:
-    """What to tell somebody who asked for a set that is not in the catalogue."""
+    """Return the message for a name that is neither a set nor a file."""
     known = sorted({n for m in manifests().values() for n in (m.name, *m.aliases)})
     close = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
@@ -125,10 +124,10 @@ def unknown_name(name: str) -> str:
 
 
 def parse_manifest(content: bytes, source: str) -> Manifest:
-    """A manifest from its JSON text.
+    """Return a manifest from its JSON text.
 
     Raises:
-        DataError: it is no JSON, or says something else than a manifest must.
+        DataError: it is not JSON, or not a manifest.
     """
     raw = read_manifest(content, source, _KIND)
     for group in ("parts", "labels"):

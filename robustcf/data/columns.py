@@ -1,4 +1,4 @@
-"""Which column of a file holds what: by the usual names, by name, or by number."""
+"""Which column of a table holds what: by the usual names, by name, or by number."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ _MOVIELENS = {"user": 0, "item": 1, "rating": 2, "time": 3}
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns to read; None means: look for the usual names.
+    """Which columns to read; None: look for the usual names.
 
-    A whole number names a column by position (from 0): the file is then taken to have no
-    header line.
+    A whole number names a column by position (from 0) in a file without a header line.
     """
 
     user: str | None = None
@@ -56,9 +55,13 @@ class Columns:
         given = [c for c in (self.user, self.item, self.rating, self.time) if c is not None]
         return bool(given) and all(name.isdecimal() for name in given)
 
+    def must_have(self, role: str) -> bool:
+        """Whether a column is needed: the user, the item, and those asked for."""
+        return role in ("user", "item") or getattr(self, role) is not None
+
 
 def kind_of(path: Path) -> str:
-    """The suffix that decides how a file is read, without a final ``.gz``; lower case."""
+    """Return the suffix that decides how a file is read: lower case, without ``.gz``."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     if suffixes and suffixes[-1] == ".gz":
         suffixes.pop()
@@ -66,7 +69,7 @@ def kind_of(path: Path) -> str:
 
 
 def _plain(name: object) -> str:
-    """A column name without case, punctuation and RecBole's type (``user_id:token``)."""
+    """Return a name without case, punctuation and RecBole's type (``user_id:token``)."""
     return re.sub(r"[^a-z0-9]", "", str(name).partition(":")[0].lower())
 
 
@@ -82,15 +85,17 @@ def refuse_header(path: Path, cells: list[str], columns: Columns) -> None:
 
 
 def find_columns(path: Path | str, header: list[Any], columns: Columns) -> dict[str, Any]:
-    """The file's own name (or position) of the column for each role; None where it has none.
+    """Return the table's own name (or position) of the column of each role, or None.
 
-    Of a table in memory the name is given as text instead of a path, and all columns have names.
+    Args:
+        path: of a file; of a table in memory its name, as text.
+        header: names, or positions where there are none.
+        columns: those asked for.
     """
     return {role: _column_name(path, header, role, getattr(columns, role)) for role in USUAL_NAMES}
 
 
 def _column_name(path: Path | str, header: list[Any], role: str, given: str | None) -> Any:
-    """The file's own name (or position) of the column that plays a role, or None."""
     if header and isinstance(header[0], int):
         usual = _MOVIELENS if kind_of(Path(path)) == ".dat" and len(header) >= 4 else _BY_POSITION
         position = int(given) if given is not None else usual.get(role)
@@ -121,23 +126,22 @@ def _column_name(path: Path | str, header: list[Any], role: str, given: str | No
     return None
 
 
-def short(name: object) -> str:
-    """A name or a cell for a message: nobody reads a megabyte."""
+def _short(name: object) -> str:
     return repr(name[:60] + "..." if isinstance(name, str) and len(name) > 60 else name)
 
 
 def listed(header: list[Any]) -> str:
-    """The first names of a header, for a message."""
-    names = [short(name) for name in header[:13]]
+    """Return the first names of a header, for a message."""
+    names = [_short(name) for name in header[:13]]
     return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
 
 
 def bad_cell(
     source: str, column: pd.Series[Any], bad: npt.NDArray[np.bool_], what: str, advice: str
 ) -> DataError:
-    """The error for the first cell of a column that does not hold what it must."""
+    """Return the error for the first cell of a column that does not hold what it must."""
     row = int(np.flatnonzero(bad)[0])
-    shown = "an empty cell" if column.isna().iloc[row] else short(str(column.iloc[row]))
+    shown = "an empty cell" if column.isna().iloc[row] else _short(str(column.iloc[row]))
     return DataError(
         f"{source}: column {str(column.name)!r} must hold {what}, got {shown} in data row "
         f"{row + 1}; {advice}"

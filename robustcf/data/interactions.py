@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 # Any integers are accepted; what an Interactions holds is int32, see _MAX_ID.
 Ids = npt.NDArray[np.integer[Any]]
 Labels = npt.NDArray[Any]
+# Users, items, timestamps, weights.
+_Columns = tuple[Any, Any, Any, Any]
 
 # Ids are stored as int32: half the memory of int64, and no catalogue comes near 2**31 users.
 _MAX_ID = np.iinfo(np.int32).max
 
-# Pairs that are counted or checked at once: temporary arrays stay small beside the pairs.
+# Pairs that are counted or checked at once: temporary arrays stay small next to the pairs.
 BLOCK_PAIRS = 1 << 22
 
-# Label arrays that have been checked and frozen: parts of a split share them, and checking means
-# sorting. Held weakly, so an entry lives exactly as long as its array.
+# Label arrays that have been checked and frozen: the parts of a split share them, and checking
+# means sorting. Held weakly, so an entry lives exactly as long as its array.
 _checked_labels: WeakValueDictionary[int, Labels] = WeakValueDictionary()
 
 
@@ -45,13 +47,13 @@ class Interactions:
         n_items: number of items.
         user_labels: the original name of each user (length ``n_users``, no repeats), or None.
         item_labels: the original name of each item, or None.
-        timestamps: when each pair came about (int64, larger is later, in any unit), or None.
+        timestamps: time of each pair (int64, larger is later, in any unit), or None.
         weights: a finite number for each pair, a rating say, or None.
 
     Raises:
         DataError: if any of the above does not hold, or a pair occurs twice.
 
-    Cost: one sort of the pairs when they are not sorted already; 8 bytes a pair.
+    Cost: one sort of the pairs when they are not sorted already; 8 bytes per pair.
 
     Example:
         >>> import numpy as np
@@ -73,19 +75,9 @@ class Interactions:
     weights: npt.NDArray[np.floating[Any]] | None = None
 
     def __post_init__(self) -> None:
-        for name, count in (("n_users", self.n_users), ("n_items", self.n_items)):
-            if not isinstance(count, int | np.integer) or not 0 <= count <= _MAX_ID + 1:
-                raise DataError(f"{name} must be an integer from 0 to 2147483648, got {count!r}")
-        users = _ids("user", self.users, self.n_users)
-        items = _ids("item", self.items, self.n_items)
-        if users.shape != items.shape:
-            raise DataError(
-                f"users and items must have the same length, got {len(users)} and {len(items)}"
-            )
-        timestamps = _column("timestamps", self.timestamps, np.int64, len(users))
-        weights = _column("weights", self.weights, np.float32, len(users))
-
-        keys = users.astype(np.int64) * max(self.n_items, 1) + items
+        sizes = self.n_users, self.n_items
+        columns = _checked(self.users, self.items, *sizes, self.timestamps, self.weights)
+        keys = _keys(columns, self.n_items)
         if np.any(keys[1:] <= keys[:-1]):
             order = np.argsort(keys, kind="stable")
             keys = keys[order]
@@ -94,22 +86,18 @@ class Interactions:
                 user, item = divmod(int(keys[repeated[0]]), max(self.n_items, 1))
                 raise DataError(
                     f"{len(repeated)} pairs occur more than once, the first is user {user}, item "
-                    f"{item}; each (user, item) may occur once: build with "
-                    "Interactions.from_pairs(...), which drops repeats and counts them"
+                    f"{item}: build with Interactions.from_pairs(...), which drops repeats"
                 )
-            users, items = users[order], items[order]
-            timestamps = None if timestamps is None else timestamps[order]
-            weights = None if weights is None else weights[order]
-
-        frozen = {
-            "users": users,
-            "items": items,
-            "timestamps": timestamps,
-            "weights": weights,
-            "user_labels": _labels("user", self.user_labels, self.n_users),
-            "item_labels": _labels("item", self.item_labels, self.n_items),
-        }
-        for name, array in frozen.items():
+            columns = _taken(columns, order)
+        labels = (
+            None if given is None else checked_labels(kind, given, count)
+            for kind, given, count in (
+                ("user", self.user_labels, self.n_users),
+                ("item", self.item_labels, self.n_items),
+            )
+        )
+        names = ("users", "items", "timestamps", "weights", "user_labels", "item_labels")
+        for name, array in zip(names, (*columns, *labels), strict=True):
             object.__setattr__(self, name, None if array is None else _read_only(array))
 
     @classmethod
@@ -127,35 +115,20 @@ class Interactions:
     ) -> tuple[Interactions, int]:
         """Build from pairs that may repeat; returns the set and the number of repeats dropped.
 
-        Of the repeats of a pair the latest by timestamp is kept (the first given where
-        timestamps are absent or equal).
+        Of the repeats of a pair the latest is kept (the first where times are absent or equal).
 
         Example:
             >>> x, dropped = Interactions.from_pairs([0, 0, 1], [1, 1, 0], 2, 2)
             >>> len(x), dropped
             (2, 1)
         """
-        user_ids = _ids("user", users, n_users)
-        item_ids = _ids("item", items, n_items)
-        if user_ids.shape != item_ids.shape:
-            raise DataError(
-                "users and items must have the same length, got "
-                f"{len(user_ids)} and {len(item_ids)}"
-            )
-        times = _column("timestamps", timestamps, np.int64, len(user_ids))
-        values = _column("weights", weights, np.float32, len(user_ids))
-        kept = one_of_each(user_ids.astype(np.int64) * max(n_items, 1) + item_ids, times)
-        built = cls(
-            user_ids[kept],
-            item_ids[kept],
-            n_users,
-            n_items,
-            user_labels=user_labels,
-            item_labels=item_labels,
-            timestamps=None if times is None else times[kept],
-            weights=None if values is None else values[kept],
-        )
-        return built, len(user_ids) - len(kept)
+        columns = _checked(users, items, n_users, n_items, timestamps, weights)
+        keys = _keys(columns, n_items)
+        kept = one_of_each(keys, columns[2])
+        labels = user_labels, item_labels
+        user_ids, item_ids, times, values = _taken(columns, kept)
+        built = cls(user_ids, item_ids, n_users, n_items, *labels, times, values)
+        return built, len(keys) - len(kept)
 
     @classmethod
     def from_csr(
@@ -174,7 +147,7 @@ class Interactions:
             item_labels: the original name of each column, or None.
 
         Raises:
-            DataError: it is no matrix of finite numbers, or has a negative entry.
+            DataError: it is not a matrix of finite numbers of at least 0.
 
         Cost: one copy of the pairs.
 
@@ -192,20 +165,12 @@ class Interactions:
         if values.size and values.min() < 0:
             raise DataError(
                 f"a matrix of interactions must not hold negative numbers, got {values.min()}: "
-                "keep the pairs that count and set the others to 0"
+                "set entries that are not interactions to 0"
             )
         there = values != 0
         weights = None if bool((values[there] == 1).all()) else values[there]
-        n_users, n_items = coo.shape
-        return cls(
-            coo.row[there],
-            coo.col[there],
-            n_users,
-            n_items,
-            user_labels=user_labels,
-            item_labels=item_labels,
-            weights=weights,
-        )
+        rows, columns, (n_users, n_items) = coo.row[there], coo.col[there], coo.shape
+        return cls(rows, columns, n_users, n_items, user_labels, item_labels, weights=weights)
 
     def __len__(self) -> int:
         return len(self.users)
@@ -213,9 +178,8 @@ class Interactions:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Interactions):
             return NotImplemented
-        return (self.n_users, self.n_items) == (other.n_users, other.n_items) and all(
-            _same(getattr(self, name), getattr(other, name))
-            for name in ("users", "items", "timestamps", "weights", "user_labels", "item_labels")
+        return all(
+            _same(getattr(self, entry.name), getattr(other, entry.name)) for entry in fields(self)
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -225,7 +189,7 @@ class Interactions:
         return Interactions, tuple(getattr(self, entry.name) for entry in fields(self))
 
     def __repr__(self) -> str:
-        return f"Interactions({len(self):,} pairs, {self.n_users:,} users x {self.n_items:,} items)"
+        return described(len(self), self.n_users, self.n_items)
 
     @property
     def density(self) -> float:
@@ -249,7 +213,7 @@ class Interactions:
         return _read_only(np.concatenate(([0], np.cumsum(self.user_degrees))))
 
     def items_of(self, user: int) -> Ids:
-        """The items of one user, ascending.
+        """Return the items of one user, ascending.
 
         Example:
             >>> Interactions.from_pairs([0, 1, 1], [2, 2, 0], 2, 3)[0].items_of(1).tolist()
@@ -260,7 +224,7 @@ class Interactions:
         return self.items[self.indptr[user] : self.indptr[user + 1]]
 
     def rows(self, users: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np.int64], Ids]:
-        """The pairs of some users as (position in ``users``, item), user by user, items ascending.
+        """Return the pairs of some users as (position in ``users``, item), items ascending.
 
         Cost: the pairs of these users alone.
 
@@ -276,7 +240,7 @@ class Interactions:
         return rows, self.items[np.repeat(begin, counts) + within]
 
     def csr_of(self, users: npt.NDArray[np.integer[Any]]) -> csr_matrix:
-        """Some rows of :meth:`csr`, without making all of it.
+        """Return some rows of :meth:`csr`, without making all of it.
 
         Cost: the pairs of these users alone.
 
@@ -290,15 +254,9 @@ class Interactions:
         return csr_over(np.ones(len(items), dtype=np.float32), items, ends, self.n_items)
 
     def between(self, start: int, stop: int) -> Interactions:
-        """The pairs of users ``start`` to ``stop - 1``, numbered from 0; items keep their numbers.
+        """Return the pairs of users ``start`` to ``stop - 1``, numbered from 0; items keep theirs.
 
-        Nothing is copied: the columns are views of these. The users' column is made when somebody
-        asks for it.
-
-        Raises:
-            DataError: there are no such users.
-
-        Cost: nothing but the users' degrees.
+        Cost: the users' degrees; the columns are views of these.
 
         Example:
             >>> pairs = Interactions.from_pairs([0, 1, 2], [2, 0, 1], 3, 3)[0]
@@ -306,19 +264,18 @@ class Interactions:
             >>> part, part.users.tolist(), part.items.tolist()
             (Interactions(2 pairs, 2 users x 3 items), [0, 1], [0, 1])
         """
-        from robustcf.data.mapped import MappedInteractions
+        from robustcf.data.large.mapped import MappedInteractions  # is a subclass of this
 
-        check_range(self, start, stop)
         return MappedInteractions.of(self).between(start, stop)
 
     def label_source(self, kind: str) -> object:
-        """What stands behind ``user_labels`` or ``item_labels``, whether it was read or not."""
+        """Return the object behind ``user_labels`` or ``item_labels``, read already or not."""
         return getattr(self, kind)
 
     def csr(self) -> csr_matrix:
-        """The 0/1 matrix (float32, users x items), built once and then shared: do not write to it.
+        """Return the 0/1 matrix (float32, users x items), built once and shared: read only.
 
-        Cost: 8 bytes a pair more, once.
+        Cost: 8 bytes per pair, once.
         """
         return self._csr
 
@@ -330,51 +287,40 @@ class Interactions:
         return matrix
 
     def take(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Interactions:
-        """The chosen pairs (a mask, or positions) with the same ids and labels."""
-        return Interactions(
-            self.users[chosen],
-            self.items[chosen],
-            self.n_users,
-            self.n_items,
-            user_labels=self.user_labels,
-            item_labels=self.item_labels,
-            timestamps=None if self.timestamps is None else self.timestamps[chosen],
-            weights=None if self.weights is None else self.weights[chosen],
-        )
+        """Return the chosen pairs (a mask, or positions) with the same ids and labels."""
+        return self._with(_taken(self._arrays, chosen))
 
     def union(self, other: Interactions) -> Interactions:
-        """Both sets of pairs; they must share ids and have no pair in common.
+        """Return both sets of pairs; they must share ids and have no pair in common.
 
         Timestamps and weights survive where both sides have them.
         """
         same_ids("union", self, other)
-
-        def joined(name: str) -> npt.NDArray[Any] | None:
-            left, right = getattr(self, name), getattr(other, name)
-            return None if left is None or right is None else np.concatenate((left, right))
-
-        return Interactions(
-            np.concatenate((self.users, other.users)),
-            np.concatenate((self.items, other.items)),
-            self.n_users,
-            self.n_items,
-            user_labels=self.user_labels,
-            item_labels=self.item_labels,
-            timestamps=joined("timestamps"),
-            weights=joined("weights"),
+        users, items, times, weights = (
+            None if left is None or right is None else np.concatenate((left, right))
+            for left, right in zip(self._arrays, other._arrays, strict=True)
         )
+        return self._with((users, items, times, weights))
+
+    @property
+    def _arrays(self) -> _Columns:
+        return self.users, self.items, self.timestamps, self.weights
+
+    def _with(self, columns: _Columns) -> Interactions:
+        users, items, times, weights = columns
+        sizes, labels = (self.n_users, self.n_items), (self.user_labels, self.item_labels)
+        return Interactions(users, items, *sizes, *labels, times, weights)
 
 
-def check_range(pairs: Interactions, start: int, stop: int) -> None:
-    """Raise unless ``start`` to ``stop`` is a range of the users."""
-    if not 0 <= start <= stop <= pairs.n_users:
-        raise DataError(f"a range of users must lie in 0 to {pairs.n_users}, got {start} to {stop}")
+def described(pairs: int, users: int, items: int) -> str:
+    """Return how a set of pairs is told."""
+    return f"Interactions({pairs:,} pairs, {users:,} users x {items:,} items)"
 
 
 def user_ranges(
     indptr: npt.NDArray[np.int64], most: int = BLOCK_PAIRS
 ) -> Iterator[tuple[int, int]]:
-    """Ranges of users with at most so many pairs together, or one user with more.
+    """Yield ranges of users with at most so many pairs together, or one user with more.
 
     Example:
         >>> list(user_ranges(np.array([0, 2, 3, 9, 9]), most=4))
@@ -392,7 +338,7 @@ def user_ranges(
 def csr_over(
     values: npt.NDArray[np.float32], items: Ids, indptr: npt.NDArray[np.int64], n_items: int
 ) -> csr_matrix:
-    """A matrix over the very arrays of sorted pairs: scipy copies a part of a larger array.
+    """Return a matrix over the very arrays of sorted pairs: scipy copies views of an array.
 
     Example:
         >>> items = np.arange(10, dtype=np.int32)[2:4]
@@ -416,7 +362,7 @@ def csr_over(
 def one_of_each(
     keys: npt.NDArray[np.int64], times: npt.NDArray[np.int64] | None
 ) -> npt.NDArray[np.intp]:
-    """Where each distinct key is kept: its latest place, or the first where times tie or lack."""
+    """Return where each distinct key is kept: its latest place, or the first without times."""
     if times is None:
         order = np.argsort(keys, kind="stable")
     else:
@@ -427,8 +373,18 @@ def one_of_each(
     return order[first]
 
 
+def _keys(columns: _Columns, n_items: int) -> npt.NDArray[np.int64]:
+    keys: npt.NDArray[np.int64] = columns[0].astype(np.int64) * max(n_items, 1) + columns[1]
+    return keys
+
+
+def _taken(columns: _Columns, chosen: npt.NDArray[Any]) -> _Columns:
+    users, items, times, weights = (None if c is None else c[chosen] for c in columns)
+    return users, items, times, weights
+
+
 def _sparse(matrix: Any) -> Any:
-    """Any matrix as a scipy one of coordinates, each cell once."""
+    """Return any matrix as a scipy one of coordinates, each cell once."""
     from scipy.sparse import coo_matrix, issparse
 
     if not issparse(matrix):
@@ -456,10 +412,7 @@ def _sparse(matrix: Any) -> Any:
 
 
 def _counts(ids: Ids, count: int) -> npt.NDArray[np.int64]:
-    """How often each id occurs; a block at a time, since numpy counts a copy of eight bytes an id.
-
-    One block where there is no more, so that nothing is added up for nothing.
-    """
+    # A block at a time, since numpy counts a copy of eight bytes per id.
     found = np.bincount(ids[:BLOCK_PAIRS], minlength=count)
     for start in range(BLOCK_PAIRS, len(ids), BLOCK_PAIRS):
         found += np.bincount(ids[start : start + BLOCK_PAIRS], minlength=count)
@@ -472,6 +425,26 @@ def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
             array = array.copy()
         array.flags.writeable = False
     return array
+
+
+def _checked(
+    users: npt.ArrayLike,
+    items: npt.ArrayLike,
+    n_users: int,
+    n_items: int,
+    timestamps: npt.ArrayLike | None,
+    weights: npt.ArrayLike | None,
+) -> _Columns:
+    for name, count in (("n_users", n_users), ("n_items", n_items)):
+        if not isinstance(count, int | np.integer) or not 0 <= count <= _MAX_ID + 1:
+            raise DataError(f"{name} must be an integer from 0 to 2147483648, got {count!r}")
+    user_ids, item_ids = _ids("user", users, n_users), _ids("item", items, n_items)
+    if user_ids.shape != item_ids.shape:
+        raise DataError(
+            f"users and items must have the same length, got {len(user_ids)} and {len(item_ids)}"
+        )
+    times = _column("timestamps", timestamps, np.int64, len(user_ids))
+    return user_ids, item_ids, times, _column("weights", weights, np.float32, len(user_ids))
 
 
 def _ids(kind: str, values: npt.ArrayLike, count: int) -> Ids:
@@ -490,13 +463,12 @@ def _ids(kind: str, values: npt.ArrayLike, count: int) -> Ids:
         raise DataError(f"{kind} ids must be integers, got dtype {array.dtype}")
     low, high = int(array.min()), int(array.max())
     if low < 0:
-        raise DataError(
-            f"{kind} ids must not be negative, got {low} at position {int(array.argmin())}"
-        )
+        where = int(array.argmin())
+        raise DataError(f"{kind} ids must not be negative, got {low} at position {where}")
     if high >= count or high > _MAX_ID:
+        where = int(array.argmax())
         raise DataError(
-            f"{kind} ids must be below n_{kind}s = {count}, got {high} at position "
-            f"{int(array.argmax())}"
+            f"{kind} ids must be below n_{kind}s = {count}, got {high} at position {where}"
         )
     # A copy, so that nobody else holds a writable view of what is frozen afterwards.
     return np.array(array, dtype=np.int32)
@@ -524,12 +496,8 @@ def _column(
     return np.array(array, dtype=dtype)
 
 
-def _labels(kind: str, values: Labels | None, count: int) -> Labels | None:
-    return None if values is None else checked_labels(kind, values, count)
-
-
 def checked_labels(kind: str, values: Labels, count: int) -> Labels:
-    """Labels as a frozen array of integers or text, no two alike.
+    """Return labels as a frozen array of integers or text, no two alike.
 
     Raises:
         DataError: they are of another kind or number, or one is there twice.
@@ -555,7 +523,7 @@ def checked_labels(kind: str, values: Labels, count: int) -> Labels:
     return array
 
 
-def _same(left: npt.NDArray[Any] | None, right: npt.NDArray[Any] | None) -> bool:
+def _same(left: Any, right: Any) -> bool:
     if left is None or right is None:
         return left is right
     return bool(np.array_equal(left, right))
@@ -570,6 +538,6 @@ def same_ids(what: str, left: Interactions, right: Interactions) -> None:
         )
     for kind in ("user_labels", "item_labels"):
         if left.label_source(kind) is right.label_source(kind):
-            continue  # one source, which nobody needs to read for this
+            continue  # one source, which need not be read for this
         if not _same(getattr(left, kind), getattr(right, kind)):
             raise DataError(f"{what} must have the same {kind.replace('_', ' ')}")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robustcf.data.columns import Columns, bad_cell, find_columns, listed
-from robustcf.data.frames import RawTable, leave_nested_out, no_rows
 from robustcf.data.interactions import Interactions
-from robustcf.data.tables import Table, rated_at_least, table_of
+from robustcf.data.plan import RowFilter
+from robustcf.data.tables import RawTable, Table, leave_nested_out, no_rows, table_of
 from robustcf.errors import DataError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _TAKEN = (
 )
 _WANTED = "whole numbers or text"
 _ONE_TYPE = "make them one type, for example with .astype(str)"
-# How the rows of what is not computed yet are had; Spark's collect() makes a list of them.
+# Methods that compute the rows of a lazy table; Spark's collect() makes a list of them.
 _TO_COMPUTE = ("toPandas", "compute", "collect")
 
 
@@ -66,12 +66,7 @@ def _protocol(source: object) -> str | None:
 
 
 def tables_of(parts: Mapping[str, Any], name: str, columns: Columns) -> list[Table]:
-    """Return the rows of tables in memory, with labels of the types that they have there.
-
-    Raises:
-        DataError: a column is missing or does not hold what it must, or ids are numbers in one
-            table and text in another.
-    """
+    """Return the rows of tables in memory, with labels of the types that they have there."""
     sources = [name if part == "train" else f"{name} ({part})" for part in parts]
     tables = [_table(table, s, columns) for table, s in zip(parts.values(), sources, strict=True)]
     for role in ("users", "items"):
@@ -179,22 +174,15 @@ def _mixed(source: str, cells: pd.Series[Any], row: int) -> DataError:
 def pairs_of(
     parts: Mapping[str, Any], name: str, min_rating: float | None
 ) -> tuple[dict[str, Interactions], list[str]]:
-    """Return the pairs of matrices or Interactions, those rated too low left out, and notes.
-
-    Raises:
-        DataError: one of them is not a matrix, or ``min_rating`` is given and entries have no
-            values.
-    """
+    """Return the pairs of matrices or Interactions, those rated too low left out, and notes."""
     notes: list[str] = []
     found = {}
     for part, source in parts.items():
         pairs = source if isinstance(source, Interactions) else Interactions.from_csr(source)
         if min_rating is not None:
-            if pairs.weights is None:
-                raise DataError(
-                    f"{name}: min_rating = {min_rating:g} needs ratings, got entries that are all "
-                    "1; leave min_rating out"
-                )
-            pairs = pairs.take(rated_at_least(name, pairs.weights, min_rating, notes))
+            wanted = "ratings, got entries that are all 1; leave min_rating out"
+            rows = RowFilter(name, min_rating, rated=pairs.weights is not None, wanted=wanted)
+            pairs = pairs.take(rows.enough(pairs.weights, len(pairs)))
+            notes += rows.notes()
         found[part] = pairs
     return found, notes

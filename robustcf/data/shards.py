@@ -1,4 +1,4 @@
-"""Shards: the users of one process out of several, with what it must know of the others."""
+"""Shards: the users of one process out of several."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from robustcf.data.split import Split
 class Shard:
     """The pairs of the users of one process, and what all processes know of all pairs.
 
-    Users are cut into contiguous ranges of ids, one for each process; items are the same
-    everywhere. In one process the shard is all of the pairs.
+    Users are cut into contiguous ranges of ids, one per process; items are the same everywhere.
+    In one process the shard is all of the pairs.
 
     Args:
-        everything: the pairs of all users. Of them, only those of its users are read by a process,
-            but for what says otherwise.
+        everything: the pairs of all users; a process reads those of its own users.
         rows: the users of this process.
 
     Example:
@@ -38,12 +37,12 @@ class Shard:
 
     def __post_init__(self) -> None:
         if not self.rows.whole:
-            # What ranks find out together, they do at once: not when one of them asks first.
+            # Ranks find these out together, now: not when one of them asks first.
             self.__dict__.update(item_degrees=self._item_degrees(), warm_users=self._warm_users())
 
     @classmethod
     def of(cls, pairs: Interactions, ranks: Ranks | None = None) -> Shard:
-        """The share of a process, by default of those that it works with now."""
+        """Return the share of a process, by default of the current ones."""
         return cls(pairs, Rows.of(pairs.n_users, ranks))
 
     @property
@@ -65,15 +64,12 @@ class Shard:
 
     @cached_property
     def first_pair(self) -> int:
-        """How many pairs the users before these have."""
+        """Number of pairs of the users before these."""
         return int(self.everything.indptr[self.rows.start])
 
     @cached_property
     def item_degrees(self) -> npt.NDArray[np.int64]:
-        """Number of users of each item, of all users.
-
-        Cost: one sum of as many numbers as there are items, once.
-        """
+        """Number of users of each item, of all users; one sum over processes, once."""
         return self.pairs.item_degrees
 
     def _item_degrees(self) -> npt.NDArray[np.int64]:
@@ -85,10 +81,7 @@ class Shard:
 
     @cached_property
     def warm_users(self) -> npt.NDArray[np.int64]:
-        """Users with pairs, of all processes, ascending, by their ids in the whole.
-
-        Cost: one id a user from every process, once.
-        """
+        """Users with pairs, of all processes, ascending, by their ids in the whole."""
         return self._warm_users()
 
     def _warm_users(self) -> npt.NDArray[np.int64]:
@@ -100,12 +93,8 @@ class Shard:
 class SplitShard:
     """The pairs of some users of a split, who are numbered from 0.
 
-    It is what :func:`robustcf.metrics.evaluate` takes in place of a split where each process has
-    the factors of its own users.
-
-    Args:
-        whole: the split.
-        rows: the users.
+    :func:`robustcf.metrics.evaluate` takes it in place of a split where each process has the
+    factors of its own users.
 
     Example:
         >>> from robustcf.data import checkerboard
@@ -119,32 +108,32 @@ class SplitShard:
 
     @property
     def name(self) -> str:
-        """What the set is called."""
+        """Name of the set."""
         return self.whole.name
 
     @property
     def n_users(self) -> int:
-        """How many users are here."""
+        """Number of users here."""
         return self.rows.stop - self.rows.start
 
     @property
     def n_items(self) -> int:
-        """Items, the same everywhere."""
+        """Number of items, the same everywhere."""
         return self.whole.n_items
 
     @cached_property
     def train(self) -> Interactions:
-        """Their pairs to learn from."""
+        """Their training pairs."""
         return self.whole.train.between(self.rows.start, self.rows.stop)
 
     @cached_property
     def valid(self) -> Interactions:
-        """Their pairs to choose by."""
+        """Their validation pairs."""
         return self.whole.valid.between(self.rows.start, self.rows.stop)
 
     @cached_property
     def test(self) -> Interactions:
-        """Their pairs to report on."""
+        """Their test pairs."""
         return self.whole.test.between(self.rows.start, self.rows.stop)
 
     @cached_property
@@ -153,5 +142,5 @@ class SplitShard:
         return self.train.union(self.valid)
 
     def masked(self, part: str) -> tuple[str, ...]:
-        """What is masked when evaluating on a part, as the split has it."""
+        """See :meth:`Split.masked`."""
         return self.whole.masked(part)

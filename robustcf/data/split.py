@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from itertools import combinations
 from types import MappingProxyType
 from typing import Any, Literal, Self
 
@@ -18,25 +19,25 @@ from robustcf.data.interactions import Interactions, Labels, same_ids, user_rang
 from robustcf.errors import DataError
 
 ValidSource = Literal["published", "carved", "none"]
+#: The parts of a split.
+PARTS = ("train", "valid", "test")
 #: The pairs that a model was fit on.
 FIT_ON = ("train", "train and valid")
 
 
 @dataclass(frozen=True)
 class EvaluationProtocol:
-    """For each part that can be evaluated, the parts whose pairs are no candidates there.
+    """For each part that can be evaluated, the parts whose pairs are not candidates there.
 
     Numbers compare only between evaluations of one protocol, so it belongs to the data. A set that
-    publishes its validation pairs apart masks train alone on test (the validation pairs stay
-    candidates, as in every published figure on it); where valid was held out from the published
-    training pairs, and on data of one's own, both are masked.
+    publishes its validation pairs apart masks train alone on test (as every published figure on it
+    does); where valid was held out from the training pairs, and on own data, both are masked.
 
     Args:
         test: masked when evaluating on test.
         valid: masked when evaluating on valid.
         train: masked when evaluating on the training pairs themselves.
-        users: evaluate on a sample of so many users, the same one whatever is evaluated; None for
-            all.
+        users: evaluate on a seeded sample of so many users; None for all.
         seed: of the sample.
     """
 
@@ -49,10 +50,10 @@ class EvaluationProtocol:
     def __post_init__(self) -> None:
         if self.users is not None:
             check_integer("eval_users", self.users)
-        for part in ("train", "valid", "test"):
+        for part in PARTS:
             masked = tuple(getattr(self, part))
             object.__setattr__(self, part, masked)
-            known = {"train", "valid", "test"} - {part}
+            known = {*PARTS} - {part}
             if not set(masked) <= known or len(set(masked)) != len(masked):
                 raise DataError(
                     f"masked on {part} may be {' and '.join(sorted(known))}, each once, got "
@@ -60,10 +61,10 @@ class EvaluationProtocol:
                 )
 
     def sample(self, users: npt.NDArray[np.int64], n_users: int) -> npt.NDArray[np.int64]:
-        """Those of some users to evaluate on, ascending: all, or a seeded sample.
+        """Return those of some users to evaluate on, ascending: all, or a seeded sample.
 
-        Every user of the set draws a number; those with the smallest ones are taken. So the samples
-        of two parts overlap as far as their users do.
+        Every user of the set draws a number and the smallest are taken, so the samples of two
+        parts overlap as far as their users do.
 
         Example:
             >>> protocol = EvaluationProtocol(users=2)
@@ -79,20 +80,19 @@ class EvaluationProtocol:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A data set cut into train, valid and test, with what is to be said about it.
+    """A data set cut into train, valid and test.
 
     Args:
-        name: what the set is called in tables and runs.
+        name: name of the set in tables and runs.
         train: pairs to learn from.
         valid: pairs to choose epochs and hyper-parameters on; may be empty.
         test: pairs to report on, never to choose by; may be empty.
-        valid_source: ``published`` when the validation pairs come in a file of their own,
-            ``carved`` when they were taken out of the published training pairs, ``none``.
-            Carved pairs were in everybody else's train file.
-        notes: what was dropped or changed on the way, in sentences for a person.
-        protocol: what is masked when the split is evaluated; None for the usual, see
+        valid_source: ``published`` (a file of its own), ``carved`` (taken out of the published
+            training pairs) or ``none``.
+        notes: what was dropped or changed while loading, in sentences.
+        protocol: what is masked in evaluations; None for the usual, see
             :class:`EvaluationProtocol`.
-        sources: file name -> sha256 of what was read (empty for generated sets).
+        sources: file name -> sha256 of the files read (empty for generated sets).
 
     Raises:
         DataError: if the parts differ in ids or labels, share a pair, or train is empty.
@@ -125,16 +125,18 @@ class Split:
             )
         object.__setattr__(self, "sources", MappingProxyType(dict(self.sources)))
         object.__setattr__(self, "notes", tuple(self.notes))
-        parts = {"train": self.train, "valid": self.valid, "test": self.test}
         if len(self.train) == 0:
             raise DataError(f"{self.name}: train has no interactions; at least one is needed")
-        for name, part in list(parts.items())[1:]:
-            same_ids(f"{self.name}: train and {name}", self.train, part)
+        for part in ("valid", "test"):
+            same_ids(f"{self.name}: train and {part}", self.train, getattr(self, part))
         self._check_disjoint()
 
     def _check_disjoint(self) -> None:
-        for left, right in (("train", "valid"), ("train", "test"), ("valid", "test")):
-            _disjoint(self.name, left, getattr(self, left), right, getattr(self, right))
+        check_disjoint(
+            self.name,
+            {part: getattr(self, part) for part in PARTS},
+            "remove them from one of the two",
+        )
 
     @classmethod
     def from_csr(
@@ -147,18 +149,15 @@ class Split:
         user_labels: Labels | None = None,
         item_labels: Labels | None = None,
     ) -> Split:
-        """Build from users x items matrices of one shape: every entry that is not 0 is a pair.
+        """Build from users x items matrices of one shape, see :meth:`Interactions.from_csr`.
 
         Args:
-            train: the pairs that a model learns from, see :meth:`Interactions.from_csr`.
-            test: pairs to report on, or None for none.
-            valid: pairs to choose by, or None for none.
-            name: what to call it.
+            train: pairs to learn from.
+            test: pairs to report on, or None.
+            valid: pairs to choose by, or None.
+            name: name of the set.
             user_labels: the original name of each row, or None.
             item_labels: the original name of each column, or None.
-
-        Raises:
-            DataError: the matrices differ in shape, or share a pair.
 
         Example:
             >>> import numpy as np
@@ -176,7 +175,7 @@ class Split:
         return cls(name, pairs, held, judged, valid_source=source)
 
     def with_protocol(self, protocol: EvaluationProtocol) -> Self:
-        """The same split, evaluated otherwise; its pairs are not looked at again.
+        """Return the same split with another protocol; its pairs are not checked again.
 
         Example:
             >>> from robustcf.data import load
@@ -188,27 +187,21 @@ class Split:
         return split
 
     def with_eval_users(self, users: int | None) -> Self:
-        """The same split, evaluated on a seeded sample of so many users; None: as it is.
-
-        Example:
-            >>> from robustcf.data import load
-            >>> load("demo").with_eval_users(100).protocol.users
-            100
-        """
+        """Return the same split, evaluated on a seeded sample of so many users; None: as it is."""
         if users is None or self.protocol is None:
             return self
         return self.with_protocol(replace(self.protocol, users=users))
 
     def masked(self, part: str) -> tuple[str, ...]:
-        """The parts whose pairs are no candidates when ``part`` is evaluated.
+        """Return the parts whose pairs are not candidates when ``part`` is evaluated.
 
         Example:
             >>> from robustcf.data import load
             >>> load("demo").masked("valid"), load("demo").masked("test")
             (('train',), ('train', 'valid'))
         """
-        if self.protocol is None or part not in ("train", "valid", "test"):
-            raise DataError(f"part must be one of train, valid, test, got {part!r}")
+        if self.protocol is None or part not in PARTS:
+            raise DataError(f"part must be one of {', '.join(PARTS)}, got {part!r}")
         masked: tuple[str, ...] = getattr(self.protocol, part)
         return masked
 
@@ -239,7 +232,7 @@ class Split:
 
     @cached_property
     def train_full(self) -> Interactions:
-        """Train and valid together: what a final refit learns from."""
+        """Train and valid together: the training pairs of a final refit."""
         return self.train.union(self.valid)
 
     def fit_pairs(self, fit_on: str) -> Interactions:
@@ -267,17 +260,14 @@ class Split:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of sizes and pairs: equal for two splits exactly when their pairs are equal.
-
-        It is what a run records, so that a result can be traced to the very pairs behind it.
-        """
-        digest = hashlib.sha256(f"{self.n_users},{self.n_items}".encode())
-        for part in (self.train, self.valid, self.test):
-            digest.update(f";{len(part)};".encode())
-            for column in (part.users, part.items):
-                # Hashed where it is: bytes of it would be a copy.
-                digest.update(np.ascontiguousarray(column, dtype="<i4").data)
-        return digest.hexdigest()
+        """sha256 of sizes and pairs: equal for two splits exactly when their pairs are equal."""
+        parts = [getattr(self, part) for part in PARTS]
+        # Hashed where it is: bytes of it would be a copy.
+        columns = [
+            (len(part), (np.ascontiguousarray(c, dtype="<i4") for c in (part.users, part.items)))
+            for part in parts
+        ]
+        return fingerprint_of(self.n_users, self.n_items, columns)
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
@@ -290,21 +280,40 @@ class Split:
         )
 
 
-def _disjoint(name: str, left: str, a: Interactions, right: str, b: Interactions) -> None:
-    if len(a) == 0 or len(b) == 0:
-        return
-    count, first = shared_pairs(a, b)
-    if first is not None:
-        user, item = first
-        raise DataError(
-            f"{name}: {count} pairs are in both {left} and {right}, the first is user "
-            f"{_label_of(a.user_labels, user)}, item {_label_of(a.item_labels, item)}; "
-            "remove them from one of the two"
-        )
+def fingerprint_of(
+    n_users: int, n_items: int, parts: Iterable[tuple[int, Iterable[npt.NDArray[np.int32]]]]
+) -> str:
+    """Return :attr:`Split.fingerprint` of parts: the number of pairs, then users, then items."""
+    digest = hashlib.sha256(f"{n_users},{n_items}".encode())
+    for count, columns in parts:
+        digest.update(f";{count};".encode())
+        for column in columns:
+            digest.update(column.data)
+    return digest.hexdigest()
+
+
+def check_disjoint(
+    name: str, parts: Mapping[str, Interactions], advice: str, first_user: int = 0
+) -> None:
+    """Raise where two parts of the same ids share a pair."""
+    for (left, a), (right, b) in combinations(parts.items(), 2):
+        count, first = shared_pairs(a, b) if len(a) and len(b) else (0, None)
+        if first is not None:
+            user, item = (
+                str(shift + number) if labels is None else repr(labels[number].item())
+                for number, labels, shift in (
+                    (first[0], a.user_labels, first_user),
+                    (first[1], a.item_labels, 0),
+                )
+            )
+            raise DataError(
+                f"{name}: {count} pairs are in both {left} and {right}, the first is user {user}, "
+                f"item {item}; {advice}"
+            )
 
 
 def shared_pairs(a: Interactions, b: Interactions) -> tuple[int, tuple[int, int] | None]:
-    """How many pairs two sets of the same ids have in common, and the first of them.
+    """Return how many pairs two sets of the same ids have in common, and the first of them.
 
     Cost: one look at both; memory of a block of users.
     """
@@ -324,7 +333,3 @@ def shared_pairs(a: Interactions, b: Interactions) -> tuple[int, tuple[int, int]
             row, item = divmod(int(shared[0]), n_items)
             first = start + row, item
     return count, first
-
-
-def _label_of(labels: Labels | None, index: int) -> str:
-    return str(index) if labels is None else repr(labels[index].item())

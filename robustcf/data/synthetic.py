@@ -1,4 +1,4 @@
-"""Generated sets: the embedded demo set, and sets whose right answer is known."""
+"""Generated sets: the embedded demo set, and a set whose right answer is known."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf._randomness import stream
+from robustcf.data.holdout import split_pairs
 from robustcf.data.interactions import Interactions
 from robustcf.data.split import Split
-from robustcf.data.splits import split_pairs
 from robustcf.errors import DataError
 
 DEMO_USERS, DEMO_ITEMS, DEMO_PAIRS = 2_000, 1_500, 100_000
@@ -19,14 +19,12 @@ _DEMO_WORLD_SEED = 2026
 
 
 def demo(seed: int = 0) -> Split:
-    """The embedded demo set: SYNTHETIC, 2,000 users x 1,500 items, exactly 100,000 pairs.
+    """Return the embedded demo set: SYNTHETIC, 2,000 users x 1,500 items, 100,000 pairs.
 
-    Made to resemble a film catalogue in what matters to a recommender. Items have a Zipf-like
-    popularity and belong to a few of 12 genres; users like a few genres, to a degree that
-    differs between them; the number of items a user has is log-normal, 10 at least. A user's
-    items are drawn without replacement with probability proportional to
-    ``exp(popularity + taste)``, and one in ten is drawn by popularity alone: noise that no
-    model can learn.
+    It resembles a film catalogue: items have a Zipf-like popularity and belong to a few of 12
+    genres; users like a few genres, and the number of their items is log-normal, 10 at least. A
+    user's items are drawn without replacement with probability proportional to
+    ``exp(popularity + taste)``, and one in ten by popularity alone: noise that no model can learn.
 
     Args:
         seed: of the split (10 % of each user's items to test, then 10 % to valid). The
@@ -72,14 +70,14 @@ def _demo_pairs() -> Interactions:
 def _memberships(
     rng: np.random.Generator, rows: int, columns: int, concentration: float
 ) -> npt.NDArray[np.float64]:
-    """Rows of a sparse Dirichlet, scaled to unit length: mostly one or two entries count."""
+    """Return rows of a sparse Dirichlet, scaled to unit length: one or two entries count."""
     weights = rng.standard_gamma(concentration, size=(rows, columns)) + 1e-12
     lengths: npt.NDArray[np.float64] = np.sqrt((weights**2).sum(axis=1, keepdims=True))
     return weights / lengths
 
 
 def _degrees(rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Log-normal counts between 10 and 400 that add up to exactly the number of pairs."""
+    """Return log-normal counts between 10 and 400 that add up to the number of pairs."""
     raw = np.exp(0.75 * rng.standard_normal(DEMO_USERS))
     degrees = np.clip(np.floor(raw / raw.mean() * DEMO_PAIRS / DEMO_USERS), 10, 400)
     counts: npt.NDArray[np.int64] = degrees.astype(np.int64)
@@ -94,7 +92,7 @@ def _degrees(rng: np.random.Generator) -> npt.NDArray[np.int64]:
 def _sample_without_replacement(
     rng: np.random.Generator, logits: npt.NDArray[np.float64], counts: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """For each row, ``counts`` columns drawn with probability ~ exp(logits): Gumbel top-k."""
+    """Draw ``counts`` columns of each row with probability ~ exp(logits): Gumbel top-k."""
     keys = logits + rng.gumbel(size=logits.shape)
     order = np.argsort(-keys, axis=1)
     chosen = np.zeros(logits.shape, dtype=bool)
@@ -103,10 +101,10 @@ def _sample_without_replacement(
 
 
 def checkerboard(n_users: int = 20, n_items: int = 30, seed: int = 0) -> Split:
-    """A set with a known answer: user u has all items of u's parity, but for the held-out ones.
+    """Return a set with a known answer: user u has all items of u's parity.
 
-    Whatever model learns it must rank, for every user, all items of the right parity above all
-    others; the test items are then the only right-parity items not in train and valid.
+    A model that learns it ranks, for every user, all items of the right parity above all others;
+    the test items are then the only right-parity items not in train and valid.
 
     Example:
         >>> board = checkerboard(4, 8)

@@ -1,8 +1,7 @@
-"""Own data: tables of any label type, in CSV, TSV, Parquet, RecBole's ``.inter`` or ``.dat``."""
+"""Own tables: labels, ratings and times of a frame, numbered and turned into Interactions."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +11,29 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf._io.limits import check_expansion
-from robustcf._io.text import counted
-from robustcf.data.columns import USUAL_NAMES, Columns, bad_cell, kind_of
-from robustcf.data.frames import LONGEST_LABEL, RawTable, no_rows, read_frame, readable
+from robustcf.data.columns import Columns, bad_cell
 from robustcf.data.interactions import Interactions, Labels, one_of_each
+from robustcf.data.plan import RowFilter
 from robustcf.data.times import TimeUnit, read_times
 from robustcf.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+LONGEST_LABEL = 1000
 _INTEGER_AS_TEXT = 4 * 21  # bytes: numpy makes room for 21 characters
+
+
+class RawTable(NamedTuple):
+    """A frame, its column for each role, and notes on columns left out.
+
+    Ids that are text may be numbers, as those of a CSV file; in a ``typed`` frame they are not.
+    """
+
+    frame: pd.DataFrame
+    found: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    typed: bool = False
 
 
 class Coded(NamedTuple):
@@ -39,57 +50,14 @@ class Table:
     source: str
     users: Coded
     items: Coded
+    file_bytes: int  # on disk: the limits of memory are in proportion to it
     ratings: npt.NDArray[np.float64] | None = None
     times: npt.NDArray[np.int64] | None = None
-    notes: tuple[str, ...] = ()
-    file_bytes: int = 0  # on disk: what it becomes is held against it
     time_unit: TimeUnit = "numbers"
+    notes: tuple[str, ...] = ()
 
 
-def read_table(path: Path, columns: Columns) -> Table:
-    """Read the user, item, rating and time columns of a file.
-
-    Labels are read as text and become integers only where that loses nothing: ``007`` and ``7``
-    stay two labels. Rating and time are optional: where they were not asked for and do not hold
-    what they should, they are left out and a note says so.
-
-    Raises:
-        DataError: unreadable or empty file, a column that is not there, a row without an id, more
-            than the limits allow (:mod:`robustcf._io.limits`).
-    """
-    with readable(path, kind_of(path)):
-        return table_of(str(path), read_frame(path, columns), columns, path.stat().st_size)
-
-
-def read_ratings(data: bytes, source: str) -> Table:
-    r"""Parse MovieLens-100K's ``u.data``: user, item, rating, timestamp, separated by tabs.
-
-    Example:
-        >>> table = read_ratings(b"196\t242\t3\t881250949\n", "u.data")
-        >>> table.users.labels.tolist(), table.items.labels.tolist(), table.ratings.tolist()
-        ([196], [242], [3.0])
-    """
-    import pandas as pd
-
-    with readable(source, "ratings"):
-        frame = pd.read_csv(io.BytesIO(data), sep="\t", header=None, names=list(USUAL_NAMES))
-        raw = RawTable(frame, {role: role for role in USUAL_NAMES})
-        return table_of(source, raw, Columns(rating="rating"), len(data))
-
-
-def of_ids(
-    source: str,
-    users: npt.NDArray[np.int64],
-    items: npt.NDArray[np.int64],
-    file_bytes: int = 0,
-) -> Table:
-    """A table whose labels are the ids of an adjacency file."""
-
-    def coded(ids: npt.NDArray[np.int64]) -> Coded:
-        labels, codes = np.unique(ids, return_inverse=True)
-        return Coded(codes, labels)
-
-    return Table(source, coded(users), coded(items), file_bytes=file_bytes)
+# --- tables -> interactions -----------------------------------------------------------------
 
 
 def to_interactions(
@@ -99,26 +67,23 @@ def to_interactions(
 
     Ids follow the order of the labels (numbers by value, text by code point), so they do not
     depend on the order of rows. Of the rows that repeat a pair one counts: the latest, or the
-    first in the file where times are absent or tie. Its rating is the one held against
-    ``min_rating``.
+    first in the file where times are absent or tie. Its rating is compared with ``min_rating``.
 
     Returns:
-        One :class:`Interactions` a table, sharing ids and labels, and notes on what was dropped.
+        One :class:`Interactions` per table, sharing ids and labels, and notes on what was dropped.
     """
     notes = [note for table in tables for note in table.notes]
     kept = [_rows_to_keep(table, min_rating, notes) for table in tables]
-    for role in ("users", "items"):
-        _check_joint_labels(tables, [getattr(table, role).labels for table in tables], role)
-    user_labels, users = _number([t.users for t in tables], kept)
-    item_labels, items = _number([t.items for t in tables], kept)
+    user_labels, users = _number(tables, "users", kept)
+    item_labels, items = _number(tables, "items", kept)
     sets = [
         Interactions(
             users[n],
             items[n],
             len(user_labels),
             len(item_labels),
-            user_labels=user_labels,
-            item_labels=item_labels,
+            user_labels,
+            item_labels,
             timestamps=None if table.times is None else table.times[rows],
             weights=None if table.ratings is None else table.ratings[rows],
         )
@@ -128,55 +93,21 @@ def to_interactions(
 
 
 def _rows_to_keep(table: Table, min_rating: float | None, notes: list[str]) -> npt.NDArray[np.intp]:
+    rows = RowFilter(table.source, min_rating, rated=table.ratings is not None)
     pairs = table.users.codes.astype(np.int64) * len(table.items.labels) + table.items.codes
     kept = np.sort(one_of_each(pairs, table.times))
-    name = Path(table.source).name
-    if len(kept) < len(pairs):
-        notes.append(f"{name}: {counted(len(pairs) - len(kept), 'repeated pair')} dropped")
-    if min_rating is None:
-        return kept
-    if table.ratings is None:
-        raise DataError(
-            f"{table.source}: min_rating = {min_rating:g} needs a rating column and none was "
-            "found; name it with rating_col (--rating-col)"
-        )
-    return kept[rated_at_least(table.source, table.ratings[kept], min_rating, notes)]
-
-
-def rated_at_least(
-    source: str, ratings: npt.NDArray[np.floating[Any]], min_rating: float, notes: list[str]
-) -> npt.NDArray[np.bool_]:
-    """Return which pairs are rated at least so much; adds a note on the others.
-
-    Raises:
-        DataError: no pair is.
-    """
-    enough: npt.NDArray[np.bool_] = ratings >= min_rating
-    if not enough.any():
-        raise DataError(
-            f"{source}: no rating reaches min_rating = {min_rating:g}; the highest is "
-            f"{ratings.max(initial=-np.inf):g}"
-        )
-    if not enough.all():
-        low = counted(int((~enough).sum()), "pair")
-        notes.append(f"{Path(source).name}: {low} rated below {min_rating:g} dropped")
-    return enough
-
-
-def _check_joint_labels(tables: Sequence[Table], labels: list[Labels], role: str) -> None:
-    """Raise where labels of several files take too much in one array, as wide as the longest."""
-    if all(label.dtype.kind != "U" for label in labels):
-        return
-    widths = [one.dtype.itemsize if one.dtype.kind == "U" else _INTEGER_AS_TEXT for one in labels]
-    size = sum(table.file_bytes for table in tables)
-    names = ", ".join(Path(table.source).name for table in tables)
-    check_expansion(names, f"one array of all {role}", max(widths) * sum(map(len, labels)), size)
+    rows.repeated = len(pairs) - len(kept)
+    enough = rows.enough(None if table.ratings is None else table.ratings[kept], len(kept))
+    notes += rows.notes()
+    return np.asarray(kept[enough])
 
 
 def _number(
-    columns: list[Coded], kept: list[npt.NDArray[np.intp]]
+    tables: Sequence[Table], role: str, kept: list[npt.NDArray[np.intp]]
 ) -> tuple[Labels, list[npt.NDArray[np.intp]]]:
-    """The labels that are used, in order, and each column's rows as positions in that order."""
+    """Return the labels that are used, in order, and each table's rows as positions in them."""
+    columns: list[Coded] = [getattr(table, role) for table in tables]
+    _check_joint_labels(tables, [column.labels for column in columns], role)
     codes = [column.codes[rows] for column, rows in zip(columns, kept, strict=True)]
     used = [np.unique(code) for code in codes]
     names = [column.labels[use] for column, use in zip(columns, used, strict=True)]
@@ -191,11 +122,52 @@ def _number(
     return labels, ids
 
 
-# --- columns --------------------------------------------------------------------------------
+def _check_joint_labels(tables: Sequence[Table], labels: list[Labels], role: str) -> None:
+    """Raise where labels of several files take too much in one array, as wide as the longest."""
+    if all(label.dtype.kind != "U" for label in labels):
+        return
+    widths = [one.dtype.itemsize if one.dtype.kind == "U" else _INTEGER_AS_TEXT for one in labels]
+    size = sum(table.file_bytes for table in tables)
+    names = ", ".join(Path(table.source).name for table in tables)
+    check_expansion(names, f"one array of all {role}", max(widths) * sum(map(len, labels)), size)
+
+
+# --- frames -> tables -----------------------------------------------------------------------
+
+
+def no_rows(source: object, what: str = "file") -> DataError:
+    """Return the error of a file without rows."""
+    return DataError(f"{source}: the {what} has no rows; expected one interaction per row")
+
+
+def leave_nested_out(
+    path: Path | str, schema: Any, found: dict[str, Any], columns: Columns
+) -> tuple[str, ...]:
+    """Refuse columns of lists, structs and maps; leave out optional ones that were only guessed."""
+    from pyarrow import types
+
+    notes = []
+    for role, name in found.items():
+        if name is None:
+            continue
+        kind = schema.field(name).type
+        if types.is_nested(kind.value_type if types.is_dictionary(kind) else kind):
+            got = str(kind)[:80]
+            problem = f"{path}: column {name[:60]!r} holds {got}, expected one plain value per row"
+            if columns.must_have(role):
+                raise DataError(f"{problem}; flatten it, or name another column")
+            found[role] = None
+            notes.append(f"the {role} column was left out: {problem}")
+    return tuple(notes)
 
 
 def table_of(source: str, raw: RawTable, columns: Columns, file_bytes: int) -> Table:
-    """Read labels, ratings and times from the columns of a frame."""
+    """Read labels, ratings and times from the columns of a frame.
+
+    Labels become integers only where that loses nothing: ``007`` and ``7`` stay two labels. Rating
+    and time are optional: where they were not asked for and do not hold what they should, they are
+    left out and a note says so.
+    """
     frame, found = raw.frame, raw.found
     if frame.empty:
         raise no_rows(source)
@@ -206,21 +178,28 @@ def table_of(source: str, raw: RawTable, columns: Columns, file_bytes: int) -> T
             try:
                 optional[role] = _read_column(source, frame[found[role]], role, read)
             except DataError as error:
-                if getattr(columns, role) is not None:
+                if columns.must_have(role):
                     raise
                 notes.append(f"the {role} column was left out: {error}")
-    times, time_unit = optional["time"]
     users, items = (
         _labels(source, frame[found[role]], role, file_bytes, raw.typed)
         for role in ("user", "item")
     )
-    return Table(
-        source, users, items, optional["rating"], times, tuple(notes), file_bytes, time_unit
-    )
+    times, unit = optional["time"]
+    return Table(source, users, items, file_bytes, optional["rating"], times, unit, tuple(notes))
+
+
+def check_label(source: str, role: str, label: str) -> None:
+    """Raise where text is not a label: too long, or with control characters."""
+    if len(label) > LONGEST_LABEL or not label.isprintable():
+        raise DataError(
+            f"{source}: the {role} label {label[:40]!r}... is longer than {LONGEST_LABEL} "
+            "characters or holds control characters such as a line break; is a quote left open, or "
+            "is it another column?"
+        )
 
 
 def _labels(source: str, column: pd.Series[Any], role: str, file_bytes: int, typed: bool) -> Coded:
-    """A label column: distinct labels as int64 where that loses nothing, else as text."""
     import pandas as pd
 
     missing = column.isna().to_numpy()
@@ -234,12 +213,7 @@ def _labels(source: str, column: pd.Series[Any], role: str, file_bytes: int, typ
     if labels is None:
         texts = [_as_text(label) for label in distinct]
         for label in texts:
-            if len(label) > LONGEST_LABEL or not label.isprintable():
-                raise DataError(
-                    f"{source}: the {role} label {label[:40]!r}... is longer than "
-                    f"{LONGEST_LABEL} characters or holds control characters such as a line "
-                    "break; is a quote left open, or is it another column?"
-                )
+            check_label(source, role, label)
         # numpy's text is as wide as the longest: one long label widens all.
         needed = 4 * max(map(len, texts)) * len(texts)
         check_expansion(source, f"an array of {len(texts):,} {role} labels", needed, file_bytes)
@@ -250,10 +224,7 @@ def _labels(source: str, column: pd.Series[Any], role: str, file_bytes: int, typ
 
 
 def _int_labels(distinct: Any, typed: bool) -> npt.NDArray[np.int64] | None:
-    """Distinct labels as int64, or None where any of them would be changed by it.
-
-    The text of a number becomes that number, unless the column is ``typed``.
-    """
+    """Return distinct labels as int64, or None where any of them would be changed by it."""
     values = np.asarray(distinct)
     if values.dtype.kind in "iu":
         fits = values.dtype.kind == "i" or values.size == 0 or values.max() <= 2**63 - 1
@@ -282,10 +253,7 @@ def _as_text(label: Any) -> str:
 
 
 def _read_column(
-    source: str,
-    column: pd.Series[Any],
-    role: str,
-    read: Callable[[str, pd.Series[Any]], Any],
+    source: str, column: pd.Series[Any], role: str, read: Callable[[str, pd.Series[Any]], Any]
 ) -> Any:
     import pandas as pd
 

@@ -1,4 +1,9 @@
-"""Times of interactions: read from a column, compared with a date, and cut in two."""
+"""Times of interactions: read from a column, compared with a date, and cut in two.
+
+Whole numbers stay as they are; fractions of seconds and ISO dates become microseconds.
+:func:`read_times` and :data:`SQL_TIMES` say this once for pandas and once for the engine of
+:mod:`robustcf.data.large`.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +24,7 @@ if TYPE_CHECKING:
 
 Times = npt.NDArray[np.integer[Any]]
 Blocks = Callable[[], Iterable[Times]]
-#: What stands behind int64 times: whole numbers as given, or microseconds that were fractions of
-#: seconds or dates.
+#: What int64 times are: whole numbers as given, or microseconds of fractions or dates.
 TimeUnit = Literal["numbers", "fractions", "dates"]
 #: A point in time, as a caller may give it.
 Moment = str | float | date | np.datetime64
@@ -34,7 +38,7 @@ _DIGIT = 16  # bits of a time that are looked at in one pass
 
 
 def read_times(source: str, column: pd.Series[Any]) -> tuple[Times, TimeUnit]:
-    """Return whole numbers as they are, fractions and ISO dates in microseconds.
+    """Return the times of a column, and what they are.
 
     Raises:
         DataError: a cell is neither a number nor an ISO date, or too large.
@@ -59,7 +63,7 @@ def read_times(source: str, column: pd.Series[Any]) -> tuple[Times, TimeUnit]:
         no_number = ~np.isfinite(values)
         if pd.api.types.is_numeric_dtype(column.dtype):
             raise bad_cell(source, column, no_number, "times", "give each row a time")
-    # ISO only: 01/02/2024 is two days, depending on who reads it.
+    # ISO only: 01/02/2024 is two days, depending on the reader.
     texts = column.astype(str) if column.dtype == object else column  # numbers here, dates there
     dates = pd.to_datetime(texts, errors="coerce", utc=True, format="ISO8601")
     no_date = dates.isna().to_numpy()
@@ -71,18 +75,48 @@ def read_times(source: str, column: pd.Series[Any]) -> tuple[Times, TimeUnit]:
     return np.asarray(naive).astype(np.int64), "dates"
 
 
+class SqlTime(NamedTuple):
+    """One way to read a column ``time``: where ``fits`` holds in every row, ``value`` is int64."""
+
+    kinds: tuple[str, ...]
+    fits: str
+    value: str
+    unit: TimeUnit = "numbers"
+
+
+_WHOLE, _NUMBER = "TRY_CAST(time AS BIGINT)", "TRY_CAST(time AS DOUBLE)"
+_DATE = "TRY_CAST(time AS TIMESTAMPTZ)"
+#: In order; the first that fits counts.
+SQL_TIMES = (
+    SqlTime(("time", "date"), f"{_DATE} IS NOT NULL", f"epoch_us({_DATE})", "dates"),
+    SqlTime(("integer", "unsigned"), f"{_WHOLE} IS NOT NULL", _WHOLE),
+    SqlTime(("text",), f"CAST({_WHOLE} AS VARCHAR) = time", _WHOLE),
+    SqlTime(
+        ("text", "float"),
+        f"abs({_NUMBER}) < 9223372036854775000 AND {_NUMBER} = trunc({_NUMBER})",
+        f"CAST({_NUMBER} AS BIGINT)",
+    ),
+    SqlTime(
+        ("text", "float"),
+        f"abs({_NUMBER}) < 9223372036854",
+        f"CAST(round_even({_NUMBER} * 1e6, 0) AS BIGINT)",
+        "fractions",
+    ),
+    SqlTime(
+        ("text",),
+        f"{_DATE} IS NOT NULL AND regexp_matches(time, '^[0-9]{{4}}-')",
+        f"epoch_us({_DATE})",
+        "dates",
+    ),
+)
+
+
 def moment_of(option: str, given: Moment, unit: TimeUnit, latest: int) -> int:
     """Return the first int64 time that is not before a date or a number.
 
     Text that is a number counts as one. A date without a time zone is in UTC. Whole numbers are
     compared with a date as seconds since 1970 or, by the size of the latest one, as milli-, micro-
     or nanoseconds.
-
-    Args:
-        option: the argument, for messages.
-        given: ISO text, a date or datetime, or a number in the unit of the column.
-        unit: what the times are.
-        latest: the largest time.
 
     Raises:
         DataError: it is neither, or a number where the times are dates.
@@ -96,8 +130,10 @@ def moment_of(option: str, given: Moment, unit: TimeUnit, latest: int) -> int:
     number = _number(given)
     if number is None:
         micro = _microseconds(option, given)
-        per_second = _per_second(latest) if unit == "numbers" else _MICRO
-        return -(-micro * per_second // _MICRO)
+        rate = _MICRO
+        if unit == "numbers":
+            rate = next((rate for below, rate in _PER_SECOND if latest < below), 10**9)
+        return -(-micro * rate // _MICRO)
     if unit == "dates":
         raise DataError(
             f"{option} must be a date such as 2024-05-01, as the times are, got {given!r}"
@@ -120,7 +156,7 @@ def shown(time: int, unit: TimeUnit) -> str:
 
 
 def _number(given: Moment) -> float | None:
-    """A number as it is (whole ones exactly), or None for a date."""
+    """Return a number as it is (whole ones exactly), or None for a date."""
     if isinstance(given, bool | np.bool_):
         return None
     if isinstance(given, numbers.Real):
@@ -147,30 +183,15 @@ def _microseconds(option: str, given: Moment) -> int:
     return int(found.tz_localize(None).to_datetime64().astype("datetime64[us]").astype(np.int64))
 
 
-def _per_second(latest: int) -> int:
-    return next((rate for below, rate in _PER_SECOND if latest < below), 10**9)
-
-
-class _Rank(NamedTuple):
-    """A time, how many are earlier, and how many are not later."""
-
-    time: int
-    before: int
-    through: int
-
-
 def cut_at_ratio(blocks: Blocks, ratio: float) -> int | None:
     """Return the time from which on about ``ratio`` of all are, with equal times kept together.
 
     Of the two possible cuts around the wanted one the nearer is taken, the earlier of two that
-    are equally near. Each side keeps at least one time.
+    are equally near. Each side keeps at least one time; None where all times are equal.
 
     Args:
-        blocks: gives the times, in any order, as arrays; it is asked several times.
+        blocks: gives the times, in any order, as arrays; it is called several times.
         ratio: share of the times that are not before the cut.
-
-    Returns:
-        The first time of the later side; None where all times are equal.
 
     Cost: four or eight passes over the times, in the memory of one block.
 
@@ -183,16 +204,19 @@ def cut_at_ratio(blocks: Blocks, ratio: float) -> int | None:
     if count < 2:
         return None
     wanted = count - min(max(math.floor(ratio * count + 0.5), 1), count - 1)  # before the cut
-    found = _rank(blocks, wanted)
-    possible = [before for before in (found.before, found.through) if 0 < before < count]
+    time, earlier, not_later = _rank(blocks, wanted)
+    possible = [before for before in (earlier, not_later) if 0 < before < count]
     if not possible:
         return None
     before = min(possible, key=lambda before: abs(before - wanted))
-    return found.time if before == found.before else _rank(blocks, before).time
+    return time if before == earlier else _rank(blocks, before)[0]
 
 
-def _rank(blocks: Blocks, position: int) -> _Rank:
-    """The time at a position of all times in order: digit by digit, so that none is sorted."""
+def _rank(blocks: Blocks, position: int) -> tuple[int, int, int]:
+    """Return the time at a position of all in order, how many are earlier, how many not later.
+
+    Found digit by digit, so that nothing is sorted.
+    """
     prefix, left, within = 0, position, 0
     for shift in range(64 - _DIGIT, -1, -_DIGIT):
         counts = np.zeros(1 << _DIGIT, dtype=np.int64)
@@ -208,4 +232,4 @@ def _rank(blocks: Blocks, position: int) -> _Rank:
         left -= int(ends[digit] - counts[digit])
         prefix, within = (prefix << _DIGIT) | digit, int(counts[digit])
     before = position - left
-    return _Rank(prefix - (1 << 63), before, before + within)
+    return prefix - (1 << 63), before, before + within

@@ -20,7 +20,7 @@ from robustcf._io.text import counted
 from robustcf._runtime import device_of, threads_used
 from robustcf.data import Split, load
 from robustcf.data.catalog import find
-from robustcf.data.mapped import MappedInteractions
+from robustcf.data.large.mapped import MappedInteractions
 from robustcf.errors import InputError, RanksError
 from robustcf.experiments.config import RunConfig
 from robustcf.experiments.folders import CONFIG, HISTORY, RunBase

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from robustcf._io.files import csv_bytes, not_inert, write_bytes
 from robustcf.data.columns import Columns
+from robustcf.data.formats import read_table
 from robustcf.data.interactions import Interactions, Labels
 from robustcf.data.split import Split
-from robustcf.data.tables import read_table
 from robustcf.errors import InputError
 from robustcf.poisoning.threat import ItemIds
 

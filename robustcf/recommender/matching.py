@@ -19,8 +19,8 @@ from robustcf._checks import check_choice
 from robustcf._io.reading import check_sparse
 from robustcf._io.sandbox import read_apart
 from robustcf.data.columns import Columns
+from robustcf.data.formats import read_table
 from robustcf.data.interactions import Interactions, Labels
-from robustcf.data.loading import read_own_table
 from robustcf.data.memory import is_table, tables_of
 from robustcf.data.split import Split
 from robustcf.data.tables import Table, to_interactions
@@ -190,7 +190,7 @@ def _pairs(
     if all(is_table(each) for each in given):
         tables = tables_of(dict(zip(("train", "test"), given, strict=False)), "own data", columns)
     elif all(_is_path(each) and Path(each).suffix.lower() != ".npz" for each in given):
-        tables = [read_own_table(_existing(each), columns) for each in given]
+        tables = [read_table(_existing(each), columns) for each in given]
     elif min_rating is not None or any(columns.__dict__.values()):
         raise InputError("columns and min_rating are for tables: a matrix has neither")
     else:

@@ -36,8 +36,8 @@ from robustcf._io.schema import (
     whole,
 )
 from robustcf._randomness import stream
+from robustcf.data.holdout import hold_out, hold_out_last
 from robustcf.data.split import Split
-from robustcf.data.splits import hold_out, hold_out_last_of
 from robustcf.errors import InputError, Interrupted, TrainingError
 from robustcf.metrics.evaluate import evaluate
 from robustcf.training.config import TrainConfig
@@ -456,7 +456,8 @@ def validation_parts(split: Split, seed: int) -> list[Split]:
         # A stream of its own: that of the split could draw the split's own part again.
         rng = stream(seed, "search", "valid", str(number))
         # By its share, a part of one pair a user would have several of those with many.
-        mask = hold_out_last_of(pairs.users, None, rng) if one_each else hold_out(pairs, share, rng)
+        users = pairs.users
+        mask = hold_out_last(users, None, rng) if one_each else hold_out(users, share, rng)
         parts.append(replace(split, train=pairs.take(~mask), valid=pairs.take(mask)))
     return parts
 

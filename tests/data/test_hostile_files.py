@@ -20,9 +20,10 @@ import pytest
 
 from robustcf._io.limits import raised_limits
 from robustcf._io.reading import read_member, read_members
-from robustcf.data import load, loading, readers
+from robustcf.data import id_lists, load, loading
 from robustcf.data.columns import Columns
-from robustcf.data.tables import read_table, to_interactions
+from robustcf.data.formats import read_table
+from robustcf.data.tables import to_interactions
 from robustcf.errors import DataError
 
 SMALL = {"small_bytes": 1 << 20}
@@ -314,15 +315,15 @@ def test_blocks_of_lines_make_no_difference(monkeypatch, seed, block):
         b" ".join(b"%d" % number for number in [len(line) - 1, *line[1:]]) for line in lines
     )
     expected = [(line[0], item) for line in lines for item in line[1:]]
-    monkeypatch.setattr(readers, "_BLOCK", block)
-    for read, text in ((readers.read_adjacency, data), (readers.read_counted_lists, counted)):
+    monkeypatch.setattr(id_lists, "_BLOCK", block)
+    for read, text in ((id_lists.read_adjacency, data), (id_lists.read_counted_lists, counted)):
         pairs = read(text, "x")
         assert list(zip(pairs.users.tolist(), pairs.items.tolist(), strict=True)) == expected
 
 
 @pytest.mark.parametrize("block", [1, 7, 64, 1 << 23])
 def test_blocks_of_lines_do_not_change_the_line_of_an_error(monkeypatch, block):
-    monkeypatch.setattr(readers, "_BLOCK", block)
+    monkeypatch.setattr(id_lists, "_BLOCK", block)
     good = b"1 2\n" * 40
     for text, message in (
         (good + b"5\n" + good, "line 41: user 5 has no items"),
@@ -333,11 +334,11 @@ def test_blocks_of_lines_do_not_change_the_line_of_an_error(monkeypatch, block):
         (good + b"1 2\r3 4\n" + good, "line 41: a carriage return"),
     ):
         with pytest.raises(DataError, match=message):
-            readers.read_adjacency(text, "x")
-    with pytest.raises(DataError, match="line 3: the first number says 5 items, but 1 follow"):
-        readers.read_counted_lists(b"1 1\n1 1\n5 1\n1 1\n", "x")
-    with pytest.raises(DataError, match="line 2: the user has no items"):
-        readers.read_counted_lists(b"1 1\n0\n1 1\n", "x")
+            id_lists.read_adjacency(text, "x")
+    with pytest.raises(DataError, match="line 3: the first number says 5 items"):
+        id_lists.read_counted_lists(b"1 1\n1 1\n5 1\n1 1\n", "x")
+    with pytest.raises(DataError, match="line 2: the first number says 0 items"):
+        id_lists.read_counted_lists(b"1 1\n0\n1 1\n", "x")
 
 
 @pytest.mark.parametrize(
@@ -355,18 +356,18 @@ def test_blocks_of_lines_do_not_change_the_line_of_an_error(monkeypatch, block):
 )
 def test_json_lists_of_other_things_are_refused(text):
     with pytest.raises(DataError, match="x: (not valid JSON|entry . must be a list of item ids)"):
-        readers.read_json_lists(text, "x")
+        id_lists.read_json_lists(text, "x")
 
 
 def test_id_lists_with_monstrous_numbers():
     for number in (b"9" * 30, b"9" * 5000, "\u0663".encode(), "\u00b2".encode(), b"-1"):
         with pytest.raises(DataError, match="line 2: expected 'org_id remap_id'"):
-            readers.read_id_list(b"org_id remap_id\na " + number + b"\n", "x")
-    names = readers.read_id_list(b"org_id remap_id\n" + b"9" * 30 + b" 0\n7 1\n", "x")
+            id_lists.read_id_list(b"org_id remap_id\na " + number + b"\n", "x")
+    names = id_lists.read_id_list(b"org_id remap_id\n" + b"9" * 30 + b" 0\n7 1\n", "x")
     assert names.tolist() == ["9" * 30, "7"], "text, where a number does not fit"
     wide = b"".join(b"%d %d\n" % (n, n) for n in range(2000)) + b"x" * 50_000 + b" 2000\n"
     with pytest.raises(DataError, match="an array of 2,001 labels takes at least"):
-        readers.read_id_list(b"org_id remap_id\n" + wide, "x")
+        id_lists.read_id_list(b"org_id remap_id\n" + wide, "x")
 
 
 # --- archives -------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ import tempfile
 import numpy as np
 import pytest
 
-from robustcf.data import Interactions, Split, interactions, mapped
-from robustcf.data.mapped import LabelSource, MappedInteractions, MergedInteractions, joined
+from robustcf.data import Interactions, Split, interactions
+from robustcf.data.large import mapped
+from robustcf.data.large.mapped import LabelSource, MappedInteractions, MergedInteractions, joined
 from robustcf.data.split import shared_pairs
 from robustcf.errors import DataError, WriteError
 
@@ -162,8 +163,8 @@ def test_labels_are_read_when_asked_for_and_once():
 
     source, whole = LabelSource(read), of_dense(np.eye(3, dtype=bool))
     parts = [
-        MappedInteractions(whole_columns, whole.indptr, 3, user_labels=source)
-        for whole_columns in [MappedInteractions.of(whole)._columns] * 2
+        MappedInteractions(read_columns, whole.indptr, 3, user_labels=source)
+        for read_columns in [MappedInteractions.of(whole)._read] * 2
     ]
     interactions.same_ids("two parts", *parts)
     ranged = parts[0].between(1, 3)

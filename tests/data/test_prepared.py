@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 from robustcf.cli.main import run as command_line
-from robustcf.data import Interactions, Split, load, mapped
-from robustcf.data.prepared import check_prepared
+from robustcf.data import Interactions, Split, load
+from robustcf.data.large import mapped
+from robustcf.data.large.opening import check_prepared
 from robustcf.errors import DataError
 from tests.data.layout import N_ITEMS, N_USERS, PAIRS, arrow, replace_file, write_layout
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robustcf.data.readers import (
+from robustcf.data.id_lists import (
     read_adjacency,
     read_counted_lists,
     read_id_list,
@@ -82,9 +82,9 @@ def test_adjacency_names_file_and_line_of_what_it_refuses(data, message):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"2 1 5\n3 1 2\n", r"line 2: the first number says 3 items, but 2 follow"),
-        (b"2 1 5\n0\n", r"line 2: the user has no items"),
-        (b"0 4\n", r"line 1: the first number says 0 items, but 1 follow"),
+        (b"2 1 5\n3 1 2\n", r"line 2: the first number says 3 items"),
+        (b"2 1 5\n0\n", r"line 2: the first number says 0 items"),
+        (b"0 4\n", r"line 1: the first number says 0 items"),
     ],
 )
 def test_counted_lists_refuse_wrong_counts(data, message):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from robustcf.data import load
-from robustcf.data.readers import read_adjacency, read_json_lists
+from robustcf.data.id_lists import read_adjacency, read_json_lists
 
 # Slow to read, and all that reading does is tested on small files too.
 pytestmark = [pytest.mark.realdata, pytest.mark.slow]

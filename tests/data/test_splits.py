@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from robustcf._randomness import stream
 from robustcf.data import Interactions, k_core, load, split_pairs
-from robustcf.data.splits import at_least, carve_valid, compact, hold_out, hold_out_last
+from robustcf.data.holdout import HoldOut, compact, hold_out, hold_out_last
 from robustcf.errors import DataError, InputError
 
 
@@ -51,7 +51,7 @@ def test_every_split_is_a_partition_that_repeats_and_leaves_each_user_something(
 @given(x=interactions(), seed=st.integers(0, 1000), ratio=st.floats(0.01, 0.99))
 @settings(max_examples=200, deadline=None)
 def test_hold_out_takes_the_documented_number_from_each_user(x, seed, ratio):
-    held = x.take(hold_out(x, ratio, np.random.default_rng(seed))).user_degrees
+    held = x.take(hold_out(x.users, ratio, np.random.default_rng(seed))).user_degrees
     for n, got in zip(x.user_degrees.tolist(), held.tolist(), strict=True):
         expected = 0 if n <= 1 else min(max(int(np.floor(ratio * n + 0.5)), 1), n - 1)
         assert got == expected
@@ -62,7 +62,7 @@ def test_hold_out_is_uniform_within_a_user(seed):
     x = Interactions(np.zeros(10, int), np.arange(10), 1, 10)
     rng = np.random.default_rng(seed)
     trials = 4000
-    hits = sum(hold_out(x, 0.3, rng).astype(int) for _ in range(trials))
+    hits = sum(hold_out(x.users, 0.3, rng).astype(int) for _ in range(trials))
     # Each item is held out with probability 3/10; 4.5 standard errors over ten items.
     assert np.abs(hits / trials - 0.3).max() < 4.5 * np.sqrt(0.3 * 0.7 / trials)
 
@@ -110,7 +110,8 @@ def test_leave_one_out_says_where_time_does_not_decide():
 def test_leave_one_out_breaks_ties_at_random_but_repeatably():
     x = Interactions(np.zeros(6, int), np.arange(6), 1, 6)
     chosen = {
-        int(np.flatnonzero(hold_out_last(x, np.random.default_rng(seed)))[0]) for seed in range(60)
+        int(np.flatnonzero(hold_out_last(x.users, None, np.random.default_rng(seed)))[0])
+        for seed in range(60)
     }
     assert chosen == set(range(6))
 
@@ -145,7 +146,7 @@ def test_at_least_drops_users_and_keeps_items_and_labels():
     x = Interactions(
         np.array([0, 0, 2]), np.array([1, 3, 0]), 3, 4, user_labels=np.array(["a", "b", "c"])
     )
-    kept = at_least(x, 2)
+    kept = compact(x.take(x.user_degrees[x.users] >= 2), items=False)
     assert (kept.n_users, kept.n_items) == (1, 4)
     assert kept.user_labels.tolist() == ["a"]
     small = compact(x)
@@ -155,7 +156,7 @@ def test_at_least_drops_users_and_keeps_items_and_labels():
 
 def test_carving_leaves_one_in_train():
     x = Interactions(np.array([0, 1, 1]), np.array([0, 0, 1]), 2, 2)
-    train, valid = carve_valid(x, 0)
+    train, valid = HoldOut("random", 0).carve_valid(x).values()
     assert train.user_degrees.tolist() == [1, 1]
     assert valid.user_degrees.tolist() == [0, 1]
 
@@ -353,7 +354,7 @@ def test_bad_arguments():
     x = Interactions(np.array([0, 0]), np.array([0, 1]), 1, 2)
     for ratio in (0.0, 1.0, -0.5, float("nan")):
         with pytest.raises(DataError, match="between 0 and 1"):
-            hold_out(x, ratio, np.random.default_rng(0))
+            hold_out(x.users, ratio, np.random.default_rng(0))
     with pytest.raises(DataError, match="one of random, leave-one-out, time, got 'by magic'"):
         split_pairs("x", x, 0, strategy="by magic")
     with pytest.raises(DataError, match="at least 1, got 0"):

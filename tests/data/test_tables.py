@@ -326,7 +326,7 @@ def test_bad_files_are_refused_with_a_reason(tmp_path):
     spoilt[14] ^= 0xFF
     for data in (b"not gzip at all", bytes(spoilt), bytes(spoilt[:20])):
         (tmp_path / "a.txt.gz").write_bytes(data)
-        with pytest.raises(DataError, match="not a readable gzip file"):
+        with pytest.raises(DataError, match="not a readable"):
             load(tmp_path / "a.txt.gz")
     (tmp_path / "a.csv").write_bytes(b"user,item\n\xff\xfe,1\n")
     with pytest.raises(DataError, match="not a readable .csv file"):

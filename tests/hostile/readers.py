@@ -32,10 +32,10 @@ from robustcf._io.reading import read_member, read_members
 from robustcf._io.sandbox import Given, read_apart
 from robustcf._io.schema import record, whole
 from robustcf._io.unpickling import read_pickle
-from robustcf.data import cache, checkerboard, load, prepare, readers
+from robustcf.data import cache, checkerboard, id_lists, load, prepare
 from robustcf.data.catalog import parse_manifest
-from robustcf.data.prepared import check_prepared
-from robustcf.data.tables import read_ratings
+from robustcf.data.formats import read_ratings
+from robustcf.data.large.opening import check_prepared
 from robustcf.estimators import read_matrix, two_to_inf
 from robustcf.experiments.config import RunConfig
 from robustcf.experiments.grids import keep_plan, kept_plan
@@ -322,7 +322,7 @@ def _entry() -> bytes:
         os.environ["ROBUSTCF_CACHE"] = folder
         try:
             split = load("demo", cache=False)
-            cache.write("x.parsed", {"train": split.train, "test": split.test}, ())
+            cache.write("x.parsed", cache.Parsed({"train": split.train, "test": split.test}))
         finally:
             if before is None:
                 del os.environ["ROBUSTCF_CACHE"]
@@ -421,9 +421,9 @@ def readers_by_name() -> dict[str, Reader]:
         "parquet": Reader(".parquet", parquet, plain, [spoil.spoil_parquet]),
         "parquet with ratings": Reader(".parquet", parquet, _with_ratings, [spoil.spoil_parquet]),
         "parquet.gz": Reader(".parquet.gz", [gzip.compress(parquet[0])], plain, [gz]),
-        "json lists": Reader(".json", [b"[[1, 2], [3]]"], _of_bytes(readers.read_json_lists)),
-        "counted lists": Reader(".x", [b"2 7 3\n1 5"], _of_bytes(readers.read_counted_lists)),
-        "id list": Reader(".x", [b"org_id remap_id\n9 1\n7 0\n"], _of_bytes(readers.read_id_list)),
+        "json lists": Reader(".json", [b"[[1, 2], [3]]"], _of_bytes(id_lists.read_json_lists)),
+        "counted lists": Reader(".x", [b"2 7 3\n1 5"], _of_bytes(id_lists.read_counted_lists)),
+        "id list": Reader(".x", [b"org_id remap_id\n9 1\n7 0\n"], _of_bytes(id_lists.read_id_list)),
         "ratings": Reader(".x", [b"196\t242\t3\t881250949\n1\t2\t4\t5\n"], _of_bytes(read_ratings)),
         "zip": Reader(".zip", [zip_of(members)], lambda path: read_member(path, "a/u.data"),
                       [spoil.spoil_zip]),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from robustcf.data import Interactions, Split
-from robustcf.data.mapped import MappedInteractions
+from robustcf.data.large.mapped import MappedInteractions
 from robustcf.errors import DataError, InputError
 from robustcf.poisoning import inject, inject_split, read_profiles, write_profiles
 from robustcf.poisoning.injection import with_train

@@ -1,9 +1,9 @@
-"""Seeded hold-outs and filters: which pairs go where."""
+"""Seeded hold-outs and filters: which pairs go where, for all users at once or block by block."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,37 +20,28 @@ STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 RATIO = 0.1
 
 Mask = npt.NDArray[np.bool_]
+Degrees = npt.NDArray[np.int64]
+_EXAMPLES = 3  # labels that a note names
 
-EXAMPLES = 3  # labels that a note names
 
-
-def hold_out(pairs: Interactions, ratio: float, rng: np.random.Generator) -> Mask:
-    """Choose a share of each user's pairs at random.
+def hold_out(users: Ids, ratio: float, rng: np.random.Generator) -> Mask:
+    """Choose a share of each user's pairs at random; True where held out.
 
     A user with n pairs gives ``round(ratio * n)`` of them, but at least one, and always keeps
-    at least one: a user with a single pair gives none. (Halves are rounded up.)
+    at least one: a user with a single pair gives none. (Halves are rounded up.) Called for one
+    block of users after another with one generator, it chooses as called once for all.
 
-    Returns:
-        A mask over the pairs, True where held out.
+    Args:
+        users: the users of sorted pairs, all of each user's.
+        ratio: share, between 0 and 1.
+        rng: one number is drawn per pair.
 
     Cost: one sort of the pairs.
 
     Example:
-        >>> import numpy as np
-        >>> x, _ = Interactions.from_pairs(np.repeat([0, 1], [10, 1]), range(11), 2, 11)
-        >>> mask = hold_out(x, 0.2, np.random.default_rng(0))
+        >>> mask = hold_out(np.repeat([0, 1], [10, 1]), 0.2, np.random.default_rng(0))
         >>> int(mask[:10].sum()), bool(mask[10])
         (2, False)
-    """
-    return hold_out_of(pairs.users, ratio, rng)
-
-
-def hold_out_of(users: Ids, ratio: float, rng: np.random.Generator) -> Mask:
-    """:func:`hold_out` of the users of sorted pairs, all of each user's.
-
-    Called for one block of users after another, with one generator, it chooses the same pairs as
-    called once for all: each pair has its number of the stream, and is held against those of its
-    own user alone.
     """
     _check_ratio(ratio)
     starts, counts = _runs(users)
@@ -62,55 +53,36 @@ def hold_out_of(users: Ids, ratio: float, rng: np.random.Generator) -> Mask:
     return _first_of_each_user(order, starts, counts, wanted)
 
 
+def hold_out_last(users: Ids, times: Ids | None, rng: np.random.Generator) -> Mask:
+    """Choose each user's latest pair (a random one where times are absent or tie).
+
+    A user with a single pair keeps it. In blocks of users as :func:`hold_out`.
+    """
+    # ~t is -t - 1: descending in time without the overflow of -t.
+    keys = (users,) if times is None else (~times, users)
+    order = np.lexsort((rng.random(len(users)), *keys))
+    starts, counts = _runs(users)
+    return _first_of_each_user(order, starts, counts, np.minimum(counts - 1, 1))
+
+
 def _check_ratio(ratio: float) -> None:
     if not 0.0 < ratio < 1.0:
         raise DataError(f"the held-out ratio must be between 0 and 1, got {ratio}")
 
 
-def hold_out_last(pairs: Interactions, rng: np.random.Generator) -> Mask:
-    """Choose each user's latest pair (a random one where timestamps are absent or tie).
-
-    A user with a single pair keeps it.
-    """
-    return hold_out_last_of(pairs.users, pairs.timestamps, rng)
-
-
-def hold_out_last_of(users: Ids, times: Ids | None, rng: np.random.Generator) -> Mask:
-    """:func:`hold_out_last` of sorted pairs; in blocks of users as :func:`hold_out_of`."""
-    tie_break = rng.random(len(users))
-    if times is None:
-        order = np.lexsort((tie_break, users))
-    else:
-        # ~t is -t - 1: descending in time without the overflow of -t.
-        order = np.lexsort((tie_break, ~times, users))
-    starts, counts = _runs(users)
-    return _first_of_each_user(order, starts, counts, np.minimum(counts - 1, 1))
-
-
-def _runs(users: Ids) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Where each user's pairs begin in sorted pairs, and how many there are."""
+def _runs(users: Ids) -> tuple[Degrees, Degrees]:
+    """Return where each user's pairs begin in sorted pairs, and how many there are."""
     starts = np.flatnonzero(np.diff(users, prepend=-1)).astype(np.int64)
     return starts, np.diff(starts, append=len(users))
 
 
 def _first_of_each_user(
-    order: npt.NDArray[np.intp],
-    starts: npt.NDArray[np.int64],
-    counts: npt.NDArray[np.int64],
-    wanted: npt.NDArray[np.int64],
+    order: npt.NDArray[np.intp], starts: Degrees, counts: Degrees, wanted: Degrees
 ) -> Mask:
     rank_within_user = np.arange(len(order)) - np.repeat(starts, counts)
     mask = np.zeros(len(order), dtype=bool)
     mask[order] = rank_within_user < np.repeat(wanted, counts)
     return mask
-
-
-def carve_valid(
-    train: Interactions, seed: int, ratio: float = 0.1
-) -> tuple[Interactions, Interactions]:
-    """Take a validation part out of train: ``(what stays, valid)``; see :func:`hold_out`."""
-    mask = hold_out(train, ratio, stream(seed, "split", "valid"))
-    return train.take(~mask), train.take(mask)
 
 
 def split_pairs(
@@ -124,7 +96,7 @@ def split_pairs(
     test_from: Moment | None = None,
     valid_from: Moment | None = None,
     notes: tuple[str, ...] = (),
-    sources: dict[str, str] | None = None,
+    sources: Mapping[str, str] | None = None,
 ) -> Split:
     """Cut unsplit pairs into train, valid and test, user by user or at points in time.
 
@@ -161,16 +133,7 @@ def split_pairs(
 
 
 class HoldOut:
-    """Choose the pairs of test and valid, for all users at once or block by block.
-
-    Args:
-        strategy: see :func:`split_pairs`, as for all others.
-        seed: of what is drawn.
-        test_ratio: share for test.
-        valid_ratio: share of the rest for valid.
-        test_from: first moment of test.
-        valid_from: first moment of valid.
-        unit: what the timestamps are.
+    """Choose the pairs of test and valid; the arguments are those of :func:`split_pairs`.
 
     Raises:
         DataError: an option is out of range or does not go with the strategy.
@@ -185,11 +148,11 @@ class HoldOut:
         valid_ratio: float | None = None,
         test_from: Moment | None = None,
         valid_from: Moment | None = None,
-        unit: TimeUnit = "numbers",
     ) -> None:
         if strategy not in STRATEGIES:
             raise DataError(f"split must be one of {', '.join(STRATEGIES)}, got {strategy!r}")
-        self.strategy, self.unit = strategy, unit
+        self.strategy = strategy
+        self.unit: TimeUnit = "numbers"  # known when the times have been read
         self._ratios = {"test": test_ratio, "valid": valid_ratio}
         self._moments = {"test": test_from, "valid": valid_from}
         for part, ratio in self._ratios.items():
@@ -245,25 +208,37 @@ class HoldOut:
             )
         return cut
 
-    def hold_out(self, part: str, users: Ids, times: Ids | None) -> Mask:
-        """Return which pairs go to a part: of whole users, sorted; first test, then valid."""
+    def parts(self, users: Ids, times: Ids | None) -> dict[str, Mask]:
+        """Return which of sorted pairs, all of each user's, go to train, valid and test."""
+        in_test = self._held("test", users, times)
+        in_valid, rest = np.zeros_like(in_test), ~in_test
+        in_valid[rest] = self._held("valid", users[rest], None if times is None else times[rest])
+        return {"train": rest & ~in_valid, "valid": in_valid, "test": in_test}
+
+    def _held(self, part: str, users: Ids, times: Ids | None) -> Mask:
         if self.strategy == "random":
             ratio = self._ratios[part]
-            return hold_out_of(users, RATIO if ratio is None else ratio, self._streams[part])
+            return hold_out(users, RATIO if ratio is None else ratio, self._streams[part])
         if self.strategy == "leave-one-out":
             if part == "test" and times is not None:
-                self._tied = (self._tied or 0) + users_with_ties(users, times)
-            return hold_out_last_of(users, times, self._streams[part])
+                self._tied = (self._tied or 0) + _users_with_ties(users, times)
+            return hold_out_last(users, times, self._streams[part])
         cut = self._cuts[part]
         if cut is None or times is None:
             return np.zeros(len(users), dtype=bool)
         return np.asarray(times >= cut)
 
+    def carve_valid(self, train: Interactions) -> dict[str, Interactions]:
+        """Return train without a random share of each user's pairs, and these as valid."""
+        ratio = self._ratios["valid"]
+        mask = hold_out(train.users, RATIO if ratio is None else ratio, self._streams["valid"])
+        return {"train": train.take(~mask), "valid": train.take(mask)}
+
     def notes(self, new: str, empty: Sequence[str]) -> tuple[str, ...]:
         """Return what is to be said of the split.
 
         Args:
-            new: who is not in train, see :func:`named`; a note of a cut in time.
+            new: who is not in train, see :func:`new_in`.
             empty: the parts without pairs.
         """
         why = "no user has enough pairs to give one away"
@@ -294,49 +269,56 @@ class HoldOut:
         """Return the split of all pairs at once; see :func:`split_pairs`."""
         times = pairs.timestamps
         self.look_at(None if times is None else lambda: [times])
-        in_test = self.hold_out("test", pairs.users, times)
-        rest = pairs.take(~in_test)
-        in_valid = self.hold_out("valid", rest.users, rest.timestamps)
-        train, valid, test = rest.take(~in_valid), rest.take(in_valid), pairs.take(in_test)
-        empty = [part for part, held in (("test", test), ("valid", valid)) if not len(held)]
+        masks = self.parts(pairs.users, times)
+        parts: dict[str, Any] = {part: pairs.take(mask) for part, mask in masks.items()}
+        new = new_in(
+            {
+                kind: np.flatnonzero(
+                    (getattr(pairs, f"{kind}_degrees") > 0)
+                    & (getattr(parts["train"], f"{kind}_degrees") == 0)
+                )
+                for kind in ("user", "item")
+            },
+            lambda kind, ids: _labels_of(getattr(pairs, f"{kind}_labels"), ids),
+        )
         return Split(
             name,
-            train,
-            valid,
-            test,
-            valid_source="carved" if len(valid) else "none",
-            notes=(*notes, *self.notes(_new_in(pairs, train), empty)),
+            **parts,
+            valid_source="carved" if len(parts["valid"]) else "none",
+            notes=(*notes, *self.notes(new, [p for p in ("test", "valid") if not len(parts[p])])),
             sources=sources or {},
         )
 
 
-def _new_in(pairs: Interactions, train: Interactions) -> str:
-    """The users and items of all pairs that are not in train, in words."""
-    new = []
-    for kind in ("user", "item"):
-        there, learnt = (getattr(part, f"{kind}_degrees") > 0 for part in (pairs, train))
-        ids = np.flatnonzero(there & ~learnt)
-        labels = getattr(pairs, f"{kind}_labels")
-        few = ids[:EXAMPLES]
-        new.append(named(len(ids), kind, (few if labels is None else labels[few]).tolist()))
-    return " and ".join(filter(None, new))
+def _labels_of(labels: Labels | None, ids: npt.NDArray[np.intp]) -> list[object]:
+    found: list[object] = (ids if labels is None else labels[ids]).tolist()
+    return found
 
 
-def named(count: int, kind: str, examples: Sequence[object]) -> str:
-    """Return how many there are and who some of them are; nothing for none.
+def new_in(
+    missing: Mapping[str, npt.NDArray[np.intp]],
+    labels: Callable[[str, npt.NDArray[np.intp]], list[object]],
+) -> str:
+    """Return how many users and items are not in train, and who some of them are.
+
+    Args:
+        missing: the ids of ``user`` and ``item``.
+        labels: gives the labels of some ids.
 
     Example:
-        >>> named(5, "user", ["ann", "bob"])
-        "5 users ('ann', 'bob', ...)"
+        >>> new_in({"user": np.arange(5), "item": np.arange(0)}, lambda kind, ids: list("abc"))
+        "5 users ('a', 'b', 'c', ...)"
     """
-    if not count:
-        return ""
-    more = ["..."] if count > len(examples) else []
-    return f"{counted(count, kind)} ({', '.join([*map(repr, examples), *more])})"
+    told = []
+    for kind, ids in missing.items():
+        if len(ids):
+            examples = [*map(repr, labels(kind, ids[:_EXAMPLES]))]
+            more = ["..."] if len(ids) > _EXAMPLES else []
+            told.append(f"{counted(len(ids), kind)} ({', '.join(examples + more)})")
+    return " and ".join(told)
 
 
-def users_with_ties(users: Ids, times: Ids) -> int:
-    """How many users have several latest pairs; the pairs sorted by user."""
+def _users_with_ties(users: Ids, times: Ids) -> int:
     starts, counts = _runs(users)
     if len(starts) == 0:
         return 0
@@ -344,12 +326,41 @@ def users_with_ties(users: Ids, times: Ids) -> int:
     return int((np.add.reduceat((times == latest).astype(np.int64), starts) > 1).sum())
 
 
+def core_degrees(
+    blocks: Callable[[], Iterable[tuple[Ids, Ids]]], degrees: tuple[Degrees, Degrees], k: int
+) -> tuple[Degrees, Degrees]:
+    """Return the degrees of users and items in the k-core; 0 for those that fall out.
+
+    Args:
+        blocks: gives the users and items of all pairs in blocks, each time it is called.
+        degrees: of users and items in all pairs.
+        k: least degree.
+
+    Cost: one pass over the pairs per round; rounds are few (tens at most on real data).
+    """
+    users, items = degrees
+    while True:
+        enough_users, enough_items = users >= k, items >= k
+        if np.array_equal(enough_users, users > 0) and np.array_equal(enough_items, items > 0):
+            return users, items
+        users, items = np.zeros_like(users), np.zeros_like(items)
+        for of_users, of_items in blocks():
+            stay = enough_users[of_users] & enough_items[of_items]
+            users += np.bincount(of_users[stay], minlength=len(users))
+            items += np.bincount(of_items[stay], minlength=len(items))
+
+
+def empty_core(k: int, pairs: object) -> DataError:
+    """Return the error of a k-core without pairs."""
+    return DataError(f"no pair is left in the {k}-core of {pairs}; choose a smaller k")
+
+
 def k_core(pairs: Interactions, k: int) -> Interactions:
-    """The largest subset in which every user and every item has at least k pairs.
+    """Return the largest subset in which every user and every item has at least k pairs.
 
     Users and items that fall out disappear from the ids; labels follow.
 
-    Cost: one pass over the pairs a round; rounds are few (tens at most on real data).
+    Cost: see :func:`core_degrees`.
 
     Example:
         >>> x, _ = Interactions.from_pairs([0, 0, 1, 1, 2], [0, 1, 0, 1, 2], 3, 3)
@@ -358,45 +369,20 @@ def k_core(pairs: Interactions, k: int) -> Interactions:
     """
     if k < 1:
         raise DataError(f"k-core needs k of at least 1, got {k}")
-    kept = np.arange(len(pairs))
-    while True:
-        users, items = pairs.users[kept], pairs.items[kept]
-        enough = (np.bincount(users, minlength=pairs.n_users)[users] >= k) & (
-            np.bincount(items, minlength=pairs.n_items)[items] >= k
-        )
-        if enough.all():
-            break
-        kept = kept[enough]
-    if len(kept) == 0:
-        raise DataError(f"no pair is left in the {k}-core of {pairs!r}; choose a smaller k")
-    return compact(pairs.take(kept))
-
-
-def at_least(pairs: Interactions, least: int) -> Interactions:
-    """The pairs of users with at least ``least`` of them; ids are renumbered, items kept."""
-    chosen = pairs.take(pairs.user_degrees[pairs.users] >= least)
-    return compact(chosen, items=False)
+    degrees = pairs.user_degrees, pairs.item_degrees
+    users, items = core_degrees(lambda: [(pairs.users, pairs.items)], degrees, k)
+    if not users.any():
+        raise empty_core(k, pairs)
+    return compact(pairs.take((users > 0)[pairs.users] & (items > 0)[pairs.items]))
 
 
 def compact(pairs: Interactions, *, items: bool = True) -> Interactions:
     """Renumber so that no user (and no item) is without a pair; order and labels are kept."""
-    users_used = np.flatnonzero(pairs.user_degrees)
-    items_used = np.flatnonzero(pairs.item_degrees) if items else np.arange(pairs.n_items)
-    new_user = np.zeros(pairs.n_users, dtype=np.int32)
-    new_user[users_used] = np.arange(len(users_used))
-    new_item = np.zeros(pairs.n_items, dtype=np.int32)
-    new_item[items_used] = np.arange(len(items_used))
-
-    def kept(labels: Labels | None, used: npt.NDArray[np.intp]) -> Labels | None:
-        return None if labels is None else labels[used]
-
-    return Interactions(
-        new_user[pairs.users],
-        new_item[pairs.items],
-        len(users_used),
-        len(items_used),
-        user_labels=kept(pairs.user_labels, users_used),
-        item_labels=kept(pairs.item_labels, items_used),
-        timestamps=pairs.timestamps,
-        weights=pairs.weights,
-    )
+    kept: dict[str, Any] = {}
+    for kind, degrees in (("user", pairs.user_degrees), ("item", pairs.item_degrees)):
+        used = degrees > 0 if items or kind == "user" else np.ones(pairs.n_items, dtype=bool)
+        labels = getattr(pairs, f"{kind}_labels")
+        kept[f"{kind}s"] = (np.cumsum(used) - 1)[getattr(pairs, f"{kind}s")]
+        kept[f"n_{kind}s"] = int(used.sum())
+        kept[f"{kind}_labels"] = None if labels is None else labels[used]
+    return Interactions(**kept, timestamps=pairs.timestamps, weights=pairs.weights)

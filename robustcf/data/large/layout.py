@@ -1,4 +1,4 @@
-"""The folder of a prepared set: its files, its manifest, and what both must hold.
+"""The folder of a prepared set: its manifest, and what it must hold.
 
 The layout is described in the guide *Large data*, so that any engine can write it.
 """
@@ -26,25 +26,27 @@ from robustcf._io.schema import (
     shown,
     whole,
 )
-from robustcf.data.mapped import COLUMNS
+from robustcf.data.large.mapped import COLUMNS
+from robustcf.data.split import PARTS
 from robustcf.errors import DataError, InputError
 
 MANIFEST = "manifest.json"
 FORMAT, VERSION = "robustcf prepared set", 1
-PARTS = ("train", "valid", "test")
 #: What to do about a folder that is not what its manifest says.
 AGAIN = "prepare the set again, or copy the folder anew"
 
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _MOST = 2**31 - 1
-_FILE_NAME = Kind(
-    "the plain name of a file in the folder",
-    lambda value: isinstance(value, str) and _PLAIN_NAME.fullmatch(value) is not None,
-)
-_SHA256 = Kind(
-    "64 hexadecimal digits",
-    lambda value: isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None,
-)
+
+
+def _matching(words: str, pattern: str) -> Kind:
+    def fits(value: Any) -> bool:
+        return isinstance(value, str) and re.fullmatch(pattern, value) is not None
+
+    return Kind(words, fits)
+
+
+_FILE_NAME = _matching("the plain name of a file in the folder", "[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_SHA256 = _matching("64 hexadecimal digits", "[0-9a-f]{64}")
 _PART = record({"pairs": whole(), "offsets": _FILE_NAME, "shards": list_of(_FILE_NAME, 1)})
 _KIND = record(
     {
@@ -68,7 +70,7 @@ _KIND = record(
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the manifest of a prepared set says, checked.
+    """The checked manifest of a prepared set.
 
     Args:
         folder: where the files are.
@@ -85,42 +87,29 @@ class Manifest:
         """The range of users of each shard."""
         return list(pairwise(self.facts["shards"]))
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of every shard."""
-        return tuple(self.facts["columns"])
-
-    def labels(self, kind: str) -> str | None:
-        """The file of the labels of ``users`` or ``items``, or None."""
-        name: str | None = self.facts.get("labels", {}).get(kind)
-        return name
-
 
 def manifest_of(path: Path) -> Path | None:
-    """The manifest that a path names, as a folder or itself; None: it is no prepared set."""
+    """Return the manifest that a path names, as a folder or itself; None: not a prepared set."""
     file = path / MANIFEST if path.is_dir() else path
     return file if file.name == MANIFEST and file.is_file() else None
 
 
 def read_manifest(file: Path) -> Manifest:
-    """Read and check a manifest; of the other files only the names are looked at.
+    """Read and check a manifest, without opening the other files.
 
     Raises:
-        DataError: it is no such manifest, of a later version, or contradicts itself.
-
-    Cost: the manifest.
+        DataError: it is not a manifest, of another version, or contradicts itself.
     """
     try:
         content = read_plain(file)
         facts = parse_json(content)
         if not isinstance(facts, dict) or facts.get("format") != FORMAT:
             got = shown(facts.get("format") if isinstance(facts, dict) else facts)
-            raise DataError(f"{file}: format must be {FORMAT!r}, got {got}: it is no prepared set")
-        version = facts.get("version")
-        if version != VERSION:
+            raise DataError(f"{file}: format must be {FORMAT!r}, got {got}: not a prepared set")
+        if facts.get("version") != VERSION:
             raise DataError(
-                f"{file}: version must be {VERSION}, got {shown(version)}: it was written for "
-                "another version of robustcf; update robustcf, or prepare the set again"
+                f"{file}: version must be {VERSION}, got {shown(facts.get('version'))}: written "
+                "for another version of robustcf; update robustcf, or prepare the set again"
             )
         check_kind(file, facts, _KIND)
     except DataError:
@@ -133,31 +122,28 @@ def read_manifest(file: Path) -> Manifest:
 
 
 def _check_sense(file: Path, facts: Mapping[str, Any]) -> None:
-    """Raise where parts of a manifest contradict each other."""
+    """Raise where entries of a manifest contradict each other."""
 
-    def wrong(key: str, expected: str, got: object) -> DataError:
-        return DataError(f"{file}: {key} must be {expected}, got {shown(got)}; {AGAIN}")
+    def check(fine: bool, key: str, expected: str, got: object) -> None:
+        if not fine:
+            raise DataError(f"{file}: {key} must be {expected}, got {shown(got)}; {AGAIN}")
 
-    columns, edges = facts["columns"], facts["shards"]
-    if not {"user", "item"} <= set(columns) or len(set(columns)) != len(columns):
-        raise wrong("columns", "user, item and others, each once", columns)
-    if edges[0] != 0 or edges[-1] != facts["n_users"] or any(a > b for a, b in pairwise(edges)):
-        raise wrong("shards", f"users from 0 to {facts['n_users']}, ascending", edges)
-    if facts["parts"]["train"]["pairs"] == 0:
-        raise wrong("parts.train.pairs", "at least 1", 0)
-    names = []
+    columns, edges, n_users = facts["columns"], facts["shards"], facts["n_users"]
+    once = {"user", "item"} <= set(columns) and len(set(columns)) == len(columns)
+    check(once, "columns", "user, item and others, each once", columns)
+    ascending = edges[0] == 0 and edges[-1] == n_users and sorted(edges) == edges
+    check(ascending, "shards", f"users from 0 to {n_users}, ascending", edges)
+    check(facts["parts"]["train"]["pairs"] > 0, "parts.train.pairs", "at least 1", 0)
+    names = [name for name in facts.get("labels", {}).values() if name is not None]
     for part in PARTS:
-        found = facts["parts"][part]
-        if len(found["shards"]) != len(edges) - 1:
-            raise wrong(f"parts.{part}.shards", f"{len(edges) - 1} names", found["shards"])
-        names += [found["offsets"], *found["shards"]]
-    names += [name for name in facts.get("labels", {}).values() if name is not None]
-    if len(set(names)) != len(names) or MANIFEST in names:
-        raise wrong("names of files", "different", sorted(names))
+        offsets, shards = facts["parts"][part]["offsets"], facts["parts"][part]["shards"]
+        count = len(edges) - 1
+        check(len(shards) == count, f"parts.{part}.shards", f"{count} names", shards)
+        names += [offsets, *shards]
+    differ = len(set(names)) == len(names) and MANIFEST not in names
+    check(differ, "names of files", "different", sorted(names))
     # Every file that is listed is opened, also one that no part names.
     for name in facts["files"]:
-        if not _FILE_NAME.fits(name):
-            raise wrong("names of files", _FILE_NAME.words, name)
+        check(_FILE_NAME.fits(name), "names of files", _FILE_NAME.words, name)
     for name in names:
-        if name not in facts["files"]:
-            raise DataError(f"{file}: files must say how long {name!r} is, got nothing; {AGAIN}")
+        check(name in facts["files"], "files", f"an object that says how long {name!r} is", None)

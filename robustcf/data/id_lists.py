@@ -1,8 +1,7 @@
-"""Readers of the field's text formats: bytes in, arrays of ids out.
+"""Files of lists of ids: bytes in, arrays of ids out.
 
-The adjacency reader is vectorised over the bytes of the file, several times faster than a loop
-over lines (``scripts/bench_data.py`` measures both), and still names the line of anything it
-refuses.
+Vectorised over the bytes of the file, several times faster than a loop over lines
+(``scripts/bench_data.py`` measures both); errors name the line.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _BLOCK = 1 << 23  # bytes parsed at once
 
 
 def longest_line() -> int:
-    """Bytes that a line of ids may have: parsing takes some thirty times as much memory."""
+    """Return the bytes that a line of ids may have: parsing takes thirty times as much memory."""
     return 16 * limits().line_bytes
 
 
@@ -37,28 +36,17 @@ class RawPairs(NamedTuple):
 
 class _Lines(NamedTuple):
     start: int  # lines of the file before these
-    values: npt.NDArray[np.int64]  # every number of these lines
-    first: npt.NDArray[np.intp]  # index into values of each line's first number
-    size: npt.NDArray[np.intp]  # numbers on each line
-
-    @property
-    def behind_first(self) -> npt.NDArray[np.int64]:
-        """The numbers that are not the first of their line."""
-        behind = np.ones(len(self.values), dtype=bool)
-        behind[self.first] = False
-        return self.values[behind]
+    first: npt.NDArray[np.int64]  # the first number of each line
+    others: npt.NDArray[np.int64]  # the numbers behind it, of all lines
+    size: npt.NDArray[np.intp]  # of these, how many on each line
 
 
 def read_adjacency(data: bytes, source: str) -> RawPairs:
     r"""Parse lines ``user item item ...`` (LF or CRLF, blanks or tabs between the numbers).
 
-    Args:
-        data: the file's bytes.
-        source: its name, for error messages.
-
     Raises:
         DataError: empty file, blank line, anything but a non-negative integer, or a user
-            without items; the message names the line.
+            without items.
 
     Example:
         >>> pairs = read_adjacency(b"0 7 3\n2 5\n", "toy.txt")
@@ -69,14 +57,14 @@ def read_adjacency(data: bytes, source: str) -> RawPairs:
 
 
 def _users_with_items(lines: _Lines, source: str) -> RawPairs:
-    alone = np.flatnonzero(lines.size == 1)
+    alone = np.flatnonzero(lines.size == 0)
     if len(alone):
         line = int(alone[0])
         raise DataError(
-            f"{source}, line {lines.start + line + 1}: user {lines.values[lines.first[line]]} has "
-            "no items; expected 'user item item ...': remove the line or add its items"
+            f"{source}, line {lines.start + line + 1}: user {lines.first[line]} has no items; "
+            "expected 'user item item ...': remove the line or add its items"
         )
-    return RawPairs(np.repeat(lines.values[lines.first], lines.size - 1), lines.behind_first)
+    return RawPairs(np.repeat(lines.first, lines.size), lines.others)
 
 
 def _joined(parts: Iterable[RawPairs]) -> RawPairs:
@@ -99,19 +87,15 @@ def read_counted_lists(data: bytes, source: str) -> RawPairs:
 
 
 def _counted_items(lines: _Lines, source: str) -> RawPairs:
-    counts = lines.values[lines.first]
-    wrong = np.flatnonzero((counts != lines.size - 1) | (counts == 0))
+    wrong = np.flatnonzero((lines.first != lines.size) | (lines.size == 0))
     if len(wrong):
         line = int(wrong[0])
-        where = f"{source}, line {lines.start + line + 1}"
-        if counts[line] == 0 and lines.size[line] == 1:
-            raise DataError(f"{where}: the user has no items; expected at least one")
         raise DataError(
-            f"{where}: the first number says {counts[line]} items, but "
-            f"{lines.size[line] - 1} follow; expected 'count item item ...'"
+            f"{source}, line {lines.start + line + 1}: the first number says {lines.first[line]} "
+            f"items, and {lines.size[line]} follow; expected 'count item item ...', at least one"
         )
-    users = lines.start + np.arange(len(counts))
-    return RawPairs(np.repeat(users, counts), lines.behind_first)
+    users = lines.start + np.arange(len(lines.size))
+    return RawPairs(np.repeat(users, lines.size), lines.others)
 
 
 def read_json_lists(data: bytes, source: str) -> RawPairs:
@@ -187,7 +171,7 @@ def _is_id(text: str) -> bool:
 
 
 def _numbers_by_line(data: bytes, source: str) -> Iterator[_Lines]:
-    """The numbers of the file, a block of whole lines at a time."""
+    """Yield the numbers of the file, a block of whole lines at a time."""
     data = data.removeprefix(_BOM).rstrip()
     if not data:
         raise DataError(f"{source}: the file is empty; expected at least one line of ids")
@@ -231,7 +215,9 @@ def _parse_block(data: bytes, start: int, end: int, line_of_start: int, source: 
     if np.any(count == 0):
         line = line_of_start + int(np.flatnonzero(count == 0)[0]) + 1
         raise DataError(f"{source}, line {line}: the line is blank; remove it")
-    return _Lines(line_of_start, values, last - count, count)
+    first = np.zeros(len(values), dtype=bool)
+    first[last - count] = True
+    return _Lines(line_of_start, values[first], values[~first], count - 1)
 
 
 def _bad_token(data: bytes, position: int, source: str) -> DataError:

@@ -1,42 +1,36 @@
-"""Interactions over memory maps: columns that stay where they are, labels that wait to be read."""
+"""Interactions over memory maps: columns stay on disk, labels are read when asked for."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from robustcf.data.interactions import Ids, Interactions, Labels, check_range, user_ranges
+from robustcf.data.interactions import Ids, Interactions, Labels, same_ids, user_ranges
 from robustcf.errors import DataError, WriteError
 
-# The columns of pairs, and what they are.
+# The columns of pairs, and their types.
 COLUMNS: dict[str, type[np.generic]] = {
     "user": np.int32,
     "item": np.int32,
     "time": np.int64,
     "weight": np.float32,
 }
-# What is put together from pieces goes to memory up to this, and to a file beyond it.
+_NAMES = {"user": "users", "item": "items", "time": "timestamps", "weight": "weights"}
+# Merged columns are kept in memory up to this, and in a file beyond it.
 _SMALL_BYTES = 64 << 20
 
-
-class Columns(Protocol):
-    """Where the columns of pairs lie, sorted by user, then item."""
-
-    def column(self, name: str, start: int, stop: int) -> npt.NDArray[Any] | None:
-        """Pairs ``start`` to ``stop - 1`` of a column of :data:`COLUMNS`; None: there is none."""
+#: Gives pairs ``start`` to ``stop - 1`` of a column of :data:`COLUMNS`, or None if it is missing.
+ReadColumn = Callable[[str, int, int], npt.NDArray[Any] | None]
 
 
 class LabelSource:
     """Labels that are read when they are first asked for.
-
-    Args:
-        read: reads them.
 
     Example:
         >>> source = LabelSource(lambda: np.array(["a", "b", "c"]))
@@ -45,7 +39,6 @@ class LabelSource:
     """
 
     def __init__(self, read: Callable[[], Labels]) -> None:
-        """Nothing is read yet."""
         self._read = read
 
     @cached_property
@@ -56,35 +49,23 @@ class LabelSource:
         return labels
 
     def between(self, start: int, stop: int) -> LabelSource:
-        """Some of them, in one piece."""
+        """Return some of them, in one piece."""
         return LabelSource(lambda: self.array[start:stop])
 
 
-class _Arrays:
-    """Columns that are arrays already: those of an ordinary set of pairs."""
-
-    def __init__(self, pairs: Interactions) -> None:
-        self.pairs = pairs
-
-    def column(self, name: str, start: int, stop: int) -> npt.NDArray[Any] | None:
-        names = {"user": "users", "item": "items", "time": "timestamps", "weight": "weights"}
-        found: npt.NDArray[Any] | None = getattr(self.pairs, names[name])
-        return None if found is None else found[start:stop]
-
-
 class MappedInteractions(Interactions):
-    """A set of pairs whose columns are read from where they lie: nothing of them is copied.
+    """A set of pairs whose columns are read from where they lie, without a copy.
 
-    It is used like any :class:`Interactions`. What is asked for is what is read: users' degrees
-    need no pairs, the items of one user need theirs alone.
+    It is used like any :class:`Interactions`. Only the pairs asked for are read: users' degrees
+    need none, the items of one user need theirs alone.
 
     Args:
-        columns: where the pairs lie, sorted by user, then item, each pair once.
+        read: gives the columns of pairs sorted by user, then item, each pair once.
         indptr: where each user's pairs begin and end in them, int64, one entry more than users.
         n_items: number of items.
         user_labels: the users' names, or None.
         item_labels: the items' names, or None.
-        first_user: the number that the first of these users has in the column of users.
+        first_user: number of the first of these users in the column of users.
 
     Example:
         >>> pairs = Interactions(np.array([0, 1, 1]), np.array([2, 0, 1]), n_users=2, n_items=3)
@@ -95,7 +76,7 @@ class MappedInteractions(Interactions):
 
     def __init__(
         self,
-        columns: Columns,
+        read: ReadColumn,
         indptr: npt.NDArray[np.int64],
         n_items: int,
         *,
@@ -103,40 +84,37 @@ class MappedInteractions(Interactions):
         item_labels: LabelSource | None = None,
         first_user: int = 0,
     ) -> None:
-        """Keep what is given; nothing is read."""
-        values = {
-            "n_users": len(indptr) - 1,
-            "n_items": n_items,
-            "_columns": columns,
-            "_places": indptr,
-            "_labels": {"user_labels": user_labels, "item_labels": item_labels},
-            "_first_user": first_user,
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        # Past the frozen dataclass.
+        self.__dict__.update(
+            n_users=len(indptr) - 1,
+            n_items=n_items,
+            _read=read,
+            _places=indptr,
+            _labels={"user_labels": user_labels, "item_labels": item_labels},
+            _first_user=first_user,
+        )
 
-    _columns: Columns
+    _read: ReadColumn
     _places: npt.NDArray[np.int64]
     _labels: dict[str, LabelSource | None]
     _first_user: int
 
     @classmethod
     def of(cls, pairs: Interactions) -> MappedInteractions:
-        """The same pairs; columns and labels are those of the other."""
+        """Return the same pairs over the columns and labels of the other."""
         if isinstance(pairs, cls):
             return pairs
-        labels = {
+
+        def read(name: str, start: int, stop: int) -> npt.NDArray[Any] | None:
+            found: npt.NDArray[Any] | None = getattr(pairs, _NAMES[name])
+            return None if found is None else found[start:stop]
+
+        labels: dict[str, Any] = {
             kind: None if array is None else LabelSource(lambda array=array: array)  # type: ignore[misc]
             for kind in ("user_labels", "item_labels")
             for array in [getattr(pairs, kind)]
         }
-        return cls(
-            _Arrays(pairs),
-            pairs.indptr,
-            pairs.n_items,
-            user_labels=labels["user_labels"],
-            item_labels=labels["item_labels"],
-        )
+        return cls(read, pairs.indptr, pairs.n_items, **labels)
 
     def __len__(self) -> int:
         return int(self._places[-1] - self._places[0])
@@ -145,38 +123,26 @@ class MappedInteractions(Interactions):
         return super().__repr__()
 
     def _column(self, name: str) -> npt.NDArray[Any] | None:
-        return self._columns.column(name, int(self._places[0]), int(self._places[-1]))
-
-    def has(self, name: str) -> bool:
-        """Whether there is a column of this name."""
-        return self._columns.column(name, int(self._places[0]), int(self._places[0])) is not None
+        return self._read(name, int(self._places[0]), int(self._places[-1]))
 
     @cached_property
     def indptr(self) -> npt.NDArray[np.int64]:
         """See :attr:`Interactions.indptr`."""
-        if self._places[0] == 0:
-            return self._places
-        indptr: npt.NDArray[np.int64] = self._places - self._places[0]
-        indptr.flags.writeable = False
-        return indptr
+        return self._places if self._places[0] == 0 else _frozen(self._places - self._places[0])
 
     @cached_property
     def user_degrees(self) -> npt.NDArray[np.int64]:
         """See :attr:`Interactions.user_degrees`."""
-        degrees = np.diff(self._places)
-        degrees.flags.writeable = False
-        return degrees
+        return _frozen(np.diff(self._places))
 
     @cached_property
     def users(self) -> Ids:
         """The user of each pair; made from the users' degrees where they are numbered anew."""
-        if self._first_user == 0:
-            found = self._column("user")
-            if found is not None:
-                return found
-        users = np.repeat(np.arange(self.n_users, dtype=np.int32), self.user_degrees)
-        users.flags.writeable = False
-        return users
+        found = self._column("user") if self._first_user == 0 else None
+        if found is None:
+            users = np.repeat(np.arange(self.n_users, dtype=np.int32), self.user_degrees)
+            found = _frozen(users)
+        return found
 
     @cached_property
     def items(self) -> Ids:
@@ -188,7 +154,7 @@ class MappedInteractions(Interactions):
 
     @cached_property
     def timestamps(self) -> npt.NDArray[np.integer[Any]] | None:
-        """When each pair came about, or None."""
+        """The time of each pair, or None."""
         return self._column("time")
 
     @cached_property
@@ -214,17 +180,20 @@ class MappedInteractions(Interactions):
 
     def items_of(self, user: int) -> Ids:
         """See :meth:`Interactions.items_of`; reads the pairs of this user alone."""
-        check_range(self, user, user + 1)
-        begin, end = int(self._places[user]), int(self._places[user + 1])
-        found = self._columns.column("item", begin, end)
-        return np.empty(0, dtype=np.int32) if found is None else found
+        return self.between(user, user + 1).items
+
+    def _check_range(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self.n_users:
+            raise DataError(
+                f"a range of users must lie in 0 to {self.n_users}, got {start} to {stop}"
+            )
 
     def between(self, start: int, stop: int) -> Interactions:
         """See :meth:`Interactions.between`."""
-        check_range(self, start, stop)
+        self._check_range(start, stop)
         users = self._labels["user_labels"]
         return MappedInteractions(
-            self._columns,
+            self._read,
             self._places[start : stop + 1],
             self.n_items,
             user_labels=None if users is None else users.between(start, stop),
@@ -233,22 +202,16 @@ class MappedInteractions(Interactions):
         )
 
     def union(self, other: Interactions) -> Interactions:
-        """Both sets of pairs, see :meth:`Interactions.union`; put together when asked for."""
-        from robustcf.data.interactions import same_ids
-
+        """See :meth:`Interactions.union`; merged when asked for."""
         same_ids("union", self, other)
         return MergedInteractions(self, MappedInteractions.of(other))
 
 
 class MergedInteractions(MappedInteractions):
-    """Two sets of pairs as one, put together when and where somebody looks.
+    """Two disjoint sets of pairs as one, merged when asked for.
 
-    The pairs of some users are merged from both. The columns as a whole are merged once, a block
-    of users at a time, into a temporary file that has no name: memory of one block.
-
-    Args:
-        left: pairs.
-        right: others of the same ids, none of them in ``left``.
+    The pairs of some users are merged from both. Whole columns are merged once, a block of users
+    at a time, into a temporary file without a name, in the memory of one block.
 
     Example:
         >>> left = Interactions(np.array([0, 1]), np.array([2, 0]), n_users=2, n_items=3)
@@ -259,17 +222,24 @@ class MergedInteractions(MappedInteractions):
     """
 
     def __init__(self, left: MappedInteractions, right: MappedInteractions) -> None:
-        """Keep both."""
-        object.__setattr__(self, "_both", (left, right))
-        object.__setattr__(self, "_merged", {})
-        super().__init__(self, left.indptr + right.indptr, left.n_items)
-        object.__setattr__(self, "_labels", left._labels)
+        super().__init__(self._merged_column, left.indptr + right.indptr, left.n_items)
+        self.__dict__.update(_both=(left, right), _merged={}, _labels=left._labels)
 
     _both: tuple[MappedInteractions, MappedInteractions]
     _merged: dict[str, npt.NDArray[Any] | None]
 
+    def _merged_column(self, name: str, start: int, stop: int) -> npt.NDArray[Any] | None:
+        if name not in self._merged:
+            there = name in ("user", "item") or all(
+                part._read(name, 0, 0) is not None for part in self._both
+            )
+            blocks = self._blocks(name)
+            self._merged[name] = joined(blocks, COLUMNS[name], len(self)) if there else None
+        found = self._merged[name]
+        return None if found is None else found[start:stop]
+
     def _blocks(self, name: str) -> Iterator[npt.NDArray[Any]]:
-        """A column, one block of users after another."""
+        """Yield a column, one block of users after another."""
         for start, stop in user_ranges(self.indptr):
             rows, items, order = self._rows(np.arange(start, stop))
             if name == "user":
@@ -278,7 +248,7 @@ class MergedInteractions(MappedInteractions):
                 yield items
             else:
                 parts = [
-                    part._columns.column(name, int(part._places[start]), int(part._places[stop]))
+                    part._read(name, int(part._places[start]), int(part._places[stop]))
                     for part in self._both
                 ]
                 yield np.concatenate([part for part in parts if part is not None])[order]
@@ -286,7 +256,7 @@ class MergedInteractions(MappedInteractions):
     def _rows(
         self, users: npt.NDArray[np.integer[Any]]
     ) -> tuple[npt.NDArray[np.int64], Ids, npt.NDArray[np.intp]]:
-        """Merged rows of some users, and how the rows of both come into their order."""
+        """Return merged rows of some users, and the order that merges the rows of both."""
         parts = [part.rows(users) for part in self._both]
         rows, items = (np.concatenate([part[n] for part in parts]) for n in (0, 1))
         keys = rows * max(self.n_items, 1) + items
@@ -298,22 +268,12 @@ class MergedInteractions(MappedInteractions):
 
     def rows(self, users: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np.int64], Ids]:
         """See :meth:`Interactions.rows`."""
-        rows, items, _ = self._rows(users)
-        return rows, items
+        return self._rows(users)[:2]
 
     def items_of(self, user: int) -> Ids:
         """See :meth:`Interactions.items_of`."""
-        check_range(self, user, user + 1)
+        self._check_range(user, user + 1)
         return self.rows(np.array([user]))[1]
-
-    def column(self, name: str, start: int, stop: int) -> npt.NDArray[Any] | None:
-        """A column of the whole; merged when it is first asked for, each by itself."""
-        if name not in self._merged:
-            there = name in ("user", "item") or all(part.has(name) for part in self._both)
-            blocks = self._blocks(name)
-            self._merged[name] = joined(blocks, COLUMNS[name], len(self)) if there else None
-        found = self._merged[name]
-        return None if found is None else found[start:stop]
 
     def between(self, start: int, stop: int) -> Interactions:
         """See :meth:`Interactions.between`."""
@@ -321,22 +281,22 @@ class MergedInteractions(MappedInteractions):
         return left.union(right)
 
 
-def joined(
-    blocks: Iterator[npt.NDArray[Any]], dtype: npt.DTypeLike, count: int
-) -> npt.NDArray[Any]:
-    """Blocks as one array: in memory where it is small, else mapped from a file without a name.
+def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    array.flags.writeable = False
+    return array
 
-    Args:
-        blocks: one after another.
-        dtype: of the array.
-        count: its length.
+
+def joined(
+    blocks: Iterable[npt.NDArray[Any]], dtype: npt.DTypeLike, count: int
+) -> npt.NDArray[Any]:
+    """Return blocks as one array: in memory where it is small, else mapped from a nameless file.
 
     Raises:
         WriteError: there is no room for the file.
-        DataError: the blocks are longer or shorter together.
+        DataError: the blocks together do not have ``count`` entries.
 
     Example:
-        >>> joined(iter([np.arange(2), np.arange(3)]), np.int32, 5).tolist()
+        >>> joined([np.arange(2), np.arange(3)], np.int32, 5).tolist()
         [0, 1, 0, 1, 2]
     """
     wanted = np.dtype(dtype)
@@ -347,11 +307,10 @@ def joined(
         array = _in_a_file(parts, wanted)
     if len(array) != count:
         raise DataError(f"expected {count:,} pairs, got {len(array):,}: a file is damaged")
-    array.flags.writeable = False
-    return array
+    return _frozen(array)
 
 
-def _in_a_file(parts: Iterator[npt.NDArray[Any]], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _in_a_file(parts: Iterable[npt.NDArray[Any]], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     try:
         with tempfile.TemporaryFile() as file:
             for part in parts:
@@ -361,7 +320,7 @@ def _in_a_file(parts: Iterator[npt.NDArray[Any]], dtype: np.dtype[Any]) -> npt.N
             return np.asarray(np.memmap(file, dtype=dtype, mode="r"))
     except OSError as error:
         raise WriteError(
-            f"{tempfile.gettempdir()} cannot take the pairs that are put together there "
+            f"{tempfile.gettempdir()} cannot take the merged pairs "
             f"({os.strerror(error.errno) if error.errno else error}): set TMPDIR to a folder on a "
             "disk with room"
         ) from error

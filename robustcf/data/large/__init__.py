@@ -1,0 +1,1 @@
+"""Data larger than memory: prepared out of core, and used over memory maps."""

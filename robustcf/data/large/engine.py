@@ -1,0 +1,277 @@
+"""Rows of a collection, encoded and sorted out of core by DuckDB: labels in, streams of ids out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from robustcf._io.limits import limits
+from robustcf.data.columns import Columns
+from robustcf.data.formats import MISSING
+from robustcf.data.large.sources import Collection, Roles
+from robustcf.data.tables import check_label
+from robustcf.data.times import SQL_TIMES, TimeUnit
+from robustcf.errors import DataError, InputError, WriteError
+
+_ROWS_AT_ONCE = 1 << 20
+_LABELS_AT_ONCE = 1 << 16
+# Of the memory that is given: Python, Arrow and one batch; the rest is the engine's.
+_OURS = 1 << 30
+_LEAST_MEMORY = 1536 << 20
+_LARGEST_WEIGHT = float(np.finfo(np.float32).max)
+_PLURAL = {"user": "users", "item": "items"}
+_WANTED = {
+    "rating": "numbers of a magnitude below 3.4e38",
+    "time": "numbers, or ISO dates such as 2024-05-01 12:30",
+}
+
+
+class Engine:
+    """One collection in an embedded DuckDB, which keeps to a given memory and spills to a folder.
+
+    Args:
+        collection: the files.
+        roles: their columns.
+        columns: those asked for.
+        folder: for what does not fit into memory.
+        memory: bytes for the whole process.
+        threads: of the engine.
+
+    Raises:
+        InputError: DuckDB is not installed, or the memory is too little.
+        DataError: a column does not hold what it must.
+
+    Cost: two looks at the rows for their labels, one at ratings and times.
+    """
+
+    def __init__(
+        self,
+        collection: Collection,
+        roles: Roles,
+        columns: Columns,
+        folder: Path,
+        *,
+        memory: int,
+        threads: int = 1,
+    ) -> None:
+        if memory < _LEAST_MEMORY:
+            raise InputError(
+                f"memory must be at least {_LEAST_MEMORY / 2**30:.1f} GB, got {memory / 2**30:.1f}"
+            )
+        try:
+            import duckdb
+        except ImportError as error:
+            raise InputError(
+                "preparing large data needs DuckDB: install it with pip install 'robustcf[large]'"
+            ) from error
+        self._collection, self._roles, self._asked = collection, roles, columns
+        self.notes = list(roles.notes)
+        self.time_unit: TimeUnit = "numbers"
+        self._connection = duckdb.connect(
+            config={
+                "threads": str(threads),
+                "memory_limit": f"{memory - _OURS}B",
+                "temp_directory": str(folder),
+                # Nothing is fetched and run that the user did not install.
+                "autoinstall_known_extensions": "false",
+                "autoload_known_extensions": "false",
+            }
+        )
+        self._run("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
+        if collection.remote is not None:
+            self._connection.register_filesystem(collection.remote)
+        with self._errors():
+            self._open()
+
+    def close(self) -> None:
+        """Release memory and files."""
+        self._connection.close()
+
+    def _run(self, command: str) -> list[Any]:
+        # All rows: a result that is not read to its end keeps the connection busy.
+        rows: list[Any] = self._connection.execute(command).fetchall()
+        return rows
+
+    def _one(self, query: str) -> Any:
+        return self._run(f"SELECT {query}")[0][0]
+
+    def _all(self, table: str, condition: str) -> bool:
+        return bool(self._one(f"bool_and(coalesce({condition}, false)) FROM {table}"))
+
+    def _batches(self, query: str, rows: int) -> Any:
+        return self._connection.sql(query).to_arrow_reader(rows)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn errors of DuckDB into errors that say what to do."""
+        import duckdb
+
+        try:
+            yield
+        except duckdb.Error as error:
+            text = " ".join(str(error).split()).replace(os.getcwd() + os.sep, "")
+            reason, source = text[:300], self._collection.source
+            memory = isinstance(error, duckdb.OutOfMemoryException)
+            words = ("max_temp_directory_size", "temp directory") if memory else ("no space left",)
+            if any(word in reason.lower() for word in words):
+                raise WriteError(
+                    f"there is not enough disk for rows that do not fit into memory ({reason}): "
+                    "free some space, or choose another --out"
+                ) from error
+            if memory:
+                raise InputError(
+                    f"{source}: does not fit into the memory given ({reason}): give more with "
+                    "--memory"
+                ) from error
+            raise DataError(f"{source}: cannot be read ({reason})") from error
+
+    # --- what the rows hold ---------------------------------------------------------------------
+
+    def _open(self) -> None:
+        given = [(role, name) for role, name in self._roles.names.items() if name is not None]
+        cells = ", ".join(f"{self._cell(role, name)} AS {role}" for role, name in given)
+        # In the order of the files: of rows that repeat a pair the first may count.
+        self._run(f"CREATE VIEW given AS SELECT {cells} FROM {self._table()}")
+        self.rows = int(self._one("count(*) FROM given"))
+        if self.rows == 0:
+            raise DataError(
+                f"{self._collection.source}: there are no rows; expected one interaction per row"
+            )
+        self.counts = {role: self._number_labels(role) for role in ("user", "item")}
+        self.values = {role: self._number(role) for role in ("rating", "time")}
+
+    def _table(self) -> str:
+        files = f"[{', '.join(map(_text, self._collection.files))}]"
+        hive = "true" if self._collection.hive else "false"
+        options = f"hive_partitioning = {hive}, hive_types_autocast = false"
+        if self._collection.kind == ".parquet":
+            return f"read_parquet({files}, {options})"
+        names = ", ".join(f"'c{n}': 'VARCHAR'" for n in range(self._roles.width))
+        quote = _text('"' if self._collection.format.quoted else "")
+        return (
+            f"read_csv({files}, {options}, auto_detect = false, columns = {{{names}}}, "
+            f"header = {str(self._roles.headed).lower()}, delim = {_text(self._roles.separator)}, "
+            f"quote = {quote}, escape = {quote}, nullstr = [{', '.join(map(_text, MISSING))}], "
+            f"max_line_size = {limits().line_bytes})"
+        )
+
+    def _cell(self, role: str, name: str) -> str:
+        quoted = '"' + name.replace('"', '""') + '"'
+        if self._collection.format.blanks:
+            return f"nullif(ltrim({quoted}, ' '), '')"
+        key = name in self._collection.hive and self._roles.types[role] == "text"
+        return f"nullif({quoted}, '')" if key else quoted
+
+    def _number_labels(self, role: str) -> int:
+        """Make the table of a role's distinct labels, numbered in order; returns how many.
+
+        The rules of labels are those of :mod:`robustcf.data.tables`.
+        """
+        source, kind = self._collection.source, self._roles.types[role]
+        missing = self._one(f"count(*) FROM given WHERE {role} IS NULL")
+        if missing:
+            raise DataError(
+                f"{source}: {missing} rows have no {role} id; fill them in or remove the rows"
+            )
+        distinct, table = f"found_{role}", _PLURAL[role]
+        self._run(f"CREATE TABLE {distinct} AS SELECT DISTINCT {role} AS given FROM given")
+        whole = {
+            "text": "CAST(TRY_CAST(given AS BIGINT) AS VARCHAR) = given",
+            "float": "abs(given) < 9007199254740992 AND given = trunc(given)",
+            "unsigned": "given <= 9223372036854775807",
+        }.get(kind, "true")
+        label = "CAST(given AS BIGINT)"
+        if not self._all(distinct, whole):
+            if kind == "float":
+                raise DataError(
+                    f"{source}: column {self._roles.names[role]!r} holds numbers that are not "
+                    f"whole: no {role} ids; convert it to whole numbers or text"
+                )
+            label = "CAST(given AS VARCHAR)"
+            for batch in self._batches(f"SELECT {label} FROM {distinct}", _LABELS_AT_ONCE):
+                for text in batch.column(0).to_pylist():
+                    check_label(source, role, text)
+        self._run(
+            f"CREATE TABLE {table} AS SELECT given, {label} AS label, "
+            f"CAST(row_number() OVER (ORDER BY {label}) - 1 AS INTEGER) AS id FROM {distinct}"
+        )
+        self._run(f"DROP TABLE {distinct}")
+        return int(self._one(f"count(*) FROM {table}"))
+
+    def _number(self, role: str) -> str | None:
+        """Return the expression of a rating or a time as a number, or None."""
+        name = self._roles.names[role]
+        if name is None:
+            return None
+        expression = self._rating() if role == "rating" else self._time()
+        if expression is not None:
+            return expression
+        # Columns of text have no names here but their places.
+        column = repr(name) if self._collection.kind == ".parquet" else f"of the {role}"
+        problem = (
+            f"{self._collection.source}: the column {column} must hold {_WANTED[role]} in every "
+            "row, and does not"
+        )
+        if self._asked.must_have(role):
+            raise DataError(f"{problem}; repair it, or leave it out")
+        self.notes.append(f"the {role} column was left out: {problem}")
+        return None
+
+    def _rating(self) -> str | None:
+        if self._roles.types["rating"] in ("time", "date"):
+            return None
+        number = "TRY_CAST(rating AS DOUBLE)"
+        return number if self._all("given", f"abs({number}) <= {_LARGEST_WEIGHT!r}") else None
+
+    def _time(self) -> str | None:
+        for rule in SQL_TIMES:
+            if self._roles.types["time"] in rule.kinds and self._all("given", rule.fits):
+                self.time_unit = rule.unit
+                return rule.value
+        return None
+
+    # --- what comes out -------------------------------------------------------------------------
+
+    def labels(self, role: str) -> Any:
+        """Return a reader of record batches with the labels of ``user`` or ``item``, in order."""
+        with self._errors():
+            return self._batches(f"SELECT label FROM {_PLURAL[role]} ORDER BY id", _LABELS_AT_ONCE)
+
+    def sorted_rows(self) -> Iterator[dict[str, npt.NDArray[Any]]]:
+        """Yield all rows in blocks: ``key`` (user * n_items + item), ``time`` and ``weight``.
+
+        They are sorted by key; of repeats the latest comes first, or else the first.
+        """
+        fields, order = {"key": f"u.id::BIGINT * {self.counts['item']} + i.id"}, ["key"]
+        given = ["user", "item"]
+        if self.values["time"]:
+            fields["time"] = "t"
+            given.append(f"{self.values['time']} AS t")
+            order.append("t DESC")
+        if self.values["rating"]:
+            # The order of rows matters where they differ in something that is kept.
+            fields["weight"] = "r"
+            given += [f"{self.values['rating']} AS r", "row_number() OVER () AS n"]
+            order.append("n")
+        query = (
+            f"SELECT {', '.join(f'{value} AS {name}' for name, value in fields.items())} "
+            f"FROM (SELECT {', '.join(given)} FROM given) g "
+            "JOIN users u ON g.user = u.given JOIN items i ON g.item = i.given "
+            f"ORDER BY {', '.join(order)}"
+        )
+        with self._errors():
+            if not self.values["rating"]:
+                self._run("SET preserve_insertion_order = false")
+            for batch in self._batches(query, _ROWS_AT_ONCE):
+                yield {name: batch.column(name).to_numpy() for name in fields}
+
+
+def _text(value: str) -> str:
+    """Return a text of SQL."""
+    return "'" + value.replace("'", "''") + "'"

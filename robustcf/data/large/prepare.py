@@ -1,0 +1,366 @@
+"""``prepare``: a collection larger than memory in, a folder that training maps out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from robustcf._checks import check_integer
+from robustcf._io.fetching import sha256_of
+from robustcf._io.files import json_bytes, unwritable
+from robustcf._io.temporary import temporary_folder
+from robustcf.data.holdout import HoldOut, core_degrees, empty_core, new_in
+from robustcf.data.interactions import described, user_ranges
+from robustcf.data.large.engine import Engine
+from robustcf.data.large.layout import FORMAT, MANIFEST, VERSION
+from robustcf.data.large.mapped import COLUMNS
+from robustcf.data.large.sources import find_collection, find_roles
+from robustcf.data.plan import Options, Plan, RowFilter
+from robustcf.data.split import PARTS, fingerprint_of
+from robustcf.errors import InputError, WriteError
+
+MEMORY = 4 << 30
+_BLOCK = 1 << 22  # pairs at once
+# Bytes of disk per row while sorting, next to the columns twice: as found, and as written.
+_SORT_BYTES = 32
+
+_Block = dict[str, npt.NDArray[Any]]
+
+
+class Prepared(NamedTuple):
+    """A folder that was made, and the content of its manifest."""
+
+    path: Path
+    manifest: dict[str, Any]
+
+
+def prepare(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    shards: int = 1,
+    seed: int = 0,
+    eval_users: int | None = None,
+    memory: int = MEMORY,
+    threads: int = 1,
+    **options: Unpack[Options],
+) -> Prepared:
+    """Encode, de-duplicate, filter and split a collection out of core, into a folder.
+
+    The result is what :func:`robustcf.data.load` gives for the same rows in one file with the same
+    options: the same ids, labels, times, weights and parts. ``load`` takes the folder like a file,
+    and maps it.
+
+    Args:
+        source: a file, a folder, a glob or a remote path (fsspec) of Parquet, CSV or TSV files.
+        out: the folder to make; it must not exist, or be empty.
+        shards: files of each part, each with a range of users of about as many pairs: a process
+            that trains on its own range reads its own files.
+        seed: of the split.
+        eval_users: evaluate on a seeded sample of so many users; None for all.
+        memory: bytes that this process may take, about.
+        threads: of the engine.
+        options: ``user_col``, ``item_col``, ``rating_col``, ``time_col``, ``min_rating``,
+            ``k_core``, ``split``, ``test_ratio``, ``valid_ratio``, ``test_from`` and
+            ``valid_from`` as :func:`robustcf.data.load` has them.
+
+    Raises:
+        DataError: the collection breaks a rule.
+        InputError: an option does, DuckDB is missing, or another process prepares this folder.
+        WriteError: the folder cannot be made, or the disk is too small.
+
+    Cost: three looks at the rows and one external sort; on disk, for a while, some 50 bytes per
+    row.
+    """
+    check_integer("shards", shards)
+    check_integer("threads", threads)
+    if eval_users is not None:
+        check_integer("eval_users", eval_users)
+    plan = Plan.of(seed, **options)
+    collection = find_collection(os.fspath(source))
+    roles = find_roles(collection, plan.columns)
+    target = _free_place(Path(out))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with temporary_folder(target, "another 'robustcf datasets prepare'") as fresh:
+            _free_place(target)  # it may have been made since
+            scratch = fresh / "scratch"
+            scratch.mkdir()
+            engine = Engine(
+                collection, roles, plan.columns, scratch, memory=memory, threads=threads
+            )
+            with closing(engine):
+                _check_disk(fresh, engine)
+                rows = RowFilter(
+                    collection.source, plan.min_rating, rated=engine.values["rating"] is not None
+                )
+                found = _distinct(scratch, engine, rows)
+                notes = [*engine.notes, *rows.notes()]
+                kept = _Kept(found, plan.k_core)
+                labels = _write_labels(fresh, engine, kept)
+            notes += kept.notes
+            plan.hold_out.unit = engine.time_unit
+            parts = _split(scratch, found, kept, plan.hold_out)
+            empty = [part for part in ("test", "valid") if not len(parts[part])]
+            notes += plan.hold_out.notes(_new_in(fresh, labels, parts["train"]), empty)
+            manifest = {
+                "format": FORMAT,
+                "version": VERSION,
+                "name": collection.name,
+                "valid_source": "none" if "valid" in empty else "carved",
+                "eval_users": eval_users,
+                "labels": labels,
+                "notes": notes,
+                **_write(fresh, parts, _edges(kept.user_degrees, shards)),
+            }
+            shutil.rmtree(scratch)
+            (fresh / MANIFEST).write_bytes(json_bytes(manifest))
+            _to_disk(fresh)
+            fresh.chmod(0o755)
+            os.replace(fresh, target)
+    except WriteError:
+        raise
+    except OSError as error:
+        raise unwritable(target, error) from error
+    return Prepared(target, manifest)
+
+
+def _free_place(out: Path) -> Path:
+    place = Path(os.path.realpath(out)) if out.is_symlink() else out
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise InputError(f"{out} exists already: choose another --out, or remove it")
+    return place
+
+
+def _check_disk(folder: Path, engine: Engine) -> None:
+    """Raise before the long work where the disk is surely too small for it."""
+    width = 8 + 8 * bool(engine.values["time"]) + 4 * bool(engine.values["rating"])
+    needed = engine.rows * (2 * width + _SORT_BYTES)
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise WriteError(
+            f"{engine.rows:,} rows need about {needed / 1e9:,.1f} GB of disk for a while, and "
+            f"{folder.parent} has {free / 1e9:,.1f} GB free: free some space, or choose another "
+            "--out"
+        )
+
+
+def _to_disk(folder: Path) -> None:
+    """See that the files are on the disk before their folder gets its name."""
+    for path in sorted(folder.iterdir()):
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+        path.chmod(0o644)
+
+
+class _Pairs:
+    """Columns of sorted pairs in files of plain numbers, written and read a block at a time."""
+
+    def __init__(
+        self, folder: Path, name: str, columns: tuple[str, ...], n_users: int, n_items: int
+    ) -> None:
+        self.columns, self._paths = columns, {c: folder / f"{name}-{c}" for c in columns}
+        self.user_degrees = np.zeros(n_users, dtype=np.int64)
+        self.item_degrees = np.zeros(n_items, dtype=np.int64)
+        for path in self._paths.values():
+            path.touch()
+
+    def __len__(self) -> int:
+        return int(self.user_degrees.sum())
+
+    def add(self, block: _Block) -> None:
+        for name, path in self._paths.items():
+            with path.open("ab") as file:
+                file.write(np.ascontiguousarray(block[name], dtype=COLUMNS[name]).data)
+        self.user_degrees += np.bincount(block["user"], minlength=len(self.user_degrees))
+        self.item_degrees += np.bincount(block["item"], minlength=len(self.item_degrees))
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        return np.concatenate(([0], np.cumsum(self.user_degrees)))
+
+    def blocks(self, *names: str) -> Iterator[_Block]:
+        """Yield columns of whole users, about :data:`_BLOCK` pairs at a time."""
+        offsets = self.offsets
+        with ExitStack() as stack:
+            files = {name: stack.enter_context(self._paths[name].open("rb")) for name in names}
+            for first, last in user_ranges(offsets, _BLOCK):
+                count = int(offsets[last] - offsets[first])
+                yield {
+                    name: np.fromfile(file, dtype=COLUMNS[name], count=count)
+                    for name, file in files.items()
+                }
+
+    def column(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return pairs of a column, mapped."""
+        dtype = np.dtype(COLUMNS[name])
+        if start == stop:
+            return np.empty(0, dtype=dtype)
+        place = start * dtype.itemsize
+        return np.memmap(self._paths[name], dtype, "r", offset=place, shape=(stop - start,))
+
+
+def _distinct(folder: Path, engine: Engine, dropped: RowFilter) -> _Pairs:
+    """Write the distinct pairs of a collection that are rated high enough."""
+    optional = {"time": engine.values["time"], "weight": engine.values["rating"]}
+    columns = ("user", "item", *(name for name, given in optional.items() if given))
+    found = _Pairs(folder, "found", columns, engine.counts["user"], engine.counts["item"])
+    last = -1
+    for rows in engine.sorted_rows():
+        first = np.diff(rows["key"], prepend=last) != 0
+        last = int(rows["key"][-1])
+        dropped.repeated += int((~first).sum())
+        block = {name: column[first] for name, column in rows.items()}
+        enough = dropped.enough(block.get("weight"), len(block["key"]))
+        block = {name: column[enough] for name, column in block.items()}
+        block["user"], block["item"] = np.divmod(block["key"], engine.counts["item"])
+        found.add(block)
+    return found
+
+
+class _Kept:
+    """Which users and items stay, with their new numbers."""
+
+    def __init__(self, found: _Pairs, k_core: int | None) -> None:
+        users, items = found.user_degrees, found.item_degrees
+        self.notes = []
+        if k_core is not None:
+            before = _words(users, items)
+            users, items = core_degrees(
+                lambda: ((b["user"], b["item"]) for b in found.blocks("user", "item")),
+                (users, items),
+                k_core,
+            )
+            if not users.any():
+                raise empty_core(k_core, before)
+            self.notes = [f"{k_core}-core: {before} -> {_words(users, items)}"]
+        self.users, self.items = users > 0, items > 0
+        self.user_degrees = users[self.users]
+        self.new = {
+            kind: np.cumsum(stay, dtype=np.int64).astype(np.int32) - 1
+            for kind, stay in (("user", self.users), ("item", self.items))
+        }
+
+    def of(self, block: _Block) -> _Block:
+        """Return the pairs of a block that stay, with their new numbers."""
+        stay = self.users[block["user"]] & self.items[block["item"]]
+        return {
+            name: self.new[name][column[stay]] if name in self.new else column[stay]
+            for name, column in block.items()
+        }
+
+
+def _words(users: npt.NDArray[np.int64], items: npt.NDArray[np.int64]) -> str:
+    return described(int(users.sum()), int((users > 0).sum()), int((items > 0).sum()))
+
+
+def _split(folder: Path, found: _Pairs, kept: _Kept, how: HoldOut) -> dict[str, _Pairs]:
+    sizes = len(kept.user_degrees), int(kept.items.sum())
+    parts = {part: _Pairs(folder, part, found.columns, *sizes) for part in PARTS}
+
+    def times() -> Iterator[npt.NDArray[Any]]:
+        return (kept.of(block)["time"] for block in found.blocks("user", "item", "time"))
+
+    how.look_at(times if "time" in found.columns else None)
+    for block in map(kept.of, found.blocks(*found.columns)):
+        for part, chosen in how.parts(block["user"], block.get("time")).items():
+            parts[part].add({name: column[chosen] for name, column in block.items()})
+    return parts
+
+
+def _new_in(folder: Path, labels: dict[str, str], train: _Pairs) -> str:
+    """Return the users and items that are not in train, in words."""
+    import pyarrow as pa
+
+    def named(kind: str, ids: npt.NDArray[np.intp]) -> list[object]:
+        with pa.memory_map(str(folder / labels[f"{kind}s"])) as file:
+            column = pa.ipc.open_file(file).read_all().column(0)
+            found: list[object] = column.take(pa.array(ids)).to_pylist()
+        return found
+
+    degrees = {"user": train.user_degrees, "item": train.item_degrees}
+    return new_in({kind: np.flatnonzero(d == 0) for kind, d in degrees.items()}, named)
+
+
+def _write_labels(folder: Path, engine: Engine, kept: _Kept) -> dict[str, str]:
+    """Write the labels of those who stay, in order, as Arrow files."""
+    import pyarrow as pa
+
+    names = {}
+    for role, stay in (("user", kept.users), ("item", kept.items)):
+        name = names[f"{role}s"] = f"{role}s.arrow"
+        reader, start = engine.labels(role), 0
+        with pa.ipc.new_file(folder / name, reader.schema) as writer:
+            for batch in reader:
+                chosen = stay[start : start + len(batch)]
+                start += len(batch)
+                writer.write_batch(batch.filter(pa.array(chosen)))
+    return names
+
+
+def _write(folder: Path, parts: dict[str, _Pairs], edges: list[int]) -> dict[str, Any]:
+    """Write the files of all parts; returns what the manifest says of them."""
+    train = parts["train"]
+    n_users, n_items = len(train.user_degrees), len(train.item_degrees)
+    described_parts: dict[str, Any] = {}
+    for name, part in parts.items():
+        offsets = part.offsets
+        _write_arrow(folder / f"{name}-offsets.arrow", {"offset": offsets})
+        files = []
+        for number, (first, last) in enumerate(pairwise(edges)):
+            files.append(f"{name}-{number:05d}.arrow")
+            start, stop = int(offsets[first]), int(offsets[last])
+            columns = {column: part.column(column, start, stop) for column in part.columns}
+            _write_arrow(folder / files[-1], columns)
+        described_parts[name] = {
+            "pairs": len(part),
+            "offsets": f"{name}-offsets.arrow",
+            "shards": files,
+        }
+    columns_of_parts = (
+        (len(part), (b[name] for name in ("user", "item") for b in part.blocks(name)))
+        for part in parts.values()
+    )
+    paths = sorted(path for path in folder.iterdir() if path.is_file())
+    return {
+        "n_users": n_users,
+        "n_items": n_items,
+        "columns": list(train.columns),
+        "shards": edges,
+        "parts": described_parts,
+        "fingerprint": fingerprint_of(n_users, n_items, columns_of_parts),
+        "files": {
+            path.name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in paths
+        },
+    }
+
+
+def _edges(degrees: npt.NDArray[np.int64], shards: int) -> list[int]:
+    """Return where the users of each shard begin and end: about as many pairs in each."""
+    ends = np.cumsum(degrees)
+    aims = [ends[-1] * number // shards for number in range(1, shards)]
+    return [0, *(int(np.searchsorted(ends, aim)) for aim in aims), len(degrees)]
+
+
+def _write_arrow(path: Path, columns: _Block) -> None:
+    """Write columns as one record batch, which a reader can map whole."""
+    import pyarrow as pa
+
+    arrays = [
+        pa.Array.from_buffers(
+            pa.from_numpy_dtype(column.dtype), len(column), [None, pa.py_buffer(column)]
+        )
+        for column in columns.values()
+    ]
+    batch = pa.RecordBatch.from_arrays(arrays, names=list(columns))
+    with pa.ipc.new_file(path, batch.schema) as writer:
+        writer.write_batch(batch)

@@ -1,0 +1,302 @@
+"""Collections of tables: a file, a folder, a glob or a remote path, and their columns."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import gzip
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from robustcf._io.limits import how_to_raise, limits
+from robustcf.data.columns import Columns, find_columns, kind_of, listed, refuse_header
+from robustcf.data.formats import FORMATS, Format, check_column_count, empty_file
+from robustcf.errors import DataError
+
+_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_HIVE = re.compile(r"([^=/]+)=([^/]*)")
+
+
+@dataclass(frozen=True, eq=False)
+class Collection:
+    """Files of one kind, in the order in which their rows are read.
+
+    Args:
+        source: the path that was given.
+        kind: a suffix of :data:`robustcf.data.formats.FORMATS`.
+        files: their paths, sorted; with the protocol in front where they are remote.
+        hive: the keys of folders ``key=value`` on the way to the files.
+        remote: the fsspec file system, or None for plain files.
+    """
+
+    source: str
+    kind: str
+    files: tuple[str, ...]
+    hive: tuple[str, ...]
+    remote: Any
+
+    @property
+    def name(self) -> str:
+        """The last part of the source, for messages."""
+        return PurePosixPath(self.source.rstrip("/")).name or self.source
+
+    @property
+    def format(self) -> Format:
+        """How the files are read."""
+        return FORMATS[self.kind]
+
+    @contextmanager
+    def open(self, file: str) -> Iterator[Any]:
+        """Open a file as a binary stream, unpacked where it is gzipped.
+
+        Raises:
+            DataError: it cannot be read, or the reader raises.
+        """
+        import pyarrow as pa
+
+        try:
+            opened = open if self.remote is None else self.remote.open
+            with opened(file, "rb") as handle:
+                packed = file.lower().endswith(".gz")
+                yield gzip.GzipFile(fileobj=handle) if packed else handle
+        except (pa.ArrowException, OSError, EOFError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise DataError(f"{file}: not a readable {self.kind} file ({reason})") from error
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The columns of a collection that play a role.
+
+    Args:
+        names: role -> the engine's name of its column, or None.
+        types: role -> ``integer``, ``unsigned``, ``float``, ``text``, ``time``, ``date``.
+        width: number of columns of a text table.
+        separator: of its cells.
+        headed: whether its first line holds names.
+        notes: on columns left out.
+    """
+
+    names: dict[str, str | None]
+    types: dict[str, str]
+    width: int = 0
+    separator: str = ""
+    headed: bool = True
+    notes: tuple[str, ...] = ()
+
+
+def find_collection(source: str) -> Collection:
+    """Return the files of a file, a folder, a glob, or a remote path (``s3://...``).
+
+    Files and folders whose names begin with ``_`` or ``.`` are left out, as Spark and Hive do.
+
+    Raises:
+        DataError: there are none, or of several kinds.
+
+    Example:
+        >>> find_collection("no/such/folder")
+        Traceback (most recent call last):
+        robustcf.errors.DataError: no/such/folder: no such file or folder
+    """
+    remote = None
+    if _REMOTE.match(source):
+        found, remote, base = _remote(source)
+    else:
+        found, base = _local(source)
+    shown = sorted(
+        file
+        for file in found
+        if not any(part.startswith(("_", ".")) for part in _parts_below(file, base))
+    )
+    allowed = [kind for kind, form in FORMATS.items() if form.large]
+    files = [file for file in shown if kind_of(Path(file)) in allowed]
+    if not files:
+        others = f"; it holds {listed(['/'.join(_parts_below(f, base)) for f in shown])}"
+        raise DataError(
+            f"{source}: expected files that end in {', '.join(allowed)} (text also with .gz), "
+            f"found none{others if shown else ''}"
+        )
+    kinds = sorted({kind_of(Path(file)) for file in files})
+    if len(kinds) > 1:
+        raise DataError(
+            f"{source}: expected files of one kind, got {' and '.join(kinds)}: give a glob such as "
+            f"'{source.rstrip('/')}/*{kinds[0]}'"
+        )
+    for file in files:
+        if set(file.rpartition("://")[2]) & set("*?[") or "\n" in file:
+            raise DataError(
+                f"{file!r}: a name with *, ?, [ or a line break stands for other files: rename it"
+            )
+        if kinds[0] == ".parquet" and file.lower().endswith(".gz"):
+            raise DataError(f"{file}: Parquet packs its columns itself: unpack the file")
+    return Collection(source, kinds[0], tuple(files), _hive_keys(files, base), remote)
+
+
+def _local(source: str) -> tuple[list[str], str]:
+    path = Path(source).expanduser()
+    if path.is_dir():
+        base, found = path, [str(file) for file in path.rglob("*") if file.is_file()]
+    elif path.is_file():
+        base, found = path.parent, [str(path)]
+    elif glob.has_magic(source):
+        base = path
+        while glob.has_magic(str(base)):
+            base = base.parent
+        found = [file for file in glob.glob(str(path), recursive=True) if os.path.isfile(file)]
+    elif path.exists():
+        raise DataError(f"{source}: expected files or a folder, got a pipe or a device")
+    else:
+        raise DataError(f"{source}: no such file or folder")
+    return [os.path.abspath(file) for file in found], os.path.abspath(base)
+
+
+def _remote(source: str) -> tuple[list[str], Any, str]:
+    try:
+        import fsspec
+
+        system, path = fsspec.core.url_to_fs(source)
+        facts = (system.find if system.isdir(path) else system.glob)(path, detail=True)
+    except ImportError as error:
+        raise DataError(
+            f"{source}: remote paths need a package that is not there ({error}): install it"
+        ) from error
+    except (OSError, ValueError, NotImplementedError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"{source}: cannot be listed ({reason})") from error
+    plain = [name for name, fact in facts.items() if fact.get("type") == "file"]
+    if not plain:
+        raise DataError(f"{source}: no such file or folder")
+    base = system.unstrip_protocol(path.rstrip("/"))
+    return [system.unstrip_protocol(name) for name in plain], system, base
+
+
+def _parts_below(file: str, base: str) -> tuple[str, ...]:
+    return PurePosixPath(file.removeprefix(base).lstrip("/")).parts
+
+
+def _hive_keys(files: Iterable[str], base: str) -> tuple[str, ...]:
+    """Return the keys of folders ``key=value``, the same for all files."""
+    found = {
+        tuple(
+            match.group(1)
+            for part in _parts_below(file, base)[:-1]
+            if (match := _HIVE.fullmatch(part))
+        )
+        for file in files
+    }
+    if len(found) > 1:
+        raise DataError(
+            f"{base}: expected the same keys in the folders of all files (key=value), got "
+            + " and ".join(sorted("/".join(keys) or "none" for keys in found))
+        )
+    return found.pop()
+
+
+def find_roles(collection: Collection, columns: Columns) -> Roles:
+    """Return which columns play which role; all files must agree.
+
+    Raises:
+        DataError: a column is not there, has no plain values, or differs between two files.
+
+    Cost: the first line, or the footer, of each file.
+    """
+    read = _parquet_roles if collection.kind == ".parquet" else _text_roles
+    first = None
+    for file in collection.files:
+        roles, shown = read(collection, file, columns)
+        if first is None:
+            first = roles, shown, file
+        elif replace(roles, notes=()) != replace(first[0], notes=()):
+            raise DataError(
+                f"{collection.source}: files must have the same columns of the same types, but "
+                f"{file} has {shown} and {first[2]} has {first[1]}"
+            )
+    if first is None:
+        raise DataError(f"{collection.source}: no files")
+    return first[0]
+
+
+def _parquet_roles(collection: Collection, file: str, columns: Columns) -> tuple[Roles, str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with collection.open(file) as handle:
+        schema = pq.read_schema(pa.PythonFile(handle, mode="r"))
+    usable = [name for name in schema.names if schema.names.count(name) == 1]
+    usable += [key for key in collection.hive if key not in usable]
+    names: dict[str, str | None] = find_columns(Path(file), usable, columns)
+    types, notes = {}, []
+    for role, name in names.items():
+        if name is None:
+            continue
+        kind = schema.field(name).type if name in schema.names else pa.string()
+        found = _type_of(kind)
+        if found is None or (role in ("user", "item") and found in ("time", "date")):
+            problem = f"{file}: column {name!r} holds {str(kind)[:80]}"
+            if columns.must_have(role):
+                raise DataError(f"{problem}, expected whole numbers or text: convert it")
+            names[role] = None
+            notes.append(f"the {role} column was left out: {problem}")
+        else:
+            types[role] = found
+    shown = ", ".join(f"{names[role]!r} ({found})" for role, found in types.items())
+    return Roles(names, types, notes=tuple(notes)), shown
+
+
+def _type_of(kind: Any) -> str | None:
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    tests = {
+        "unsigned": types.is_uint64,
+        "integer": types.is_integer,
+        "float": types.is_floating,
+        "text": lambda k: types.is_string(k) or types.is_large_string(k),
+        "time": types.is_timestamp,
+        "date": types.is_date,
+    }
+    return next((name for name, test in tests.items() if test(kind)), None)
+
+
+def _text_roles(collection: Collection, file: str, columns: Columns) -> tuple[Roles, str]:
+    with collection.open(file) as handle:
+        line = handle.readline(limits().line_bytes + 1)
+    if len(line) > limits().line_bytes:
+        raise DataError(
+            f"{file}: a line is longer than {limits().line_bytes:,} bytes; is this a text file? "
+            f"{how_to_raise('line_bytes', 100 * limits().line_bytes)}"
+        )
+    if not line.strip():
+        raise empty_file(file)
+    separator = collection.format.separator_in(line)
+    cells = _cells(file, line, separator, collection.format)
+    check_column_count(file, len(cells))
+    headed = not columns.by_position
+    if not headed:
+        refuse_header(Path(file), cells, columns)
+    header: list[Any] = cells if headed else list(range(len(cells)))
+    keys = [key for key in collection.hive if key not in cells] if headed else []
+    found = find_columns(Path(file), [*header, *keys], columns)
+    place = {name: f"c{n}" for n, name in reversed(list(enumerate(header)))}
+    names = {role: None if name is None else place.get(name, name) for role, name in found.items()}
+    types = {role: "text" for role, name in names.items() if name is not None}
+    return Roles(names, types, len(cells), separator, headed), f"{listed(header)}, {separator!r}"
+
+
+def _cells(file: str, line: bytes, separator: str, form: Format) -> list[str]:
+    try:
+        text = line.decode("utf-8-sig").rstrip("\r\n")
+        reader = csv.reader(
+            [text], delimiter=separator, quoting=form.quoting, skipinitialspace=form.blanks
+        )
+        return next(reader)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file}: its first line is not UTF-8 ({error}): convert it") from error
+    except csv.Error as error:
+        raise DataError(f"{file}: its first line is no row of a table ({error})") from error
