@@ -5,11 +5,12 @@ share work:
 
 - *Training* holds a part of the users in each process, see :mod:`robustcf.data.shards`. It passes
   its :class:`Ranks` along and says itself what is added up and when.
-- *Everything else* (rankings, gradients of attacks, certificates) holds everything everywhere, and
-  every process runs the same program. Functions whose work falls into blocks ask :func:`current`,
-  do their share of the blocks and put the results together in the order of one process, so that
-  the outcome has the same bits. Within :func:`alone`, and unless :func:`joined` was entered, there
-  is nobody to share with: code that uses torch.distributed for its own ends is not disturbed.
+- *Everything else* (rankings, attacks, certificates) holds everything everywhere, and every process
+  runs the same program. :func:`shared` deals out blocks of the work and puts the results together
+  in the order of one process, so that the outcome has the same bits.
+
+Unless :func:`joined` was entered, and within :func:`alone`, nothing is shared: code that uses
+torch.distributed for its own ends is not disturbed.
 """
 
 from __future__ import annotations
@@ -18,24 +19,26 @@ import datetime
 import hashlib
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from robustcf._checks import check_integer
 from robustcf.errors import InputError, RanksError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import torch
     from torch import Tensor
 
-#: Seconds that a process waits for the others before it gives up, unless this variable says else.
-TIMEOUT_VARIABLE = "ROBUSTCF_RANK_TIMEOUT"
-TIMEOUT = 600
+Pieces = TypeVar("Pieces", bound=Any)
+Found = TypeVar("Found", bound=Any)
+
+# Seconds that a process waits for the others before it gives up, unless this variable says else.
+_TIMEOUT_VARIABLE = "ROBUSTCF_RANK_TIMEOUT"
+_TIMEOUT = 600
 # What torchrun gives to each process; other launchers may give the same.
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # Bits of a number that one round of the search for a median settles.
@@ -50,11 +53,7 @@ class Pending:
         self._work = work
 
     def wait(self) -> None:
-        """Return when the sum is in the tensor.
-
-        Raises:
-            RanksError: another process has ended, or does not answer.
-        """
+        """Return when the sum is in the tensor, or raise a RanksError."""
         if self._work is not None:
             with _reported():
                 self._work.wait()
@@ -130,24 +129,20 @@ class Ranks:
             counts: how many each process gets.
             like: a tensor of the device, type and columns of the rows.
         """
-        if rows is None:
-            raise InputError("the first process must have the rows that it hands out, got None")
-        return rows
+        return _given(rows)
 
     def agree(self, what: str, mine: str) -> None:
-        """Raise unless all processes have the same text.
-
-        Args:
-            what: what it stands for, for the message.
-            mine: a fingerprint, say.
-
-        Raises:
-            InputError: on all processes alike.
-        """
+        """Raise an InputError, on all processes alike, unless all have the same text."""
 
     def speaks(self) -> bool:
         """Whether this process is the first of the job to ask: the one to say that it failed."""
         return True
+
+
+def _given(rows: Tensor | None) -> Tensor:
+    if rows is None:
+        raise InputError("the first process must have the rows that it hands out, got None")
+    return rows
 
 
 class _Group(Ranks):
@@ -164,8 +159,7 @@ class _Group(Ranks):
             return Pending(distributed.all_reduce(tensor, async_op=True))
 
     def greatest(self, *numbers: float) -> tuple[float, ...]:
-        found = self._numbers(numbers)
-        return tuple(float(value) for value in found.amax(dim=0))
+        return tuple(self._numbers(numbers).amax(dim=0).tolist())
 
     def total(self, *numbers: float) -> tuple[float, ...]:
         # Added in the order of ranks: the same on every one of them, whatever the backend.
@@ -178,28 +172,30 @@ class _Group(Ranks):
 
     def joined(self, rows: Tensor) -> Tensor:
         import torch
-        from torch import distributed
 
-        counts = self._counts(len(rows), rows.device)
+        counts = self._counts(rows)
         if max(counts) == 0:
             return rows
         # Collectives want equal shapes: the longest part sets it.
         padded = rows.new_zeros((max(counts), *rows.shape[1:]))
         padded[: len(rows)] = rows
-        parts = [torch.empty_like(padded) for _ in counts]
-        with _reported():
-            distributed.all_gather(parts, padded)
+        parts = self._gathered(padded)
         return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
-    def _counts(self, own: int, device: torch.device) -> list[int]:
+    def _counts(self, rows: Tensor) -> list[int]:
+        import torch
+
+        own = torch.tensor([len(rows)], dtype=torch.int64, device=rows.device)
+        return [int(part) for part in self._gathered(own)]
+
+    def _gathered(self, mine: Tensor) -> list[Tensor]:
         import torch
         from torch import distributed
 
-        mine = torch.tensor([own], dtype=torch.int64, device=device)
         parts = [torch.empty_like(mine) for _ in range(self.size)]
         with _reported():
             distributed.all_gather(parts, mine)
-        return [int(part) for part in parts]
+        return parts
 
     def joined_array(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         import numpy as np
@@ -213,7 +209,7 @@ class _Group(Ranks):
         import torch
         from torch import distributed
 
-        counts = self._counts(len(rows), rows.device)
+        counts = self._counts(rows)
         with _reported():
             if not self.first:
                 if len(rows):
@@ -251,13 +247,11 @@ class _Group(Ranks):
                 if len(mine):
                     distributed.recv(mine, 0)
                 return mine
-            if rows is None:
-                raise InputError("the first process must have the rows that it hands out, got None")
-            at = [0, *accumulate(counts)]
+            every, at = _given(rows), [0, *accumulate(counts)]
             for rank in range(1, self.size):
                 if counts[rank]:
-                    distributed.send(rows[at[rank] : at[rank + 1]].to(like).contiguous(), rank)
-        mine.copy_(rows[: counts[0]])
+                    distributed.send(every[at[rank] : at[rank + 1]].to(like).contiguous(), rank)
+        mine.copy_(every[: counts[0]])
         return mine
 
     def agree(self, what: str, mine: str) -> None:
@@ -342,54 +336,51 @@ def alone() -> Iterator[None]:
         _current.reset(token)
 
 
-def launched() -> int:
-    """How many processes a launcher started for this job, by the environment; 1 for none.
+def shared(pieces: Pieces, work: Callable[[Pieces], Found]) -> Found:
+    """Return ``work(pieces)``, each of the current processes doing a contiguous part of it.
+
+    Args:
+        pieces: users, or blocks of them where other blocks would round differently.
+        work: gets some of the pieces, perhaps none; returns an array, or arrays by name, whose
+            rows are in the order of the pieces.
 
     Example:
-        >>> launched()
-        1
+        >>> import numpy as np
+        >>> shared([[1, 2], [3]], lambda blocks: np.array([sum(block) for block in blocks]))
+        array([3, 3])
     """
+    team = current()
+    with alone():
+        found = work(pieces[team.share(len(pieces))])
+    if isinstance(found, dict):
+        return cast(Found, {name: team.joined_array(rows) for name, rows in found.items()})
+    return cast(Found, team.joined_array(found))
+
+
+def launched() -> int:
+    """How many processes a launcher started for this job, by the environment; 1 for none."""
     if not all(name in os.environ for name in _VARIABLES):
         return 1
     return check_integer("WORLD_SIZE", _number("WORLD_SIZE"), 1)
 
 
 def restarts() -> tuple[int, int]:
-    """How often torchrun has started this job again, and how often it may.
-
-    Example:
-        >>> restarts()
-        (0, 0)
-    """
-    names = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")
-    done, most = (_number(name) if name in os.environ else 0 for name in names)
-    return done, most
+    """How often torchrun has started this job again, and how often it may."""
+    return _number("TORCHELASTIC_RESTART_COUNT"), _number("TORCHELASTIC_MAX_RESTARTS")
 
 
 def local_rank() -> int:
-    """The number of this process among those on its machine: which GPU is its own.
-
-    Example:
-        >>> local_rank()
-        0
-    """
-    return _number("LOCAL_RANK") if "LOCAL_RANK" in os.environ else 0
+    """The number of this process among those on its machine: which GPU is its own."""
+    return _number("LOCAL_RANK")
 
 
 def timeout() -> int:
-    """Seconds that a process waits for the others.
-
-    Example:
-        >>> timeout()
-        600
-    """
-    if TIMEOUT_VARIABLE not in os.environ:
-        return TIMEOUT
-    return check_integer(TIMEOUT_VARIABLE, _number(TIMEOUT_VARIABLE), 1, 10**6)
+    """Seconds that a process waits for the others."""
+    return check_integer(_TIMEOUT_VARIABLE, _number(_TIMEOUT_VARIABLE, _TIMEOUT), 1, 10**6)
 
 
-def _number(name: str) -> int:
-    value = os.environ[name]
+def _number(name: str, default: int = 0) -> int:
+    value = os.environ.get(name, default)
     try:
         return int(value)
     except ValueError as error:
@@ -401,15 +392,11 @@ def _number(name: str) -> int:
 
 @contextmanager
 def joined() -> Iterator[Ranks]:
-    """Join the processes that torchrun started, until the end of the block.
-
-    In one process, without a launcher, this does nothing.
+    """Join the processes that torchrun started, until the end of the block; without, do nothing.
 
     Raises:
         InputError: the environment does not make sense, or the address cannot be used.
         RanksError: the others do not come within the time-out.
-
-    Cost: a connection to each of the others.
 
     Example:
         >>> with joined() as team:
@@ -463,11 +450,7 @@ def joined() -> Iterator[Ranks]:
 class Rows:
     """Which rows of a tall matrix this process has: those in ``[start, stop)`` out of ``count``.
 
-    Args:
-        start: the first.
-        stop: the one behind the last.
-        count: rows of all processes.
-        ranks: the processes; in their order, their rows are those of the whole.
+    In the order of ``ranks``, the rows of the processes are those of the whole.
 
     Example:
         >>> rows = Rows.of(6)
@@ -528,13 +511,10 @@ class Rows:
         return numbers[values.topk(min(count, len(values))).indices]
 
     def median(self, values: Tensor) -> float:
-        """The median of numbers that are not negative, one a row; of an even number the lower.
+        """The median of non-negative numbers, one per row; the lower of two, NaN where one is NaN.
 
-        NaN where one of them is.
-
-        Exact, by their binary digits: eleven of them at a time are counted and settled.
-
-        Cost: one sum of a count and six of 2,048, whatever the number of rows.
+        Exact, by their binary digits: eleven of them at a time are counted and settled, which
+        costs six sums of 2,048 counts, whatever the number of rows.
         """
         import torch
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from robustcf._distributed import alone, current
+from robustcf._distributed import current, shared
 from robustcf.data.interactions import Interactions
 from robustcf.factors import Factors
 from robustcf.metrics.topk import (
@@ -75,19 +75,16 @@ class Shortlists:
 
     def top(self, U: Tensor, V: Tensor) -> TopItems:
         """What ``top_items(Factors(U, V), users, k, seen)`` gives."""
-        team = current()
-        own = self.users[team.share(len(self.users))]
         factors = Factors(U, V)
         short = len(V) < _WORTH * self.length or U.dtype not in (torch.float32, torch.float64)
         # By the users of all ranks: all of them must answer alike.
-        large = 4 * len(self.users) * self.length > _LIST_BYTES * team.size
+        large = 4 * len(self.users) * self.length > _LIST_BYTES * current().size
         if short or large or overflows(U, V):
             return top_items(factors, self.users, self.k, self.seen)
         factors.check_finite()
-        with alone(), torch.no_grad():
-            found = self._top(own, factors)
-        return team.joined_array(found)
+        return shared(self.users, lambda own: self._top(own, factors))
 
+    @torch.no_grad()
     def _top(self, own: npt.NDArray[np.int64], factors: Factors) -> TopItems:
         if len(own) == 0:
             return np.empty((0, self.k), dtype=np.int64)

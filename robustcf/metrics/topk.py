@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from robustcf._checks import check_cutoff, check_integer
-from robustcf._distributed import current
+from robustcf._distributed import shared
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.factors import Factors
@@ -82,16 +82,25 @@ def top_items(
     if ranker is None:
         factors.check_finite()
     # The ranking of a user does not depend on who is ranked along: ranks share the users.
-    team = current()
-    ids = ids[team.share(len(ids))]
+    return shared(ids, lambda mine: _ranked(factors, mine, k, seen, block_users, ranker))
+
+
+@torch.no_grad()
+def _ranked(
+    factors: Factors,
+    ids: npt.NDArray[np.int64],
+    k: int,
+    seen: Interactions | None,
+    block_users: int | None,
+    ranker: Ranker | None,
+) -> TopItems:
     top = np.full((len(ids), k), -1, dtype=np.int64)
     if factors.n_items == 0 or len(ids) == 0:
-        return team.joined_array(top)
-    with torch.no_grad():
-        own = Ranker(factors, k) if ranker is None else ranker.for_one_call()
-        for part in own.blocks(len(ids), block_users):
-            top[part] = own.rank(ids[part], seen)
-    return team.joined_array(top)
+        return top
+    own = Ranker(factors, k) if ranker is None else ranker.for_one_call()
+    for part in own.blocks(len(ids), block_users):
+        top[part] = own.rank(ids[part], seen)
+    return top
 
 
 def near_the_top(

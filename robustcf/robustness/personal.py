@@ -10,6 +10,7 @@ choice of x is a search. What each user truly keeps in the worst case lies betwe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from robustcf._checks import check_integer
-from robustcf._distributed import current
+from robustcf._distributed import shared
 from robustcf.attacks.budgets import RowBudget
 from robustcf.attacks.certificates.radius import Budgets
 from robustcf.data.interactions import Interactions
@@ -67,20 +68,12 @@ def personal_curve(
     block = max(1, min(BLOCK_BYTES // (8 * n_items), 16 * BLOCK_BYTES // (8 * looked_at)))
     parts = [clean.users[at : at + block] for at in range(0, len(clean.users), block)]
     per_size: list[PerUser] = []
-    team = current()
     for size in epsilons:
         if size == 0:
             per_size.append(dict(clean.per_user))
             continue
-        # Ranks share whole blocks; one of nobody has the names of the metrics.
-        mine = parts[team.share(len(parts))] or [clean.users[:0]]
-        found = [search.block(users, size, budgets) for users in mine]
-        per_size.append(
-            {
-                name: team.joined_array(np.concatenate([values[name] for values in found]))
-                for name in found[0]
-            }
-        )
+        # Ranks share whole blocks.
+        per_size.append(shared(parts, partial(search.blocks, size=size, budgets=budgets)))
     moved = (budgets.users, budgets.items)
     return curve_from_users("personal", threat, epsilons, per_size, clean, moved, ALONE)
 
@@ -101,6 +94,14 @@ class _Search:
         kept = rows.clone()
         kept[:, self.fixed] = 0.0
         return kept
+
+    def blocks(
+        self, parts: Sequence[npt.NDArray[np.int64]], size: float, budgets: Budgets
+    ) -> PerUser:
+        # An empty block has the names of the metrics.
+        parts = parts or [np.zeros(0, dtype=np.int64)]
+        found = [self.block(users, size, budgets) for users in parts]
+        return {name: np.concatenate([values[name] for values in found]) for name in found[0]}
 
     def block(self, users: npt.NDArray[np.int64], size: float, budgets: Budgets) -> PerUser:
         U = self.U[torch.from_numpy(users)]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from robustcf import _distributed
 from robustcf.data import Interactions
 from robustcf.errors import InputError
 from robustcf.factors import Factors
@@ -212,14 +213,17 @@ def test_ranks_share_the_users(seed: int, monkeypatch: pytest.MonkeyPatch) -> No
     for _ in range(4):
         parts = []
         for rank in range(2):
-            monkeypatch.setattr(shortlist, "current", lambda rank=rank: OneOf(rank))
-            parts.append(lists[rank].top(U, V))
+            with monkeypatch.context() as patch:
+                patch.setattr(_distributed, "current", lambda rank=rank: OneOf(rank))
+                parts.append(lists[rank].top(U, V))
         assert len(parts[0]) == 13
         assert np.array_equal(np.concatenate(parts), top_items(Factors(U, V), users, 5))
         V = V + 0.01
     # Another team, other users: the lists of before are of no use.
-    monkeypatch.setattr(shortlist, "current", lambda: OneOf(1))
-    assert np.array_equal(lists[0].top(U, V), top_items(Factors(U, V), users[13:], 5))
+    with monkeypatch.context() as patch:
+        patch.setattr(_distributed, "current", lambda: OneOf(1))
+        found = lists[0].top(U, V)
+    assert np.array_equal(found, top_items(Factors(U, V), users[13:], 5))
 
 
 def test_nobody_has_no_list() -> None:

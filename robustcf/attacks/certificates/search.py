@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from robustcf._distributed import current
+from robustcf._distributed import shared
 from robustcf.attacks.certificates.radius import Budgets, Radius
 from robustcf.data.interactions import Interactions
 from robustcf.factors import Factors
@@ -75,26 +75,20 @@ def smallest_radii(
     """
     search = _Search(factors, budgets, radius, count, cap, fixed)
     size = max(1, BLOCK_BYTES // (8 * max(1, factors.n_items)))
-    found = np.zeros((len(own.rows), count))
-    # Ranks share whole blocks: other blocks would round differently.
-    starts, team = range(0, len(users), size), current()
-    mine = starts[team.share(len(starts))]
-    with torch.no_grad():
-        for start in mine:
-            block = users[start : start + size]
+
+    @torch.no_grad()
+    def blocks(starts: range) -> npt.NDArray[np.float64]:
+        found = [np.zeros((0, count))]
+        for start in starts:
             begin, end = np.searchsorted(own.rows, (start, start + size))
             if begin < end:
-                found[begin:end] = search.block(
-                    block,
-                    torch.from_numpy(own.rows[begin:end] - start),
-                    torch.from_numpy(own.items[begin:end]),
-                    seen,
-                )
-    if team.size == 1:
-        return found
-    edges = (mine[0], mine[-1] + size) if mine else (0, 0)
-    begin, end = np.searchsorted(own.rows, edges)
-    return team.joined_array(found[begin:end])
+                rows = torch.from_numpy(own.rows[begin:end] - start)
+                items = torch.from_numpy(own.items[begin:end])
+                found.append(search.block(users[start : start + size], rows, items, seen))
+        return np.concatenate(found)
+
+    # Ranks share whole blocks: other blocks would round differently.
+    return shared(range(0, len(users), size), blocks)
 
 
 class _Search:
