@@ -18,6 +18,10 @@ class DataError(InputError):
     """Interactions, a data file or a split break one of their rules."""
 
 
+class IdleSettingError(InputError):
+    """A setting was given that the chosen model, attack or regularizer does not use."""
+
+
 class DownloadError(RobustcfError, OSError):
     """A file could not be obtained from any of its sources."""
 

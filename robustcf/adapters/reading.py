@@ -49,7 +49,7 @@ def read(
 
     Args:
         source: a file or folder, or two of them, users first.
-        user_key: the name of the users' matrix in a file of named arrays; None to find it.
+        user_key: the name of the users' matrix in a file of named arrays; None for finding it.
         item_key: the name of the items' matrix.
         user_bias_key: the name of the users' biases.
         item_bias_key: the name of the items' biases.

@@ -343,5 +343,7 @@ def _gram_eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 BUDGETS: dict[str, type[Budget]] = {
-    budget.name: budget for budget in (RowBudget, FrobeniusBudget, SpectralBudget)
+    "row": RowBudget,
+    "frobenius": FrobeniusBudget,
+    "spectral": SpectralBudget,
 }

@@ -131,12 +131,12 @@ def audit(
         model: embeddings, the pairs they were fit on and, for quality, held-out pairs.
         against: another version of the same embeddings, same ids.
         attack: whether to run the headline attack and the certificate, which take most of the time.
-        size: of the attack, in median row norms.
+        size: size of the attack, in median row norms.
         checks: checks with their thresholds, see :func:`robustcf.auditing.thresholds_from`.
         only: names of the checks to run; None for all.
         caveats: what is known already that could void the findings.
         source: what the embeddings came from, in words.
-        seed: of samples and random directions.
+        seed: seed of samples and random directions.
         progress: whether to show bars; None: in a terminal and in a notebook.
         threads: CPU threads; None for ``OMP_NUM_THREADS`` or the cores that may be used.
 

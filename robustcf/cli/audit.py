@@ -8,41 +8,41 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustcf._distributed import job
-from robustcf.cli.options import out_option, threads_option
-from robustcf.cli.reporting import Report, reports, shows_progress, table
+from robustcf.cli.kinds import FINITE, FiniteRange
+from robustcf.cli.options import out_option, refuse
+from robustcf.cli.reporting import Report, command, shows_progress, table
+from robustcf.cli.signatures import options
 from robustcf.cli.sources import (
-    Runs,
+    Opener,
     caveats_of,
     interactions_option,
     is_run,
     open_source,
     other_version,
     run_options,
+    source_argument,
     source_options,
     words_of,
 )
-from robustcf.cli.words import FINITE, SEED, FiniteRange, ListCommand
 from robustcf.errors import InputError
 
 if TYPE_CHECKING:
     from robustcf.auditing import Audit
 
+_attack_option = click.option(
+    "--no-attack", is_flag=True, help="Leave out the attack and the certificate."
+)
 
-@click.command(cls=ListCommand)
-@click.argument("source", nargs=-1, required=True, metavar="SOURCE [ITEMS]")
+
+@command()
+@source_argument
 @interactions_option()
 @click.option("--test", metavar="FILE", help="Held-out pairs to judge by.")
 @click.option("--against", metavar="OTHER", help="Another version, to compare lists with.")
 @out_option("Write the page here, one HTML file.", "FILE")
 @click.option("--only", multiple=True, metavar="CHECK...", help="Run these checks alone.")
-@click.option("--no-attack", is_flag=True, help="Leave out the attack and the certificate.")
-@click.option(
-    "--size",
-    type=FiniteRange(0, min_open=True),
-    default=0.05,
-    show_default=True,
-    help="Of the attack, in median row norms.",
-)
+@_attack_option
+@options("auditing.audit:audit", "size", size=FiniteRange(0, min_open=True))
 @click.option("--thresholds", metavar="FILE", help="Other thresholds, a TOML file.")
 @click.option(
     "--fail-on", multiple=True, metavar="CHECK...", help="Exit with 1 if one of these fails."
@@ -53,11 +53,9 @@ if TYPE_CHECKING:
     metavar="CHECK=VALUE...",
     help="Exit with 1 if the number of a check is below (where lower is better: above) this.",
 )
-@click.option("--seed", type=SEED, default=0, help="Of samples and noise.")
+@options("auditing.audit:audit", "seed")
 @run_options
 @source_options
-@threads_option
-@reports
 def audit(
     source: tuple[str, ...],
     interactions: str | None,
@@ -72,7 +70,7 @@ def audit(
     fail_under: tuple[str, ...],
     seed: int,
     how: dict[str, Any],
-    opened: Runs,
+    opener: Opener,
 ) -> Report:
     """Check the embeddings of any recommender: what is safe about them, and what is not.
 
@@ -83,6 +81,8 @@ def audit(
     from robustcf.auditing import CHECKS, thresholds_from, write_page
     from robustcf.auditing import audit as run_audit
 
+    if no_attack:
+        refuse("has no effect with --no-attack", "size")
     checks = thresholds_from(thresholds) if thresholds else CHECKS
     floors = dict(_floor(word) for word in fail_under)
     _known((*only, *fail_on, *floors))
@@ -91,10 +91,8 @@ def audit(
             f"{' '.join(source)} holds embeddings and no pairs: give those they were fit on with "
             "--interactions PAIRS"
         )
-    model = open_source(source, interactions, test, how, opened)
-    other = None
-    if against is not None:
-        other = other_version(against, model, interactions, how, opened)
+    model = open_source(source, interactions, test, how, opener)
+    other = None if against is None else other_version(against, model, interactions, how, opener)
     found = run_audit(
         model,
         against=other,
@@ -114,14 +112,12 @@ def audit(
     return Report({**found.as_dict(), "page": page, "failed": failed or None}, text, failed)
 
 
-@click.command(cls=ListCommand)
+@command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @out_option("The page, one HTML file.", "FILE", required=True)
-@click.option("--no-attack", is_flag=True, help="Leave out the attack and the certificate.")
+@_attack_option
 @run_options
-@threads_option
-@reports
-def report(runs: tuple[str, ...], out: str, no_attack: bool, opened: Runs) -> Report:
+def report(runs: tuple[str, ...], out: str, no_attack: bool, opener: Opener) -> Report:
     """The page of an audit for runs of our own, or for all runs of a sweep."""
     from robustcf.auditing import audit as run_audit
     from robustcf.auditing import write_page
@@ -129,7 +125,7 @@ def report(runs: tuple[str, ...], out: str, no_attack: bool, opened: Runs) -> Re
     folders = [folder for run in runs for folder in _run_folders(run)]
     audits = []
     for folder in folders:
-        model = open_source((folder,), None, None, {}, opened)
+        model = open_source((folder,), None, None, {}, opener)
         words = words_of((folder,), model)
         audits.append(run_audit(model, attack=not no_attack, source=words))
     page = str(write_page(audits, out))

@@ -2,97 +2,64 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from robustcf.cli.options import data_options, load_arguments, out_option, threads_option
-from robustcf.cli.reporting import Report, reports, table
-from robustcf.cli.words import SEED, ListCommand
+from robustcf.cli.options import (
+    data_options,
+    dataset_option,
+    load_arguments,
+    out_option,
+    refuse,
+    split_seed_option,
+)
+from robustcf.cli.reporting import Report, command, table
 
 _SHOWN = 20
 
 
-@click.command(cls=ListCommand)
-@click.option("--dataset", metavar="NAME|FILE", required=True, help="A known set, or a file.")
+@command()
+@dataset_option
 @click.option(
     "--by",
-    "detectors",
     type=click.Choice(["pca", "twins", "groups"]),
     multiple=True,
-    help="How to look (default: all). pca: profiles that have nothing to do with the others; "
-    "twins: copied profiles that add the same items; groups: users who share the same few items "
-    "that others rarely have.",
+    help="How to look (default: all). pca: profiles unlike all others; twins: copied profiles that "
+    "add the same items; groups: users who share few items that others rarely have.",
 )
-@click.option(
-    "--split-seed", type=SEED, default=0, show_default=True, help="Seed of a drawn split."
-)
+@split_seed_option
 @out_option("Write the suspects to this CSV file.", "FILE")
 @click.option(
     "--raw",
     is_flag=True,
-    help="In the file, leave labels as they are; by default, those that a spreadsheet would run as "
-    "formulas get an apostrophe in front.",
+    help="Leave labels in the file as they are, also those a spreadsheet would run as formulas.",
 )
 @data_options
-@threads_option
-@reports
 def detect(
     dataset: str,
-    detectors: tuple[str, ...],
+    by: tuple[str, ...],
     split_seed: int,
     out: str | None,
     raw: bool,
     data: dict[str, Any],
 ) -> Report:
-    """List the users of a data set who look fake, and the items that they push.
+    """List the users of a data set who look fake, and the items that they promote.
 
-    All pairs count, whatever part of a split they are in. Nobody says how many fakes there are;
-    there may be none. Whoever is listed is a suspect, not a culprit: look at them before you remove
-    anybody.
+    All pairs count, whatever split they are in. The number of fakes is not known; there may be
+    none. Users that are listed are suspects: look at them before you remove any.
     """
-    from robustcf._io.files import csv_bytes, write_bytes
     from robustcf.data import load
-    from robustcf.poisoning.defences.detectors import AllDetectors, union
+    from robustcf.poisoning.defences.suspects import find_suspects, write_suspects
 
-    name, options = load_arguments(dataset, data, split_seed)
-    split = load(name, **options)
-    pairs = split.train_full.union(split.test)
-    found = {
-        detector.name: detector.detect(pairs)
-        for detector in AllDetectors().detectors
-        if not detectors or detector.name in detectors
-    }
-    together = union(list(found.values()))
-    suspects: list[dict[str, Any]] = [
-        {
-            "user": _label(pairs.user_labels, user),
-            "pairs": int(pairs.user_degrees[user]),
-            "flagged by": [key for key, each in found.items() if each.flagged[user]],
-            **{f"{key} score": round(float(each.scores[user]), 4) for key, each in found.items()},
-        }
-        for user in together.flagged.nonzero()[0].tolist()
-    ]
-    items = [_label(pairs.item_labels, item) for item in together.items.tolist()]
-    facts: dict[str, Any] = {
-        "dataset": split.name,
-        "users": pairs.n_users,
-        "suspects": suspects,
-        "items": items,
-        "by": {key: int(each.flagged.sum()) for key, each in found.items()},
-    }
+    if out is None:
+        refuse("is for --out", "raw")
+    name, data = load_arguments(dataset, data, split_seed)
+    facts = find_suspects(load(name, **data), by)
     if out is not None:
-        rows = [{**row, "flagged by": " ".join(row["flagged by"])} for row in suspects]
-        head = ("user", "pairs", "flagged by", *(f"{key} score" for key in found))
-        content = csv_bytes(rows, raw=raw) if rows else (",".join(head) + "\n").encode()
-        write_bytes(Path(out), content)
+        write_suspects(facts, out, raw=raw)
         facts["file"] = out
     return Report(facts, _words(facts))
-
-
-def _label(labels: Any, place: int) -> Any:
-    return place if labels is None else labels[place].item()
 
 
 def _words(facts: dict[str, Any]) -> str:
@@ -112,7 +79,7 @@ def _words(facts: dict[str, Any]) -> str:
     if items:
         shown = ", ".join(str(item) for item in items[:_SHOWN])
         more = f" and {len(items) - _SHOWN:,} more" if len(items) > _SHOWN else ""
-        lines += ["", f"items that they push: {shown}{more}"]
+        lines += ["", f"items that they promote: {shown}{more}"]
     if "file" in facts:
         lines += ["", f"written: {facts['file']}"]
     return "\n".join(lines)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.options import out_option, threads_option
-from robustcf.cli.reporting import Report, reports, say, table
+from robustcf.cli.options import out_option
+from robustcf.cli.reporting import Report, command, numbers, say, shows_progress, table
 from robustcf.cli.sources import (
-    Runs,
+    Opener,
     caveats_of,
     interactions_option,
     is_run,
     open_source,
     run_options,
+    source_argument,
     source_options,
 )
-from robustcf.cli.words import ListCommand
 from robustcf.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,8 +31,8 @@ _WARNING = (
 )
 
 
-@click.command(cls=ListCommand)
-@click.argument("source", nargs=-1, required=True, metavar="SOURCE [ITEMS]")
+@command()
+@source_argument
 @interactions_option()
 @click.option(
     "--valid", metavar="FILE", help="Held-out pairs to choose by, not those you report on."
@@ -41,15 +40,13 @@ _WARNING = (
 @out_option("The new file, in SOURCE's format.", "FILE", required=True)
 @run_options
 @source_options
-@threads_option
-@reports
 def harden(
     source: tuple[str, ...],
     interactions: str | None,
     valid: str | None,
     out: str,
     how: dict[str, Any],
-    opened: Runs,
+    opener: Opener,
 ) -> Report:
     """Write embeddings of the same quality that hold better under attack.
 
@@ -58,66 +55,26 @@ def harden(
     the one that leaves most under attack, judged by --valid, or by the interactions themselves. A
     run directory as SOURCE gives a .safetensors file.
     """
-    target = Path(out)
-    if target.exists():
-        raise InputError(f"{target} exists already: choose another name")
+    if Path(out).exists():
+        raise InputError(f"{out} exists already: choose another name")
     if valid is not None and interactions is None and not is_run(source):
         raise click.UsageError("--valid needs --interactions")
-    model = open_source(source, interactions, valid, how, opened, to_choose=True)
+    model = open_source(source, interactions, valid, how, opener, to_choose=True)
     if not model.has_interactions:
         from robustcf.robustness import harden as balanced
 
-        balanced(model).export(target)
-        text = f"the balanced gauge: same rankings, nothing measured\n{_WARNING}\nwritten: {target}"
-        return Report({"out": str(target), "chosen": None, "warning": _WARNING}, text)
-    from robustcf.robustness import harden_by_trial
+        balanced(model).export(Path(out))
+        text = f"the balanced gauge: same rankings, nothing measured\n{_WARNING}\nwritten: {out}"
+        return Report({"out": out, "chosen": None, "warning": _WARNING}, text)
+    from robustcf.auditing.hardened import harden_file
 
-    best, tried, chosen = harden_by_trial(model, step=_say)
-    best.export(target)
-    serving = _serving(model, best)
-    kept = _kept(model, best)
-    data = {
-        "out": str(target),
-        "chosen": chosen.as_dict(),
-        "tried": [trial.as_dict() for trial in tried],
-        "serving": serving,
-        "overlap@10": kept,
-        "judged_by": model.part,
-        "warning": _WARNING,
-    }
-    return Report(data, _text(model, tried, chosen, serving, kept, target))
-
-
-def _serving(before: Recommender, after: Recommender) -> dict[str, dict[str, float]]:
-    """How the top lists of each hold in fewer bits and by cosine."""
-    from robustcf.auditing import audit
-
-    names = ("int8", "int4", "cosine")
-    return {
-        word: audit(model, only=names, attack=False).numbers
-        for word, model in (("before", before), ("after", after))
-    }
-
-
-def _kept(before: Recommender, after: Recommender) -> float:
-    """How much of a top 10 is still in it."""
-    from robustcf.auditing import audit
-
-    return audit(before, only=("churn",), against=after.factors, attack=False).numbers["churn"]
-
-
-def _say(name: str) -> None:
-    if sys.stderr.isatty():
-        say(f"trying: {name}")
+    step = (lambda name: say(f"trying: {name}")) if shows_progress() else None
+    tried, chosen, facts = harden_file(model, out, step)
+    return Report({**facts, "warning": _WARNING}, _text(model, tried, chosen, facts))
 
 
 def _text(
-    model: Recommender,
-    tried: list[Hardened],
-    chosen: Hardened,
-    serving: dict[str, dict[str, float]],
-    kept: float,
-    target: Path,
+    model: Recommender, tried: list[Hardened], chosen: Hardened, facts: dict[str, Any]
 ) -> str:
     from robustcf.robustness.hardening import PROMISED, SIZES
 
@@ -125,18 +82,17 @@ def _text(
     rows = [
         (
             f"{'* ' if trial == chosen else '  '}{trial.name}",
-            f"{trial.clean:.4f}",
-            *(f"{value:.4f}" for value in trial.joint),
-            f"{trial.certified:.4f}",
+            *numbers([trial.clean, *trial.joint, trial.certified]),
         )
         for trial in tried
     ]
+    names = ("int8", "int4", "cosine")
     bits = [
-        (f"  {word}", *(f"{numbers[name]:.3f}" for name in ("int8", "int4", "cosine")))
-        for word, numbers in serving.items()
+        (f"  {word}", *(f"{found[name]:.3f}" for name in names))
+        for word, found in facts["serving"].items()
     ]
-    part = model.part
-    by = "the pairs it was fit on" if part == "train" else "held-out pairs to choose by"
+    by = "the pairs it was fit on" if model.part == "train" else "held-out pairs to choose by"
+    kept = facts["overlap@10"]
     return "\n".join(
         [
             *(f"! {caveat}" for caveat in caveats_of(model)),
@@ -144,8 +100,8 @@ def _text(
             table(header, rows),
             f"a top 10 keeps {kept:.1%} of its items; what follows is each version for itself",
             "share of the exact top 10 that stays",
-            table(("", "int8", "int4", "cosine"), bits),
+            table(("", *names), bits),
             _WARNING,
-            f"written: {target} ({chosen.name})",
+            f"written: {facts['out']} ({chosen.name})",
         ]
     )

@@ -6,21 +6,20 @@ from typing import Any
 
 import click
 
-from robustcf.cli.options import out_option, threads_option
-from robustcf.cli.reporting import Report, reports, shows_progress
+from robustcf.cli.options import out_option
+from robustcf.cli.reporting import Report, command, shows_progress
 from robustcf.cli.sources import (
-    Runs,
+    Opener,
     interactions_option,
     open_source,
-    pairs_from,
     run_options,
+    source_argument,
     source_options,
 )
-from robustcf.cli.words import ListCommand
 
 
-@click.command("import", cls=ListCommand)
-@click.argument("source", nargs=-1, required=True, metavar="SOURCE [ITEMS]")
+@command("import")
+@source_argument
 @interactions_option(required=True)
 @click.option("--test", metavar="FILE", help="Held-out pairs to judge by.")
 @out_option("The run directory to make.", "RUN", required=True)
@@ -28,8 +27,6 @@ from robustcf.cli.words import ListCommand
 @click.option("--label", help="What to call it in tables and pictures (default: its source).")
 @run_options
 @source_options
-@threads_option
-@reports
 def import_(
     source: tuple[str, ...],
     interactions: str,
@@ -38,7 +35,7 @@ def import_(
     name: str | None,
     label: str | None,
     how: dict[str, Any],
-    opened: Runs,
+    opener: Opener,
 ) -> Report:
     """Make a run of factors that another library trained.
 
@@ -48,14 +45,13 @@ def import_(
 
     evaluate, recommend, attack, certify and compare work on the run as on any other. Biases become
     columns that attacks and certificates hold fixed. Ids are matched by labels where the source has
-    them, else they are row numbers. Factors that know nothing of the given pairs are refused.
+    them, else they are row numbers. Factors that do not fit the given pairs are refused.
     """
     from robustcf.adapters.ordering import ordered
     from robustcf.data import Split
 
-    how |= {"name": name}
-    pairs = pairs_from(interactions, opened)
-    model = open_source(source, pairs, test, how, opened)
+    pairs = opener.pairs(interactions)
+    model = open_source(source, pairs, test, {**how, "name": name}, opener)
     facts = dict(model.training or {})
     model = ordered(model, pairs if isinstance(pairs, Split) else None)
     if label is not None:
@@ -63,11 +59,10 @@ def import_(
     report = model.evaluate(progress=shows_progress())
     model.save(out)
     shown = ("ndcg@10", "recall@20", "mrr@10", "coverage@10")
-    held = ", ".join(map(str, model.fixed)) or "none"
     lines = [
         repr(model),
         *(f"- {note}" for note in facts["notes"]),
-        f"columns held fixed: {held}",
+        f"columns held fixed: {', '.join(map(str, model.fixed)) or 'none'}",
         f"{model.part:6}" + "  ".join(f"{name} {report[name]:.4f}" for name in shown),
         f"run: {out}",
     ]
@@ -75,8 +70,8 @@ def import_(
         "run": out,
         "dataset": model.split.name,
         "label": model.label,
-        "test": report.as_dict() if model.part == "test" else None,
-        **({"train": report.as_dict()} if model.part == "train" else {}),
+        "test": None,
+        model.part: report.as_dict(),
         "learnt_from": model.fit_on,
         "imported": facts,
         "fixed": list(model.fixed),

@@ -39,7 +39,7 @@ from robustcf.cli.sweep import sweep
 from robustcf.cli.train import train
 from robustcf.cli.tune import tune
 from robustcf.cli.vision import vision
-from robustcf.errors import RanksError, RobustcfError
+from robustcf.errors import IdleSettingError, RanksError, RobustcfError
 
 _CODES = """Exit codes: 0 done; 1 failed, with the reason in one line; 2 wrong usage; 130 stopped
 by Ctrl-C; 143 stopped by SIGTERM; 129 stopped by SIGHUP."""
@@ -54,40 +54,12 @@ def cli() -> None:
     """Robust collaborative filtering: measure, prove and improve how rankings hold under attack."""
 
 
-for command in (
-    datasets,
-    train,
-    tune,
-    import_,
-    evaluate,
-    recommend,
-    attack,
-    certify,
-    audit,
-    harden,
-    report,
-    compare,
-    sweep,
-    poison,
-    detect,
-    norm,
-    vision,
-):
+_COMMANDS = (
+    *(datasets, train, tune, import_, evaluate, recommend, attack, certify, audit, harden, report),
+    *(compare, sweep, poison, detect, norm, vision),
+)
+for command in _COMMANDS:
     cli.add_command(command)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command line and exit with its code."""
-    words = sys.argv[1:] if arguments is None else arguments
-    try:
-        heed(_terminated)
-        code = run(words)
-        # What went wrong has been said: torchrun, say, stops a rank that is about to end anyway.
-        heed(_leave if _told else end)
-    except KeyboardInterrupt:
-        code = _stop_code() if _told else _fail(words, "interrupted", _stop_code())
-    sys.exit(_flushed(code))
-
 
 #: Commands whose work several processes can share.
 SHARED = ("train", "evaluate", "attack", "certify", "audit")
@@ -102,6 +74,19 @@ _signals: list[int] = []
 _told: list[str] = []
 
 
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command line and exit with its code."""
+    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        heed(_terminated)
+        code = run(words)
+        # The reason has been said: torchrun, say, stops a rank that is about to end anyway.
+        heed(_leave if _told else end)
+    except KeyboardInterrupt:
+        code = _stop_code() if _told else _fail(words, "interrupted", _stop_code())
+    sys.exit(_flushed(code))
+
+
 def _terminated(number: int, frame: object) -> None:
     """Stop a command in the same orderly way by Ctrl-C, SIGTERM and SIGHUP."""
     _signals.append(number)
@@ -114,7 +99,7 @@ def _leave(number: int, frame: object) -> None:
 
 
 def _flushed(code: int) -> int:
-    """Write what is still in the buffers now: at its end, Python would fail with a traceback."""
+    """Write out the buffers now: at its end, Python would fail with a traceback."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
@@ -128,7 +113,7 @@ def _flushed(code: int) -> int:
 
 
 def _discard(stream: TextIO) -> None:
-    """What is left in a buffer goes nowhere, without a word."""
+    """Discard buffered output silently."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -151,7 +136,7 @@ def run(arguments: Sequence[str]) -> int:
             _wait(_HEARD)
         return _fail(arguments, str(error), 1, lost=True)
     except click.exceptions.NoArgsIsHelpError as error:
-        error.show()  # the help, as it is laid out
+        error.show()
         return error.exit_code
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "robustcf"
@@ -159,9 +144,11 @@ def run(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         return _fail(arguments, error.format_message(), error.exit_code)
     except BrokenPipeError:
-        # Whoever read our output has left (head, less): nothing to say, and nobody to say it to.
+        # The reader of our output has left (head, less).
         _discard(sys.stdout)
         return 1
+    except IdleSettingError as error:
+        return _fail(arguments, str(error), 2)
     except RobustcfError as error:
         return _fail(arguments, str(error), 1)
     except OSError as error:
@@ -179,7 +166,7 @@ def run(arguments: Sequence[str]) -> int:
 
 @contextmanager
 def _together(arguments: Sequence[str]) -> Iterator[None]:
-    """The processes that torchrun started as one, for the commands that share their work."""
+    """Join the processes that torchrun started, for commands that share their work."""
     if launched() == 1 or "--help" in arguments or "-h" in arguments:
         yield
         return
@@ -203,7 +190,7 @@ def _together(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _wait(seconds: float) -> None:
-    """Sleep on, whoever asks to stop: torchrun does, as soon as one rank has ended."""
+    """Sleep through signals: torchrun sends one as soon as one rank has ended."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         with suppress(KeyboardInterrupt):

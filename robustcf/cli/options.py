@@ -1,4 +1,4 @@
-"""Options that several commands have, and what they stand for."""
+"""Options that several commands have, and what is made of them."""
 
 from __future__ import annotations
 
@@ -6,162 +6,92 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from robustcf._cpus import cpu_quota
-from robustcf._io.reading import parse_json
-from robustcf.cli.reporting import say
-from robustcf.cli.words import FINITE, SEED, FiniteRange
+from robustcf.cli.kinds import COUNT, SEED, SHARE
+from robustcf.cli.signatures import Decorator, choice, options
 from robustcf.errors import InputError
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-_SHARE = FiniteRange(0, 1, min_open=True, max_open=True)
-eval_users_option = click.option(
-    "--eval-users",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Evaluate on a seeded sample of N users (default: all, or as a prepared set says).",
+_LOAD = "data.loading:load"
+# How a table is read and split, and where files are.
+_READ = ("user_col", "item_col", "rating_col", "time_col", "min_rating")
+_SPLIT = ("k_core", "split", "test_ratio", "valid_ratio", "test_from", "valid_from")
+_FILES = ("valid_file", "test_file")
+_KINDS: dict[str, Any] = {
+    "k_core": COUNT,
+    "split": choice("data.holdout:Strategy"),
+    **dict.fromkeys(("test_ratio", "valid_ratio"), SHARE),
+    "eval_users": COUNT,
+}
+
+eval_users_option = options(_LOAD, "eval_users", **_KINDS)
+dataset_option = click.option(
+    "--dataset", metavar="NAME|FILE", required=True, help="A known set, or a file of your own."
 )
-_DATA_OPTIONS: tuple[Callable[[Command], Command], ...] = (
-    click.option("--data-dir", metavar="DIR", help="Look here first, and download to here."),
-    click.option(
-        "--download/--no-download",
-        default=None,
-        help="Fetch a missing file (the default, but with --resume).",
-    ),
-    click.option("--user-col", metavar="COL", help="Own table: user column (name, or number)."),
-    click.option("--item-col", metavar="COL", help="Own table: item column."),
-    click.option("--rating-col", metavar="COL", help="Own table: rating column."),
-    click.option("--time-col", metavar="COL", help="Own table: time column."),
-    click.option("--min-rating", type=FINITE, help="Keep pairs rated at least this."),
-    click.option(
-        "--k-core",
-        type=click.IntRange(min=1),
-        metavar="K",
-        help="Own data: users and items with at least K pairs.",
-    ),
-    click.option(
-        "--split",
-        type=click.Choice(["random", "leave-one-out", "time"]),
-        help="Own data: random pairs of each user (default), the latest one, or one cut in time.",
-    ),
-    click.option(
-        "--test-ratio",
-        type=_SHARE,
-        help="Own data: share for test (default 0.1); the latest with --split time.",
-    ),
-    click.option(
-        "--valid-ratio", type=_SHARE, help="Own data: share of the rest for valid (default 0.1)."
-    ),
-    click.option(
-        "--test-from",
-        metavar="WHEN",
-        help="With --split time: test begins at this ISO date or number.",
-    ),
-    click.option(
-        "--valid-from",
-        metavar="WHEN",
-        help="With --split time: valid begins at this ISO date or number.",
-    ),
-    click.option("--valid-file", metavar="FILE", help="Own data: a file for valid."),
-    click.option("--test-file", metavar="FILE", help="Own data: a file for test."),
-    eval_users_option,
+split_seed_option = click.option(
+    "--split-seed", type=SEED, default=0, show_default=True, help="Seed of a drawn split."
 )
-_DATA_NAMES = (
-    *("data_dir", "download", "user_col", "item_col", "rating_col", "time_col", "min_rating"),
-    *("k_core", "split", "test_ratio", "valid_ratio", "test_from", "valid_from"),
-    *("valid_file", "test_file", "eval_users"),
+device_option = click.option("--device", default="cpu", show_default=True, help="Torch device.")
+own_threads_option = click.option(
+    "--threads",
+    type=int,
+    help="CPU threads of a training, kept with it (default: OMP_NUM_THREADS, or the cores).",
 )
-
-
-def data_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of ``robustcf.data.load``; the command gets them as one dict, ``data``.
-
-    What was not given is None there: see :func:`load_arguments`.
-    """
-
-    @functools.wraps(function)
-    def command(*args: Any, **kwargs: Any) -> Any:
-        data = {name: kwargs.pop(name) for name in _DATA_NAMES}
-        return function(*args, data=data, **kwargs)
-
-    for option in reversed(_DATA_OPTIONS):
-        command = option(command)
-    return command
+settings_option = click.option(
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any other training setting."
+)
+budget_option = options(
+    "robustness.threat:Threat", "norm=budget", norm=choice("attacks.budgets:BUDGETS")
+)
+side_option = options("robustness.threat:Threat", "side", side=choice("attacks.base:SIDES"))
+cutoffs_option = click.option(
+    "--k", "ks", type=COUNT, multiple=True, metavar="K...",
+    help="Cutoffs (default 10 20); beyond the catalogue: all items.",
+)  # fmt: skip
 
 
 def own_table_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add those options of ``robustcf.data.load`` that say how a table is read and split."""
-    places = ("data_dir", "download", "valid_file", "test_file")
-    for name, option in reversed(list(zip(_DATA_NAMES, _DATA_OPTIONS, strict=True))):
-        if name not in places:
-            function = option(function)
-    return function
+    """Add the options of ``robustcf.data.load`` that say how a table is read and split."""
+    return options(_LOAD, *_READ, *_SPLIT, "eval_users", **_KINDS)(function)
 
 
-budget_option = click.option(
-    "--budget",
-    type=click.Choice(["row", "frobenius", "spectral"]),
-    default="row",
-    show_default=True,
-    help="The norm that epsilon bounds, for each factor.",
-)
+def data_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of ``robustcf.data.load``; the command gets those given as ``data``."""
+    names = ("data_dir", "download", *_READ, *_SPLIT, *_FILES, "eval_users")
+
+    @options(_LOAD, *names, **_KINDS)
+    @functools.wraps(function)
+    def command(*args: Any, **kwargs: Any) -> Any:
+        given = {name: kwargs.pop(name) for name in names}
+        data = {name: value for name, value in given.items() if value is not None}
+        return function(*args, data=data, **kwargs)
+
+    return command
 
 
-def _unit_options(words: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """``--relative [own]`` and ``--absolute``; the command gets ``unit``, or None for neither."""
+def unit_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--relative [own]`` and ``--absolute``; the command gets ``unit``."""
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @click.option(
-            "--relative",
-            type=click.Choice(["median", "own"]),
-            is_flag=False,
-            flag_value="median",
-            metavar="[own]",
-            help=words,
-        )
-        @click.option("--absolute", is_flag=True, help="Sizes as they are.")
-        @functools.wraps(function)
-        def command(*args: Any, relative: str | None, absolute: bool, **kwargs: Any) -> Any:
-            if relative and absolute:
-                raise click.UsageError("--relative and --absolute exclude each other: give one")
-            unit = "own" if relative == "own" else "relative"
-            return function(*args, unit="absolute" if absolute else unit, **kwargs)
+    @click.option(
+        "--relative",
+        type=click.Choice(["median", "own"]),
+        is_flag=False,
+        flag_value="median",
+        metavar="[own]",
+        help="Sizes in units of the factors (median row norm, Frobenius or spectral norm): the "
+        "default. own: in each row's own length.",
+    )
+    @click.option("--absolute", is_flag=True, help="Sizes as they are.")
+    @functools.wraps(function)
+    def command(*args: Any, relative: str | None, absolute: bool, **kwargs: Any) -> Any:
+        if relative and absolute:
+            raise click.UsageError("--relative and --absolute exclude each other: give one")
+        unit = "own" if relative == "own" else "relative"
+        return function(*args, unit="absolute" if absolute else unit, **kwargs)
 
-        return command
-
-    return decorate
-
-
-unit_options = _unit_options(
-    "Sizes in units of the factors' own size (median row norm, Frobenius or spectral norm, by the "
-    "budget), which compares models of different scale: the default. With own: each row's size in "
-    "its own length."
-)
-row_unit_options = _unit_options(
-    "Sizes in median row norms of the factors: the default. With own: each row's size in its own "
-    "length."
-)
-side_option = click.option(
-    "--side",
-    type=click.Choice(["both", "users", "items"]),
-    default="both",
-    show_default=True,
-    help="Which factors are perturbed.",
-)
-
-
-def _cutoffs_option(words: str) -> Callable[[Command], Command]:
-    return click.option(
-        "--k", "ks", type=click.IntRange(min=1), multiple=True, metavar="K...",
-        help=f"{words}; beyond the catalogue: all items.",
-    )  # fmt: skip
-
-
-cutoffs_option = _cutoffs_option("Cutoffs of the metrics (default 10 20)")
-exposure_cutoffs_option = _cutoffs_option("Cutoffs of the exposure (default 10 50)")
+    return command
 
 
 def _not_empty(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -170,101 +100,63 @@ def _not_empty(context: click.Context, parameter: click.Parameter, value: str | 
     return value
 
 
-def out_option(what: str, metavar: str = "DIR", *, required: bool = False) -> Callable[..., Any]:
-    """``--out``: where a command writes; an empty name is refused."""
+def out_option(what: str, metavar: str = "DIR", *, required: bool = False) -> Decorator:
+    """Return ``--out``: where a command writes; an empty name is refused."""
     return click.option("--out", metavar=metavar, required=required, callback=_not_empty, help=what)
 
 
-def threads_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--threads``; the command runs with so many, and does not get the number itself."""
-
-    @click.option(
-        "--threads",
-        type=int,
-        metavar="N",
-        help="CPU threads (default: OMP_NUM_THREADS, or the cores, fewer for small data).",
+def grid_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what every grid of trainings has: settings, threads and jobs, and the folder."""
+    jobs = click.option(
+        "--jobs", type=int, default=1, show_default=True, help="Trainings at a time."
     )
-    @functools.wraps(function)
-    def command(*args: Any, threads: int | None, **kwargs: Any) -> Any:
-        if threads is None and cpu_quota() is None:
-            return function(*args, **kwargs)  # torch, when it is loaded, knows the rest
-        from robustcf._runtime import threads_used
-
-        with threads_used(typed_threads(threads), exact=True):
-            return function(*args, **kwargs)
-
-    return command
+    out = out_option("The folder; a stopped command is resumed from it.", required=True)
+    for option in (out, jobs, own_threads_option, split_seed_option, settings_option):
+        function = option(function)
+    return function
 
 
-def typed_threads(threads: int | None) -> int | None:
-    """``--threads`` as it was typed, at most the CPUs that may be used; says so on stderr."""
-    if threads is None:
-        return None
-    from robustcf._runtime import usable_threads
-
-    return usable_threads(threads, lambda line: say(f"robustcf: {line}"))
-
-
-def grid_options(part: str, whole: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What every grid of trainings has: settings and threads of each, jobs, and the folder.
-
-    Args:
-        part: one of them, in a word.
-        whole: all together, in a word.
-    """
-    options = (
-        click.option(
-            "--set",
-            "settings",
-            metavar="KEY=VALUE",
-            multiple=True,
-            help="A training setting, for all of them.",
-        ),
-        click.option(
-            "--split-seed", type=SEED, default=0, show_default=True, help="Seed of a drawn split."
-        ),
-        click.option(
-            "--threads",
-            type=int,
-            metavar="N",
-            help=f"CPU threads per {part} (default: OMP_NUM_THREADS, or the cores shared by the "
-            "jobs).",
-        ),
-        click.option(
-            "--jobs", type=int, default=1, show_default=True, help=f"{part.title()}s at a time."
-        ),
-        out_option(f"The folder; a stopped {whole} goes on.", required=True),
-    )
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
+def refuse(why: str, *names: str) -> None:
+    """Raise for options that were typed and would be ignored, by the names of their parameters."""
+    context = click.get_current_context()
+    typed = click.core.ParameterSource.COMMANDLINE
+    given = [
+        (p.secondary_opts if p.secondary_opts and not context.params[p.name or ""] else p.opts)[0]
+        for p in context.command.params
+        if p.name in names and context.get_parameter_source(p.name) is typed
+    ]
+    if given:
+        raise click.UsageError(
+            f"{' and '.join(given)} {why}: leave {'it' if len(given) == 1 else 'them'} out"
+        )
 
 
 def load_arguments(
     dataset: str, data: Mapping[str, Any], split_seed: int
 ) -> tuple[str, dict[str, Any]]:
-    """The arguments of ``robustcf.data.load`` from what was typed: paths that stay valid."""
+    """Return the arguments of ``robustcf.data.load`` from what was typed: paths that stay valid."""
     from robustcf.data.catalog import find
     from robustcf.data.large.layout import manifest_of
 
-    options = {"download": True} | {k: value for k, value in data.items() if value is not None}
-    options["seed"] = split_seed
+    options = {"download": True, **data, "seed": split_seed}
     if find(dataset) is None and os.path.exists(os.path.expanduser(dataset)):
-        dataset = os.path.abspath(os.path.expanduser(dataset))
         # The manifest has the checksums of a prepared set, and a run that of the manifest.
-        dataset = os.fspath(manifest_of(Path(dataset)) or dataset)
-    for key in ("data_dir", "valid_file", "test_file"):
+        dataset = os.fspath(manifest_of(Path(absolute(dataset))) or absolute(dataset))
+    for key in ("data_dir", *_FILES):
         if key in options:
-            options[key] = os.path.abspath(os.path.expanduser(options[key]))
+            options[key] = absolute(options[key])
     return dataset, options
 
 
+def absolute(path: str) -> str:
+    """Return a path that is valid from any folder."""
+    return os.path.abspath(os.path.expanduser(path))
+
+
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """``KEY=VALUE`` words as training settings; values are read as JSON where they are JSON."""
+    """Return ``KEY=VALUE`` words as settings; values are read as JSON where they are JSON."""
+    from robustcf._io.reading import parse_json  # numpy comes with it
+
     values = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
@@ -275,12 +167,3 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         except InputError:
             values[key.replace("-", "_")] = text
     return values
-
-
-def free_folder(name: str) -> Path:
-    """A folder in ``runs/`` that is not there yet."""
-    folder, number = Path("runs") / name, 1
-    while folder.exists():
-        number += 1
-        folder = Path("runs") / f"{name}-{number}"
-    return folder

@@ -7,38 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.opening import OpenedRun, code_option, opens_run
-from robustcf.cli.options import threads_option
-from robustcf.cli.reporting import Report, reports, say_capped
-from robustcf.cli.words import ListCommand
+from robustcf.cli.kinds import COUNT
+from robustcf.cli.reporting import Report, command, say_capped
+from robustcf.cli.sources import Opener, code_option, opens_run
 
 if TYPE_CHECKING:
     from robustcf.data.interactions import Labels
 
-
-# Numbers as they are written: 007 is no label 7.
+# Numbers as they are written: 007 is not the label 7.
 _INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
 
 
-@click.command(cls=ListCommand)
+@command()
 @click.option("--user", "users", multiple=True, metavar="LABEL...", help="Users of the run.")
 @click.option(
     "--items", multiple=True, metavar="LABEL...", help="Instead: the items of a new user."
 )
-@click.option(
-    "-k",
-    "k",
-    type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    help="Items per user.",
-)
+@click.option("-k", "k", type=COUNT, default=10, show_default=True, help="Items per user.")
 @opens_run
 @code_option
-@threads_option
-@reports
 def recommend(
-    opened: OpenedRun,
+    run: str,
+    opener: Opener,
     users: tuple[str, ...],
     items: tuple[str, ...],
     k: int,
@@ -54,7 +44,7 @@ def recommend(
     from robustcf._checks import check_cutoff
 
     check_cutoff("k", k)
-    model = opened.recommender(allow_code=allow_code)
+    model = opener.recommender(run, allow_code=allow_code)
     say_capped((k,), model.n_items)
     found = model.recommend(
         users=[_typed(label, model.user_labels) for label in users] or None,
@@ -62,23 +52,16 @@ def recommend(
         k=k,
         as_ids=True,
     )
-    names = list(users) if users else ["new user"]
-    lists: list[dict[str, Any]] = [
-        {
-            "user": name if users else None,
-            "items": [
-                item if model.item_labels is None else model.item_labels[item].item()
-                for item in chosen[chosen >= 0].tolist()
-            ],
-            "scores": scores[chosen >= 0].tolist(),
-        }
-        for name, chosen, scores in zip(names, *found, strict=True)
-    ]
+    labels = model.item_labels
+    lists: list[dict[str, Any]] = []
+    for name, chosen, scores in zip(users or (None,), *found, strict=True):
+        ids = chosen[chosen >= 0]
+        named = (ids if labels is None else labels[ids]).tolist()
+        lists.append({"user": name, "items": named, "scores": scores[chosen >= 0].tolist()})
     text = "\n".join(
-        f"{name}: " + ", ".join(str(item) for item in entry["items"])
-        for name, entry in zip(names, lists, strict=True)
+        f"{entry['user'] or 'new user'}: {', '.join(map(str, entry['items']))}" for entry in lists
     )
-    return Report({"run": opened.path, "k": k, "recommendations": lists}, text)
+    return Report({"run": run, "k": k, "recommendations": lists}, text)
 
 
 def _typed(label: str, labels: Labels | None) -> int | str:

@@ -44,8 +44,7 @@ def two_to_inf(
     Args:
         A: a tensor, ndarray, sparse matrix, scipy ``LinearOperator`` or operator.
         budget: how many products with A and A^H may be made in all.
-        method: "auto", or one of `METHODS`. "auto" is exact where that is cheaper (matrices
-            with entries or factors at hand, or a side within the budget), else "save".
+        method: name of the estimator; ``auto`` is exact where that is cheaper, else ``save``.
         verify: how many of the best-ranked rows to read exactly (None: the method's default).
         generator: a torch generator, an integer seed, or None for fresh entropy.
         delta: the upper bound may fail with this probability.

@@ -14,6 +14,7 @@ from robustcf._checks import check_integer
 from robustcf._io.text import rows_table
 from robustcf._randomness import stream
 from robustcf.errors import InputError
+from robustcf.experiments.saved import SavedCurve, common_curves, group_runs, open_run
 from robustcf.experiments.statistics import (
     area,
     bootstrap_mean,
@@ -172,9 +173,9 @@ def compare_curves(
         groups: label -> one array, epsilons x users, for each seed; the same users everywhere.
         epsilons: ascending.
         metric: its name, for the words.
-        seed: of resamples and flips.
-        resamples: how many of each.
-        confidence: of the intervals; ``1 - confidence`` is the level of the tests.
+        seed: seed of resamples and sign flips.
+        resamples: number of bootstrap resamples and of sign-flip permutations.
+        confidence: confidence level; ``1 - confidence`` is the level of the tests.
 
     Raises:
         InputError: fewer than two groups, arrays of different shapes, values that are not finite,
@@ -237,6 +238,48 @@ def compare_curves(
         metric, tuple(float(size) for size in epsilons), found_groups, tuple(contrasts),
         float(confidence), resamples, seed,
     )  # fmt: skip
+
+
+def compare_runs(
+    runs: Sequence[str],
+    attack: str | None = None,
+    *,
+    metric: str = "ndcg@10",
+    allow_unfinished: bool = False,
+    **options: Any,
+) -> tuple[Comparison, SavedCurve, dict[str, Any]]:
+    """Compare runs by the curves that are saved in them; seeds of one setting are averaged.
+
+    Args:
+        runs: their folders.
+        attack: a saved curve or its beginning: ``fgm-bce``, ``certificate``; None for the strongest
+            attack that all runs have.
+        metric: what to compare by.
+        allow_unfinished: whether runs may have been interrupted.
+        options: of :func:`compare_curves`.
+
+    Returns:
+        The comparison, one of the curves, and the facts, ready for JSON.
+    """
+    opened = [open_run(run, allow_unfinished=allow_unfinished) for run in runs]
+    curves = common_curves(opened, attack)
+    groups = group_runs(opened)
+    if len(groups) < 2:
+        raise InputError(
+            "all runs have the same settings and differ in their seed alone: give runs of at "
+            "least two settings"
+        )
+    first = curves[0]
+    values = {
+        label: [curves[n].per_user(metric) for n in places] for label, places in groups.items()
+    }
+    found = compare_curves(values, first.epsilons, metric=metric, **options)
+    shared = ("attack", "kind", "objective", "budget", "relative", "unit", "side", "knowledge")
+    facts = {"curve": first.name, **{key: first.facts[key] for key in shared}, **found.as_dict()}
+    facts["protocol"] = first.facts["protocol"]
+    for group, places in zip(facts["groups"], groups.values(), strict=True):
+        group["runs"] = [str(opened[n].path) for n in places]
+    return found, first, facts
 
 
 def _stacked(label: str, seeds: Sequence[npt.ArrayLike], n_epsilons: int) -> Array:

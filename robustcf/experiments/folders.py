@@ -458,3 +458,12 @@ def _problem(path: Path, sha256: str, length: int | None) -> str | None:
         except OSError as error:
             return f"it cannot be read ({error.strerror})"
     return None if left == 0 and found.hexdigest() == sha256 else other
+
+
+def free_folder(name: str) -> Path:
+    """Return a folder in ``runs/`` that does not exist yet."""
+    folder, number = Path("runs") / name, 1
+    while folder.exists():
+        number += 1
+        folder = Path("runs") / f"{name}-{number}"
+    return folder

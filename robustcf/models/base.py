@@ -46,8 +46,8 @@ class ModelConfig:
 
     Args:
         dim: columns of the factors.
-        init: ``spectral`` or ``smooth``, see :func:`robustcf.models.spectral.spectral_factors`, or
-            ``normal`` with standard deviation ``init_std``.
+        init: initialization: ``spectral`` (truncated SVD), ``smooth`` (low-pass filter on the
+            graph) or ``normal`` (Gaussian).
         init_std: for ``normal``.
     """
 

@@ -17,10 +17,10 @@ from robustcf.errors import InputError
 
 ItemIds = npt.NDArray[np.int64]
 
-PROMOTE, DEMOTE, AVAILABILITY = "promote", "demote", "availability"
-GOALS = (PROMOTE, DEMOTE, AVAILABILITY)
-DATA, PART, NONE = "data", "part", "none"
-KNOWLEDGE = (DATA, PART, NONE)
+GOALS = ("promote", "demote", "availability")
+PROMOTE, DEMOTE, AVAILABILITY = GOALS
+KNOWLEDGE = ("data", "part", "none")
+DATA, PART, NONE = KNOWLEDGE
 TARGET_KINDS = ("rare", "middle", "popular")
 # The least, the middle and the most popular fifth of the items that have pairs.
 _BAND = 5
@@ -31,7 +31,7 @@ class Targets:
     """The items that an attack is about: drawn by popularity, or named.
 
     Args:
-        count: how many are drawn.
+        count: how many targets are drawn.
         kind: ``rare``, ``middle`` or ``popular``: the fifth of the items with training pairs that
             they are drawn from.
         labels: names of items instead (ids where the data has no labels); count and kind then do
@@ -105,7 +105,7 @@ class PoisonThreat:
             ``availability``: recommendations are to be worse for everybody.
         knowledge: ``data``: all training pairs; ``part``: the pairs of some users; ``none``: the
             popularity of the items alone.
-        known: for ``part``: the share of the users that is known.
+        known: share of the users that is known, for ``part``.
 
     Example:
         >>> from robustcf.data import load

@@ -73,11 +73,11 @@ def match(
             :func:`robustcf.data.load` takes, a scipy ``.npz``, a users x items matrix, an
             :class:`robustcf.data.Interactions`; or a whole :class:`robustcf.data.Split`.
         test: held-out pairs in the same form, or None.
-        rows: for factors without labels: ``number``, ids are row numbers from 0; ``sorted``, row n
-            is the n-th of the distinct ids in order (pandas categories, numpy's unique);
-            ``appearance``, in order of first appearance (pandas factorize).
+        rows: what row n is where factors have no labels: the id n (``number``), or the n-th id,
+            ``sorted`` or by first ``appearance``. That is how pandas categories and numpy's unique,
+            and pandas factorize, number ids.
         drop_unknown: leave out pairs of users and items that the factors do not have.
-        user_col: the column with the user, see :func:`robustcf.data.load`.
+        user_col: the column with the user, by name or number.
         item_col: the column with the item.
         rating_col: the column with the rating.
         time_col: the column with the time.

@@ -18,9 +18,9 @@ class RegularizerConfig:
     """Settings that every regularizer has in training.
 
     Args:
-        weight: for every 1,024 training pairs: an epoch adds ``weight * pairs / 1024`` times the
-            penalty to the summed loss, whatever the batching. At batches of 1,024 pairs this is
-            the published meaning, once per batch.
+        weight: weight of the penalty, per 1,024 training pairs. An epoch adds ``weight * pairs /
+            1024`` times the penalty to the summed loss, whatever the batching. At batches of 1,024
+            pairs this is the published meaning, once per batch.
     """
 
     weight: float = 6.5e-5

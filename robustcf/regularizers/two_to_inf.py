@@ -31,11 +31,11 @@ class TwoToInfConfig(RegularizerConfig):
     """Settings of :class:`TwoToInf` in training, where its arguments are explained.
 
     Args:
-        estimator: how to find the row.
+        estimator: how two_to_inf finds its row (default exact).
         budget: products the estimator may use.
-        top: rows whose mean squared norm is taken.
-        side: ``users`` or ``items``.
-        every: steps between actions.
+        top: rows that the penalty averages over.
+        side: penalize rows (users) or columns (items) of the scores.
+        every: apply the penalty every N steps.
         refresh: actions between two searches of all rows.
     """
 

@@ -60,12 +60,12 @@ class AttackSpec:
 
     Args:
         kind: an entry of :data:`WAYS`, or ``module:Class``.
-        objective: what ``fgm`` and ``pgd`` make worse, and attacks of the reader's own that follow
-            a gradient; None for the others.
-        steps: of ``pgd``, ``cutoff`` and ``auto``; None for the number of :data:`STEPS`.
-        restarts: their starts.
-        seed: of noise, and of the second start and later ones.
-        bound: of certificates, ``tight`` or ``plain``.
+        objective: what ``fgm``, ``pgd`` and gradient attacks of your own make worse (default bce).
+        steps: steps of auto and cutoff (default 50, and 10 without labels) and of pgd (8).
+        restarts: random restarts of auto, cutoff and pgd.
+        seed: seed of noise, and of the second start and later ones.
+        bound: certificate: ``tight``, exact for each pair of items, or ``plain``, simpler and
+            weaker.
 
     Example:
         >>> AttackSpec.parse("fgm-softmax")

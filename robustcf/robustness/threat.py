@@ -33,16 +33,15 @@ class Threat:
     The attacker always knows the embeddings themselves.
 
     Args:
-        norm: what bounds a perturbation of a factor: ``row``, every row by itself in the Euclidean
-            norm; ``frobenius`` or ``spectral``, the whole factor.
+        norm: the norm that epsilon bounds: of each ``row``, or the ``frobenius`` or ``spectral``
+            norm of the whole factor.
         unit: what a size of 1 is: ``relative``, the factor's own size (median row norm, Frobenius
             or spectral norm), so that models of different scale compare; ``own``, for the norm
             ``row`` alone, the length of each row itself; or ``absolute``.
         side: which factors are perturbed: ``both``, ``users`` or ``items``.
-        knowledge: ``labels``: the pairs that the evaluation counts, as every attack on a
-            classifier has them; ``data``: the pairs that the factors were fit on; ``none``: only
-            noise; None for what the attack assumes unless it is told (``auto`` and ``cutoff``:
-            labels, ``fgm`` and ``pgd``: data).
+        knowledge: what the attacker knows: ``labels``, the pairs that the evaluation counts, or
+            ``data``, the training pairs. ``none`` is only noise; None for what the attack assumes
+            (``auto`` and ``cutoff``: labels, ``fgm`` and ``pgd``: data).
 
     Example:
         >>> Threat().axis

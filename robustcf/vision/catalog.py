@@ -6,8 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
-from robustcf._io.fetching import SOURCE_KIND, SourceFile, parse_source, read_manifest
+from robustcf._io.fetching import (
+    SOURCE_KIND,
+    SourceFile,
+    locate,
+    parse_source,
+    read_manifest,
+)
 from robustcf._io.schema import ABSENT, NAME, NUMBER, POSITIVE, TEXT, list_of, record, whole
 from robustcf.errors import DataError
 
@@ -80,3 +87,14 @@ def parse_image_manifest(content: bytes, source: str) -> ImageManifest:
     raw["files"] = tuple(map(parse_source, raw["files"]))
     raw["mean"], raw["std"] = tuple(raw["mean"]), tuple(raw["std"])
     return ImageManifest(**raw)
+
+
+def known_images(data_dir: str | None = None) -> list[dict[str, Any]]:
+    """Return one entry per known set of images: its size, and where it is."""
+    entries = []
+    for manifest in image_manifests().values():
+        found = locate(manifest, manifest.files, data_dir)
+        where = None if found is None else str(found.path.parent)
+        told = {"where": where, "title": manifest.title, "licence": manifest.licence}
+        entries.append({"name": manifest.name, **manifest.counts, **told})
+    return entries

@@ -47,19 +47,19 @@ class VisionConfig:
     paper does not publish its ``reg_weight``.
 
     Args:
-        depth: of the WideResNet.
-        width: likewise.
-        reg: ``none``, ``frobenius``, ``spectral``, ``infinity`` or ``two_to_inf``.
+        depth: depth of the WideResNet.
+        width: width of the WideResNet.
+        reg: the norm of the Jacobian that is penalized.
         reg_weight: lambda, the weight of the mean squared norm of the Jacobian (pixels in [0, 1]).
         reg_every: act in every k-th step only.
         reg_images: images of a batch that are penalized; None for all, as the paper has it. Batches
             are drawn at random, so 32 of 128 have about the expected penalty of all, at a quarter
             of the price; but for batch-norm, whose statistics are then those of the 32.
         reg_block: vectors that one forward or backward pass takes; None for all.
-        estimator: of ``two_to_inf``.
+        estimator: estimator of ``two_to_inf``.
         reg_budget: products per image of ``two_to_inf``.
         reg_steps: power iterations of ``spectral`` and ``infinity``.
-        epochs: passes over the training images.
+        epochs: epochs.
         lr: learning rate at the start.
         milestones: epochs after which it is divided by 10; None for 30, 60 and 80 % of them.
         momentum: Nesterov's.

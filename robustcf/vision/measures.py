@@ -172,8 +172,9 @@ def report(
     """The paper's columns: accuracy, FGSM, PGD, stable rank; and the mean norms of J.
 
     Args:
-        jacobian_images: how many of the first images J is measured at.
+        jacobian_images: test images at which the Jacobian is measured.
         estimate_above: with more classes than this J is estimated, else exact.
+        steps: PGD steps.
     """
     with evaluation_mode(model):
         classes = JacobianOperator(model, pixels(x[:1])).shape[2]

@@ -14,9 +14,9 @@ import torch
 
 from robustcf import _runtime as runtime
 from robustcf._cpus import cpus
-from robustcf.cli import options
+from robustcf.cli import reporting
 from robustcf.cli.main import cli, run
-from robustcf.cli.options import threads_option, typed_threads
+from robustcf.cli.reporting import Report, command, typed_threads
 from robustcf.errors import InputError
 
 COMPUTING = (
@@ -39,15 +39,19 @@ def _undecided(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert torch.get_num_threads() == before
 
 
-@click.command()
+@command()
 @click.option("--k", type=int)
-@threads_option
-def told(k: int) -> tuple[int, int, int]:
-    return k, torch.get_num_threads(), runtime.threads_for(10**6, 10**6)
+def told(k: int) -> Report:
+    OUTCOMES.append((k, torch.get_num_threads(), runtime.threads_for(10**6, 10**6)))
+    return Report({}, "")
 
 
-def outcome(*words: str) -> Any:
-    return told.main(list(words), standalone_mode=False)
+OUTCOMES: list[tuple[int, int, int]] = []
+
+
+def outcome(*words: str) -> tuple[int, int, int]:
+    told.main(list(words), standalone_mode=False)
+    return OUTCOMES.pop()
 
 
 def test_a_command_runs_with_the_threads_that_were_typed() -> None:
@@ -67,7 +71,7 @@ def test_more_threads_than_cpus_are_said(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_quota_of_a_container_is_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "cpu_quota", lambda: 1)
+    monkeypatch.setattr(reporting, "cpu_quota", lambda: 1)
     monkeypatch.setattr(runtime, "cpus", lambda: 1)
     assert outcome("--k", "5") == (5, 1, 1)
 

@@ -251,7 +251,7 @@ def test_evaluate_refuses(run: str, table: Path, tmp_path: Path) -> None:
     for arguments, message in (
         ([run, "--part", "valid"], "fit on train and valid"),
         ([run, "7"], "unexpected extra argument"),
-        ([run, "--k", "0"], "every cutoff must be an integer of at least 1"),
+        ([run, "--k", "0"], "range"),
         ([str(tmp_path)], "recommender.json"),
     ):
         with pytest.raises((RobustcfError, click.UsageError), match=message):

@@ -111,9 +111,9 @@ def test_groups_on_the_command_line(table, tmp_path, capsys):
         (["--set", "groups=61"], "from 1 to the number of users, 60, got 61"),
         (["--set", "gropus=6"], "did you mean 'groups'"),
         (["--dim", "8"], "dim"),
-        (["--reg", "none"], "a vote has no --reg"),
-        (["--preset", "tuned"], "a vote has no --preset"),
-        (["--minutes", "3"], "a vote has no --minutes"),
+        (["--reg", "none"], "--reg has no effect on a vote"),
+        (["--preset", "tuned"], "--preset has no effect on a vote"),
+        (["--minutes", "3"], "--minutes has no effect on a vote"),
         (["--device", "meta"], "cpu"),
         (["--set", "cap=-1"], "cap must be"),
     ],
@@ -177,7 +177,7 @@ def test_fakes_need_a_vote(table, tmp_path, trained, capsys):
     for other in (["--epsilons", "0.1"], ["--personal"], ["--side", "users"], ["--absolute"]):
         code, _, error = output(capsys, "certify", trained, "--fakes", 1, *other)
         assert code != 0
-        assert f"--fakes and {other[0]} exclude each other" in error
+        assert other[0] in error
     code, _, error = output(capsys, "certify", trained, "--fakes", 2, 1)
     assert code != 0
     assert "ascending" in error

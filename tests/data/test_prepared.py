@@ -376,7 +376,7 @@ def test_options_that_are_none_are_refused(words, table, capsys):
     [("4GB", 4 << 30), ("1500MB", 1500 << 20), ("2.5g", 5 << 29), ("123", 123), ("1 TiB", 1 << 40)],
 )
 def test_memory_is_said_as_people_say_it(words, size):
-    from robustcf.cli.words import Bytes
+    from robustcf.cli.kinds import Bytes
 
     assert Bytes().convert(words, None, None) == size
 

@@ -33,13 +33,7 @@ from robustcf.training.config import TrainConfig
 from tests.experiments.conftest import small_table
 
 TRAIN = TrainConfig.of(
-    model="ultragcn",
-    dim=6,
-    epochs=6,
-    block_users=20,
-    negative_weight=20.0,
-    eval_every=1,
-    patience=2,
+    dim=6, epochs=6, block_users=20, negative_weight=20.0, eval_every=1, patience=2
 )
 
 

@@ -155,7 +155,9 @@ def saved(folder: Path) -> dict[str, bytes]:
 @pytest.fixture
 def bare(whole, tmp_path, monkeypatch):
     """Runs of the sweep as they were before anybody attacked them."""
-    monkeypatch.setattr("robustcf.cli.attack._draw", lambda result, saved: ["a.png", "a.svg"])
+    monkeypatch.setattr(
+        "robustcf.experiments.results._draw", lambda result, saved: ["a.png", "a.svg"]
+    )
     monkeypatch.setattr("robustcf.robustness.plots.plot_curves", lambda curves, path, **_: path)
 
     def copy(name: str) -> Path:
@@ -544,13 +546,7 @@ def planted_summary(tmp_path: Path, falls: dict[str, dict[str, tuple[float, ...]
             ]
             for reg, fall in by_setting.items()
         }
-    return Summary(
-        plan,
-        tmp_path,
-        "f" * 64,
-        curves,
-        {reg: TrainConfig.of(model="ultragcn").flat() for reg in regs},
-    )
+    return Summary(plan, tmp_path, "f" * 64, curves, {reg: TrainConfig().flat() for reg in regs})
 
 
 def test_settings_come_from_presets():

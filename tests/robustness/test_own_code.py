@@ -123,7 +123,9 @@ def here(tmp_path, monkeypatch):
 @pytest.fixture
 def answer(capsys, monkeypatch):
     """The JSON of a command that succeeds. No pictures: they take longer than all the rest."""
-    monkeypatch.setattr("robustcf.cli.attack._draw", lambda result, saved: ["a.png", "a.svg"])
+    monkeypatch.setattr(
+        "robustcf.experiments.results._draw", lambda result, saved: ["a.png", "a.svg"]
+    )
     monkeypatch.setattr("robustcf.robustness.plots.plot_curves", lambda curves, path, **_: path)
 
     def ask(*words: str) -> dict:

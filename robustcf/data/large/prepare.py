@@ -64,7 +64,7 @@ def prepare(
         out: the folder to make; it must not exist, or be empty.
         shards: files of each part, each with a range of users of about as many pairs: a process
             that trains on its own range reads its own files.
-        seed: of the split.
+        seed: seed of the split.
         eval_users: evaluate on a seeded sample of so many users; None for all.
         memory: bytes that this process may take, about.
         threads: of the engine.

@@ -59,11 +59,11 @@ class PoisonPlan:
     Args:
         dataset: a name or a path.
         data: the other arguments of :func:`robustcf.data.load`.
-        models: the victims; with ``changes`` and ``preset``, how each of them trains.
-        preset: ``tuned``, ``robust``, ``paper`` or a file; None for tuned.
+        models: the victims, one or several (default: the best known for the data).
+        preset: how the victims train: ``tuned`` (default), ``robust``, ``paper`` or a file.
         changes: training settings that differ from the preset.
-        attacks: names, see :data:`robustcf._registry.POISONINGS`; ``auto`` stands for all
-            that the threat allows, and the worst of them.
+        attacks: how the fake users choose their items; ``auto`` (default): all of them, and the
+            worst for each seed.
         fakes: numbers or shares, ascending as they are given; 0 is the clean recommender, which is
             always there.
         targets: what the attacks are about, drawn anew for each seed.
@@ -71,10 +71,10 @@ class PoisonPlan:
         goal: see :class:`robustcf.poisoning.PoisonThreat`.
         knowledge: likewise.
         known: likewise.
-        defences: names, see :data:`robustcf._registry.DEFENCES`; ``none`` for no defence.
+        defences: what the victim does about it, or ``none``.
         profiles: a file of profiles instead of attacks and numbers of fakes.
         seeds: of targets, attacks and training.
-        ks: cutoffs of the exposure.
+        ks: cutoffs of the exposure (default 10 50).
         threads: torch threads of each training; None for those of an earlier call in the same
             folder, else by the size of the data, shared by the jobs.
 

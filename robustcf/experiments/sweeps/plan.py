@@ -35,18 +35,18 @@ class SweepPlan:
     Args:
         dataset: a name or a path.
         data: the other arguments of :func:`robustcf.data.load`.
-        model: ``ultragcn`` or ``bpr-mf``.
-        regs: the settings to compare: regularizers; ``apr``, adversarial training with the BPR
-            objective, and weight decay; ``robust``, the robust preset of the model.
+        model: what to train.
+        regs: settings to compare: regularizers, ``apr`` (adversarial training on BPR), ``robust``
+            (the robust preset).
         seeds: of training.
-        attacks: names, see :mod:`robustcf.robustness.table`; the random control is always added,
-            and the certificate where the budget has one.
-        epsilons: ascending.
+        attacks: attacks that every run faces. The random control is always added, and the
+            certificate where the budget has one.
+        epsilons: sizes, ascending.
         unit: of the sizes: ``relative``, ``own`` or ``absolute``, see
             :class:`robustcf.robustness.Threat`; absolute ones do not compare models of different
             scale.
         budget: the norm that epsilon bounds.
-        preset: ``tuned``: settings chosen on valid; or ``paper``: the paper's table.
+        preset: ``tuned``: settings chosen on valid; ``paper``: the paper's.
         changes: training settings that differ from the preset, for all runs.
         threads: torch threads of every run. Another number may round differently, so it is part
             of the plan; how many runs go on at a time is not.

@@ -65,7 +65,7 @@ def test_text_and_a_choice_of_detectors(poisoned, capsys) -> None:
     assert run(["detect", "--dataset", path]) == 0
     text = capsys.readouterr().out
     assert "12 of 312 users look fake (pca 0, twins 12, groups 0)" in text
-    assert f"items that they push: {target}" in text
+    assert f"items that they promote: {target}" in text
     assert run(["detect", "--dataset", path, "--by", "pca", "groups"]) == 0
     assert "0 of 312 users look fake (pca 0, groups 0)" in capsys.readouterr().out
 

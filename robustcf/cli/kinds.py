@@ -1,4 +1,4 @@
-"""Words of the command line that click does not know: names, lists of values, amounts of memory."""
+"""Types of options that click does not have: names, lists of values, amounts of memory."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from robustcf._registry import Table, meant
 
 
 class NameOf(click.ParamType):  # type: ignore[type-arg]
-    """A name out of a table, or ``module:Class`` of the user's own.
+    """A name out of a table, or ``module:Class`` of the user's own; no class is imported.
 
     Args:
         table: where the names are.
         others: more names that the option takes.
-        elsewhere: name -> what to use for it instead, where it has another place.
+        elsewhere: name -> what to use for it instead.
     """
 
     name = "name"
@@ -26,20 +26,16 @@ class NameOf(click.ParamType):  # type: ignore[type-arg]
     def __init__(
         self, table: Table[Any], *others: str, elsewhere: Mapping[str, str] | None = None
     ) -> None:
-        """Keep the names; no class is imported."""
-        self.table, self.others, self.elsewhere = table, others, elsewhere or {}
-
-    @property
-    def names(self) -> list[str]:
-        """All names, without those of entry points."""
-        return [*self.table, *self.others]
+        """Keep the names."""
+        self.table, self.elsewhere = table, elsewhere or {}
+        self.names = [*table, *others]
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """The names, as help shows them."""
+        """Return the names, as help shows them."""
         return f"[{'|'.join(self.names)}|module:Class]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name, if there is such an entry; its class is imported later."""
+        """Return the name if there is such an entry."""
         if value not in self.names and ":" not in value and not self._is_entry_point(value):
             if value in self.elsewhere:
                 self.fail(f"for {value!r} use {self.elsewhere[value]}.", param, ctx)
@@ -57,31 +53,24 @@ class NameOf(click.ParamType):  # type: ignore[type-arg]
 class ListCommand(click.Command):
     """A command whose repeatable options take many values at once: ``--epsilons 0 0.1 0.2``.
 
-    Options that may go without their value take the next word only where it is one of their
-    choices: ``--relative RUN`` is ``--relative`` and an argument.
+    ``--relative`` takes the next word only if that is its value: ``--relative RUN`` is the option
+    and an argument.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Spell ``--name a b c`` as ``--name a --name b --name c`` before click reads it."""
-        lists = {
-            spelling
-            for parameter in self.params
-            if isinstance(parameter, click.Option) and parameter.multiple
-            for spelling in parameter.opts
-        }
+        given = [option for option in self.params if isinstance(option, click.Option)]
+        lists = {word for option in given if option.multiple for word in option.opts}
         optional = {
-            spelling: parameter
-            for parameter in self.params
-            if isinstance(parameter, click.Option) and parameter.metavar == "[own]"
-            for spelling in parameter.opts
+            word: option for option in given if option.metavar == "[own]" for word in option.opts
         }
         spelled: list[str] = []
         current = ""
-        words = list(args)
-        for place, word in enumerate(words):
-            if word in optional and words[place + 1 : place + 2] != ["own"]:
-                word = f"{word}={optional[word].flag_value}"
-            if word.startswith("-") and not _is_number(word):
+        for place, word in enumerate(args):
+            if word in optional and args[place + 1 : place + 2] != ["own"]:
+                spelled.append(f"{word}={optional[word].flag_value}")
+                current = ""
+            elif word.startswith("-") and not _is_number(word):
                 spelled.append(word)
                 current = word if word in lists else ""
             elif current and spelled[-1] != current:
@@ -105,12 +94,12 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]
     name = "SIZE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """As a number of bytes; GB are those of 2**30."""
+        """Return the number of bytes; GB are those of 2**30."""
         if isinstance(value, int):
             return value
         match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([KMGT]?)i?B?", str(value), re.IGNORECASE)
         if match is None:
-            self.fail(f"{value!r} is no amount of memory such as 4GB or 1500MB", param, ctx)
+            self.fail(f"{value!r} is not an amount of memory such as 4GB or 1500MB", param, ctx)
         power = " KMGT".index(match.group(2).upper() or " ")
         return int(float(match.group(1)) * 1024**power)
 
@@ -144,5 +133,8 @@ def _finite(
 
 
 FINITE = Finite()
+#: A share of something, neither none nor all of it.
+SHARE = FiniteRange(0, 1, min_open=True, max_open=True)
+COUNT = click.IntRange(min=1)
 #: Seeds are numbers of 63 bits.
 SEED = click.IntRange(0, 2**63 - 1)

@@ -1,4 +1,4 @@
-"""The search for radii: items that nearly coincide, against long arithmetic."""
+"""Radii of items that nearly coincide, against long arithmetic on the differences themselves."""
 
 from __future__ import annotations
 

@@ -1,0 +1,101 @@
+"""Facts about data sets: the known ones, where they are, and what a split holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from robustcf._io.fetching import locate, obtain
+from robustcf.data.catalog import Manifest, manifests
+from robustcf.data.split import Split
+from robustcf.errors import DownloadError
+
+
+def known_sets(data_dir: str | None = None) -> list[dict[str, Any]]:
+    """Return one entry per known data set: its size, and where it is.
+
+    Example:
+        >>> [entry["where"] for entry in known_sets() if entry["name"] == "demo"]
+        ['generated']
+    """
+    return [_entry(manifest, data_dir) for manifest in manifests().values()]
+
+
+def _entry(manifest: Manifest, data_dir: str | None) -> dict[str, Any]:
+    found = [locate(manifest, files, data_dir) for files in manifest.parts.values()]
+    present = all(file is not None for file in found)
+    where = str(found[0].path.parent) if present and found and found[0] is not None else None
+    users, items = manifest.counts["users"], manifest.counts["items"]
+    return {
+        "name": manifest.name,
+        "aliases": list(manifest.aliases),
+        "title": manifest.title,
+        "n_users": users,
+        "n_items": items,
+        "interactions": manifest.n_interactions,
+        "density": manifest.n_interactions / (users * items),
+        "present": present,
+        "where": where or ("generated" if manifest.layout == "generated" else None),
+        "licence": manifest.licence,
+    }
+
+
+def facts_of(split: Split, manifest: Manifest | None = None) -> dict[str, Any]:
+    """Return what a split holds, and what is known of its set, ready for JSON."""
+    facts: dict[str, Any] = {
+        "name": split.name,
+        "n_users": split.n_users,
+        "n_items": split.n_items,
+        "train": len(split.train),
+        "valid": len(split.valid),
+        "test": len(split.test),
+        "density": split.n_interactions / (split.n_users * split.n_items),
+        "valid_source": split.valid_source,
+        "train_items_per_user": _spread(split.train.user_degrees),
+        "train_users_per_item": _spread(split.train.item_degrees),
+        "labels": {"users": split.user_labels is not None, "items": split.item_labels is not None},
+        "notes": list(split.notes),
+        "sources": dict(split.sources),
+        "fingerprint": split.fingerprint,
+    }
+    told = ("title", "homepage", "licence", "citation") if manifest is not None else ()
+    return facts | {name: getattr(manifest, name) for name in told}
+
+
+def _spread(degrees: Any) -> dict[str, float]:
+    middle = float(np.median(degrees))
+    return {"min": int(degrees.min()), "median": middle, "max": int(degrees.max())}
+
+
+def fetch(wanted: Iterable[tuple[Any, Any]], data_dir: str | None = None) -> dict[str, Any]:
+    """Download the files that are missing; returns name -> path, digest and whether it was fetched.
+
+    Args:
+        wanted: manifests, each with the alternatives of all its parts.
+        data_dir: where to look first, and to download to.
+
+    Raises:
+        DownloadError: some could not be had; all others are there.
+    """
+    fetched: dict[str, list[dict[str, Any]]] = {}
+    failures = []
+    for manifest, parts in wanted:
+        files = fetched[manifest.name] = []
+        for alternatives in parts:
+            present = locate(manifest, alternatives, data_dir) is not None
+            try:
+                found = obtain(manifest, alternatives, data_dir)
+            except DownloadError as error:
+                failures.append(str(error))
+                continue
+            files.append(
+                {"file": str(found.path), "sha256": found.sha256, "downloaded": not present}
+            )
+    if failures:
+        there = sum(map(len, fetched.values()))
+        raise DownloadError(
+            f"{there} files are there, {len(failures)} failed: {' | '.join(failures)}"
+        )
+    return fetched

@@ -1,0 +1,185 @@
+"""Attack and certify recommenders; what was found is kept in the folders of their runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from robustcf._io.files import write_arrays, write_json
+from robustcf.experiments.fakes import plot_fakes, published, save_certificate
+from robustcf.experiments.records import results_folder
+from robustcf.models.voting import CertifiedVotes
+from robustcf.recommender import Recommender
+from robustcf.robustness import (
+    AttackSpec,
+    CertifiedRadii,
+    Result,
+    RobustnessCurve,
+    Threat,
+    certified_radii,
+    certify,
+    measure,
+    quantization_table,
+)
+from robustcf.robustness.plots import plot_curves
+from robustcf.robustness.quantization import Quantized
+
+#: What was found and where it was written, ready for JSON.
+Facts = dict[str, Any]
+
+
+def attack_run(
+    run: str,
+    model: Recommender,
+    spec: AttackSpec,
+    threat: Threat,
+    epsilons: Sequence[float] | None,
+    ks: Sequence[int],
+    *,
+    personal: bool = False,
+    progress: bool = False,
+) -> tuple[Result, Result | None, Facts]:
+    """Attack the model of a run; save and draw the curve.
+
+    Args:
+        run: the folder.
+        model: what is attacked.
+        spec: the attack.
+        threat: what the attacker may do and knows.
+        epsilons: sizes; None for those of the attack.
+        ks: cutoffs of the metrics.
+        personal: whether to run the worst attack on each user alone, too.
+        progress: whether to show a bar.
+
+    Returns:
+        The result, that of each user alone or None, and the facts.
+    """
+    folder = results_folder(Path(run))
+    result = measure(model, spec, threat, epsilons, ks, progress=progress)
+    alone = measure(model, "personal", threat, result.curve.epsilons, ks) if personal else None
+    saved, replaced = result.save(folder)
+    pictures = _draw(result, saved)
+    facts = {
+        "run": run,
+        **result.as_dict(),
+        "file": str(saved),
+        "replaced": replaced,
+        "picture": pictures[0],
+        "pictures": pictures,
+    }
+    if alone is not None:
+        alone.save(folder)
+        facts["personal"] = alone.curve.as_lists()
+        facts["random_personal"] = alone.control.as_lists() if alone.control else None
+    return result, alone, facts
+
+
+def _draw(result: Result, saved: Path) -> list[str]:
+    endings = ("png", "svg")
+    return [str(result.plot(saved.with_name(f"{result.picture_stem}.{e}"))) for e in endings]
+
+
+def quantize_run(
+    run: str, model: Recommender, ks: Sequence[int]
+) -> tuple[tuple[Quantized, ...], Facts]:
+    """Evaluate the model of a run in fewer bits and save the table; returns rows and facts."""
+    found = quantization_table(model, ks)
+    words = ["quantization", *([model.part] if model.part != "test" else [])]
+    name = "-".join([*words, "k" + "_".join(map(str, sorted(set(ks))))])
+    saved = results_folder(Path(run)) / f"{name}.json"
+    saved.parent.mkdir(parents=True, exist_ok=True)
+    facts: Facts = {
+        "run": run,
+        "attack": "quantization",
+        "kinds": {row.kind: row.as_dict() for row in found},
+        "protocol": found[0].metrics.protocol.as_dict(),
+    }
+    write_json(saved, {"format": "robustcf quantization 1", **facts})
+    return found, {**facts, "file": str(saved)}
+
+
+def certify_run(
+    run: str,
+    model: Recommender,
+    threat: Threat,
+    epsilons: Sequence[float],
+    ks: Sequence[int],
+    *,
+    bound: str = "tight",
+    personal: bool = False,
+    seed: int = 0,
+) -> tuple[RobustnessCurve, dict[str, RobustnessCurve], CertifiedRadii, Facts]:
+    """Certify the model of a run, next to an attack and noise; save and draw.
+
+    Args:
+        run: the folder.
+        model: what is certified.
+        threat: row budget, by an attacker who knows the labels.
+        epsilons: sizes.
+        ks: cutoffs of the metrics.
+        bound: ``tight`` or ``plain``.
+        personal: whether to run the worst attack on each user alone, too.
+        seed: of the noise.
+
+    Returns:
+        The certificate, the curves next to it by name, the radii, and the facts.
+    """
+    if model.part == "train":  # without test pairs: those it was fit on count
+        threat = dataclasses.replace(threat, knowledge="data")
+    result = measure(model, "certificate", threat, epsilons, ks, bound=bound)
+    radii = certified_radii(model, threat, (1, *ks), bound=bound)
+    attacked = measure(model, "fgm-softmax", threat, epsilons, ks, seed=seed)
+    others: dict[str, RobustnessCurve] = {"fgm_softmax": attacked.curve}
+    if attacked.control is not None:
+        others["random"] = attacked.control
+    if personal:
+        others["personal"] = measure(model, "personal", threat, epsilons, ks).curve
+    saved, replaced = result.save(results_folder(Path(run)))
+    radii_file = saved.with_name(f"{saved.stem}-radii.npz")
+    write_arrays(
+        radii_file, {"users": radii.users, **{f"top{k}": r for k, r in radii.radii.items()}}
+    )
+    label = model.label
+    drawn = {label: attacked.curve}
+    if personal:
+        drawn[f"{label}, each user alone"] = others["personal"]
+    picture = plot_curves(
+        drawn,
+        saved.with_name(f"{saved.stem}-seed{seed}.png" if seed else f"{saved.stem}.png"),
+        metric=result.metric,
+        controls={label: others["random"]},
+        certificates={label: result.curve},
+    )
+    facts = {
+        "run": run,
+        **result.as_dict(),
+        "bound": radii.bound,
+        "radii": radii.as_dict(),
+        **{
+            kind: {metric: other[metric].tolist() for metric in result.curve.values}
+            for kind, other in others.items()
+        },
+        "file": str(saved),
+        "replaced": replaced,
+        "radii_file": str(radii_file),
+        "picture": str(picture),
+    }
+    return result.curve, others, radii, facts
+
+
+def certify_vote_run(
+    run: str, model: Recommender, fakes: Sequence[int], ks: Sequence[int]
+) -> tuple[CertifiedVotes, Facts]:
+    """Certify the vote of a run against fake accounts; save and draw; returns it and the facts."""
+    certified = certify(model, fakes=fakes, ks=ks)
+    saved, replaced = save_certificate(Path(run), certified)
+    picture = plot_fakes(
+        {"vote": certified},
+        saved.with_suffix(".png"),
+        metric=f"precision@{ks[0]}",
+        published=published(model.split, ks[0]),
+    )
+    where = {"file": str(saved), "replaced": replaced, "picture": str(picture)}
+    return certified, {"run": run, **certified.as_dict(), **where}

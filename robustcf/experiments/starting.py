@@ -1,0 +1,244 @@
+"""Start, resume and open trainings, alone or as one of several ranks that must agree."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from robustcf._checks import check_known
+from robustcf._distributed import job, restarts
+from robustcf._runtime import device_of, set_threads, threads_for
+from robustcf.data import Split, load
+from robustcf.data.catalog import find
+from robustcf.errors import IdleSettingError, InputError
+from robustcf.experiments.config import RunConfig
+from robustcf.experiments.folders import free_folder
+from robustcf.experiments.run import RunDir, assist
+from robustcf.models.voting import VoteConfig
+from robustcf.recommender import Recommender, open_recommender
+from robustcf.training.config import TrainConfig
+from robustcf.training.presets import adapted, choose
+from robustcf.training.search import search_settings
+
+if TYPE_CHECKING:
+    from robustcf.factors import Factors
+
+Read = TypeVar("Read")
+Say = Callable[[str], None]
+
+
+def start_run(
+    dataset: str,
+    data: Mapping[str, Any],
+    *,
+    model: str | None = None,
+    reg: str | None = None,
+    preset: str | None = None,
+    changes: Mapping[str, Any],
+    minutes: float | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    device: str = "cpu",
+    out: str | None = None,
+    progress: bool = False,
+    say: Say,
+) -> RunDir | None:
+    """Train in a new folder; returns the run, or None on a rank that does not write.
+
+    Args:
+        dataset: a known set, or a file of your own.
+        data: the other arguments of :func:`robustcf.data.load`.
+        model: name of the model, or ``vote``; None for the best known.
+        reg: name of the regularizer; None for the model's own.
+        preset: see :func:`robustcf.training.presets.choose`.
+        changes: settings that differ from the preset, by their flat names.
+        minutes: time of the search of the preset ``auto`` at most.
+        seed: training seed.
+        threads: CPU threads; None by the size of the data.
+        device: torch device.
+        out: the folder; None for a new one in ``runs/``.
+        progress: whether to show a bar.
+        say: called with lines for people.
+
+    Raises:
+        IdleSettingError: a setting was given that this training does not use.
+        Interrupted: it was stopped; the message says what is kept.
+    """
+    manifest = find(dataset)
+    name = manifest.name if manifest is not None else Path(dataset).name
+    config: TrainConfig | VoteConfig
+    used, searches = None, False
+    if model == "vote":
+        check_one_process()
+        check_known(VoteConfig, changes)
+        config = VoteConfig(seed=seed, **changes)
+    else:
+        chosen = choose(name, model, reg, preset, changed=changes)
+        used, searches = chosen.name, chosen.searches
+        if preset == "robust" and "valid" not in chosen.found:
+            say(f"the robust preset is not tuned for {name}: {used} is used")
+        if minutes is not None and not searches:
+            raise IdleSettingError("minutes is for the preset auto, which searches: leave it out")
+        _check_ranks(out, searches=searches)
+        config = adapted(chosen.config, changes).replace(seed=seed)
+        _check_used(config, changes)
+    device_of(device)
+    set_threads(threads)
+    split = in_turn(lambda: load(dataset, **data))
+    run_config = RunConfig(
+        dataset,
+        data,
+        config,
+        set_threads(threads or threads_for(split.n_users, split.n_items)),
+        device,
+        preset=used,
+        search=search_settings(minutes) if searches else None,
+    )
+    label = "-".join((used or "set.vote").split(".")[1:]).replace(":", ".") or used
+    folder = Path(out) if out else free_folder(f"{Path(name).stem}-{label}-seed{seed}")
+    check_same(split, config=run_config.to_json())
+    if not job().first:
+        assist(run_config, split)
+        return None
+    if restarts()[0] and folder.exists():
+        run = RunDir(folder, allow_code=True)
+        if run.config.to_json() != run_config.to_json():
+            raise InputError(
+                f"{folder} holds another run than the one that was started again: choose another "
+                "--out"
+            )
+        return run if run.settle() else _executed(run, split, progress, say)
+    run = RunDir.create(folder, run_config, split)
+    if run.replaced:
+        say(f"robustcf: {run.path} held a run that ended before its first checkpoint: replaced")
+    return _executed(run, split, progress, say)
+
+
+def resume_run(
+    folder: str, *, allow_code: bool = False, progress: bool = False, say: Say, **places: Any
+) -> RunDir | None:
+    """Resume a run with its own settings; returns it, or None on a rank that does not write.
+
+    Args:
+        folder: that of the run.
+        allow_code: see :class:`robustcf.experiments.RunDir`.
+        progress: whether to show a bar.
+        say: called with lines for people.
+        places: where its data are, see ``RunDir.split``.
+    """
+    team = job()
+    run = RunDir(folder, allow_code=allow_code)
+    if run.is_vote:
+        check_one_process()
+    # One rank looks: it removes what a kill left.
+    done = team.first and run.settle()
+    if team.text_from_first("done" if done else ""):
+        return run if team.first else None
+    set_threads(run.config.threads)
+    split = in_turn(lambda: run.split(**places))
+    _check_ranks(folder, searches=run.config.search is not None)
+    check_same(split, config=run.config.to_json())
+    if team.first:
+        return _executed(run, split, progress, say)
+    assist(run.config, split)
+    return None
+
+
+def _executed(run: RunDir, split: Split, progress: bool, say: Say) -> RunDir:
+    if not run.execute(split, progress=progress, report=say):
+        raise run.interrupted()
+    return run
+
+
+def _check_used(config: TrainConfig, given: Collection[str]) -> None:
+    """Raise for settings that a training of this kind does not look at."""
+    reasons = {
+        "the regularizer none": ("reg_weight",) if config.reg.name == "none" else (),
+        "training that is not adversarial": (
+            ("adv_eps", "adv_weight", "adv_size") if config.adversary.name == "none" else ()
+        ),
+        f"the model {config.model.name} with 0 epochs": (
+            ("lr", "user_lr", "reg_weight", "batching", "precision") if not config.epochs else ()
+        ),
+    }
+    for what, names in reasons.items():
+        if idle := [name for name in names if name in given]:
+            raise IdleSettingError(f"{' and '.join(idle)} has no effect on {what}: leave it out")
+
+
+def _check_ranks(out: str | None, *, searches: bool) -> None:
+    """Raise for what several ranks, or a launcher that starts again, cannot do."""
+    if searches and job().size > 1:
+        raise InputError(
+            "settings are searched for in one process: 'robustcf tune' writes them into a file, "
+            "which several train with by --preset FILE"
+        )
+    if out is None and restarts()[1]:
+        raise InputError(
+            "a training that may be started again (--max-restarts) must know its folder: give "
+            "--out DIR"
+        )
+
+
+def open_shared(
+    path: str,
+    places: Mapping[str, Any],
+    *,
+    allow_unfinished: bool = False,
+    allow_code: bool = False,
+) -> Recommender:
+    """Open a run or a saved recommender; ranks make sure that they have the same.
+
+    Args:
+        path: its folder.
+        places: where the data of a run are that was too large to keep them, see ``RunDir.split``.
+        allow_unfinished: whether its training may have been interrupted.
+        allow_code: see :func:`robustcf.recommender.open_recommender`.
+    """
+    how = {"allow_unfinished": allow_unfinished, "allow_code": allow_code}
+    model = open_recommender(path, **how)
+    if not model.has_interactions and (Path(path) / "config.json").is_file():
+        run = RunDir(path, allow_unfinished=allow_unfinished)
+        split = in_turn(lambda: run.split(**places))
+        model = open_recommender(path, interactions=split, **how)
+    if model.kind != "factors":
+        check_one_process()
+    elif model.has_interactions:
+        check_same(model.split, model.factors)
+    return model
+
+
+def in_turn(read: Callable[[], Read]) -> Read:
+    """Return what a function returns, called by the first rank, then by the others.
+
+    For what is fetched and cached on the way: the others find it.
+    """
+    team = job()
+    found = read() if team.first else None
+    team.text_from_first("there")
+    return read() if found is None else found
+
+
+def check_one_process() -> None:
+    """Raise where several ranks are to deal with a recommender by vote."""
+    if job().size > 1:
+        raise InputError(
+            "a recommender by vote has nothing to share among processes: run the command without "
+            "torchrun"
+        )
+
+
+def check_same(split: Split, factors: Factors | None = None, config: str = "") -> None:
+    """Raise unless all ranks have the same data, embeddings and settings, by their fingerprints."""
+    team = job()
+    if team.size == 1:
+        return
+    team.agree("the data", split.fingerprint)
+    team.agree("the configuration", config)
+    for name, part in zip(("users", "items"), factors or (), strict=False):
+        bits = part.contiguous().view(torch.uint8).numpy()
+        team.agree(f"the embeddings of the {name}", hashlib.sha256(bits.tobytes()).hexdigest())
