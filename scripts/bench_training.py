@@ -165,7 +165,13 @@ def pairs_seconds(pairs: Interactions, dataset: str, steps: int) -> float:
     """Seconds that an epoch of the published procedure takes, from a slice of its steps."""
     options: dict[str, Any] = OFFICIAL[dataset]
     config = TrainConfig.of(
-        batching="pairs", init="normal", reg_weight=5e-5, lr=1e-3, user_lr=None, **options
+        model="ultragcn",
+        batching="pairs",
+        init="normal",
+        reg_weight=5e-5,
+        lr=1e-3,
+        user_lr=None,
+        **options,
     )
     model, reg = build_model(config, pairs), build_regularizer(config)
     batches = Batches(build_objective(config, pairs), config.batching, seed=config.seed)

@@ -165,7 +165,10 @@ def changed(config: TrainConfig) -> dict[str, Any]:
     """The settings that differ from the defaults of what is chosen, and what is chosen."""
     parts = {"reg": config.reg.name, "adversarial": config.adversary.name}
     defaults = TrainConfig.of(model=config.model.name, **parts).flat()
-    defaults |= {"reg": TrainConfig().reg.name, "adversarial": TrainConfig().adversary.name}
+    defaults |= {
+        "reg": TrainConfig.of(model="ultragcn").reg.name,
+        "adversarial": TrainConfig.of(model="ultragcn").adversary.name,
+    }
     return {key: value for key, value in config.flat().items() if value != defaults[key]}
 
 

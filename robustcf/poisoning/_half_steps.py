@@ -79,7 +79,7 @@ class HalfSteps:
         products = (Y[:, :, None] * Y[:, None, :]).flatten(1)
         size = max(1, _ENTRIES // V.shape[1] ** 2)
         rows = []
-        for part in weights.split(size):
+        for part in torch.split(weights, size):
             own = (part @ products).view(-1, *gram.shape)
             degrees = part.sum(dim=1) + len(self.pushed)
             shift = _RIDGE * (degrees + _UNOBSERVED * len(V))

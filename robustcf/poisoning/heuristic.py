@@ -90,8 +90,8 @@ class CopiedProfiles(Poisoning):
         others = pairs.take(~targeted)
         able = np.flatnonzero(others.user_degrees)
         if task.goal == DEMOTE:
-            owners = np.intersect1d(able, pairs.users[targeted])
-            able = owners if len(owners) else able
+            owns = np.isin(able, pairs.users[targeted])
+            able = able[owns] if owns.any() else able
         if len(able) == 0:
             for _ in range(task.fakes if len(task.forced) else 0):
                 yield task.profile([])

@@ -5,26 +5,24 @@ To the objective of an epoch, L(U, V), it adds ``weight * A(U + D_U, V + D_V)``.
 
     D = eps * median row norm * G / ||G||    row by row, G the gradient of A at (U, V)
 
-A user's size may be their own (``size``): ``eps`` times ``2 sigmoid(x)``, which is 1 for the
-average user and between 0 and 2 for all,
+D is held constant: no gradient goes through the search for it. With BPR-MF and A its own loss this
+is adversarial personalized ranking (He et al., arXiv:1808.03908). A user's size may be their own
+(``size``): ``eps`` times ``2 sigmoid(x)``, which is 1 for the average user,
 
 - ``loss``: x = 1 - the user's loss / the mean loss, both per pair and over the users of the batch:
   whom the model fits best is attacked most, since such users take up what fakes teach
-  (VAT: Zhang et al., RecSys 2024);
-- ``norm``: x = the norm of the user's row / the mean norm - 1 (PamaCF: Zhang et al., NeurIPS 2024).
-  With rows of length 1 it is the same for all.
-
-Batch by batch, and with D held constant: no gradient goes through the search for it. With BPR-MF
-and A its own loss this is adversarial personalized ranking (He et al., 2018).
+  (VAT: Zhang et al., RecSys 2024, arXiv:2409.17476);
+- ``norm``: x = the norm of the user's row / the mean norm - 1 (PamaCF: Zhang et al., NeurIPS 2024,
+  arXiv:2410.22844). With rows of length 1 it is the same for all.
 
 ``margin`` needs no search: it adds ``weight * max A(U + D_U, V + D_V)`` over *all* D of that size,
 with an upper bound in place of the maximum, which is known in closed form for each comparison. A
-is the model's own objective where that compares items, else BPR. It is what raises certified radii
-(:mod:`robustcf.attacks.certificates`) by training.
+is the model's own objective where that compares items, else BPR. It raises certified radii
+(:mod:`robustcf.attacks.certificates`).
 
-A is on a scale of its own: ``bpr`` and ``bce`` are sums over pairs as the models' objectives are,
-so for a model with that objective a weight of 1 counts the attacked loss as much as the clean one;
-``softmax`` counts every user once, whatever the number of their pairs.
+``bpr`` and ``bce`` are sums over pairs as the models' objectives are, so that for a model with that
+objective a weight of 1 counts the attacked loss as much as the clean one; ``softmax`` counts every
+user once, whatever the number of their pairs.
 """
 
 from __future__ import annotations
@@ -80,8 +78,8 @@ class Adversary:
     """The adversarial term of a training loop.
 
     Args:
-        batches: of the objective that the adversary makes worse and the loop makes better again;
-            of the same users or pairs as the loop's own, see :func:`adversary`.
+        batches: of the objective that is attacked, of the same users or pairs as the loop's own,
+            see :func:`adversary`.
         config: size and weight; None for the defaults.
 
     Cost of a step: two gradients of the objective (one where it is the loop's own), a copy of
@@ -101,54 +99,61 @@ class Adversary:
         True
     """
 
-    Config: ClassVar[type[AdversaryConfig]] = AdversaryConfig
+    Config: ClassVar[type[Any]] = AdversaryConfig
+    #: The objective that it attacks; None for that of the training.
+    attacks: ClassVar[type[Objective[Any]] | None] = None
 
     def __init__(self, batches: Batches, config: AdversaryConfig | None = None) -> None:
-        """Keep what the attack is made of."""
+        """Keep both."""
         self.batches, self.objective = batches, batches.objective
-        self.config = AdversaryConfig() if config is None else config
+        self.config = self.Config() if config is None else config
         self.budget = RowBudget()
 
     @classmethod
     def objective_for(cls, objective: Objective[Any]) -> Objective[Any]:
-        """What to attack in a training with this objective: itself, unless a subclass says so."""
-        return objective
+        """Return what to attack in a training with this objective, on its pairs."""
+        kind = cls.attacks
+        return (
+            objective if kind is None or isinstance(objective, kind) else _beside(objective, kind)
+        )
 
     def rounds(self, batches: Batches, epoch: int) -> Iterator[tuple[Batch, Batch]]:
-        """The loop's batches of an epoch, each with the batch for the adversary."""
+        """Return the loop's batches of an epoch, each with the batch for the adversary."""
         if self.batches is batches:
             yield from ((batch, batch) for batch in batches.epoch(epoch))
         else:
             yield from zip(batches.epoch(epoch), self.batches.epoch(epoch), strict=True)
 
     def sizes(self, U: Tensor, V: Tensor) -> tuple[float, float]:
-        """How far rows of U and of V may move."""
+        """Return how far rows of U and of V may move."""
         eps, rows = self.config.eps, self.objective.shard.rows
-        # The median over the users of all ranks; of items everybody has all.
+        # The median over the users of all ranks; each has all items.
         unit = self.budget.unit(U) if rows.whole else rows.median(row_norms(U))
         return eps * unit, eps * self.budget.unit(V)
 
     def shares(self, batch: Batch, U: Tensor, V: Tensor) -> Tensor:
-        """Each user's size in units of the common one, ``2 sigmoid(x)``; 1 outside of the batch."""
+        """Return each user's size in units of the common one, ``2 sigmoid(x)``."""
         if self.config.size == "norm":
             norms = torch.linalg.vector_norm(U, dim=1)
             warm = self.objective.tensor(self.objective.pairs.user_degrees > 0, torch.bool)
-            return 2 * torch.sigmoid(_relative(norms, self._mean(norms[warm])) - 1)
+            return 2 * torch.sigmoid(self._relative(norms, norms[warm]) - 1)
         shares = U.new_ones(len(U))
         if len(batch.users) == 0:
-            self._mean(shares[:0])  # the other ranks ask for what is added up
+            self._relative(shares, shares[:0])  # the other ranks ask for what is added up
             return shares
         users, losses = self.objective.user_losses(batch, U, V)
-        shares[users] = 2 * torch.sigmoid(1 - _relative(losses, self._mean(losses)))
+        shares[users] = 2 * torch.sigmoid(1 - self._relative(losses, losses))
         return shares
 
-    def _mean(self, values: Tensor) -> Tensor:
-        """The mean over the users of all ranks."""
+    def _relative(self, values: Tensor, among: Tensor) -> Tensor:
+        """Values in units of the mean of others over all ranks; 1 where that is 0."""
         ranks = self.objective.shard.ranks
         if ranks.size == 1:
-            return values.mean()
-        total, count = ranks.total(float(values.double().sum()), len(values))
-        return values.new_tensor(total / max(count, 1.0))
+            mean = among.mean()
+        else:
+            total, count = ranks.total(float(among.double().sum()), len(among))
+            mean = among.new_tensor(total / max(count, 1.0))
+        return values / mean if float(mean) > 0 else torch.ones_like(values)
 
     def add_gradient(
         self,
@@ -171,12 +176,18 @@ class Adversary:
             value: whether to compute the attacked loss too.
 
         Returns:
-            The objective at the attacked point, unweighted, or None.
+            The objective at the attacked point, or its bound, unweighted; or None.
         """
-        nobody = len(batch.users) == 0
-        uphill = own
-        if uphill is None:
-            uphill = no_gradient(batch, U, V) if nobody else self.objective.gradient(batch, U, V)
+        there = self.attacked(batch, U, V, own, value=value)
+        into.add(there, self.config.weight)
+        return there.value
+
+    def attacked(
+        self, batch: Batch, U: Tensor, V: Tensor, own: Gradient | None, *, value: bool
+    ) -> Gradient:
+        """Return the term's gradient; of several ranks, all must ask, with an empty batch too."""
+        nobody = no_gradient(batch, U, V) if len(batch.users) == 0 else None
+        uphill = own or nobody or self.objective.gradient(batch, U, V)
         a, b = self.sizes(U, V)
         items = uphill.items
         ranks = self.objective.shard.ranks
@@ -188,22 +199,17 @@ class Adversary:
         if self.config.size != "same":
             shares = self.shares(batch, U, V)
             to_users.mul_((shares if uphill.rows is None else shares[uphill.rows])[:, None])
-        if nobody:
-            return 0.0
-        attacked = U.clone()
-        add_rows(attacked, to_users, uphill.rows)
-        there = self.objective.gradient(batch, attacked, V + to_items, value=value)
-        into.add(there, self.config.weight)
-        return there.value
+        if nobody is not None:
+            return nobody
+        moved = U.clone()
+        add_rows(moved, to_users, uphill.rows)
+        return self.objective.gradient(batch, moved, V + to_items, value=value)
 
 
 class AttackBPR(Adversary):
     """Against an attack on the pairwise loss."""
 
-    @classmethod
-    def objective_for(cls, objective: Objective[Any]) -> Objective[Any]:
-        """The loop's own where it is BPR, else BPR on the same pairs."""
-        return objective if isinstance(objective, BPR) else _beside(objective, BPR)
+    attacks = BPR
 
 
 class AttackBCE(Adversary):
@@ -211,7 +217,7 @@ class AttackBCE(Adversary):
 
     @classmethod
     def objective_for(cls, objective: Objective[Any]) -> Objective[Any]:
-        """The loop's own without the item-item term where it is a cross-entropy."""
+        """Return the loop's own without the item-item term where it is a cross-entropy."""
         if not isinstance(objective, BCE):
             return _beside(objective, BCE, BCE.Config(item_weight=0.0))
         if objective.config.item_weight == 0:
@@ -222,10 +228,7 @@ class AttackBCE(Adversary):
 class AttackSoftmax(Adversary):
     """Against an attack on the softmax over the catalogue."""
 
-    @classmethod
-    def objective_for(cls, objective: Objective[Any]) -> Objective[Any]:
-        """The loop's own where it is the softmax, else that on the same pairs."""
-        return objective if isinstance(objective, Softmax) else _beside(objective, Softmax)
+    attacks = Softmax
 
 
 class Margin(Adversary):
@@ -254,13 +257,15 @@ class Margin(Adversary):
         True
     """
 
+    objective: ComparingObjective[Any]
+
     def __init__(self, batches: Batches, config: AdversaryConfig | None = None) -> None:
         """Check that there are comparisons to take a margin off."""
         super().__init__(batches, config)
-        if not isinstance(self.objective, ComparingObjective):
+        if not isinstance(batches.objective, ComparingObjective):
             raise InputError(
-                f"a margin needs an objective that compares items, {self.objective.name} does not: "
-                "use bpr or softmax"
+                f"a margin needs an objective that compares items, {batches.objective.name} does "
+                "not: use bpr or softmax"
             )
         if self.config.size != "same":
             raise InputError(
@@ -270,63 +275,31 @@ class Margin(Adversary):
 
     @classmethod
     def objective_for(cls, objective: Objective[Any]) -> Objective[Any]:
-        """The loop's own where it compares items, else BPR on the same pairs."""
+        """Return the loop's own where it compares items, else BPR on the same pairs."""
         return objective if objective.compares_items else _beside(objective, BPR)
 
-    def add_gradient(
-        self,
-        batch: Batch,
-        U: Tensor,
-        V: Tensor,
-        into: Gradient,
-        *,
-        own: Gradient | None = None,
-        value: bool = False,
-    ) -> float | None:
-        """Add the term's gradient at (U, V) to that of the loop, in place.
-
-        Args:
-            batch: the comparisons.
-            U: users.
-            V: items.
-            into: the loop's gradient, for the same users.
-            own: not needed here: no attack is searched for.
-            value: whether to compute the bound too.
-
-        Returns:
-            The bound of the attacked loss, unweighted, or None.
-        """
-        objective = self.objective
-        if not isinstance(objective, ComparingObjective):  # the constructor has seen to that
-            raise InputError(f"{objective.name} does not compare items")
+    def attacked(
+        self, batch: Batch, U: Tensor, V: Tensor, own: Gradient | None, *, value: bool
+    ) -> Gradient:
+        """Return the gradient of the bound."""
         slack = self.sizes(U, V)
         if len(batch.users) == 0:
-            return 0.0
-        there = objective.margin_gradient(batch, U, V, slack, value=value)
-        into.add(there, self.config.weight)
-        return there.value
+            return no_gradient(batch, U, V)
+        return self.objective.margin_gradient(batch, U, V, slack, value=value)
+
+
+@dataclass(frozen=True)
+class NoAdversaryConfig:
+    """No settings."""
 
 
 class NoAdversary(Adversary):
-    """Plain training."""
+    """Plain training: the entry of the table that stands for no adversary, and does nothing."""
 
-    def add_gradient(
-        self,
-        batch: Batch,
-        U: Tensor,
-        V: Tensor,
-        into: Gradient,
-        *,
-        own: Gradient | None = None,
-        value: bool = False,
-    ) -> float | None:
+    Config: ClassVar[type[Any]] = NoAdversaryConfig
+
+    def add_gradient(self, *_: Any, **__: Any) -> None:
         """Add nothing."""
-        return None
-
-
-def _relative(values: Tensor, mean: Tensor) -> Tensor:
-    """In units of their mean; 1 where that is 0, since nobody differs then."""
-    return values / mean if float(mean) > 0 else torch.ones_like(values)
 
 
 def _beside(
@@ -346,7 +319,7 @@ def _beside(
 
 
 def adversary(name: str, batches: Batches, config: AdversaryConfig | None = None) -> Adversary:
-    """The adversary of a name for a training, on the training's pairs.
+    """Return the adversary of a name for a training, on the training's pairs.
 
     Where its objective is not the training's own, its batches have the same seed and sizes: they
     visit the same users or pairs in the same order, and draw their own negatives.

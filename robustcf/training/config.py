@@ -1,8 +1,8 @@
 """What a training run does: a frozen configuration, nested by what owns the settings.
 
 A model, an objective, a regularizer and an adversary each own a small frozen config; a
-:class:`TrainConfig` holds one of each, chosen by name out of a table. For people there are flat
-names, on the command line, in presets and in Python::
+:class:`TrainConfig` holds one of each, chosen by name out of a table. On the command line, in
+presets and in Python there are flat names::
 
     TrainConfig.of(model="bpr-mf", dim=32, reg="two_to_inf", reg_weight=1e-3)
 
@@ -20,44 +20,41 @@ from typing import Any
 
 from robustcf._checks import (
     check_choice,
-    check_integer,
     check_known,
     check_number,
     check_numbers,
     unknown_setting,
 )
-from robustcf._io.reading import parse_json as parse
 from robustcf._io.schema import shown
 from robustcf._registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS, Table
+from robustcf.data.split import Split
 from robustcf.errors import InputError
-from robustcf.models import ModelConfig
-from robustcf.objectives import BatchConfig, BCEConfig
-from robustcf.regularizers import RegularizerConfig
-from robustcf.training.adversarial import AdversaryConfig
+from robustcf.objectives import BatchConfig
 from robustcf.training.optim import SCHEDULES
 
+#: The model where none is named, known as the best for the data, or searched for.
+DEFAULT_MODEL = "softmax-mf"
 GAUGES = ("none", "balanced")
 REFITS = ("auto", "yes", "no")
 
-# Part -> its table and the prefix of its flat names.
-_PARTS: Mapping[str, tuple[Table[Any], str]] = {
-    "model": (MODELS, ""),
-    "objective": (OBJECTIVES, ""),
-    "reg": (REGULARIZERS, "reg_"),
-    "adversary": (ADVERSARIES, "adv_"),
+#: Part of a configuration -> the table that it is chosen from.
+PARTS: Mapping[str, Table[Any]] = {
+    "model": MODELS,
+    "objective": OBJECTIVES,
+    "reg": REGULARIZERS,
+    "adversary": ADVERSARIES,
 }
+# Flat name -> the part that it chooses.
+_CHOICES = {"model": "model", "objective": "objective", "reg": "reg", "adversarial": "adversary"}
+# A part and a field of it; the part "" is the training configuration itself.
+_Place = tuple[str, str]
+_PREFIXES = {"reg": "reg_", "adversary": "adv_"}
 # Flat names that do not follow from the fields.
-_NAMES = {
-    "model": ("model", "name"),
-    "objective": ("objective", "name"),
-    "reg": ("reg", "name"),
-    "adversarial": ("adversary", "name"),
-    "batching": ("batching", "kind"),
-    "estimator": ("reg", "estimator"),
+_NAMES: Mapping[_Place, str] = {
+    **{(part, "name"): flat for flat, part in _CHOICES.items()},
+    ("batching", "kind"): "batching",
+    ("reg", "estimator"): "estimator",
 }
-
-# What is chosen out of a table.
-_CHOICES = ("model", "objective", "reg", "adversarial")
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ class Chosen:
     settings: Any
 
     def as_dict(self) -> dict[str, Any]:
-        """The name and all settings, ready for JSON."""
+        """Return the name and all settings, ready for JSON."""
         values = self.settings
         plain = dict(values) if isinstance(values, tuple) else dataclasses.asdict(values)
         return {"name": self.name, **plain}
@@ -82,12 +79,12 @@ class Chosen:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that decides what a training run learns, apart from the data themselves.
+    """Everything that decides what a training run learns, apart from the data.
 
     Args:
         model: parameters and start.
         objective: what is minimized; by default the model's own.
-        reg: the regularizer.
+        reg: the regularizer; by default the model's own.
         adversary: adversarial training, or ``none``.
         batching: what one step is.
         gauge: ``balanced``: rewrite U and V with smallest norms, without changing any ranking;
@@ -114,17 +111,17 @@ class TrainConfig:
 
     Example:
         >>> config = TrainConfig.of(dim=32, reg="two_to_inf", reg_weight=1e-3)
-        >>> config.model.settings.dim, config.reg.name, config.reg.settings.weight
-        (32, 'two_to_inf', 0.001)
+        >>> config.model.name, config.model.settings.dim, config.reg.settings.weight
+        ('softmax-mf', 32, 0.001)
         >>> TrainConfig.of(dmi=32)
         Traceback (most recent call last):
         robustcf.errors.InputError: unknown setting 'dmi'; did you mean 'dim'?
     """
 
-    model: Chosen = field(default_factory=lambda: Chosen("ultragcn", ModelConfig()))
-    objective: Chosen = field(default_factory=lambda: Chosen("bce", BCEConfig()))
-    reg: Chosen = field(default_factory=lambda: Chosen("weight_decay", RegularizerConfig()))
-    adversary: Chosen = field(default_factory=lambda: Chosen("none", AdversaryConfig()))
+    model: Chosen
+    objective: Chosen
+    reg: Chosen
+    adversary: Chosen
     batching: BatchConfig = field(default_factory=BatchConfig)
     gauge: str = "none"
     shrink: float = 0.0
@@ -147,253 +144,175 @@ class TrainConfig:
         check_choice("refit", self.refit, REFITS)
         check_numbers(self, may_be_zero=("epochs", "patience", "seed"))
         check_number("lr", self.lr, positive=True)
-        if self.shrink and self.gauge != "balanced":
-            raise InputError(f"shrink needs the gauge 'balanced', got {self.gauge!r}")
-        if self.rank is not None:
-            check_integer("rank", self.rank)
-            if self.gauge != "balanced":
-                raise InputError(f"rank needs the gauge 'balanced', got {self.gauge!r}")
+        for name in ("shrink", "rank"):
+            if getattr(self, name) and self.gauge != "balanced":
+                raise InputError(f"{name} needs the gauge 'balanced', got {self.gauge!r}")
 
     @classmethod
     def of(cls, **settings: Any) -> TrainConfig:
-        """A configuration from flat (or dotted) names; what is not given takes its default.
+        """Return a configuration from flat (or dotted) names; the rest takes its default.
 
         Raises:
             InputError: a name is unknown, or belongs to another model or regularizer than the
                 one that is chosen; or a value is out of its range.
         """
-        named = settings.get("model", "ultragcn")
-        model = MODELS[named]
-        wanted = {"objective": model.objective, **settings, "model": named}
-        parts = {"reg": model.reg, "adversarial": "none"} | {
-            key: wanted.pop(key) for key in _CHOICES if key in wanted
-        }
-        chosen = {_NAMES[key][0]: (name, _entry(key, name).Config) for key, name in parts.items()}
-        places = _places({part: config for part, (_, config) in chosen.items()})
-        given: dict[str, dict[str, Any]] = {part: {} for part in (*chosen, "batching", "")}
+        model = MODELS[settings.get("model", DEFAULT_MODEL)]
+        names = {"model": DEFAULT_MODEL, "objective": model.objective, "reg": model.reg}
+        names["adversarial"] = "none"
+        names |= {key: settings.pop(key) for key in names if key in settings}
+        kinds = _kinds(names)
+        places = _places(kinds)
+        given: dict[str, dict[str, Any]] = {part: {} for part in (*kinds, "batching", "")}
         # What is given comes after what suits the model, under whichever of its names it comes.
         suited = {k: v for k, v in model.training_defaults.items() if k in places}
-        for key, value in (*suited.items(), *wanted.items()):
+        for key, value in (*suited.items(), *settings.items()):
             if key not in places:
-                raise InputError(_unknown(key, places, parts))
+                raise InputError(_unknown(key, places, names))
             part, name = places[key]
             given[part][name] = value
-        parts_chosen: dict[str, Any] = {
-            part: Chosen(name, kind(**given[part])) for part, (name, kind) in chosen.items()
+        parts: dict[str, Any] = {
+            part: Chosen(names[key], kinds[part](**given[part])) for key, part in _CHOICES.items()
         }
-        return cls(batching=BatchConfig(**given["batching"]), **parts_chosen, **given[""])
+        return cls(batching=BatchConfig(**given["batching"]), **parts, **given[""])
 
     def flat(self) -> dict[str, Any]:
-        """The settings by their flat names: what :meth:`of` takes.
+        """Return the settings by their flat names, as :meth:`of` takes them.
 
-        Code from outside of the package is imported, see :meth:`resolved`.
+        A field whose short name means another part's goes by its dotted one. Code from outside of
+        the package is imported, see :meth:`resolved`.
 
         Example:
-            >>> TrainConfig.of(**TrainConfig().flat()) == TrainConfig()
+            >>> TrainConfig.of(**TrainConfig.of().flat()) == TrainConfig.of()
             True
         """
         config = self.resolved()
-        places = _places(config._configs())
-        # A field whose short name means another part's goes by its dotted one.
-        return {_flat_name(places, name): config._at(place) for name, place in places.items()}
+        names: dict[_Place, str] = {}
+        for name, place in config._places().items():
+            names.setdefault(place, name)
+        return {name: config._at(place) for place, name in names.items()}
 
     def replace(self, **changes: Any) -> TrainConfig:
-        """A copy with some settings changed, by flat (or dotted) names; unknown ones are an error.
+        """Return a copy with some settings changed, by flat (or dotted) names.
 
         With another model, objective, regularizer or adversary, settings that the new one knows
         too are kept, unless they had the old one's default: then they take the new one's.
         """
         config = self.resolved()
-        before = {key: getattr(config, _NAMES[key][0]).name for key in _CHOICES}
-        after = before | {key: changes[key] for key in _CHOICES if key in changes}
+        before = {key: getattr(config, part).name for key, part in _CHOICES.items()}
+        after = before | {key: changes[key] for key in before if key in changes}
         models = [MODELS[names["model"]] for names in (before, after)]
         if after["model"] != before["model"] and "objective" not in changes:
             after["objective"] = models[1].objective
-        replaced = {_NAMES[key][0] for key in _CHOICES if after[key] != before[key]}
-        old = _places(config._configs())
-        new = _places({_NAMES[key][0]: _entry(key, name).Config for key, name in after.items()})
-        stay = set(new.values()) - {new.get(key) for key in changes}
-        kept = {place: config._at(place) for place in old.values() if place in stay}
+        replaced = {part for key, part in _CHOICES.items() if after[key] != before[key]}
+        old, new = config._places(), _places(_kinds(after))
         # With a model goes what suits it in training.
-        suits = {
-            name for model in models for name in model.training_defaults if "model" in replaced
-        }
-        suited = {old.get(name) for name in suits}
+        suits = {name for model in models for name in model.training_defaults}
+        suited = {old.get(name) for name in suits} if "model" in replaced else set()
+        changed = {new.get(key) for key in changes}
         defaults = TrainConfig.of(**before)
-        values = {
-            _dotted(place): value
-            for place, value in kept.items()
-            if place[1] != "name"
-            and (value != defaults._at(place) or (place[0] not in replaced and place not in suited))
-        }
-        return TrainConfig.of(**{**values, **after, **changes})
+        kept = {}
+        for place in dict.fromkeys(old.values()):
+            part, name = place
+            if name == "name" or place in changed or place not in new.values():
+                continue
+            value = config._at(place)
+            if value != defaults._at(place) or (part not in replaced and place not in suited):
+                kept[f"{part}.{name}" if part else name] = value
+        return TrainConfig.of(**{**kept, **after, **changes})
 
-    def _configs(self) -> dict[str, type]:
-        return {part: type(getattr(self, part).settings) for part in _PARTS}
+    def _places(self) -> dict[str, _Place]:
+        return _places({part: type(getattr(self, part).settings) for part in PARTS})
 
-    def _at(self, place: tuple[str, str]) -> Any:
-        """The value of a field of a part, see :func:`_places`."""
+    def _at(self, place: _Place) -> Any:
         part, name = place
         owner: Any = getattr(self, part) if part else self
-        return getattr(owner.settings if part in _PARTS and name != "name" else owner, name)
+        return getattr(owner.settings if part in PARTS and name != "name" else owner, name)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, nested, ready for JSON."""
+        """Return plain values, nested, ready for JSON."""
         values = dataclasses.asdict(self)
-        return values | {part: getattr(self, part).as_dict() for part in _PARTS}
+        return values | {part: getattr(self, part).as_dict() for part in PARTS}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainConfig:
-        """From what :meth:`as_dict` gives, or from the flat settings that version 0.1 wrote.
+        """Return the configuration of what :meth:`as_dict` gives; of an empty one, the defaults.
 
         Nothing from outside of the package is imported: :meth:`resolved` does that.
         """
         if not isinstance(values, Mapping):
             raise InputError(f"training settings must be an object, got {type(values).__name__}")
-        if isinstance(values.get("model"), str) or "dim" in values:
-            return cls.of(**_from_0_1(values))
+        if not values:
+            return cls.of()
         check_known(cls, values)
         parts: dict[str, Any] = {}
-        for part, (table, _) in _PARTS.items():
-            if part in values:
-                parts[part] = _read_chosen(part, table, values[part])
-        if "batching" in values:
-            if not isinstance(values["batching"], Mapping):
-                raise InputError(f"batching must be an object, got {shown(values['batching'])}")
-            check_known(BatchConfig, values["batching"])
-            parts["batching"] = BatchConfig(**values["batching"])
-        return cls(**{**values, **parts})
+        for part, table in PARTS.items():
+            found = values.get(part)
+            if not isinstance(found, Mapping) or not isinstance(found.get("name"), str):
+                raise InputError(f"{part} must be an object with a name, got {shown(found)}")
+            settings = {key: value for key, value in found.items() if key != "name"}
+            chosen = Chosen(found["name"], tuple(settings.items()))
+            parts[part] = _resolved(table, chosen) if chosen.name in table else chosen
+        batching = values.get("batching", {})
+        if not isinstance(batching, Mapping):
+            raise InputError(f"batching must be an object, got {shown(batching)}")
+        check_known(BatchConfig, batching)
+        return cls(**{**values, **parts, "batching": BatchConfig(**batching)})
 
     def outside(self) -> list[str]:
-        """The names that stand for code of somebody's own, ``module:Class``.
-
-        Example:
-            >>> TrainConfig().outside()
-            []
-        """
-        names = [getattr(self, part).name for part in _PARTS]
+        """Return the names that stand for code from outside of the package, ``module:Class``."""
+        names = [getattr(self, part).name for part in PARTS]
         return [name for name in names if ":" in name]
 
     def resolved(self) -> TrainConfig:
-        """With the configs of all parts, those from outside of the package imported."""
-        found: dict[str, Any] = {}
-        for part, (table, _) in _PARTS.items():
-            chosen: Chosen = getattr(self, part)
-            if isinstance(chosen.settings, tuple):
-                kind = table[chosen.name].Config
-                check_known(kind, dict(chosen.settings))
-                found[part] = Chosen(chosen.name, kind(**dict(chosen.settings)))
-        return dataclasses.replace(self, **found)
+        """Return it with the configs of all parts, those from outside of the package imported."""
+        parts: dict[str, Any] = {
+            part: _resolved(table, getattr(self, part)) for part, table in PARTS.items()
+        }
+        return dataclasses.replace(self, **parts)
 
 
-def _entry(key: str, name: str) -> Any:
-    return _PARTS[_NAMES[key][0]][0][name]
+def learns_valid(refit: str, split: Split) -> bool:
+    """Return whether validation pairs are learnt from in the end, by a setting ``refit``."""
+    wanted = refit == "yes" or (refit == "auto" and split.valid_source == "carved")
+    return wanted and len(split.valid) > 0
 
 
-def _places(configs: Mapping[str, type]) -> dict[str, tuple[str, str]]:
-    """Flat and dotted name -> part and field; the part "" is the training configuration itself."""
-    own = [f.name for f in dataclasses.fields(TrainConfig) if f.name not in (*_PARTS, "batching")]
-    places = {name: ("", name) for name in own}
-    places |= {name: place for name, place in _NAMES.items() if place[1] in ("name", "kind")}
-    for part, config in {**configs, "batching": BatchConfig}.items():
-        prefix = _PARTS[part][1] if part in _PARTS else ""
-        for entry in dataclasses.fields(config):
-            flat = "estimator" if (part, entry.name) == _NAMES["estimator"] else prefix + entry.name
-            places[f"{part}.{entry.name}"] = (part, entry.name)
-            if flat not in places and (part, entry.name) != _NAMES["batching"]:
-                places[flat] = (part, entry.name)
+def _resolved(table: Table[Any], chosen: Chosen) -> Chosen:
+    if not isinstance(chosen.settings, tuple):
+        return chosen
+    kind, settings = table[chosen.name].Config, dict(chosen.settings)
+    check_known(kind, settings)
+    return Chosen(chosen.name, kind(**settings))
+
+
+def _kinds(names: Mapping[str, str]) -> dict[str, type]:
+    """Part -> the class of its settings, for the names of the choices."""
+    return {part: PARTS[part][names[key]].Config for key, part in _CHOICES.items()}
+
+
+def _places(kinds: Mapping[str, type]) -> dict[str, _Place]:
+    """Flat and dotted name -> place; a short name is that of the first part that has the field."""
+    own = [f.name for f in dataclasses.fields(TrainConfig) if f.name not in (*PARTS, "batching")]
+    every: list[_Place] = [("", name) for name in own]
+    every += [place for place in _NAMES if place[1] in ("name", "kind")]
+    for part, kind in {**kinds, "batching": BatchConfig}.items():
+        every += [(part, entry.name) for entry in dataclasses.fields(kind)]
+    places: dict[str, _Place] = {}
+    for part, name in every:
+        places.setdefault(_NAMES.get((part, name), _PREFIXES.get(part, "") + name), (part, name))
+        if part and name != "name":
+            places[f"{part}.{name}"] = (part, name)
     return places
 
 
-def _flat_name(places: Mapping[str, tuple[str, str]], key: str) -> str:
-    """The flat name of what a flat or dotted name means."""
-    place = places.get(key)
-    return next((flat for flat, at in places.items() if at == place and "." not in flat), key)
-
-
-def _dotted(place: tuple[str, str]) -> str:
-    """The name that no other place has."""
-    part, name = place
-    return f"{part}.{name}" if part else name
-
-
-def _unknown(key: str, places: Mapping[str, Any], chosen: Mapping[str, str]) -> str:
-    """What to say of a name that no part knows; where another entry has it, that."""
-    for flat in _CHOICES:
-        part = _NAMES[flat][0]
-        table, _ = _PARTS[part]
+def _unknown(key: str, places: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    """What to say of a name that no part knows; where another entry of a table has it, that."""
+    for choice, part in _CHOICES.items():
+        table = PARTS[part]
         for name in table:
             if _places({part: table[name].Config}).get(key, ("", ""))[0] == part:
                 return (
                     f"{key} is a setting of {table.kind} {name}, and this run has "
-                    f"{table.kind} {chosen[flat]}: leave it out, or choose {name}"
+                    f"{table.kind} {names[choice]}: leave it out, or choose {name}"
                 )
     return unknown_setting(key, [name for name in places if "." not in name])
-
-
-def _read_chosen(part: str, table: Table[Any], values: Any) -> Chosen:
-    if not isinstance(values, Mapping) or not isinstance(values.get("name"), str):
-        raise InputError(f"{part} must be an object with a name, got {shown(values)}")
-    name = values["name"]
-    settings = {key: value for key, value in values.items() if key != "name"}
-    if name not in table:
-        return Chosen(name, tuple(settings.items()))
-    kind = table[name].Config
-    check_known(kind, settings)
-    return Chosen(name, kind(**settings))
-
-
-def _from_0_1(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The flat settings of version 0.1, less those that the chosen parts do not have.
-
-    Version 0.1 wrote all settings of all models into every file.
-    """
-    for key in _CHOICES:
-        # It knew no code from outside, and none is imported for it.
-        if key in values:
-            check_choice(key, values[key], _PARTS[_NAMES[key][0]][0])
-    model = values.get("model", "ultragcn")
-    reg, adversary = values.get("reg", "weight_decay"), values.get("adversarial", "none")
-    defaults = dataclasses.asdict(BCEConfig())
-    weights = ("negative_weight", "w1", "w2", "w3", "w4")
-    if adversary == "bce" and model == "bpr-mf":
-        changed = [key for key in weights if values.get(key, defaults[key]) != defaults[key]]
-        if changed:
-            raise InputError(
-                f"{', '.join(changed)} of the adversary bce with bpr-mf cannot be carried over "
-                "from version 0.1: train again"
-            )
-    configs = {
-        "model": MODELS[model].Config,
-        "objective": OBJECTIVES[MODELS[model].objective].Config,
-        "reg": REGULARIZERS[reg].Config,
-        "adversary": ADVERSARIES[adversary].Config,
-    }
-    places = _places(configs)
-    everything = set(places) | _settings_of_0_1()
-    for key in values:
-        if key not in everything:
-            raise InputError(unknown_setting(key, sorted(everything)))
-    unset = ("negatives", "sampled_items")  # None meant the model's own default
-    return {
-        key: value
-        for key, value in values.items()
-        if key in places and not (key in unset and value is None)
-    }
-
-
-def _settings_of_0_1() -> set[str]:
-    names = {"estimator", "adv_eps", "adv_weight", "negatives", "sampled_items"}
-    names |= {f"reg_{key}" for key in ("budget", "top", "side", "every", "refresh", "weight")}
-    return names | {entry.name for entry in dataclasses.fields(BCEConfig)} - {"max_share"}
-
-
-def parse_json(text: str) -> dict[str, Any]:
-    """A JSON object, or an error that says what it is instead."""
-    try:
-        values = parse(text)
-    except InputError as error:
-        raise InputError(f"a configuration must be JSON ({error})") from error
-    if not isinstance(values, dict):
-        raise InputError(f"a configuration must be a JSON object, got {type(values).__name__}")
-    return values

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from robustcf._distributed import Rows, alone, current
-from robustcf._registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS, Table
+from robustcf._registry import MODELS, OBJECTIVES, REGULARIZERS
 from robustcf._runtime import memory
 from robustcf.data.interactions import Interactions
 from robustcf.data.shards import Shard, SplitShard
@@ -27,9 +26,9 @@ from robustcf.objectives import Batches, Objective
 from robustcf.recommender import FactorScorer, FoldIn, Recommender
 from robustcf.regularizers import Regularizer
 from robustcf.training.adversarial import Adversary, adversary
-from robustcf.training.config import Chosen, TrainConfig
-from robustcf.training.loop import Checkpoint, Fitted, Optimizer, Stop, fit, two_to_inf
-from robustcf.training.shared import SharedCheckpoint
+from robustcf.training.checkpoints import Checkpoint, SharedCheckpoint
+from robustcf.training.config import PARTS, TrainConfig, learns_valid
+from robustcf.training.loop import Fitted, Optimizer, Stop, fit, two_to_inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,38 +61,29 @@ class Trained:
 
     @property
     def seen(self) -> Interactions:
-        """The pairs it was fit on."""
+        """Return the pairs it was fit on."""
         return self.split.fit_pairs(self.fit_on)
 
     def evaluate(self, ks: tuple[int, ...] = (10, 20)) -> MetricReport:
-        """Test metrics by the protocol of the set; what it was fit on is masked in any case."""
+        """Return test metrics by the set's protocol; the pairs it was fit on are masked."""
         mask = self.split.fit_mask(self.fit_on, "test")
         judged = self.split if self.rows is None else SplitShard(self.split, self.rows)
         return evaluate(self.factors, judged, ks, mask=mask)
 
     def gathered(self) -> Factors | None:
-        """The factors of all users, on the first of several ranks; None on the others.
-
-        All ranks must ask. In one process these are the factors themselves.
-
-        Cost: on the first rank, the factors of all users.
-        """
+        """Return the factors of all users, on the first of several ranks; all ranks must ask."""
         if self.rows is None:
             return self.factors
         users = self.rows.ranks.to_first(self.factors.users.cpu())
         return None if users is None else Factors(users, self.factors.items.cpu())
 
     def two_to_inf(self) -> float:
-        """The norm of the scores of all users; of several ranks, all must ask."""
+        """Return the norm of the scores of all users; of several ranks, all must ask."""
         norm = two_to_inf(self.factors)
         return norm if self.rows is None else self.rows.ranks.greatest(norm)[0]
 
     def recommender(self, **training: Any) -> Recommender:
-        """Return the recommender; of several ranks, on the first, and all must ask.
-
-        Args:
-            **training: what else to keep of how it was trained: the preset, a search.
-        """
+        """Return the recommender, with more facts of its training; all ranks must ask."""
         factors = self.gathered()
         if factors is None:
             raise InputError("the first rank has the factors of all users: ask there")
@@ -130,14 +120,9 @@ class Trained:
 
 
 def build_model(
-    config: TrainConfig,
-    train: Interactions,
-    *,
-    device: torch.device | str = "cpu",
-    start: Factors | None = None,
-    shard: Shard | None = None,
+    config: TrainConfig, train: Interactions, *, device: torch.device | str = "cpu", **options: Any
 ) -> Model[Any]:
-    """The model that a configuration describes, on these pairs.
+    """Return the model of a configuration on these pairs; options are a ``start``, a ``shard``.
 
     Example:
         >>> from robustcf.data import checkerboard
@@ -146,31 +131,25 @@ def build_model(
     """
     chosen = config.resolved().model
     kind = MODELS[chosen.name]
-    options: dict[str, Any] = {} if shard is None else {"shard": shard}
-    return kind(train, chosen.settings, seed=config.seed, device=device, start=start, **options)
+    return kind(train, chosen.settings, seed=config.seed, device=device, **options)
 
 
 def build_objective(
-    config: TrainConfig,
-    pairs: Interactions,
-    *,
-    device: torch.device | str = "cpu",
-    shard: Shard | None = None,
+    config: TrainConfig, pairs: Interactions, *, device: torch.device | str = "cpu", **options: Any
 ) -> Objective[Any]:
-    """The objective that a configuration describes, on these pairs.
+    """Return the objective of a configuration on these pairs; the option is a ``shard``.
 
     Example:
         >>> from robustcf.data import checkerboard
-        >>> build_objective(TrainConfig.of(negative_weight=7.0), checkerboard().train).name
-        'bce'
+        >>> build_objective(TrainConfig.of(model="bpr-mf"), checkerboard().train).name
+        'bpr'
     """
     chosen = config.resolved().objective
-    options: dict[str, Any] = {} if shard is None else {"shard": shard}
     return OBJECTIVES[chosen.name](pairs, chosen.settings, device=device, **options)
 
 
 def build_regularizer(config: TrainConfig) -> Regularizer:
-    """The regularizer that a configuration describes.
+    """Return the regularizer of a configuration.
 
     Example:
         >>> build_regularizer(TrainConfig.of(reg="two_to_inf", reg_top=8))
@@ -181,7 +160,7 @@ def build_regularizer(config: TrainConfig) -> Regularizer:
 
 
 def build_adversary(config: TrainConfig, batches: Batches) -> Adversary | None:
-    """The adversary that a configuration describes; None where there is none, or its weight is 0.
+    """Return the adversary of a configuration; None for ``none``, or where its weight is 0.
 
     Example:
         >>> from robustcf.data import checkerboard
@@ -197,7 +176,7 @@ def build_adversary(config: TrainConfig, batches: Batches) -> Adversary | None:
 
 
 def gauged(factors: Factors, config: TrainConfig, rows: Rows | None = None) -> Factors:
-    """Trained factors in the gauge, shrunk and cut to a rank, as a configuration says.
+    """Return trained factors in the gauge, shrunk and cut to a rank, as a configuration says.
 
     With ``rows``, those of the users of one of several ranks, all of which must ask.
 
@@ -235,25 +214,19 @@ def check_trainable(
     """
     config = config.resolved()
     _check_memory(split, config, torch.device(device))
-    parts: list[tuple[Table[Any], Chosen]] = [
-        (MODELS, config.model),
-        (OBJECTIVES, config.objective),
-        (REGULARIZERS, config.reg),
-        (ADVERSARIES, config.adversary),
-    ]
-    if any(chosen.name not in table for table, chosen in parts):
+    if any(getattr(config, part).name not in table for part, table in PARTS.items()):
         return
     # Enough columns for what is said of their number, and no more.
     dim = getattr(config.model.settings, "dim", None)
-    small = {} if dim is None else {"dim": min(dim, 64)}
-    rank = None if config.rank is None else min(config.rank, 64)
+    small: dict[str, Any] = {} if dim is None else {"dim": min(dim, 64)}
+    small["rank"] = None if config.rank is None else min(config.rank, 64)
     whole = checkerboard()
     drawn = getattr(config.objective.settings, "sampled_items", None)
     if drawn is not None:
         if drawn > split.n_items:
             build_objective(config, split.train)  # which refuses it, of these items
         small["sampled_items"] = min(drawn, whole.n_items)
-    toy = config.replace(**small, rank=rank, epochs=min(config.epochs, 1))
+    toy = config.replace(**small, epochs=min(config.epochs, 1))
     nothing = whole.valid.take(np.zeros(len(whole.valid), dtype=bool))
     try:
         with alone():
@@ -310,42 +283,37 @@ def fit_split(
         split: the data.
         config: None takes the preset of the split's name, or the defaults.
         device: where the tensors live.
-        checkpoint: where to keep the state, and to go on from.
+        checkpoint: where to keep the state, and to resume from.
         progress: whether to show a bar.
-
-    Returns:
-        The factors and how they came about.
 
     Example:
         >>> from robustcf.data import checkerboard
-        >>> fit_split(checkerboard(), TrainConfig.of(dim=4, epochs=2, negative_weight=10.0)).epochs
+        >>> fit_split(checkerboard(), TrainConfig.of(dim=4, epochs=2)).epochs
         2
     """
     if config is None:
-        from robustcf.training.presets import preset
+        from robustcf.training.presets import preset  # reads all presets: only where one is used
 
         config = preset(split.name).config
     config = config.resolved()
-    refit = config.refit == "yes" or (config.refit == "auto" and split.valid_source == "carved")
-    has_valid = len(split.valid) > 0
-    refit = refit and has_valid
     rows = Rows.of(split.n_users)
     shared = None if rows.whole else rows
+    judged: Split | SplitShard = split
     if shared is not None:
+        judged = SplitShard(split, shared)
         checkpoint = SharedCheckpoint(checkpoint, shared)
         progress = progress and shared.ranks.first
-    judged = split if shared is None else SplitShard(split, shared)
 
     def fitted_on(pairs: Interactions, stop: Stop, stage: str) -> Fitted:
         shard = Shard(pairs, rows)
-        part = None if shared is None else shard
-        objective = build_objective(config, shard.pairs, device=device, shard=part)
+        options: dict[str, Any] = {} if shared is None else {"shard": shard}
+        objective = build_objective(config, shard.pairs, device=device, **options)
         batches = Batches(objective, config.batching, seed=config.seed)
         reg = build_regularizer(config)
         degrees = (shard.pairs.user_degrees, shard.item_degrees)
         reg.prepare(*(torch.tensor(each, device=device) for each in degrees))
         return fit(
-            build_model(config, shard.pairs, device=device, shard=part),
+            build_model(config, shard.pairs, device=device, **options),
             batches,
             stop,
             reg=reg,
@@ -359,53 +327,30 @@ def fit_split(
             progress=progress,
         )
 
-    with alone():  # each rank has data of its own from here on, and says itself what it shares
-        return _trained(split, config, judged, fitted_on, shared, refit=refit)
+    def validate(factors: Factors) -> npt.NDArray[np.float64]:
+        return evaluate(factors, judged, (10,), part="valid").per_user["ndcg@10"]
 
-
-def _trained(
-    split: Split,
-    config: TrainConfig,
-    judged: Split | SplitShard,
-    fitted_on: Callable[[Interactions, Stop, str], Fitted],
-    rows: Rows | None,
-    *,
-    refit: bool,
-) -> Trained:
-    """Choose the number of epochs where it is not chosen yet, and refit."""
-    has_valid = len(split.valid) > 0
+    refit, has_valid = learns_valid(config.refit, split), len(split.valid) > 0
     began = time.perf_counter()
     history: list[dict[str, Any]] = []
-    epochs, valid = config.epochs, None
-    if not (config.epochs_chosen and refit):
-
-        def validate(factors: Factors) -> npt.NDArray[np.float64]:
-            return evaluate(factors, judged, (10,), part="valid").per_user["ndcg@10"]
-
-        choosing = has_valid and not config.epochs_chosen
-        stop = Stop(
-            config.epochs,
-            validate if choosing else None,
-            every=config.eval_every,
-            patience=config.patience,
-        )
-        fitted = fitted_on(split.train, stop, "train")
-        history, epochs = fitted.history, fitted.epochs
-        if has_valid:
-            valid = evaluate(gauged(fitted.factors, config, rows), judged, part="valid")
-        if not refit or fitted.interrupted:
-            return Trained(
-                gauged(fitted.factors, config, rows), config, split, "train", epochs, history,
-                _seconds(began, history), valid, fitted.interrupted, rows,
-            )  # fmt: skip
-    fitted = fitted_on(split.train_full, Stop(epochs, planned=config.epochs), "refit")
-    history = history + fitted.history
+    fit_on, epochs, factors, valid = "train", config.epochs, None, None
+    with alone():  # each rank has data of its own from here on, and says itself what it shares
+        interrupted = False
+        if not (config.epochs_chosen and refit):
+            choosing = has_valid and not config.epochs_chosen
+            chosen_by = validate if choosing else None
+            stop = Stop(config.epochs, chosen_by, config.eval_every, config.patience)
+            fitted = fitted_on(split.train, stop, "train")
+            factors = gauged(fitted.factors, config, shared)
+            history, epochs, interrupted = fitted.history, fitted.epochs, fitted.interrupted
+            valid = evaluate(factors, judged, part="valid") if has_valid else None
+        if factors is None or (refit and not interrupted):
+            fitted = fitted_on(split.train_full, Stop(epochs, planned=config.epochs), "refit")
+            factors = gauged(fitted.factors, config, shared)
+            fit_on, epochs, interrupted = "train and valid", fitted.epochs, fitted.interrupted
+            history = history + fitted.history
+    # The time of this process, or of the epochs where an earlier one made some of them.
+    seconds = max(time.perf_counter() - began, sum(float(row["seconds"]) for row in history))
     return Trained(
-        gauged(fitted.factors, config, rows), config, split, "train and valid", fitted.epochs,
-        history, _seconds(began, history), valid, fitted.interrupted, rows,
-    )  # fmt: skip
-
-
-def _seconds(began: float, history: list[dict[str, Any]]) -> float:
-    """Time of this process, or of the epochs where more of them were made by an earlier one."""
-    return max(time.perf_counter() - began, float(np.sum([row["seconds"] for row in history])))
+        factors, config, split, fit_on, epochs, history, seconds, valid, interrupted, shared
+    )

@@ -16,8 +16,8 @@ from robustcf.errors import InputError
 from robustcf.models.base import Model
 from robustcf.recommender import Recommender
 from robustcf.training.config import TrainConfig
-from robustcf.training.fitting import Trained, fit_split
-from robustcf.training.presets import Preset, adapted, choose
+from robustcf.training.fitting import fit_split
+from robustcf.training.presets import adapted, choose
 from robustcf.training.search import MINUTES, search
 
 
@@ -35,10 +35,10 @@ def train(
     report: Callable[[str], None] | None = None,
     **settings: Any,
 ) -> Recommender:
-    """Train a recommender; test pairs are never looked at.
+    """Train a recommender; test pairs are never touched.
 
-    What is not named is chosen: data with a tuned preset get the best model known for them, other
-    data a search over models and settings on their validation pairs, baselines included.
+    Data with a tuned preset get the best model known for them, other data a search over models and
+    settings on their validation pairs, unless a model, a preset or settings are given.
 
     Args:
         data: a :class:`robustcf.data.Split`, or anything that :func:`robustcf.load` takes.
@@ -48,7 +48,7 @@ def train(
         preset: ``tuned``, ``robust`` (chosen for quality under attack), ``paper``, ``auto``
             (search), or a file that ``robustcf tune`` wrote.
         minutes: time of a search at most; it ends earlier where more does not pay.
-        seed: of training and of the search; None for 0, or that of the configuration.
+        seed: of training and of the search; None for 0, or the configuration's.
         device: where the tensors live.
         threads: CPU threads; None for ``OMP_NUM_THREADS`` or the cores that may be used.
         progress: whether to show a bar; None: in a terminal and in a notebook.
@@ -72,62 +72,44 @@ def train(
         ['user', 'rank', 'item', 'score']
     """
     split = data if isinstance(data, Split) else load(data)
-    if isinstance(model, TrainConfig):
-        named = {"reg": reg, "preset": preset, "minutes": minutes, **settings}
-        given = [name for name, value in named.items() if value is not None]
-        if given:
-            raise InputError(
-                f"a TrainConfig has all settings in it: leave {', '.join(given)} out, or use "
-                "config.replace(...)"
-            )
-        config = model if seed is None else model.replace(seed=seed)
-        with threads_used(threads, split.n_users, split.n_items):
-            return _finished(fit_split(split, config, device=device, progress=shows(progress)))
-    if model is not None and model in FITTERS:
-        refused = {"reg": reg, "preset": preset, "minutes": minutes}
-        given = [name for name, value in refused.items() if value is not None]
-        if given:
-            raise InputError(f"{model} has no {' and '.join(given)}: leave it out")
-        if torch.device(device).type != "cpu":
-            raise InputError(f"{model} is fit on the cpu, got the device {str(device)!r}")
-        with threads_used(threads, split.n_users, split.n_items):
-            found: Recommender = FITTERS[model](split, seed=seed or 0, **settings)
-            return found
-    chosen = choose(split.name, model, reg, preset, changed=settings)
-    if minutes is not None and not chosen.searches:
-        raise InputError("minutes is the time of a search, and nothing is searched for here")
+    named = {"reg": reg, "preset": preset, "minutes": minutes}
+    given = [name for name, value in named.items() if value is not None]
     with threads_used(threads, split.n_users, split.n_items):
-        return _chosen(split, chosen, settings, minutes, seed or 0, device, shows(progress), report)
-
-
-def _chosen(
-    split: Split,
-    chosen: Preset,
-    settings: Mapping[str, Any],
-    minutes: float | None,
-    seed: int,
-    device: torch.device | str,
-    progress: bool,
-    report: Callable[[str], None] | None,
-) -> Recommender:
-    config = adapted(chosen.config, settings).replace(seed=seed)
-    facts: dict[str, Any] = {"preset": chosen.name}
-    if chosen.searches:
-        found = search(
-            split,
-            minutes=MINUTES if minutes is None else minutes,
-            seed=seed,
-            device=device,
-            report=report,
-            progress=progress,
-        )
-        config = found.config.replace(seed=seed)
-        facts["search"] = found.summary()
-    return _finished(fit_split(split, config, device=device, progress=progress), **facts)
-
-
-def _finished(trained: Trained, **facts: Any) -> Recommender:
-    return trained.recommender(**facts, interrupted=trained.interrupted)
+        if isinstance(model, str) and model in FITTERS:
+            if given:
+                raise InputError(f"{model} has no {' and '.join(given)}: leave it out")
+            if torch.device(device).type != "cpu":
+                raise InputError(f"{model} is fit on the cpu, got the device {str(device)!r}")
+            fitted: Recommender = FITTERS[model](split, seed=seed or 0, **settings)
+            return fitted
+        facts: dict[str, Any] = {}
+        if isinstance(model, TrainConfig):
+            given += [name for name, value in settings.items() if value is not None]
+            if given:
+                raise InputError(
+                    f"a TrainConfig has all settings in it: leave {', '.join(given)} out, or use "
+                    "config.replace(...)"
+                )
+            config = model if seed is None else model.replace(seed=seed)
+        else:
+            chosen = choose(split.name, model, reg, preset, changed=settings)
+            if minutes is not None and not chosen.searches:
+                raise InputError("minutes is the time of a search, and none is made here")
+            config, facts["preset"] = adapted(chosen.config, settings), chosen.name
+            if chosen.searches:
+                limit = MINUTES if minutes is None else minutes
+                found = search(
+                    split,
+                    minutes=limit,
+                    seed=seed or 0,
+                    device=device,
+                    report=report,
+                    progress=shows(progress),
+                )
+                config, facts["search"] = found.config, found.summary()
+            config = config.replace(seed=seed or 0)
+        trained = fit_split(split, config, device=device, progress=shows(progress))
+        return trained.recommender(**facts, interrupted=trained.interrupted)
 
 
 def model_config(kind: type[Model[Any]], settings: Mapping[str, Any]) -> TrainConfig:

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from robustcf._io.files import REMOVE
 from robustcf._io.progress import bar as progress_bar
-from robustcf._io.schema import (
-    ABSENT,
-    NOT_NEGATIVE,
-    NUMBER,
-    TEXT,
-    check_kind,
-    list_of,
-    nullable,
-    record,
-    whole,
-)
 from robustcf.errors import InputError, TrainingError
 from robustcf.estimators.lowrank import LowRank
 from robustcf.factors import Factors
@@ -34,49 +21,12 @@ from robustcf.objectives import Batch, Batches, Gradient
 from robustcf.objectives.base import no_gradient
 from robustcf.regularizers import Accumulator, NoPenalty, Regularizer, add_gradient
 from robustcf.training.adversarial import Adversary
+from robustcf.training.checkpoints import Checkpoint, FitState, Values, check_like, place_of
 from robustcf.training.optim import Adam, schedule
 
-_ROW_KIND = record(
-    {"stage": TEXT, "epoch": whole(1), "loss": NUMBER, "seconds": NOT_NEGATIVE},
-    {
-        "penalty": NUMBER,
-        "valid_ndcg@10": nullable(NUMBER),
-        "two_to_inf": NUMBER,
-        "attacked_loss": NUMBER,
-    },
-    others=ABSENT,
-)
-_STATE_KIND = record(
-    {
-        "history": list_of(_ROW_KIND),
-        "looks_since": whole(),
-        "best": nullable(list_of(NUMBER, 2, 2)),
-    },
-    {"worse": whole()},
-)
 # The loss is computed in one step out of this many: as a number to watch, that is enough.
 _VALUE_EVERY = 16
 _PAIRS_PER_UNIT = 1024
-# Times the patience after which a fit ends that is neither better nor clearly worse any more.
-_PLATEAU = 3
-
-
-Values = npt.NDArray[np.float64]
-
-
-class Checkpoint(Protocol):
-    """Where a fit keeps its state between epochs, so that it can go on after a kill."""
-
-    def load(self, stage: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The state saved last for this stage, or None."""
-
-    def save(
-        self, stage: str, tensors: dict[str, Tensor], facts: dict[str, Any], *, final: bool
-    ) -> None:
-        """Replace the stage's state, all or nothing; unless final, it may find it too early."""
-
-    def flush(self) -> None:
-        """Write the state offered last, where that was too early and it can be written."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +73,7 @@ class Optimizer:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What a fit leaves.
+    """The result of a fit.
 
     Args:
         factors: of the chosen epoch.
@@ -153,11 +103,10 @@ def fit(
 ) -> Fitted:
     """Train a model in place: Adam on batch gradients plus the regularizer's.
 
-    What an epoch minimizes is the objective, summed over its pairs, plus the adversary's, plus
+    An epoch minimizes the objective, summed over its pairs, plus the adversary's, plus
     ``reg_weight * pairs / 1024 * reg(U, V)``. Every step takes its share, so the weight means
     the same for both batchings and for every size of a step. A step of ``rows`` updates its
     users only; such a user is visited once per epoch and then takes the whole epoch's share.
-
     Deterministic for a seed and a number of threads, resumed or not.
 
     Where model and batches are of the users of one of several ranks (see
@@ -173,7 +122,7 @@ def fit(
         reg_weight: see above.
         adversary: a second loss at attacked factors, see :mod:`robustcf.training.adversarial`.
         optimizer: learning rates and their schedule; None for the defaults.
-        checkpoint: where to keep the state, and to go on from.
+        checkpoint: where to keep the state, and to resume from.
         stage: the name of the state in the checkpoint.
         progress: whether to show a bar (loss per pair, validation, norm of the scores).
 
@@ -202,13 +151,11 @@ def fit(
             f"epochs must be at least 0 and every at least 1, got {stop.epochs}, {stop.every}"
         )
     how = Optimizer() if optimizer is None else optimizer
-    schedule(how.schedule, 0.0)
-    penalty: nn.Module = NoPenalty() if reg is None else reg
     planned = (stop.planned or stop.epochs) * batches.n_steps
     steps = _Steps(
         model,
         batches,
-        penalty,
+        NoPenalty() if reg is None else reg,
         share=reg_weight * model.shard.n_pairs / (_PAIRS_PER_UNIT * batches.n_steps),
         adversary=adversary,
         users=Adam(model.users, beta1=how.beta1, beta2=how.beta2),
@@ -223,25 +170,26 @@ def fit(
             steps.restore(saved[0])
             state = FitState.restored(*saved)
         except InputError as error:
-            place = getattr(checkpoint, "path", "the checkpoint of {}".format)
-            raise InputError(f"{place(stage)}: {error}; {REMOVE}") from error
+            raise InputError(f"{place_of(checkpoint, stage)}: {error}; {REMOVE}") from error
     interrupted = False
     done = len(state.history)
     bar = progress_bar(stop.epochs, stage, "epoch", progress, initial=done)
     try:
         for epoch in range(done, stop.epochs):
-            if state.out_of_patience(stop):
+            if state.out_of(stop.patience):
                 break
             row = {"stage": stage, **steps.one_epoch(epoch)}
             last = epoch + 1 == stop.epochs
             if stop.validate is not None and ((epoch + 1) % stop.every == 0 or last):
                 row["valid_ndcg@10"] = state.validate(stop.validate, model.factors(), epoch + 1)
             state.history.append(row)
-            bar.set_postfix_str(_postfix(row, state.best))
+            best = state.best
+            valid = "" if best is None else f", valid ndcg@10 {best[0]:.4f} (epoch {best[1]})"
+            bar.set_postfix_str(f"loss {row['loss']:.4f}{valid}, 2->inf {row['two_to_inf']:.1f}")
             bar.update()
             if checkpoint is not None:
                 tensors = {**steps.state(), **state.tensors()}
-                final = last or state.out_of_patience(stop)
+                final = last or state.out_of(stop.patience)
                 checkpoint.save(stage, tensors, state.facts(), final=final)
     except KeyboardInterrupt:
         if not model.shard.rows.whole:
@@ -255,86 +203,6 @@ def fit(
         _, epochs, factors = state.best
         return Fitted(factors, epochs, state.history, interrupted)
     return Fitted(model.factors(), len(state.history), state.history, interrupted)
-
-
-@dataclass
-class FitState:
-    """How far a fit is: its epochs so far, and the best of them by validation."""
-
-    history: list[dict[str, Any]] = field(default_factory=list)
-    best: tuple[float, int, Factors] | None = None
-    since_best: int = 0  # validations
-    worse: int = 0  # those of them that are clearly worse
-    users: Values | None = None  # their values at the best, where they are known
-
-    @classmethod
-    def restored(cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> FitState:
-        """From what a checkpoint holds.
-
-        Raises:
-            InputError: it holds something else.
-        """
-        check_kind("", facts, _STATE_KIND)
-        best = None
-        if facts["best"] is not None:
-            value, epoch = facts["best"]
-            for name in ("users", "items"):
-                _check_like(f"best.{name}", tensors.get(f"best.{name}"), tensors[name])
-            best = value, int(epoch), Factors(tensors["best.users"], tensors["best.items"])
-        since, users = facts["looks_since"], tensors.get("best.values")
-        if users is not None and (users.dtype, users.ndim) != (torch.float64, 1):
-            raise InputError(
-                f"the tensor best.values must be a row of float64, got {users.dtype} of shape "
-                f"{tuple(users.shape)}"
-            )
-        if users is not None and not bool(torch.isfinite(users).all()):
-            raise InputError("the tensor best.values must be finite")
-        if facts.get("worse", 0) > since:
-            raise InputError(f"worse must be at most looks_since, {since}, got {facts['worse']}")
-        # Version 0.1 counted whatever was not better.
-        values = None if users is None else users.numpy()
-        return cls(facts["history"], best, since, facts.get("worse", since), values)
-
-    def validate(
-        self, at: Callable[[Factors], float | Values], factors: Factors, epoch: int
-    ) -> float:
-        """Evaluate on validation data and keep the factors if they are the best so far."""
-        found = at(factors)
-        users = found if isinstance(found, np.ndarray) else None
-        value = float(np.mean(found))
-        if self.best is None or value > self.best[0]:
-            self.best, self.users = (value, epoch, factors), users
-            self.since_best = self.worse = 0
-            return value
-        self.since_best += 1
-        gaps = None
-        if users is not None and self.users is not None and len(users) == len(self.users):
-            gaps = users - self.users
-        if gaps is None or gaps.mean() <= -gaps.std() / len(gaps) ** 0.5:
-            self.worse += 1
-        return value
-
-    def out_of_patience(self, stop: Stop) -> bool:
-        """Whether validations have been worse for long enough, or for too long not better."""
-        patience = stop.patience
-        ended = self.worse >= patience or self.since_best >= _PLATEAU * patience
-        return patience > 0 and ended
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The best factors, for a checkpoint, and their values."""
-        if self.best is None:
-            return {}
-        known = {} if self.users is None else {"best.values": torch.from_numpy(self.users)}
-        return {"best.users": self.best[2].users, "best.items": self.best[2].items, **known}
-
-    def facts(self) -> dict[str, Any]:
-        """The rest, for a checkpoint; the key looks_since is that of version 0.1."""
-        return {
-            "history": self.history,
-            "looks_since": self.since_best,
-            "worse": self.worse,
-            "best": None if self.best is None else [self.best[0], self.best[1]],
-        }
 
 
 @dataclass
@@ -352,13 +220,15 @@ class _Steps:
     factor: Callable[[int], float]  # of both, by the number of the step
 
     def one_epoch(self, epoch: int) -> dict[str, Any]:
-        """Every batch once; returns the row of the history."""
-        model, objective, n_steps = self.model, self.batches.objective, self.batches.n_steps
+        """Take every batch once; returns the row of the history."""
+        model, objective, rival = self.model, self.batches.objective, self.adversary
         ranks = model.shard.ranks
         name = model.name or type(model).__name__
         began = time.perf_counter()
         loss = attacked = pairs = penalized = 0.0
-        for number, (batch, theirs) in enumerate(_rounds(self.batches, self.adversary, epoch)):
+        rounds = None if rival is None else rival.rounds(self.batches, epoch)
+        rounds = rounds or ((batch, batch) for batch in self.batches.epoch(epoch))
+        for number, (batch, theirs) in enumerate(rounds):
             with_value = number % _VALUE_EVERY == 0
             U, V = model.scored()
             if len(batch.users):
@@ -368,17 +238,15 @@ class _Steps:
             if not self.batches.by_rows:
                 # A user's pairs are spread over many steps: every step concerns everybody.
                 gradient = gradient.whole(len(U))
-            _check(gradient.users, name, "the loss", epoch)
+            _check(gradient.users, f"the loss of {name}", epoch)
             if with_value and gradient.value is not None:
                 loss += gradient.value
-                pairs += _pairs_in(model, batch)
-            if self.adversary is not None:
-                own = gradient if self.adversary.objective is objective else None
-                at_attack = self.adversary.add_gradient(
-                    theirs, U, V, gradient, own=own, value=with_value
-                )
-                _check(gradient.users, name, "the adversarial loss", epoch)
-                attacked += at_attack or 0.0
+                pairs += self._pairs_in(batch)
+            if rival is not None:
+                own = gradient if rival.objective is objective else None
+                found = rival.add_gradient(theirs, U, V, gradient, own=own, value=with_value)
+                _check(gradient.users, f"the adversarial loss of {name}", epoch)
+                attacked += found or 0.0
             ranks.sum(gradient.items)
             on_parameters = getattr(self.penalty, "on", "scored") == "parameters"
             if self.share and not on_parameters:
@@ -387,13 +255,14 @@ class _Steps:
             if self.share and on_parameters:
                 penalized = self._penalize(model.users, model.items, gradient)
             if not math.isfinite(penalized):
-                raise TrainingError(not_finite(f"the regularizer {_name(self.penalty)}", epoch))
-            factor = self.factor(epoch * n_steps + number)
+                own_name = getattr(self.penalty, "name", "") or type(self.penalty).__name__
+                raise TrainingError(_not_finite(f"the regularizer {own_name}", epoch))
+            factor = self.factor(epoch * self.batches.n_steps + number)
             self.users.step(gradient.users, self.rates[0] * factor, gradient.rows)
             self.items.step(gradient.items, self.rates[1] * factor)
             model.updated(gradient.rows)
-        _check(model.users, name, "the update of the users", epoch)
-        _check(model.items, name, "the update of the items", epoch)
+        _check(model.users, f"the update of the users of {name}", epoch)
+        _check(model.items, f"the update of the items of {name}", epoch)
         self._check_replicas()
         loss, attacked, pairs = ranks.total(loss, attacked, pairs)
         row: dict[str, Any] = {
@@ -404,9 +273,14 @@ class _Steps:
             "two_to_inf": ranks.greatest(two_to_inf(model.factors()))[0],
             "seconds": time.perf_counter() - began,
         }
-        if self.adversary is not None:
+        if rival is not None:
             row["attacked_loss"] = attacked / max(pairs, 1.0)
         return row
+
+    def _pairs_in(self, batch: Batch) -> float:
+        if batch.items is not None:
+            return float(len(batch.users))
+        return float(self.model.train.user_degrees[batch.users.cpu().numpy()].sum())
 
     def _penalize(self, U: Tensor, V: Tensor, gradient: Gradient) -> float:
         scale = 1.0 if gradient.rows is None else float(self.batches.n_steps)
@@ -430,6 +304,7 @@ class _Steps:
             )
 
     def state(self) -> dict[str, Tensor]:
+        """Return the tensors to keep in a checkpoint."""
         return {
             "users": self.model.users,
             "items": self.model.items,
@@ -439,10 +314,11 @@ class _Steps:
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the tensors of a checkpoint back."""
         for name, mine in self.state().items():
             # What a regularizer keeps may change its length from step to step.
             of_reg = name.startswith("reg.") and mine.ndim > 0
-            _check_like(name, tensors.get(name), mine, shape=not of_reg)
+            check_like(name, tensors.get(name), mine, shape=not of_reg)
             # Numbers of steps and of rows, all of them.
             if not mine.is_floating_point() and bool((tensors[name] < 0).any()):
                 raise InputError(f"the tensor {name} must not be negative")
@@ -460,54 +336,20 @@ class _Steps:
             setattr(self.penalty, name, tensors[f"reg.{name}"])
 
 
-def _check_like(name: str, found: Tensor | None, mine: Tensor, *, shape: bool = True) -> None:
-    """Raise unless a tensor of a checkpoint fits: one of another shape might be broadcast."""
-    good = found is not None and (found.dtype, found.ndim) == (mine.dtype, mine.ndim)
-    if not good or (shape and found is not None and found.shape != mine.shape):
-        got = "nothing" if found is None else f"{found.dtype} of shape {tuple(found.shape)}"
-        raise InputError(
-            f"the tensor {name} must be {mine.dtype} of shape {tuple(mine.shape)}, got {got}"
-        )
-
-
-def _rounds(
-    batches: Batches, adversary: Adversary | None, epoch: int
-) -> Iterator[tuple[Batch, Batch]]:
-    if adversary is not None:
-        return adversary.rounds(batches, epoch)
-    return ((batch, batch) for batch in batches.epoch(epoch))
-
-
-def _pairs_in(model: Model[Any], batch: Batch) -> float:
-    if batch.items is not None:
-        return float(len(batch.users))
-    return float(model.train.user_degrees[batch.users.cpu().numpy()].sum())
-
-
-def _check(values: Tensor, model: str, what: str, epoch: int) -> None:
+def _check(values: Tensor, what: str, epoch: int) -> None:
     if not bool(torch.isfinite(values.sum(dtype=torch.float64))):
-        raise TrainingError(not_finite(f"{what} of {model}", epoch))
+        raise TrainingError(_not_finite(what, epoch))
 
 
-def not_finite(what: str, epoch: int) -> str:
-    """What to tell somebody whose training diverged."""
+def _not_finite(what: str, epoch: int) -> str:
     return (
         f"{what} is not finite in epoch {epoch + 1}: lower the learning rate or the weights "
         "of the terms"
     )
 
 
-def _name(penalty: nn.Module) -> str:
-    return str(getattr(penalty, "name", "") or type(penalty).__name__)
-
-
-def _postfix(row: Mapping[str, Any], best: tuple[float, int, Factors] | None) -> str:
-    valid = "" if best is None else f", valid ndcg@10 {best[0]:.4f} (epoch {best[1]})"
-    return f"loss {row['loss']:.4f}{valid}, 2->inf {row['two_to_inf']:.1f}"
-
-
 def two_to_inf(factors: Factors) -> float:
-    """||U V^T||_{2->inf}: the largest norm of a user's scores over the whole catalogue.
+    """Return ||U V^T||_{2->inf}: the largest norm of a user's scores over the whole catalogue.
 
     Example:
         >>> two_to_inf(Factors(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]])))

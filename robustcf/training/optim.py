@@ -15,10 +15,12 @@ SCHEDULES = ("linear", "cosine", "constant")
 # From this many numbers on, a step on all rows is torch's fused one, in a single sweep through
 # memory: below, the parameter and its moments stay in the cache and there is little to gain.
 FUSED_FROM = 2**21
+# Added to the root of the mean of squares.
+_EPS = 1e-8
 
 
 def schedule(name: str, progress: float) -> float:
-    """The factor of the learning rate after a share ``progress`` of the planned steps.
+    """Return the factor of the learning rate after a share ``progress`` of the planned steps.
 
     ``linear`` and ``cosine`` fall from 1 to 0, ``constant`` stays 1.
 
@@ -45,7 +47,6 @@ class Adam:
         parameter: updated in place.
         beta1: decay of the mean of gradients.
         beta2: decay of the mean of squares.
-        eps: added to the root.
 
     Cost: memory of two more tensors like the parameter; a step reads and writes its rows.
 
@@ -56,15 +57,13 @@ class Adam:
         [0.0, -0.10000000149011612]
     """
 
-    def __init__(
-        self, parameter: Tensor, *, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8
-    ) -> None:
+    def __init__(self, parameter: Tensor, *, beta1: float = 0.9, beta2: float = 0.999) -> None:
         """Start with moments of 0."""
         for name, value in (("beta1", beta1), ("beta2", beta2)):
             if not 0.0 <= value < 1.0:
                 raise InputError(f"{name} must be in [0, 1), got {value}")
         self.parameter = parameter
-        self.beta1, self.beta2, self.eps = beta1, beta2, eps
+        self.beta1, self.beta2 = beta1, beta2
         self.mean = torch.zeros_like(parameter)
         self.square = torch.zeros_like(parameter)
         self.steps = torch.zeros(len(parameter), dtype=torch.int64, device=parameter.device)
@@ -94,7 +93,7 @@ class Adam:
         adam(
             [self.parameter], [gradient], [self.mean], [self.square], [], [count],
             fused=True, amsgrad=False, beta1=self.beta1, beta2=self.beta2, lr=lr,
-            weight_decay=0.0, eps=self.eps, maximize=False,
+            weight_decay=0.0, eps=_EPS, maximize=False,
         )  # fmt: skip
         self.steps += 1
         return True
@@ -107,11 +106,11 @@ class Adam:
         first, last = int(steps[0]), int(steps[-1])
         if first == last and bool((steps == first).all()):
             correction1, correction2 = 1.0 - self.beta1**first, 1.0 - self.beta2**first
-            root = (square / correction2).sqrt_().add_(self.eps)
+            root = (square / correction2).sqrt_().add_(_EPS)
             parameter.addcdiv_(mean, root, value=-lr / correction1)
             return
         count = steps.to(parameter.dtype)[:, None]
-        root = (square / (1.0 - self.beta2**count)).sqrt_().add_(self.eps)
+        root = (square / (1.0 - self.beta2**count)).sqrt_().add_(_EPS)
         parameter.addcdiv_(mean / (1.0 - self.beta1**count), root, value=-lr)
 
     def state(self, prefix: str) -> dict[str, Tensor]:

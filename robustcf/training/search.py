@@ -1,12 +1,12 @@
-"""``search``: the best settings for a data set that nobody has tuned for, on validation data.
+"""``search``: the best settings for a data set without a tuned preset, on validation data.
 
 A portfolio of models is tried small first: baselines in closed form, then short trainings. The best
 are improved one setting at a time, larger and longer, while it pays and while time is left. A plain
 baseline that nothing beats is the answer.
 
-Small sets are validated on several parts: the set's own and others drawn like it, each trained for
-anew. One validation part of a few hundred users is mostly noise. Trials are raced over the parts:
-what is clearly worse than the best on the first of them is not trained for the others.
+Small sets are validated on several parts: the set's own and others drawn like it, since one of a
+few hundred users is mostly noise. Trials are raced over the parts: what is clearly worse than the
+best on the first of them is not trained for the others.
 """
 
 from __future__ import annotations
@@ -51,10 +51,11 @@ METRIC = "ndcg@20"
 # A search ends after this many times what its best trial took, or after the seconds, whichever is
 # later, and at the latest when its minutes are over.
 _TIMES, _SECONDS = 10.0, 60.0
+_VALUE = f"valid {METRIC}"
 _TRIAL_KIND = record(
     {
         "settings": record({"model": NAME}),
-        f"valid {METRIC}": nullable(NUMBER),
+        _VALUE: nullable(NUMBER),
         "error": nullable(NOT_NEGATIVE),
         "seconds": NOT_NEGATIVE,
         "stage": TEXT,
@@ -91,11 +92,21 @@ class Trial:
     stage: str
     parts: int = 1
 
+    @property
+    def key(self) -> str:
+        """What tells trials apart."""
+        return _key(self.settings)
+
+    @property
+    def words(self) -> str:
+        """The value for a table."""
+        return "not finite" if self.value is None else f"{self.value:.4f}"
+
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Return plain values, ready for JSON."""
         return {
             "settings": dict(self.settings),
-            f"valid {METRIC}": self.value,
+            _VALUE: self.value,
             "error": self.error,
             "seconds": round(self.seconds, 3),
             "stage": self.stage,
@@ -104,7 +115,7 @@ class Trial:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Trial:
-        """From what :meth:`as_dict` gives."""
+        """Return the trial of what :meth:`as_dict` gives."""
         try:
             check_kind("", values, _TRIAL_KIND)
         except InputError as error:
@@ -113,16 +124,20 @@ class Trial:
             ) from error
         return cls(
             dict(values["settings"]),
-            values[f"valid {METRIC}"],
+            values[_VALUE],
             values["error"],
             float(values["seconds"]),
             values["stage"],
             values["parts"],
         )
 
+    def beats(self, best: Trial | None) -> bool:
+        """Return whether it is better than the best so far."""
+        return self.value is not None and (best is None or self.value > (best.value or 0.0))
+
 
 def read_trials(path: Path) -> list[Trial]:
-    """The trials that a search has kept in a file, of this or of an earlier attempt."""
+    """Return the trials that a search has kept in a file."""
     values = files.read_json(path, follow=True)
     found = values.get("found")
     trials = values.get("trials", found.get("trials") if isinstance(found, dict) else None)
@@ -136,7 +151,7 @@ def read_trials(path: Path) -> list[Trial]:
 
 @dataclass(frozen=True)
 class Found:
-    """What a search came to.
+    """The result of a search.
 
     Args:
         settings: the flat settings of the best trial; its number of epochs is chosen.
@@ -161,43 +176,37 @@ class Found:
         return next(trial for trial in self.trials if trial.settings == self.settings)
 
     def summary(self) -> dict[str, Any]:
-        """What a run's metrics say of it."""
+        """Return what a run's metrics say of it."""
         return {
             "trials": len(self.trials),
             "seconds": round(self.seconds, 3),
-            f"valid {METRIC}": self.best.value,
+            _VALUE: self.best.value,
             "parts": self.parts,
             "chosen": _words(self.settings),
             "baseline": self.settings["model"] in BASELINES or self.settings.get("epochs") == 0,
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Return plain values, ready for JSON."""
         return {
             **self.summary(),
             "settings": dict(self.settings),
-            "metric": f"valid {METRIC}",
+            "metric": _VALUE,
             "trials": [trial.as_dict() for trial in self.trials],
         }
 
     def table(self) -> str:
-        """The trials as text, best first."""
-        lines = [f"{f'valid {METRIC}':>14}  seconds  settings"]
+        """Return the trials as text, best first."""
+        lines = [f"{_VALUE:>14}  seconds  settings"]
         for trial in sorted(self.trials, key=lambda t: -(t.value if t.value is not None else -1.0)):
-            value = "not finite" if trial.value is None else f"{trial.value:.4f}"
             given_up = " (given up)" if trial.parts < self.parts else ""
             words = f"{_words(trial.settings)}{given_up}"
-            lines.append(f"{value:>14}  {trial.seconds:7.1f}  {words}")
+            lines.append(f"{trial.words:>14}  {trial.seconds:7.1f}  {words}")
         return "\n".join(lines)
 
 
-def _words(settings: Settings) -> str:
-    rest = " ".join(f"{key}={value}" for key, value in settings.items() if key != "model")
-    return f"{settings['model']} {rest}".rstrip()
-
-
 def search_settings(minutes: float | None = None) -> Values:
-    """What a run writes down of a search to come.
+    """Return what a run writes down of a search to come.
 
     Example:
         >>> search_settings()
@@ -226,20 +235,16 @@ def search(
         seed: of training and of the validation parts that are drawn.
         device: where the tensors live.
         done: trials of an earlier search of these data that was stopped: they are not made again.
-        record: called with all trials after each, to keep them; those of ``done`` that were not
-            come to yet are the last.
+        record: called with all trials after each, to keep them; pending ones of ``done`` come last.
         report: called with a line of text after each.
         progress: whether to show a bar with the best trial so far; None: in a terminal and in a
             notebook.
 
-    Returns:
-        The best settings and all trials.
-
     Raises:
         InputError: there are no validation pairs, or ``minutes`` is not positive.
 
-    Cost: at most ``minutes``, and the trial during which they end. Where it goes on, the best trial
-    of before is made once more to compare with, and that is not counted.
+    Cost: at most ``minutes``, and the trial during which they end. Resumed, the best trial of
+    before is made once more to compare with, and that is not counted.
 
     Example:
         >>> from robustcf.data import checkerboard
@@ -254,16 +259,17 @@ def search(
             "name a model and its settings"
         )
     with bar(None, "search", "trial", progress) as steps:
-        shown = report
 
-        def told(line: str) -> None:
-            steps.set_postfix_str(f"best {running.best.value:.4f}" if running.best else "")
+        def tried(trials: Sequence[Trial], best: Trial | None) -> None:
+            if record is not None:
+                record(_with_others(trials, done))
+            steps.set_postfix_str(f"best {best.value:.4f}" if best else "")
             steps.update()
-            if shown is not None:
-                shown(line)
+            if report is not None:
+                last = trials[-1]
+                report(f"{last.words}  {last.seconds:6.1f} s  {_words(last.settings)}")
 
-        running = _Search(split, minutes * 60.0, seed, device, list(done), record, told)
-        return running.run()
+        return _Search(split, minutes * 60.0, seed, device, done, tried).run()
 
 
 class _Search:
@@ -275,19 +281,16 @@ class _Search:
         limit: float,
         seed: int,
         device: torch.device | str,
-        done: list[Trial],
-        record: Callable[[Sequence[Trial]], None] | None,
-        report: Callable[[str], None] | None,
+        done: Sequence[Trial],
+        tried: Callable[[Sequence[Trial], Trial | None], None],
     ) -> None:
-        self.parts = validation_parts(split, seed)
-        self.limit, self.seed, self.device = limit, seed, device
-        self.record, self.report = record, report
-        self.known = {_key(trial.settings): trial for trial in done}
+        self.parts, self.size = validation_parts(split, seed), Size.of(split)
+        self.limit, self.seed, self.device, self.tried = limit, seed, device, tried
+        self.known = {trial.key: trial for trial in done}
         self.trials: list[Trial] = []
         self.best: Trial | None = None
         # Of the best trial, user by user and part by part; None: it was made by an earlier search.
         self._best_users: list[Values64] | None = None
-        self.size = Size.of(split)
 
     @property
     def spent(self) -> float:
@@ -296,24 +299,21 @@ class _Search:
     def run(self) -> Found:
         for settings in portfolio(self.size):
             self.attempt(settings, "portfolio")
-        ranked = sorted(
-            (trial for trial in self.trials if trial.value is not None),
-            key=lambda trial: -(trial.value or 0.0),
-        )
+        finite = [trial for trial in self.trials if trial.value is not None]
         # The best of each model, best model first; no others than the three best are improved.
         leaders: dict[str, Trial] = {}
-        for trial in ranked:
+        for trial in sorted(finite, key=lambda trial: -(trial.value or 0.0)):
             leaders.setdefault(_family(trial.settings), trial)
         for leader in list(leaders.values())[:3]:
             self.improve(leader)
-        best = self.best
-        if best is None:
+        if self.best is None:
             raise TrainingError(f"all {len(self.trials)} trials of the search diverged")
-        return Found(dict(best.settings), tuple(self.trials), len(self.parts), self.spent)
+        return Found(dict(self.best.settings), tuple(self.trials), len(self.parts), self.spent)
 
     def improve(self, leader: Trial) -> None:
-        """One setting at a time, as long as something gets better and time is left."""
-        while True:
+        """Change one setting at a time, as long as something gets better and time is left."""
+        before = None
+        while leader is not before:
             before = leader
             for move in moves(leader.settings, self.size):
                 # In a direction that helps, go on.
@@ -322,30 +322,24 @@ class _Search:
                     if trial is None or (trial.value or 0.0) <= (leader.value or 0.0):
                         break
                     leader = trial
-            if leader is before:
-                return
 
     def attempt(self, settings: Values, stage: str) -> Trial | None:
         """Try settings, unless they were tried or would take too long."""
         key = _key(settings)
         for trial in self.trials:
-            if _key(trial.settings) == key:
+            if trial.key == key:
                 return trial
         if self.trials and self.spent + self.predicted(settings) > self.until():
             return None
         known = self.known.get(key)
-        if known is not None and known.parts < len(self.parts) and _is_better(known, self.best):
+        if known is not None and known.parts < len(self.parts) and known.beats(self.best):
             # It was given up against a trial that is missing here: its value is only a guess.
             known = None
         trial = known if known is not None else self.measured(settings, stage)
         self.trials.append(trial)
-        if known is not None and _is_better(trial, self.best):
+        if known is not None and trial.beats(self.best):
             self.best, self._best_users = trial, None
-        if self.record is not None:
-            self.record(_with_others(self.trials, self.known.values()))
-        if self.report is not None:
-            value = "not finite" if trial.value is None else f"{trial.value:.4f}"
-            self.report(f"{value}  {trial.seconds:6.1f} s  {_words(settings)}")
+        self.tried(self.trials, self.best)
         return trial
 
     def until(self) -> float:
@@ -365,7 +359,7 @@ class _Search:
         return cost * len(self.parts)
 
     def measured(self, settings: Values, stage: str) -> Trial:
-        """A race against the best trial so far, which is replaced if it is lost."""
+        """Race against the best trial so far, which is replaced if it loses."""
         rivals = self.best_users()
         began = time.perf_counter()
         users: list[Values64] = []
@@ -386,7 +380,7 @@ class _Search:
         else:
             value = self.best.value + gap
         trial = Trial(settings, value, error, time.perf_counter() - began, stage, len(users))
-        if whole and _is_better(trial, self.best):
+        if whole and trial.beats(self.best):
             self.best, self._best_users = trial, users
         return trial
 
@@ -407,10 +401,6 @@ class _Search:
         return report.per_user[METRIC]
 
 
-def _is_better(trial: Trial, best: Trial | None) -> bool:
-    return trial.value is not None and (best is None or trial.value > (best.value or 0.0))
-
-
 def _difference(users: Sequence[Values64], rivals: Sequence[Values64]) -> tuple[float, float]:
     """Mean over the parts that both have of users' differences, and its standard error."""
     gaps = [a - b for a, b in zip(users, rivals, strict=False)]
@@ -420,8 +410,8 @@ def _difference(users: Sequence[Values64], rivals: Sequence[Values64]) -> tuple[
 
 def _with_others(trials: Sequence[Trial], known: Iterable[Trial]) -> list[Trial]:
     """Trials, and behind them those of an earlier search that are not among them."""
-    tried = {_key(trial.settings) for trial in trials}
-    return [*trials, *(trial for trial in known if _key(trial.settings) not in tried)]
+    tried = {trial.key for trial in trials}
+    return [*trials, *(trial for trial in known if trial.key not in tried)]
 
 
 def _family(settings: Settings) -> str:
@@ -433,8 +423,13 @@ def _key(settings: Settings) -> str:
     return repr(sorted(settings.items(), key=lambda pair: pair[0]))
 
 
+def _words(settings: Settings) -> str:
+    rest = " ".join(f"{key}={value}" for key, value in settings.items() if key != "model")
+    return f"{settings['model']} {rest}".rstrip()
+
+
 def validation_parts(split: Split, seed: int) -> list[Split]:
-    """The split, and where its validation part is small and was drawn, others drawn like it.
+    """Return the split, and where its validation part is small and was drawn, others like it.
 
     Where each user's latest pair was held out, there is no other part like it.
 
@@ -482,7 +477,7 @@ def tune_to_file(
     resume: bool = False,
     report: Callable[[str], None] | None = None,
 ) -> Found:
-    """:func:`search`, with its outcome written as a preset that ``train --preset FILE`` takes.
+    """Search, and write the outcome as a preset that ``train --preset FILE`` takes.
 
     Args:
         split: the data.
@@ -494,8 +489,8 @@ def tune_to_file(
         report: see :func:`search`.
 
     Raises:
-        InputError: the file is there and ``resume`` is not asked for, or the other way round, or
-            its trials are of other data or of another seed.
+        InputError: the file exists without ``resume``, or does not exist with it, or its trials
+            are of other data or of another seed.
     """
     if path.suffix != ".json":
         raise InputError(f"a preset is a .json file, got {path}")
@@ -505,8 +500,7 @@ def tune_to_file(
             raise InputError(f"{path} is not there: nothing to go on with")
         begun = files.read_json(path, follow=True)
         check_kind(path, begun, _BEGUN_KIND)
-        fingerprint = begun["found"]["fingerprint"]
-        if fingerprint != split.fingerprint:
+        if begun["found"]["fingerprint"] != split.fingerprint:
             raise InputError(f"{path} is of other data than {split.name}: choose another file")
         if begun["found"].get("seed") != seed:
             got = begun["found"].get("seed", "none")
@@ -524,9 +518,11 @@ def tune_to_file(
         "seed": seed,
     }
 
-    def record(trials: Sequence[Trial]) -> None:
-        found = {**facts, **_kept(trials)}
-        files.write_json(path, {"config": None, "found": found})
+    def record(
+        trials: Sequence[Trial], config: Values | None = None, more: Mapping[str, Any] | None = None
+    ) -> None:
+        found = {**facts, **(more or {})} | {"trials": [trial.as_dict() for trial in trials]}
+        files.write_json(path, {"config": config, "found": found})
 
     wanted = search_settings(minutes)
     try:
@@ -537,12 +533,7 @@ def tune_to_file(
         kept = f"the trials so far are kept in {path}: go on with the same command and --resume"
         nothing = "no trial is kept yet: start it again"
         raise Interrupted(f"interrupted, {kept if path.is_file() else nothing}") from error
-    config = {**found.settings, "epochs_chosen": True}
     # Trials that these minutes did not come to are kept too: more minutes may.
-    trials = _kept(_with_others(found.trials, done))
-    files.write_json(path, {"config": config, "found": {**facts, **found.as_dict(), **trials}})
+    trials = _with_others(found.trials, done)
+    record(trials, {**found.settings, "epochs_chosen": True}, found.as_dict())
     return found
-
-
-def _kept(trials: Sequence[Trial]) -> dict[str, Any]:
-    return {"trials": [trial.as_dict() for trial in trials]}

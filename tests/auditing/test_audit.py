@@ -95,7 +95,7 @@ def test_rows_that_were_never_trained_are_counted_once():
 @pytest.mark.slow
 def test_quality_is_that_of_the_evaluation():
     split = load("demo")
-    trained = fit_split(split, TrainConfig.of(dim=8, epochs=1))
+    trained = fit_split(split, TrainConfig.of(model="ultragcn", dim=8, epochs=1))
     target = trained.recommender()
     found = audit(target, only=["popularity", "fresh"])
     own = trained.evaluate((10,))["ndcg@10"]

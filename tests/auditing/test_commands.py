@@ -251,7 +251,7 @@ def test_bad_words_of_harden(capsys, folder, tmp_path, words, reason):
 @pytest.fixture(scope="module")
 def our_run(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "first"
-    config = RunConfig("demo", train=TrainConfig.of(dim=8, epochs=1, refit="no"))
+    config = RunConfig("demo", train=TrainConfig.of(model="ultragcn", dim=8, epochs=1, refit="no"))
     made = RunDir.create(path, config, load("demo"))
     made.write(fit_split(load("demo"), config.train))
     return path

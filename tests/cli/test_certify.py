@@ -192,7 +192,7 @@ def test_no_attack_on_movielens_falls_below_for_any_user(real_data, tmp_path):
     from robustcf.training.fitting import fit_split
 
     split = load("ml-100k", data_dir=str(real_data))
-    target = fit_split(split, TrainConfig.of(dim=16, epochs=3)).recommender()
+    target = fit_split(split, TrainConfig.of(model="ultragcn", dim=16, epochs=3)).recommender()
     sizes = [0.001, 0.01, 0.05]
     certificate = measure(target, "certificate", ABSOLUTE, sizes).curve
     assert 0 < certificate["ndcg@10"][1] < certificate["ndcg@10"][0]

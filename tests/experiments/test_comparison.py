@@ -57,7 +57,10 @@ def make_run(
     model = Recommender.of(
         FactorScorer(Factors.of(square, square)),
         Split.from_csr(square),
-        training={"config": (train or TrainConfig()).resolved().as_dict(), "epochs": 1},
+        training={
+            "config": (train or TrainConfig.of(model="ultragcn")).resolved().as_dict(),
+            "epochs": 1,
+        },
     )
     write_into(path, model)
     words = name.split("-")
@@ -182,7 +185,10 @@ def test_comparisons_refuse(groups, options, message):
 
 @pytest.fixture
 def runs(tmp_path):
-    decay, norm = TrainConfig(), TrainConfig.of(reg="two_to_inf")
+    decay, norm = (
+        TrainConfig.of(model="ultragcn"),
+        TrainConfig.of(model="ultragcn", reg="two_to_inf"),
+    )
     falls = {"wd": (decay, (0, 0.1, 0.3)), "ti": (norm, (0, 0, 0))}
     return [
         make_run(tmp_path / f"{key}{s}", planted(0, fall, s), train=train.replace(seed=s))
@@ -233,7 +239,7 @@ def test_the_command_compares(runs, capsys):
 
 def test_the_strongest_common_curve_is_taken(tmp_path, capsys):
     folders = [tmp_path / "a", tmp_path / "b"]
-    trains = [TrainConfig(), TrainConfig.of(reg="none")]
+    trains = [TrainConfig.of(model="ultragcn"), TrainConfig.of(model="ultragcn", reg="none")]
     values = planted(0, (0, 0, 0))
     expected = ["fgm-bce-row-absolute", "fgm-bce-row-relative", "fgm-softmax-row-absolute"]
     expected += ["pgd-bce-row-absolute", "pgd-softmax-row-relative", "auto-row-absolute"]
@@ -315,7 +321,11 @@ def test_a_missing_curve_is_named_with_the_command_that_makes_it(runs, tmp_path,
 def test_curves_of_different_sizes_are_told_with_one_command(tmp_path, name, command):
     """The one curve that has to be made again, at the sizes of the other."""
     asked = name.startswith("certificate")  # else the strongest attack
-    values, finer, trains = planted(0, (0, 0)), (0.0, 0.01), (TrainConfig(), TrainConfig(epochs=3))
+    values, finer, trains = (
+        planted(0, (0, 0)),
+        (0.0, 0.01),
+        (TrainConfig.of(model="ultragcn"), TrainConfig.of(model="ultragcn", epochs=3)),
+    )
     a = make_run(tmp_path / "a", values, train=trains[0], name=name, sizes=finer)
     b = make_run(tmp_path / "b", planted(0, (0, 0, 0)), train=trains[1], name=name)
     with pytest.raises(InputError) as caught:
@@ -325,7 +335,12 @@ def test_curves_of_different_sizes_are_told_with_one_command(tmp_path, name, com
     assert f"{a}: sizes 0 0.01 at 10; {b}: sizes 0 0.1 0.4 at 10" in said
     assert said.split("make it with: ")[1] == command.format(b)
     # What most runs have is what the others shall have.
-    c = make_run(tmp_path / "c", planted(0, (0, 0, 0)), train=TrainConfig(epochs=4), name=name)
+    c = make_run(
+        tmp_path / "c",
+        planted(0, (0, 0, 0)),
+        train=TrainConfig.of(model="ultragcn", epochs=4),
+        name=name,
+    )
     with pytest.raises(InputError) as caught:
         common_curves([open_run(path) for path in (a, b, c)], name if asked else None)
     said = str(caught.value).split("make it with: ")[1]
@@ -340,7 +355,7 @@ def test_each_user_alone_is_compared_and_told_apart(runs, capsys):
     assert run(words) == 1
     command = f"robustcf attack {runs[2]} --personal --relative own --epsilons 0 0.1 0.4 --k 10"
     assert capsys.readouterr().err.strip().endswith(command)
-    other = TrainConfig.of(reg="two_to_inf", seed=0)
+    other = TrainConfig.of(model="ultragcn", reg="two_to_inf", seed=0)
     make_run(runs[2], values, name="personal-row-own", train=other, **how)
     assert run(words) == 0
     first, second = capsys.readouterr().out.splitlines()[:2]
@@ -370,7 +385,7 @@ def test_an_attack_that_no_run_has_is_told_with_those_that_are_there(runs):
 
 
 def test_certificates_alone_in_common_are_suggested_and_compared(tmp_path, capsys):
-    trains = (TrainConfig(), TrainConfig.of(reg="none"))
+    trains = (TrainConfig.of(model="ultragcn"), TrainConfig.of(model="ultragcn", reg="none"))
     name, values = "certificate-row-absolute", planted(0, (0, 0, 0))
     threat = Threat(unit="absolute", knowledge="labels")
     a, b = (
@@ -387,7 +402,7 @@ def test_certificates_alone_in_common_are_suggested_and_compared(tmp_path, capsy
 
 
 def test_what_cannot_be_compared_is_refused(runs, tmp_path, capsys):
-    values, other = planted(0, (0, 0, 0)), TrainConfig.of(reg="none")
+    values, other = planted(0, (0, 0, 0)), TrainConfig.of(model="ultragcn", reg="none")
     stem = full("fgm-bce-row-absolute")
 
     def refusal(*folders: Path) -> str:
@@ -430,7 +445,11 @@ def test_what_cannot_be_compared_is_refused(runs, tmp_path, capsys):
 @pytest.mark.parametrize("attack", ["auto", "pgd"])
 def test_ensembles_of_older_formats_are_per_user_and_never_mixed(tmp_path, capsys, attack, number):
     """They were taken user by user, and have no word of it in their files."""
-    trains = (TrainConfig(), TrainConfig.of(reg="none"), TrainConfig.of(reg="two_to_inf"))
+    trains = (
+        TrainConfig.of(model="ultragcn"),
+        TrainConfig.of(model="ultragcn", reg="none"),
+        TrainConfig.of(model="ultragcn", reg="two_to_inf"),
+    )
     on, values = ("-softmax" if attack == "pgd" else ""), planted(0, (0, 0, 0))
     name = f"{attack}{on}-row-relative"
     new, old, other = (
@@ -498,7 +517,7 @@ def test_files_that_are_no_whole_curves_are_passed_over(runs):
 
 def test_groups_are_told_apart_by_what_differs(tmp_path):
     values = planted(0, (0, 0, 0))
-    base = TrainConfig()
+    base = TrainConfig.of(model="ultragcn")
     trains = [base, base.replace(seed=1), base.replace(dim=8), base.replace(reg="none")]
     opened = [
         open_run(make_run(tmp_path / str(n), values, train=train)) for n, train in enumerate(trains)

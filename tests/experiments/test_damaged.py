@@ -26,7 +26,9 @@ from robustcf.training import loop
 from robustcf.training.config import TrainConfig
 from tests.recommender.tampering import change_json, sign
 
-TRAIN = TrainConfig.of(dim=3, epochs=3, block_users=20, negative_weight=20.0, refit="no")
+TRAIN = TrainConfig.of(
+    model="ultragcn", dim=3, epochs=3, block_users=20, negative_weight=20.0, refit="no"
+)
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +190,7 @@ def test_factors_that_are_none(run: Path, change_it: Any, message: str) -> None:
 
 # --- checkpoints ----------------------------------------------------------------------------
 
-STATE = {"history": [], "looks_since": 0, "best": None}
+STATE = {"history": [], "since_best": 0, "worse": 0, "best": None}
 ROW = {"stage": "train", "epoch": 1, "loss": 1.0, "seconds": 0.1}
 
 
@@ -207,7 +209,7 @@ ROW = {"stage": "train", "epoch": 1, "loss": 1.0, "seconds": 0.1}
         ([], {}, json.dumps({**STATE, "history": 5}), "history must be a list.*, got 5"),
         ([], {}, json.dumps({**STATE, "history": [{}]}), r"history\[0\].stage must be text"),
         ([], {}, json.dumps({**STATE, "history": [{**ROW, "x": 1}]}), "x must be left out"),
-        ([], {}, json.dumps({**STATE, "looks_since": "x"}), "looks_since must be an integer"),
+        ([], {}, json.dumps({**STATE, "since_best": "x"}), "since_best must be an integer"),
         ([], {}, json.dumps({**STATE, "best": [1]}), "best must be a list of 2"),
     ],
 )  # fmt: skip

@@ -22,7 +22,9 @@ from robustcf.training.config import TrainConfig
 from tests.experiments.conftest import small_table
 from tests.recommender.tampering import change_json
 
-TRAIN = TrainConfig.of(dim=3, epochs=1, block_users=20, negative_weight=20.0, refit="no")
+TRAIN = TrainConfig.of(
+    model="ultragcn", dim=3, epochs=1, block_users=20, negative_weight=20.0, refit="no"
+)
 
 
 @pytest.fixture

@@ -33,7 +33,13 @@ from robustcf.training.config import TrainConfig
 from tests.experiments.conftest import small_table
 
 TRAIN = TrainConfig.of(
-    dim=6, epochs=6, block_users=20, negative_weight=20.0, eval_every=1, patience=2
+    model="ultragcn",
+    dim=6,
+    epochs=6,
+    block_users=20,
+    negative_weight=20.0,
+    eval_every=1,
+    patience=2,
 )
 
 

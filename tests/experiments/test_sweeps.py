@@ -546,7 +546,13 @@ def planted_summary(tmp_path: Path, falls: dict[str, dict[str, tuple[float, ...]
             ]
             for reg, fall in by_setting.items()
         }
-    return Summary(plan, tmp_path, "f" * 64, curves, {reg: TrainConfig().flat() for reg in regs})
+    return Summary(
+        plan,
+        tmp_path,
+        "f" * 64,
+        curves,
+        {reg: TrainConfig.of(model="ultragcn").flat() for reg in regs},
+    )
 
 
 def test_settings_come_from_presets():

@@ -249,8 +249,8 @@ class Workshop:
     def _unfinished(self) -> None:
         split = load(str(self.table), cache=False)
         train = TrainConfig.of(
-            dim=4, epochs=4, block_users=20, reg="two_to_inf", reg_weight=1e-4, reg_refresh=3,
-            adversarial="bpr",
+            model="ultragcn", dim=4, epochs=4, block_users=20, reg="two_to_inf", reg_weight=1e-4,
+            reg_refresh=3, adversarial="bpr",
         )  # fmt: skip
         config = RunConfig(str(self.table), {"seed": 0}, train=train)
         run = RunDir.create(self.home / "unfinished", config, split)

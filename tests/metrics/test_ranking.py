@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from robustcf.errors import InputError
 from robustcf.metrics import ranking
+from robustcf.metrics.evaluate import PER_USER
 
 KS = (1, 2, 3, 5, 10, 20)
 
@@ -136,3 +137,22 @@ def test_bad_input(hits: np.ndarray, relevant: np.ndarray, k: int, message: str)
 def test_bad_coverage(top: np.ndarray, k: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
         ranking.coverage(top, 3, k)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=5), min_size=1, max_size=3))
+def test_worst_hits_are_the_worst_of_all_rankings_that_the_counts_allow(counts):
+    """Enumerate rankings as what is ahead of each relevant item, ordered: m_1 <= m_2 <= ..."""
+    rows = np.repeat(np.arange(len(counts)), [len(row) for row in counts])
+    hits = ranking.worst_hits(np.concatenate(counts), rows, len(counts), 5)
+    for row, limits in zip(hits, counts, strict=True):
+        worst = [min(m, 5) + r for r, m in enumerate(sorted(limits))]
+        assert np.flatnonzero(row).tolist() == [place for place in worst if place < 5]
+        for seed in range(3):
+            rng = np.random.default_rng(seed)
+            ahead = np.sort([rng.integers(0, limit + 1) for limit in limits])
+            other = np.zeros((1, 12), dtype=bool)
+            other[0, ahead + np.arange(len(ahead))] = True
+            count = np.array([len(limits)])
+            for function in PER_USER.values():
+                assert function(other, count, 5)[0] >= function(row[None], count, 5)[0] - 1e-12

@@ -125,8 +125,8 @@ def test_trained_factors_keep_their_quality_and_more_of_it_under_attack(seed: in
     """The attack is aimed at the factors it attacks, at several sharpnesses of its softmax."""
     split = load("demo")
     config = TrainConfig.of(
-        dim=16, epochs=6, block_users=250, epochs_chosen=True, refit="no", seed=seed,
-        negative_weight=50.0,
+        model="ultragcn", dim=16, epochs=6, block_users=250, epochs_chosen=True, refit="no",
+        seed=seed, negative_weight=50.0,
     )  # fmt: skip
     plain = fit_split(split, config).factors
     gauged = fit_split(split, config.replace(gauge="balanced")).factors

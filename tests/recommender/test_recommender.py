@@ -165,7 +165,9 @@ def test_one_user_one_item_one_column():
 
 def test_what_training_returns_is_a_target():
     split = load("demo")
-    trained = fit_split(split, TrainConfig.of(dim=4, epochs=1, negative_weight=7.0))
+    trained = fit_split(
+        split, TrainConfig.of(model="ultragcn", dim=4, epochs=1, negative_weight=7.0)
+    )
     target = trained.recommender()
     assert (target.fit_on, target.label) == ("train and valid", "ultragcn, weight_decay")
     assert target.bce == BCEConfig(negative_weight=7.0)
@@ -384,7 +386,9 @@ def test_a_split_without_test_pairs_is_judged_by_train_unless_valid_is_asked_for
 @pytest.mark.parametrize("part", ["test", "valid"])
 def test_where_some_users_are_evaluated_theirs_are_the_labels(part: str) -> None:
     split = load("demo")
-    U, V = fit_split(split, TrainConfig.of(dim=8, init="smooth", epochs=0, refit="no")).factors
+    U, V = fit_split(
+        split, TrainConfig.of(model="ultragcn", dim=8, init="smooth", epochs=0, refit="no")
+    ).factors
     whole = Recommender(U, V, split, part=part)
     assert whole.relevant is getattr(split, part)
     some = Recommender(U, V, split.with_eval_users(60), part=part)
@@ -406,7 +410,9 @@ def test_where_some_users_are_evaluated_theirs_are_the_labels(part: str) -> None
 
 def test_built_attacks_on_a_sample_of_users_know_the_labels() -> None:
     split = load("demo").with_eval_users(60)
-    U, V = fit_split(split, TrainConfig.of(dim=4, init="smooth", epochs=0, refit="no")).factors
+    U, V = fit_split(
+        split, TrainConfig.of(model="ultragcn", dim=4, init="smooth", epochs=0, refit="no")
+    ).factors
     target = Recommender(U, V, split)
     for pairs in (split.test, target.relevant):
         for judged in (target, target.with_factors(target.factors), harden(target)):
@@ -422,7 +428,9 @@ def test_judged_by_training_pairs_a_sample_is_what_is_attacked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     split = load("demo").with_eval_users(60)
-    U, V = fit_split(split, TrainConfig.of(dim=4, init="smooth", epochs=0, refit="no")).factors
+    U, V = fit_split(
+        split, TrainConfig.of(model="ultragcn", dim=4, init="smooth", epochs=0, refit="no")
+    ).factors
     target = Recommender(U, V, split, part="train")
     given = []
     monkeypatch.setattr(

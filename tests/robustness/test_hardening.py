@@ -51,7 +51,9 @@ def test_biases_stay():
 
 @pytest.mark.slow
 def test_a_trained_model_keeps_far_more_afterwards():
-    trained = fit_split(load("demo"), TrainConfig.of(dim=16, epochs=4, refit="no"))
+    trained = fit_split(
+        load("demo"), TrainConfig.of(model="ultragcn", dim=16, epochs=4, refit="no")
+    )
     target = trained.recommender().judged_by("valid")
     best, tried, chosen = harden_by_trial(target, steps=5)
     assert chosen.left > 1.5 * tried[0].left

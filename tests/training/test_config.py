@@ -1,4 +1,4 @@
-"""TrainConfig: flat and nested say the same, names are found or explained, old files open."""
+"""TrainConfig: flat and nested say the same, names are found or explained."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from robustcf.models import LightGCNConfig, ModelConfig
 from robustcf.objectives import BatchConfig, BCEConfig, BPRConfig, SoftmaxConfig
 from robustcf.regularizers import RegularizerConfig, TwoToInfConfig
 from robustcf.training import TrainConfig
-from robustcf.training.adversarial import AdversaryConfig
-from robustcf.training.config import Chosen, parse_json
+from robustcf.training.adversarial import AdversaryConfig, NoAdversaryConfig
+from robustcf.training.config import DEFAULT_MODEL, Chosen
 from robustcf.training.fitting import build_model, fit_split
-from robustcf.training.presets import presets
+from robustcf.training.presets import preset
 
 CHOICES = {
     "model": MODELS,
@@ -34,6 +34,9 @@ OWN = {
     "gauge", "shrink", "rank", "epochs", "epochs_chosen", "lr", "user_lr", "schedule", "beta1",
     "beta2", "eval_every", "patience", "refit", "seed",
 }  # fmt: skip
+
+
+ULTRAGCN = TrainConfig.of(model="ultragcn")
 
 
 def combinations() -> list[dict[str, str]]:
@@ -58,16 +61,18 @@ def other(value: Any) -> Any:
 # --- flat and nested ------------------------------------------------------------------------
 
 
-def test_the_defaults_are_those_of_the_parts() -> None:
-    config = TrainConfig()
-    assert config == TrainConfig.of()
+def test_the_defaults_are_those_of_the_parts_and_of_the_command() -> None:
+    config = TrainConfig.of(model="ultragcn")
     assert config.model == Chosen("ultragcn", ModelConfig())
     assert config.objective == Chosen("bce", BCEConfig())
     assert config.reg == Chosen("weight_decay", RegularizerConfig())
-    assert config.adversary == Chosen("none", AdversaryConfig())
+    assert config.adversary == Chosen("none", NoAdversaryConfig())
     assert config.batching == BatchConfig()
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.lr = 1.0  # type: ignore[misc]
+    # The model of the command for data without a preset.
+    assert TrainConfig.of() == TrainConfig.of(model=DEFAULT_MODEL)
+    assert preset("my-file.csv").config.model.name == DEFAULT_MODEL
 
 
 FAST = ("ultragcn", "softmax-mf")
@@ -135,23 +140,27 @@ def test_nested_json_is_what_it_says() -> None:
     }  # fmt: skip
     assert values["reg"] == {"name": "none", "weight": 6.5e-5}
     assert values["adversary"] == {"name": "bpr", "eps": 0.1, "weight": 1.0, "size": "same"}
+    assert ULTRAGCN.as_dict()["adversary"] == {"name": "none"}
     assert values["batching"] == {"kind": "rows", "block_users": 256, "batch_size": 1024}
     assert set(values) - {"model", "objective", "reg", "adversary", "batching"} == OWN
     # What is left out takes its default.
-    assert TrainConfig.from_dict({}) == TrainConfig()
-    assert TrainConfig.from_dict({"reg": {"name": "max_norm"}}).reg.settings.weight == 6.5e-5
+    parts = {key: values[key] for key in ("model", "objective", "reg", "adversary")}
+    assert TrainConfig.from_dict(parts).as_dict() == values
+    assert TrainConfig.from_dict({}) == TrainConfig.of()
+    fewer = {**parts, "reg": {"name": "max_norm"}}
+    assert TrainConfig.from_dict(fewer).reg.settings.weight == 6.5e-5
 
 
 @pytest.mark.parametrize(
     ("dotted", "flat"),
     [
         ({"model.dim": 5}, {"dim": 5}),
-        ({"objective.w1": 0.5}, {"w1": 0.5}),
+        ({"model": "ultragcn", "objective.w1": 0.5}, {"model": "ultragcn", "w1": 0.5}),
         ({"reg.weight": 0.5}, {"reg_weight": 0.5}),
         ({"reg": "two_to_inf", "reg.estimator": "twinest"},
          {"reg": "two_to_inf", "estimator": "twinest"}),
-        ({"adversary.weight": 0.5}, {"adv_weight": 0.5}),
-        ({"adversary.eps": 0.5}, {"adv_eps": 0.5}),
+        ({"adversarial": "bpr", "adversary.weight": 0.5},
+         {"adversarial": "bpr", "adv_weight": 0.5}),
         ({"batching.kind": "pairs"}, {"batching": "pairs"}),
         ({"batching.block_users": 5}, {"block_users": 5}),
         ({"model": "lightgcn", "model.layers": 5}, {"model": "lightgcn", "layers": 5}),
@@ -193,7 +202,7 @@ def test_numbers_of_numpy_become_plain_ones() -> None:
 
 def test_replace_keeps_what_the_new_part_knows() -> None:
     base = TrainConfig.of(
-        dim=5, negatives=6, negative_weight=7.0, sampled_items=9, reg_weight=0.5, adv_eps=0.3,
+        model="ultragcn", dim=5, negatives=6, negative_weight=7.0, sampled_items=9, reg_weight=0.5,
         lr=0.5, user_lr=0.25, block_users=11, epochs=3, seed=4,
     )  # fmt: skip
     found = base.replace(model="bpr-mf")
@@ -212,7 +221,10 @@ def test_replace_keeps_what_the_new_part_knows() -> None:
     penalized = base.replace(reg="two_to_inf", reg_top=3)
     assert penalized.reg == Chosen("two_to_inf", TwoToInfConfig(weight=0.5, top=3))
     assert penalized.replace(reg="max_norm").reg.settings == RegularizerConfig(0.5)
-    assert base.replace(adversarial="margin").adversary == Chosen("margin", AdversaryConfig(0.3))
+    attacked = base.replace(adversarial="bpr", adv_eps=0.3)
+    assert attacked.replace(adversarial="margin").adversary == Chosen(
+        "margin", AdversaryConfig(0.3)
+    )
     assert base.replace(objective="softmax").objective == Chosen(
         "softmax", SoftmaxConfig(sampled_items=9)
     )
@@ -221,7 +233,7 @@ def test_replace_keeps_what_the_new_part_knows() -> None:
 
 def test_replace_takes_the_new_parts_defaults_where_the_old_ones_stood() -> None:
     """200 negatives and no sample are UltraGCN's defaults, not somebody's choice."""
-    base = TrainConfig.of(dim=5)
+    base = TrainConfig.of(model="ultragcn", dim=5)
     assert base.replace(model="bpr-mf") == TrainConfig.of(model="bpr-mf", dim=5)
     assert base.replace(model="lightgcn") == TrainConfig.of(model="lightgcn", dim=5)
     assert base.replace(objective="bpr").objective.settings == BPRConfig()
@@ -244,7 +256,7 @@ def test_any_part_may_be_replaced_by_any_other(model: str) -> None:
 
 
 def test_replace_with_the_same_model_keeps_the_objective() -> None:
-    base = TrainConfig.of(objective="softmax")
+    base = TrainConfig.of(model="ultragcn", objective="softmax")
     assert base.replace(dim=3).objective.name == "softmax"
     assert base.replace(model="ultragcn").objective.name == "softmax"
     assert base.replace(model="bpr-mf").objective.name == "bpr"
@@ -255,51 +267,51 @@ def test_replace_with_the_same_model_keeps_the_objective() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "word"),
     [
-        ({"dmi": 3}, "unknown setting 'dmi'; did you mean 'dim'?"),
-        ({"zzz": 3}, "unknown setting 'zzz'; known: gauge"),
-        ({"batching.kin": "rows"}, "unknown setting 'batching.kin'; did you mean 'batching'?"),
-        ({"epoch": 3}, "unknown setting 'epoch'; did you mean 'epochs'?"),
-        ({"dim": 0}, "dim must be an integer of at least 1, got 0"),
-        ({"dim": "8"}, "dim must be an integer"),
-        ({"epochs": True}, "epochs must be an integer"),
-        ({"lr": -1.0}, "lr must be a finite number and not negative"),
-        ({"lr": 0}, "lr must be a finite number and positive, got 0"),
-        ({"user_lr": -1.0}, "user_lr must be a finite number and not negative"),
-        ({"reg_weight": float("nan")}, "reg_weight must be a finite number"),
-        ({"adv_weight": float("nan")}, "adv_weight must be a finite number"),
-        ({"reg": "two_to_inf", "reg_top": 0}, "reg_top must be an integer of at least 1, got 0"),
-        ({"reg": "two_to_inf", "reg_side": "left"}, "reg_side must be one of users, items"),
-        ({"reg": "two_to_inf", "estimator": "guess"}, "estimator must be one of exact"),
-        ({"reg": "two_to_inf", "estimator": "save", "reg_top": 2}, "need estimator='exact'"),
-        ({"model": "svd"}, "model must be one of ultragcn, bpr-mf, lightgcn, .* got 'svd'"),
-        ({"model": "ultragc"}, "got 'ultragc'; did you mean 'ultragcn'?"),
-        ({"objective": "hinge"}, "objective must be one of bce, bpr, softmax, .* got 'hinge'"),
-        ({"reg": "l1"}, "regularizer must be one of none, weight_decay, .* got 'l1'"),
-        ({"adversarial": "pgd"}, "adversary must be one of none, bpr, .* got 'pgd'"),
-        ({"batching": "cells"}, "batching must be one of rows, pairs, got 'cells'"),
-        ({"block_users": 0}, "block_users must be an integer of at least 1"),
-        ({"refit": "maybe"}, "refit must be one of auto, yes, no"),
-        ({"schedule": "steps"}, "schedule must be one of linear, cosine, constant, got 'steps'"),
-        ({"epochs_chosen": 1}, "epochs_chosen must be true or false"),
-        ({"sampled_items": 0}, "sampled_items must be an integer"),
-        ({"shrink": 0.5}, "shrink needs the gauge 'balanced', got 'none'"),
-        ({"rank": 5}, "rank needs the gauge 'balanced', got 'none'"),
-        ({"rank": 0, "gauge": "balanced"}, "rank must be"),
-        ({"gauge": "round"}, "gauge must be one of none, balanced, got 'round'"),
-        ({"patience": -1}, "patience must be an integer of at least 0, got -1"),
-        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
-        ({"w3": 0.0, "w4": 0.0}, "w3 and w4 must not both be 0"),
-        ({"init": "zeros"}, "init must be one of spectral, smooth, normal, got 'zeros'"),
+        ({"dmi": 3}, "did you mean 'dim'"),
+        ({"zzz": 3}, "known: gauge"),
+        ({"batching.kin": "rows"}, "did you mean 'batching'"),
+        ({"epoch": 3}, "did you mean 'epochs'"),
+        ({"dim": 0}, "dim"),
+        ({"dim": "8"}, "dim"),
+        ({"epochs": True}, "epochs"),
+        ({"lr": -1.0}, "lr"),
+        ({"lr": 0}, "lr .* positive"),
+        ({"user_lr": -1.0}, "user_lr"),
+        ({"reg_weight": float("nan")}, "reg_weight"),
+        ({"adversarial": "bpr", "adv_weight": float("nan")}, "adv_weight"),
+        ({"reg": "two_to_inf", "reg_top": 0}, "reg_top"),
+        ({"reg": "two_to_inf", "reg_side": "left"}, "reg_side"),
+        ({"reg": "two_to_inf", "estimator": "guess"}, "estimator"),
+        ({"reg": "two_to_inf", "estimator": "save", "reg_top": 2}, "exact"),
+        ({"reg": "two_to_inf", "reg_estimator": "exact"}, "did you mean 'estimat"),
+        ({"model": "svd"}, "model"),
+        ({"model": "ultragc"}, "did you mean 'ultragcn'"),
+        ({"objective": "hinge"}, "objective"),
+        ({"reg": "l1"}, "regularizer"),
+        ({"adversarial": "pgd"}, "adversary"),
+        ({"batching": "cells"}, "batching"),
+        ({"block_users": 0}, "block_users"),
+        ({"refit": "maybe"}, "refit"),
+        ({"schedule": "steps"}, "schedule"),
+        ({"epochs_chosen": 1}, "epochs_chosen"),
+        ({"sampled_items": 0}, "sampled_items"),
+        ({"shrink": 0.5}, "shrink needs"),
+        ({"rank": 5}, "rank needs"),
+        ({"rank": 0, "gauge": "balanced"}, "rank"),
+        ({"gauge": "round"}, "gauge"),
+        ({"patience": -1}, "patience"),
+        ({"seed": -1}, "seed"),
+        ({"w3": 0.0, "w4": 0.0}, "w3 and w4"),
+        ({"init": "zeros"}, "init"),
     ],
 )
-def test_refuses(values: dict[str, Any], message: str) -> None:
-    pattern = message.replace("?", r"\?")
-    with pytest.raises(InputError, match=pattern):
-        TrainConfig.of(**values)
-    with pytest.raises(InputError, match=pattern):
-        TrainConfig().replace(**values)
+def test_refuses(values: dict[str, Any], word: str) -> None:
+    with pytest.raises(InputError, match=word):
+        TrainConfig.of(**{"model": "ultragcn", **values})
+    with pytest.raises(InputError, match=word):
+        ULTRAGCN.replace(**values)
 
 
 @pytest.mark.parametrize(
@@ -313,167 +325,48 @@ def test_refuses(values: dict[str, Any], message: str) -> None:
         ({}, "reg_top", "regularizer", "two_to_inf", "weight_decay"),
         ({}, "estimator", "regularizer", "two_to_inf", "weight_decay"),
         ({"reg": "max_norm"}, "reg.budget", "regularizer", "two_to_inf", "max_norm"),
+        ({}, "adv_eps", "adversary", "bpr", "none"),
     ],
 )
 def test_a_setting_of_another_part_says_so(
     chosen: dict[str, str], key: str, kind: str, owner: str, instead: str
 ) -> None:
-    message = (
-        f"{key} is a setting of {kind} {owner}, and this run has {kind} {instead}: leave it out, "
-        f"or choose {owner}"
-    )
-    for make in (TrainConfig.of, TrainConfig.of(**chosen).replace):
-        with pytest.raises(InputError, match=f"^{message}$"):
-            make(**chosen, **{key: 3})
+    named = {"model": "ultragcn", **chosen}
+    for make in (TrainConfig.of, TrainConfig.of(**named).replace):
+        with pytest.raises(InputError, match=f"{key} .* {kind} {owner}, .* {kind} {instead}"):
+            make(**named, **{key: 3})
     # Where the owner is chosen, the name is known.
     flat = next(name for name, table in CHOICES.items() if table.kind == kind)
-    wanted = TrainConfig.of(**{**chosen, flat: owner})
+    wanted = TrainConfig.of(**{**named, flat: owner})
     assert wanted.replace(**{key: "exact" if key == "estimator" else 3}) is not None
 
 
-def test_the_field_of_the_estimator_has_a_name_of_its_own() -> None:
-    with pytest.raises(InputError, match="unknown setting 'reg_estimator'; did you mean 'estimat"):
-        TrainConfig.of(reg="two_to_inf", reg_estimator="exact")
-
-
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "word"),
     [
-        ([], "training settings must be an object, got list"),
-        (None, "training settings must be an object, got NoneType"),
-        ({"learning_rate": 1}, "unknown setting 'learning_rate'; "),
-        ({"lrr": 1}, "unknown setting 'lrr'; did you mean 'lr'?"),
-        ({"model": {"dim": 3}}, "model must be an object with a name, got {'dim': 3}"),
-        ({"model": {"name": 3}}, "model must be an object with a name"),
-        ({"reg": "weight_decay"}, "reg must be an object with a name, got 'weight_decay'"),
-        ({"adversary": None}, "adversary must be an object with a name, got None"),
-        ({"batching": "rows"}, "batching must be an object, got 'rows'"),
-        ({"batching": None}, "batching must be an object, got None"),
-        ({"batching": {"kin": "rows"}}, "unknown setting 'kin'; did you mean 'kind'?"),
-        ({"batching": {"kind": "cells"}}, "batching must be one of rows, pairs"),
-        ({"model": {"name": "ultragcn", "dmi": 3}}, "unknown setting 'dmi'; did you mean 'dim'?"),
-        ({"model": {"name": "ultragcn", "dim": "3"}}, "dim must be an integer"),
-        ({"objective": {"name": "bpr", "w1": 3.0}}, "unknown setting 'w1'; known: negatives"),
-        ({"lr": "fast"}, "lr must be a finite number"),
-        ({"shrink": 0.5}, "shrink needs the gauge 'balanced'"),
+        ([], "object"),
+        (None, "object"),
+        ({"model": None}, "model .* name"),
+        ({"lrr": 1}, "did you mean 'lr'"),
+        ({"model": {"dim": 3}}, "model .* name"),
+        ({"model": {"name": 3}}, "model .* name"),
+        ({"reg": "weight_decay"}, "reg .* name"),
+        ({"adversary": None}, "adversary .* name"),
+        ({"batching": "rows"}, "batching .* object"),
+        ({"batching": None}, "batching .* object"),
+        ({"batching": {"kin": "rows"}}, "did you mean 'kind'"),
+        ({"batching": {"kind": "cells"}}, "batching"),
+        ({"model": {"name": "ultragcn", "dmi": 3}}, "did you mean 'dim'"),
+        ({"model": {"name": "ultragcn", "dim": "3"}}, "dim"),
+        ({"objective": {"name": "bpr", "w1": 3.0}}, "known: negatives"),
+        ({"lr": "fast"}, "lr"),
+        ({"shrink": 0.5}, "shrink"),
     ],
 )
-def test_nested_values_are_refused(values: Any, message: str) -> None:
-    pattern = message.replace("?", r"\?").replace("{", r"\{")
-    with pytest.raises(InputError, match=pattern):
-        TrainConfig.from_dict(values)
-
-
-def test_parse_json() -> None:
-    assert parse_json('{"a": 1}') == {"a": 1}
-    with pytest.raises(InputError, match="a configuration must be JSON"):
-        parse_json("{")
-    with pytest.raises(InputError, match="a configuration must be a JSON object, got list"):
-        parse_json("[]")
-
-
-# --- files of version 0.1 -------------------------------------------------------------------
-
-# Its defaults, in full: it wrote all of these into every file.
-DEFAULTS_0_1: dict[str, Any] = {
-    "model": "ultragcn", "reg": "weight_decay", "reg_weight": 6.5e-5, "estimator": "exact",
-    "reg_budget": 33, "reg_top": 1, "reg_side": "users", "reg_every": 1, "reg_refresh": 8,
-    "adversarial": "none", "adv_eps": 0.1, "adv_weight": 1.0, "gauge": "none", "shrink": 0.0,
-    "rank": None,
-    "dim": 64, "epochs": 30, "epochs_chosen": False, "lr": 7e-3, "user_lr": 3e-2,
-    "schedule": "linear", "beta1": 0.9, "beta2": 0.999, "batching": "rows", "block_users": 256,
-    "batch_size": 1024, "sampled_items": None, "init": "spectral", "init_std": 1e-3,
-    "negatives": None, "negative_weight": 200.0, "item_weight": 1e-3, "neighbours": 10,
-    "w1": 1e-7, "w2": 1.0, "w3": 1e-7, "w4": 1.0, "eval_every": 2, "patience": 5,
-    "refit": "auto", "seed": 0,
-}  # fmt: skip
-# What None stood for in a model.
-NONE_0_1 = {
-    "ultragcn": {"negatives": 200, "sampled_items": None},
-    "bpr-mf": {"negatives": 1, "sampled_items": 64},
-}
-OF_BCE = {"negative_weight", "item_weight", "neighbours", "w1", "w2", "w3", "w4"}
-OF_TWO_TO_INF = {"estimator", "reg_budget", "reg_top", "reg_side", "reg_every", "reg_refresh"}
-REGULARIZERS_0_1 = ("none", "weight_decay", "two_to_inf", "max_norm", "robust")
-PRESETS_0_1 = [
-    name for name in presets()
-    if name.split(".")[1] in NONE_0_1 and name.split(".")[2] in REGULARIZERS_0_1
-]  # fmt: skip
-
-
-def written_by_0_1(name: str) -> dict[str, Any]:
-    _, model, reg, *_ = name.split(".")
-    named = {"model": model} if reg == "robust" else {"model": model, "reg": reg}
-    folder = Path(sys.modules["robustcf.training.presets"].__file__ or "").parent
-    raw = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-    return {**DEFAULTS_0_1, **named, **raw["config"]}
-
-
-@pytest.mark.parametrize("name", PRESETS_0_1)
-def test_a_file_of_0_1_opens_with_the_same_settings(name: str) -> None:
-    old = written_by_0_1(name)
-    config = TrainConfig.from_dict(old)
-    flat = config.flat()
-    for key, value in NONE_0_1[old["model"]].items():
-        old[key] = value if old[key] is None else old[key]
-    assert {key: flat[key] for key in old if key in flat} == {
-        key: value for key, value in old.items() if key in flat
-    }
-    # What is not there any more is no setting of what was chosen; what is new does nothing.
-    gone = set(old) - set(flat)
-    assert gone == (OF_BCE if old["model"] == "bpr-mf" else set()) | (
-        OF_TWO_TO_INF if old["reg"] != "two_to_inf" else set()
-    )
-    new = {"objective", "adv_size", "max_share"}
-    new |= {"precision"} if old["model"] == "ultragcn" else set()
-    assert set(flat) - set(old) == new
-    assert (flat["adv_size"], flat["max_share"]) == ("same", None)
-    assert flat.get("precision", "float32") == "float32"
-    assert config.objective.name == {"ultragcn": "bce", "bpr-mf": "bpr"}[old["model"]]
-    assert config == presets()[name].config
-
-
-def test_all_of_0_1s_presets_were_tried() -> None:
-    assert len(PRESETS_0_1) >= 64
-
-
-@pytest.mark.parametrize("adversarial", ["none", "bpr", "bce", "softmax", "margin"])
-@pytest.mark.parametrize("model", NONE_0_1)
-def test_adversaries_of_0_1_open(model: str, adversarial: str) -> None:
-    old = {**DEFAULTS_0_1, "model": model, "adversarial": adversarial, "adv_eps": 0.3}
-    config = TrainConfig.from_dict(old)
-    assert config.adversary == Chosen(adversarial, AdversaryConfig(0.3))
-
-
-@pytest.mark.parametrize("key", ["negative_weight", "w1", "w2", "w3", "w4"])
-def test_what_cannot_be_carried_over_from_0_1_is_said(key: str) -> None:
-    """There the cross-entropy that BPR-MF was attacked with had the weights of UltraGCN."""
-    old = {**DEFAULTS_0_1, "model": "bpr-mf", "adversarial": "bce", key: 0.5}
-    with pytest.raises(InputError, match=f"^{key} of the adversary bce .* bpr-mf cannot be carr"):
-        TrainConfig.from_dict(old)
-    assert TrainConfig.from_dict({**old, "adversarial": "bpr"}).model.name == "bpr-mf"
-    assert TrainConfig.from_dict({**old, "model": "ultragcn"}).flat()[key] == 0.5
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"dmi": 3}, "unknown setting 'dmi'; did you mean 'dim'?"),
-        ({"zzz": 3}, "unknown setting 'zzz'; known: "),
-        ({"model": "svd"}, "model must be one of ultragcn, bpr-mf, lightgcn, .* got 'svd'"),
-        ({"reg": "l1"}, "reg must be one of none, weight_decay"),
-        ({"dim": 0}, "dim must be an integer of at least 1, got 0"),
-        ({"reg_weight": -1.0}, "reg_weight must be a finite number and not negative"),
-    ],
-)
-def test_files_of_0_1_are_checked(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message.replace("?", r"\?")):
-        TrainConfig.from_dict({**DEFAULTS_0_1, **values})
-
-
-def test_a_flat_file_need_not_name_everything() -> None:
-    assert TrainConfig.from_dict({"dim": 5}) == TrainConfig.of(dim=5)
-    assert TrainConfig.from_dict({"model": "bpr-mf"}) == TrainConfig.of(model="bpr-mf")
+def test_nested_values_are_refused(values: Any, word: str) -> None:
+    whole = {**ULTRAGCN.as_dict(), **values} if values else values
+    with pytest.raises(InputError, match=word):
+        TrainConfig.from_dict(whole)
 
 
 # --- code from outside ----------------------------------------------------------------------
@@ -523,7 +416,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def nested(outside: str) -> dict[str, Any]:
     return {
-        **TrainConfig().as_dict(),
+        **ULTRAGCN.as_dict(),
         "model": {"name": f"{outside}:Mine", "dim": 3, "power": 4.0},
         "objective": {"name": f"{outside}:MyLoss"},
         "reg": {"name": f"{outside}:Penalty", "weight": 0.5, "steps": 7},
@@ -553,34 +446,25 @@ def test_reading_imports_no_code_and_resolving_does(outside: str) -> None:
     assert TrainConfig.from_dict(found.as_dict()).resolved() == found
 
 
-@pytest.mark.parametrize("key", ["model", "objective", "reg", "adversarial"])
-def test_a_flat_file_imports_no_code(outside: str, key: str) -> None:
-    """Version 0.1 knew none: such a file is not its own."""
-    with pytest.raises(InputError, match=f"{key} must be one of .*, got 'outside_rcf:Mine'"):
-        TrainConfig.from_dict({**DEFAULTS_0_1, key: f"{outside}:Mine"})
-    assert outside not in sys.modules
-
-
 @pytest.mark.parametrize(
-    ("part", "values", "message"),
+    ("part", "values", "word"),
     [
-        ("model", {"name": "svd"}, "model must be one of ultragcn"),
-        ("model", {"name": "nowhere_rcf:X"}, "model 'nowhere_rcf:X' cannot be imported"),
-        ("model", {"name": "outside_rcf:Nobody"}, "outside_rcf has no 'Nobody'"),
-        ("model", {"name": "outside_rcf:Penalty"}, "must be a subclass of robustcf.models.base.Mo"),
-        ("model", {"name": "outside_rcf:Mine", "powr": 3}, "unknown setting 'powr'; did you mean"),
-        ("model", {"name": "outside_rcf:Mine", "dim": 0}, "dim must be an integer of at least 1"),
-        ("reg", {"name": "outside_rcf:Penalty", "steps": 0}, "reg_steps must be an integer"),
+        ("model", {"name": "svd"}, "one of"),
+        ("model", {"name": "nowhere_rcf:X"}, "imported"),
+        ("model", {"name": "outside_rcf:Nobody"}, "Nobody"),
+        ("model", {"name": "outside_rcf:Penalty"}, "subclass"),
+        ("model", {"name": "outside_rcf:Mine", "powr": 3}, "did you mean"),
+        ("model", {"name": "outside_rcf:Mine", "dim": 0}, "dim"),
+        ("reg", {"name": "outside_rcf:Penalty", "steps": 0}, "reg_steps"),
     ],
 )
 def test_what_cannot_be_resolved_is_said(
-    outside: str, part: str, values: dict[str, Any], message: str
+    outside: str, part: str, values: dict[str, Any], word: str
 ) -> None:
-    config = TrainConfig.from_dict({part: values})
-    with pytest.raises(InputError, match=message):
-        config.resolved()
-    with pytest.raises(InputError, match=message):
-        config.flat()
+    config = TrainConfig.from_dict({**ULTRAGCN.as_dict(), part: values})
+    for ask in (config.resolved, config.flat):
+        with pytest.raises(InputError, match=word):
+            ask()
 
 
 def test_flat_names_reach_parts_from_outside(outside: str) -> None:
@@ -600,7 +484,7 @@ def test_what_suits_a_model_from_outside_is_taken_where_it_is_known(outside: str
     assert config.lr == 0.25
     assert config.objective.settings.sampled_items == 5
     assert TrainConfig.of(model=f"{outside}:Mine", objective="softmax").lr == 0.25
-    moved = TrainConfig().replace(model=f"{outside}:Mine")
+    moved = ULTRAGCN.replace(model=f"{outside}:Mine")
     assert moved == config
 
 

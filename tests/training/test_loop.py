@@ -18,7 +18,8 @@ from robustcf.models import BPRMF, LightGCN, UltraGCN
 from robustcf.objectives import BCE, BPR, BatchConfig, Batches, Softmax
 from robustcf.regularizers import DegreeDecay, MaxNorm, Regularizer, TwoToInf, WeightDecay
 from robustcf.training.adversarial import AdversaryConfig, adversary
-from robustcf.training.loop import FitState, Fitted, Optimizer, Stop, fit, two_to_inf
+from robustcf.training.checkpoints import FitState
+from robustcf.training.loop import Fitted, Optimizer, Stop, fit, two_to_inf
 
 SEEDS = [0, 1, 2]
 BOARD = checkerboard().train
@@ -292,20 +293,19 @@ def test_no_epochs_leave_the_start_as_it_is() -> None:
     assert torch.equal(found.factors.items, start.items)
 
 
-def test_fit_refuses() -> None:
-    with pytest.raises(InputError, match="every at least 1, got 1, 0"):
-        fitted(Stop(1, every=0))
-    with pytest.raises(InputError, match="epochs must be at least 0 and every at least 1, got -1"):
-        fitted(Stop(-1))
-    with pytest.raises(InputError, match="schedule must be one of"):
-        fitted(Stop(1), optimizer=Optimizer(schedule="steps"))
-    with pytest.raises(InputError, match=r"beta1 must be in \[0, 1\)"):
-        fitted(Stop(1), optimizer=Optimizer(beta1=1.0))
-
-
-def test_a_penalty_that_needs_the_data_must_have_been_told() -> None:
-    with pytest.raises(InputError, match="prepare.*first"):
-        fitted(Stop(1), reg=DegreeDecay(), reg_weight=1.0)
+@pytest.mark.parametrize(
+    ("stop", "options", "word"),
+    [
+        (Stop(1, every=0), {}, "every"),
+        (Stop(-1), {}, "epochs"),
+        (Stop(1), {"optimizer": Optimizer(schedule="steps")}, "schedule"),
+        (Stop(1), {"optimizer": Optimizer(beta1=1.0)}, "beta1"),
+        (Stop(1), {"reg": DegreeDecay(), "reg_weight": 1.0}, "prepare"),
+    ],
+)
+def test_fit_refuses(stop: Stop, options: dict[str, Any], word: str) -> None:
+    with pytest.raises(InputError, match=word):
+        fitted(stop, **options)
 
 
 # --- resuming -------------------------------------------------------------------------------
@@ -391,31 +391,19 @@ def test_a_resumed_fit_knows_the_users_of_its_best(left: int, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "values", [torch.zeros(2), torch.zeros(2, 1, dtype=torch.float64), torch.zeros((), dtype=int)]
+    ("facts", "values", "word"),
+    [
+        ({"worse": 2}, None, "worse"),
+        ({}, torch.zeros(2), "float64"),
+        ({}, torch.zeros(2, 1, dtype=torch.float64), "float64"),
+        ({}, torch.zeros((), dtype=torch.int64), "float64"),
+        ({}, torch.tensor([0.1, torch.nan], dtype=torch.float64), "finite"),
+    ],
 )
-def test_damaged_values_of_users_are_refused(values: Tensor) -> None:
-    U, V = torch.zeros(3, 2), torch.zeros(4, 2)
-    tensors = {"users": U, "items": V, "best.users": U, "best.items": V, "best.values": values}
-    facts = {"history": [], "looks_since": 1, "best": [0.5, 1]}
-    with pytest.raises(InputError, match="best.values must be a row of float64, got"):
-        FitState.restored(tensors, facts)
-
-
-def test_states_that_contradict_themselves_are_refused() -> None:
+def test_damaged_states_are_refused(facts: Any, values: Tensor | None, word: str) -> None:
     U, V = torch.zeros(3, 2), torch.zeros(4, 2)
     tensors = {"users": U, "items": V, "best.users": U, "best.items": V}
-    facts = {"history": [], "looks_since": 1, "best": [0.5, 1], "worse": 2}
-    with pytest.raises(InputError, match="worse must be at most looks_since, 1, got 2"):
-        FitState.restored(tensors, facts)
-    tensors["best.values"] = torch.tensor([0.1, torch.nan], dtype=torch.float64)
-    with pytest.raises(InputError, match="best.values must be finite"):
-        FitState.restored(tensors, facts | {"worse": 1})
-
-
-def test_states_of_version_0_1_count_all_that_was_not_better() -> None:
-    U, V = torch.zeros(3, 2), torch.zeros(4, 2)
-    tensors = {"users": U, "items": V, "best.users": U, "best.items": V}
-    state = FitState.restored(tensors, {"history": [], "looks_since": 2, "best": [0.5, 1]})
-    assert (state.since_best, state.worse, state.users) == (2, 2, None)
-    state.validate(lambda factors: np.array([0.1, 0.2]), Factors(U, V), 3)
-    assert (state.since_best, state.worse) == (3, 3)
+    tensors |= {} if values is None else {"best.values": values}
+    whole = {"history": [], "since_best": 1, "worse": 1, "best": [0.5, 1]}
+    with pytest.raises(InputError, match=word):
+        FitState.restored(tensors, whole | facts)

@@ -38,7 +38,7 @@ def clockwork(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         how["made"].append(settings)
         value, seconds = how["value"](settings), how["seconds"](settings)
         trial = Trial(settings, value, None, seconds, stage, len(self.parts))
-        if module._is_better(trial, self.best):
+        if trial.beats(self.best):
             self.best = trial
         return trial
 
@@ -148,7 +148,7 @@ def race(
         trained.append((settings["model"], part.number))
         return np.array(values[settings["model"]][part.number])
 
-    state = module._Search(checkerboard(), 1000.0, 0, "cpu", list(done), None, None)
+    state = module._Search(checkerboard(), 1000.0, 0, "cpu", done, lambda trials, best: None)
     state.parts = parts
     monkeypatch.setattr(module._Search, "on_part", on_part)
     return state, trained

@@ -29,7 +29,9 @@ from robustcf.training.loop import Optimizer, Stop, fit
 from robustcf.training.presets import preset
 
 SEEDS = [0, 1, 2]
-SMALL = TrainConfig.of(dim=8, epochs=4, block_users=500, negative_weight=20.0, eval_every=1)
+SMALL = TrainConfig.of(
+    model="ultragcn", dim=8, epochs=4, block_users=500, negative_weight=20.0, eval_every=1
+)
 FACTORIZATIONS = ["ultragcn", "bpr-mf"]
 
 
@@ -66,8 +68,8 @@ def test_learns_a_checkerboard(seed: int, model: str, objective: str) -> None:
 def test_the_softmax_learns_from_pairs_as_from_rows(seed: int, batching: str) -> None:
     split = checkerboard(60, 40, seed=seed)
     config = TrainConfig.of(
-        objective="softmax", batching=batching, dim=4, epochs=40, block_users=8, batch_size=64,
-        init="normal", init_std=0.1, lr=0.1, user_lr=0.1, eval_every=10, seed=seed,
+        model="ultragcn", objective="softmax", batching=batching, dim=4, epochs=40, block_users=8,
+        batch_size=64, init="normal", init_std=0.1, lr=0.1, user_lr=0.1, eval_every=10, seed=seed,
     )  # fmt: skip
     assert fit_split(split, config).evaluate((4,))["recall@4"] > 0.9
 
@@ -86,7 +88,9 @@ def test_learns_the_demo_set_better_than_popularity(model: str) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        TrainConfig.of(objective="softmax", dim=32, epochs=10, epochs_chosen=True),
+        TrainConfig.of(
+            model="ultragcn", objective="softmax", dim=32, epochs=10, epochs_chosen=True
+        ),
         TrainConfig.of(model="lightgcn", dim=32, epochs=10, epochs_chosen=True),
     ],
     ids=["softmax", "lightgcn"],
@@ -285,7 +289,7 @@ def test_parts_are_built_as_the_configuration_says() -> None:
 
 
 def test_the_weights_of_the_objective_arrive() -> None:
-    config = TrainConfig.of(negative_weight=33.0, w1=0.5, neighbours=4)
+    config = TrainConfig.of(model="ultragcn", negative_weight=33.0, w1=0.5, neighbours=4)
     objective = build_objective(config, checkerboard().train)
     assert isinstance(objective, BCE)
     assert (objective.config.negative_weight, objective.config.w1) == (33.0, 0.5)

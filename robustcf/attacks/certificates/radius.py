@@ -1,58 +1,48 @@
 r"""How large must an attack be to make one item overtake another? The geometry of a pair.
 
 A user has the embedding u, two items have v_i and v_j, and i is ahead: the *gap*
-``u.(v_i - v_j)`` is positive. An attack moves u by at most ``a e`` and every item by at most
-``b e`` (Euclidean norms; ``a`` and ``b`` are the units of the budgets, ``e`` is its size). Write
-``d = v_i - v_j``, ``D = ||d||``, ``n = ||u||`` and ``theta`` for the angle between u and d.
+``u.(v_i - v_j)`` is positive. An attack of size e moves u by at most ``a e`` and the two items by
+at most ``b_i e`` and ``b_j e`` (Euclidean norms). Write ``s = b_i + b_j``, ``d = v_i - v_j``,
+``D = ||d||``, ``n = ||u||`` and ``theta`` for the angle between u and d.
 
 **Theorem (exact radius of a pair).** Some attack of size e makes the gap zero or negative
 exactly when ``e >= r``, where::
 
-    r = gap / sqrt(a^2 D^2 + 4 a b n D sin(theta) + 4 b^2 n^2)
+    r = gap / sqrt(a^2 D^2 + 2 a s n D sin(theta) + s^2 n^2)
 
-*Proof.* Let the attack move u to x. Moving v_i by -b e x / ||x|| and v_j by the opposite lowers
-the gap most, by 2 b e ||x|| (Cauchy-Schwarz, attained). So the pair falls exactly when some x with
-``||x - u|| <= a e`` has ``x.d <= 2 b e ||x||``: when u is within a e of the complement of the
-open cone around d of the half-angle ``alpha`` given by ``cos(alpha) = 2 b e / D``. (With
-2 b e >= D the cone is empty, every x will do.) If ``theta < alpha <= pi/2``, u lies in the cone,
-and its distance from the complement is that from the nearest line of the cone's surface, which
-is in the plane of u and d: ``n sin(alpha - theta)``. So the pair holds exactly when
-``n sin(alpha - theta) > a e`` and ``2 b e < D``; by the addition theorem, times D^2, with
+*Proof.* Let the attack move u to x. Moving v_i by -b_i e x / ||x|| and v_j by b_j e x / ||x||
+lowers the gap most, by s e ||x|| (Cauchy-Schwarz, attained). So the pair falls exactly when some x
+with ``||x - u|| <= a e`` has ``x.d <= s e ||x||``: when u is within a e of the complement of the
+open cone around d of the half-angle ``alpha`` given by ``cos(alpha) = s e / D``. (With s e >= D the
+cone is empty, every x will do.) If ``theta < alpha <= pi/2``, u lies in the cone, and its distance
+from the complement is that from the nearest line of the cone's surface, which is in the plane of u
+and d: ``n sin(alpha - theta)``. So the pair holds exactly when ``n sin(alpha - theta) > a e`` and
+``s e < D``; by the addition theorem, times D^2, with
 ``P = n D sin(theta) = sqrt(n^2 D^2 - gap^2)``::
 
-    gap sqrt(D^2 - 4 b^2 e^2)  >  e (a D^2 + 2 b P).
+    gap sqrt(D^2 - s^2 e^2)  >  e (a D^2 + s P).
 
-Both sides are positive; squared, this is ``gap^2 D^2 > e^2 ((a D^2 + 2 b P)^2 + 4 b^2 gap^2)``,
-which has ``2 b e < D`` in it. The bracket is D^2 times the radicand of r, as
-``P^2 + gap^2 = n^2 D^2``. []
+Both sides are positive; squared, this is ``gap^2 D^2 > e^2 ((a D^2 + s P)^2 + s^2 gap^2)``, which
+has ``s e < D`` in it. The bracket is D^2 times the radicand of r, as ``P^2 + gap^2 = n^2 D^2``. []
 
-(In one dimension u and d are parallel and there is no plane to turn in; the formula then is a
-lower bound.)
+(In one dimension there is no plane to turn in; the formula then is a lower bound.)
 
-The plain bound, the sum of the worst of each term, is ``gap > e (a D + 2 b n) + 2 a b e^2``. It
-is never better: its radius is below gap / (a D + 2 b n), which is r for ``sin(theta) = 1``.
-
-**Rows with budgets of their own.** Let the user move by ``a e`` and the two items by ``b_i e`` and
-``b_j e``. In the proof the items then lower the gap by ``(b_i + b_j) e ||x||``, which stands
-wherever ``2 b e ||x||`` did: both radii hold with ``b_i + b_j`` in place of ``2 b``. With each
-row's own length as its unit, ``a = ||u||``, ``b_i = ||v_i||`` and ``b_j = ||v_j||``.
+The plain bound, the sum of the worst of each term, is ``gap > e (a D + s n) + a s e^2``. It is
+never better: its radius is below gap / (a D + s n), which is r for ``sin(theta) = 1``.
 
 **Columns held fixed.** Let some columns not move at all (a bias, and the constant 1 it is
 multiplied with). Then ``gap = u.d`` is the sum of the fixed columns' part, which stays, and of the
-others', which falls by at most ``e (a D + 2 b n) + 2 a b e^2`` with D and n taken over the columns
-that move (the triangle inequality and Cauchy-Schwarz, in those columns alone). So the plain bound
-holds as it stands with these D and n. The exact radius does not: its proof needs the whole gap to
-be the product of what moves.
+others', which falls by at most ``e (a D + s n) + a s e^2`` with D and n taken over the columns that
+move (the triangle inequality and Cauchy-Schwarz, in those columns alone). So the plain bound holds
+with these D and n. The exact radius does not: its proof needs the whole gap to be the product of
+what moves.
 
 **Rounding.** Radii are computed in float64 from upper bounds of n and D and a lower bound of the
-gap, which is right because r falls with n and D and rises with the gap. Ranking the attacked
-factors rounds as well: it may misjudge a gap by ``h ||x||``, with h a tiny multiple of the largest
-item norm. That is as if every item could move by h / 2 more, so the radius is shortened by as
-much. A certificate therefore holds for the ranking that is really computed.
-
-Distances of items that nearly coincide are taken from their difference, so what is lost is what the
-ranking itself may misjudge: with 64 columns about ``1e-13 ||u|| ||v|| / gap`` of the radius. That
-shows for items closer than about 1e-9 of their length, and there the radius is below the exact one.
+gap: r falls with n and D and rises with the gap. Ranking the attacked factors rounds as well: it
+may misjudge a gap by ``h ||x||``, with h a tiny multiple of the largest item norm. That is as if
+every item could move by h / 2 more, so the radius is shortened by as much. A certificate therefore
+holds for the ranking that is really computed. With 64 columns the loss is about
+``1e-13 ||u|| ||v|| / gap`` of the radius, which shows for items closer than 1e-9 of their length.
 """
 
 from __future__ import annotations
@@ -75,8 +65,8 @@ class Budgets:
     """What an attack of size 1 may move, and how far floating-point numbers are to be trusted.
 
     Args:
-        users: a, the Euclidean distance a user's row may move at size 1.
-        items: b, the same for an item's row.
+        users: the Euclidean distance a user's row may move at size 1.
+        items: the same for an item's row.
         dim: columns of the factors.
         largest_item: an upper bound of the norms of the items' rows.
         own: whether ``users`` and ``items`` are shares of each row's own length.
@@ -89,52 +79,47 @@ class Budgets:
     own: bool = False
 
     def user_moves(self, lengths: Tensor) -> Tensor:
-        """How far users may move at size 1, by upper bounds of their lengths."""
+        """Return how far users may move at size 1, by upper bounds of their lengths."""
         return self.users * (lengths if self.own else torch.ones_like(lengths))
 
     def item_moves(self, lengths: Tensor) -> Tensor:
-        """The same for items."""
+        """Return the same for items."""
         return self.items * (lengths if self.own else torch.ones_like(lengths))
 
     @property
     def rounding(self) -> float:
-        """Relative error of an inner product in float64, summed in any order, doubled."""
+        """Twice the relative error of an inner product in float64, summed in any order."""
         return (self.dim + 16) * 2.0**-52
 
 
+#: How far, at size 1, the user may move, and the two items of a pair together: a and s.
 Moves = tuple[Tensor, Tensor]
-Radius = Callable[[Tensor, Tensor, Tensor, Budgets, Moves | None], Tensor]
+Radius = Callable[[Tensor, Tensor, Tensor, Budgets, Moves], Tensor]
 
 
 def tight_radius(
-    gap: Tensor,
-    user_norm: Tensor,
-    distance: Tensor,
-    budgets: Budgets,
-    moves: Moves | None = None,
+    gap: Tensor, user_norm: Tensor, distance: Tensor, budgets: Budgets, moves: Moves
 ) -> Tensor:
-    """The exact radius of pairs (see the module), shortened for rounding; 0 where i is behind.
+    """Return the exact radius of pairs, shortened for rounding; 0 where i is behind.
+
+    At any size below it, no attack makes j overtake i; see the module for the proof.
 
     Args:
         gap: u.(v_i - v_j), computed in float64.
         user_norm: upper bounds of ||u||.
         distance: upper bounds of ||v_i - v_j||.
-        budgets: the units of the attack.
-        moves: how far, at size 1, the user may move and the two items together may, for each pair;
-            None: as the budgets say for all pairs alike, a and 2 b.
+        budgets: how far floating-point numbers are to be trusted.
+        moves: a and s of each pair.
 
-    Returns:
-        r for every pair: at any size below r, no attack makes j overtake i.
-
-    Cost: a few operations a pair.
+    Cost: a few operations per pair.
 
     Example:
-        >>> one = Budgets(users=1.0, items=0.0, dim=2, largest_item=1.0)
-        >>> tensors = (torch.tensor([x], dtype=torch.float64) for x in (0.6, 1.0, 2.0))
-        >>> round(tight_radius(*tensors, one).item(), 9)
+        >>> budgets = Budgets(users=1.0, items=0.0, dim=2, largest_item=1.0)
+        >>> gap, n, D, a, s = torch.tensor([0.6, 1.0, 2.0, 1.0, 0.0], dtype=torch.float64)
+        >>> round(tight_radius(gap, n, D, budgets, (a, s)).item(), 9)
         0.3
     """
-    a, s = moves or _uniform(budgets, gap)
+    a, s = moves
 
     def slope(gap: Tensor, n: Tensor, D: Tensor) -> Tensor:
         turned = (((n * D) ** 2 - gap**2).clamp_min(0)).sqrt()
@@ -144,35 +129,19 @@ def tight_radius(
 
 
 def plain_radius(
-    gap: Tensor,
-    user_norm: Tensor,
-    distance: Tensor,
-    budgets: Budgets,
-    moves: Moves | None = None,
+    gap: Tensor, user_norm: Tensor, distance: Tensor, budgets: Budgets, moves: Moves
 ) -> Tensor:
-    """The radius by the plain bound, gap > e (a D + 2 b n) + 2 a b e^2; never above the tight one.
+    """Return the radius by the plain bound, gap > e (a D + s n) + a s e^2; at most the tight one.
 
-    Arguments, result and cost are those of :func:`tight_radius`.
-
-    Example:
-        >>> both = Budgets(users=1.0, items=1.0, dim=2, largest_item=1.0)
-        >>> tensors = (torch.tensor([x], dtype=torch.float64) for x in (0.6, 1.0, 1.0))
-        >>> round(plain_radius(*tensors, both).item(), 9)
-        0.178708781
+    Arguments and cost are those of :func:`tight_radius`.
     """
-    a, s = moves or _uniform(budgets, gap)
+    a, s = moves
 
     def slope(gap: Tensor, n: Tensor, D: Tensor) -> Tensor:
         linear = a * D + s * n
         return (linear + (linear**2 + 4 * a * s * gap.clamp_min(0)).sqrt()) / 2
 
     return _shortened(gap, user_norm, distance, budgets, s, slope)
-
-
-def _uniform(budgets: Budgets, gap: Tensor) -> Moves:
-    """The same moves for all pairs."""
-    one = torch.ones((), dtype=gap.dtype, device=gap.device)
-    return budgets.users * one, 2 * budgets.items * one
 
 
 def _shortened(
@@ -200,19 +169,10 @@ def _shortened(
 def worst_case(
     user: npt.ArrayLike, ahead: npt.ArrayLike, behind: npt.ArrayLike, user_size: float
 ) -> npt.NDArray[np.float64]:
-    """Where to move a user so that, at the radius of a pair, the two items draw level.
+    """Return where to move a user so that, at the radius of a pair, the two items draw level.
 
-    It is the foot of the perpendicular from u on the cone of the proof: u turned away from
-    ``d = v_i - v_j``, and shortened. The items then move along it, v_i against and v_j with it.
-
-    Args:
-        user: u, a vector.
-        ahead: v_i.
-        behind: v_j.
-        user_size: how far u may move, at most ||u||.
-
-    Returns:
-        x, at distance ``user_size`` from u.
+    It is the foot of the perpendicular from u on the cone of the proof, at distance ``user_size``,
+    at most ||u||, from u: u turned away from ``d = v_i - v_j``, and shortened.
 
     Example:
         >>> worst_case([1.0, 0.0], [1.0, 1.0], [0.0, 1.0], 0.6).round(3).tolist()

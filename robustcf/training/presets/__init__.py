@@ -1,18 +1,18 @@
-"""Settings in files, one for each data set, model and regularizer, with where they come from.
+"""Settings in files, one for each data set, model and regularizer, with how they were found.
 
-The file names say what they are for. ``dataset.model.reg.json``: chosen on valid by clean quality.
-``dataset.model.robust.json``: chosen on valid by quality under attack, or, where nobody searched,
-weight decay in a gauge that holds better; it brings its own regularizer.
-``dataset.model.reg.paper.json``: what the paper's table says. The data set ``default`` stands for
-all that have no file of their own. A file holds the settings that differ from the defaults and how
-they were found.
+``dataset.model.reg.json``: chosen on valid by clean quality. ``dataset.model.robust.json``: chosen
+on valid by quality under attack, or, without a search, weight decay in a more robust gauge; it
+brings its own regularizer. ``dataset.model.reg.paper.json``: the paper's table. The data set
+``default`` stands for all that have no file of their own. A file holds the settings that differ
+from the defaults.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -24,11 +24,9 @@ from robustcf._io import files
 from robustcf._io.schema import OBJECT, check_kind, shown
 from robustcf._registry import MODELS, REGULARIZERS
 from robustcf.errors import InputError
-from robustcf.training.config import TrainConfig
+from robustcf.training.config import DEFAULT_MODEL, TrainConfig
 
 DEFAULT = "default"
-# The model of sets that nobody has tuned for, where it is not searched for either.
-FALLBACK = "softmax-mf"
 KINDS = ("auto", "tuned", "robust", "paper")
 # What the published procedure goes with, where the preset speaks of whole rows.
 _PAIRS = {"lr": 1e-3, "user_lr": None, "schedule": "constant"}
@@ -57,19 +55,18 @@ class Preset:
 def preset(
     dataset: str, model: str | None = None, reg: str | None = None, kind: str = "tuned"
 ) -> Preset:
-    """The preset of a data set, model and regularizer.
+    """Return the preset of a data set, model and regularizer.
 
     Args:
-        dataset: its name; ``tuned`` and ``robust`` fall back to ``default``, which is tuned for no
-            set.
+        dataset: its name; ``tuned`` and ``robust`` fall back to ``default``.
         model: by default the best known for the set, by NDCG@20 on valid; with a regularizer,
-            ``ultragcn``, as in the paper; for ``robust`` the one that did best on valid under
-            attack, where that was measured.
+            ``ultragcn``, as in the paper; for ``robust`` the best on valid under attack, where
+            that was measured.
         reg: the regularizer, by default the model's own; ``robust`` chooses it itself.
         kind: ``tuned``, ``robust`` or ``paper``.
 
     Raises:
-        InputError: something has another name, or there is no such preset.
+        InputError: a name is unknown, or there is no such preset.
 
     Example:
         >>> preset("my-file.csv").name
@@ -88,20 +85,20 @@ def preset(
         )
     known = presets()
     if model is None:
-        best = best_model(dataset) or FALLBACK if reg is None and kind == "tuned" else "ultragcn"
-        model = _best_robust_model(dataset) if kind == "robust" else best
+        model = "ultragcn"
+        if kind == "robust":
+            # Without a search, UltraGCN's costs no clean quality: its rankings are weight decay's.
+            model = _best(dataset, "robust", lambda valid: sum(valid["joint"][1:])) or model
+        elif kind == "tuned" and reg is None:
+            model = best_model(dataset) or DEFAULT_MODEL
     reg = reg or MODELS[model].reg
-    rest = {
-        "tuned": f"{model}.{reg}",
-        "robust": f"{model}.robust",
-        "paper": f"{model}.{reg}.paper",
-    }[kind]
+    rest = f"{model}.robust" if kind == "robust" else f"{model}.{reg}"
+    rest = f"{rest}.paper" if kind == "paper" else rest
     found = known.get(f"{dataset}.{rest}") or known.get(f"{DEFAULT}.{rest}")
     if found is None and kind == "tuned":
-        # Code of the user's own has no preset: its own defaults are the settings.
-        named = {"model": model, "reg": reg}
+        # Code from outside has no preset: its own defaults are the settings.
         how = {"how": "the defaults of the model and the regularizer; not tuned for any set"}
-        return Preset(f"{DEFAULT}.{rest}", TrainConfig.of(**named), how)
+        return Preset(f"{DEFAULT}.{rest}", TrainConfig.of(model=model, reg=reg), how)
     if found is None:
         there = [name for name in known if name.endswith(f".{kind}")]
         raise InputError(
@@ -119,14 +116,14 @@ def choose(
     *,
     changed: Collection[str] = (),
 ) -> Preset:
-    """The preset that is meant by what somebody has named, and by what they have not.
+    """Return the preset that is meant by the arguments of a training.
 
     Args:
         dataset: its name.
         model: None for the best known.
         reg: None for the model's own.
         kind: one of :data:`KINDS`, a file, or None: ``tuned`` where there is a tuned preset or
-            something else is named, otherwise ``auto``.
+            another argument is given, otherwise ``auto``.
         changed: names of settings that will be changed.
 
     Example:
@@ -154,30 +151,35 @@ def choose(
             "take another preset"
         )
     how = {"how": "searched for on validation data, see search.json of the run"}
-    return Preset("auto", TrainConfig.of(model=FALLBACK), how)
+    return Preset("auto", TrainConfig.of(model=DEFAULT_MODEL), how)
 
 
 def best_model(dataset: str) -> str | None:
-    """The model with the best NDCG@20 on valid among the tuned presets of a set, or None.
+    """Return the model with the best NDCG@20 on valid among the tuned presets of a set, or None.
 
     Example:
         >>> best_model("my-file.csv") is None
         True
     """
-    found = {
-        model: entry.found["valid"]["ndcg@20"]
-        for model in MODELS
-        if (entry := presets().get(f"{dataset}.{model}.{MODELS[model].reg}"))
-        and "ndcg@20" in entry.found.get("valid", {})
-    }
+    return _best(dataset, None, lambda valid: valid["ndcg@20"])
+
+
+def _best(dataset: str, kind: str | None, value: Callable[[Any], float]) -> str | None:
+    """The model whose preset of a kind (its own regularizer's) has the largest value on valid."""
+    found = {}
+    for model in MODELS:
+        entry = presets().get(f"{dataset}.{model}.{kind or MODELS[model].reg}")
+        with suppress(KeyError):
+            if entry is not None:
+                found[model] = value(entry.found["valid"])
     return max(found, key=lambda model: found[model], default=None)
 
 
 def read_preset(path: str | os.PathLike[str]) -> Preset:
-    """A preset from a file, as ``robustcf tune`` writes it.
+    """Return the preset of a file, as ``robustcf tune`` writes it.
 
     Raises:
-        InputError: it cannot be read, or is no preset.
+        InputError: it cannot be read, or is not a preset.
     """
     raw = files.read_json(Path(path), follow=True)
     config, found = raw.get("config"), raw.get("found") or {}
@@ -192,24 +194,9 @@ def read_preset(path: str | os.PathLike[str]) -> Preset:
         raise InputError(f"{path}: {error}") from error
 
 
-def _best_robust_model(dataset: str) -> str:
-    """The model that keeps most under attack on valid, mean over the sizes; else UltraGCN.
-
-    In a set that nobody searched, UltraGCN's preset costs no clean quality: its rankings are
-    those of weight decay. BPR-MF's may.
-    """
-    found = {
-        model: sum(entry.found["valid"]["joint"][1:])
-        for model in MODELS
-        if (entry := presets().get(f"{dataset}.{model}.robust"))
-        and "joint" in entry.found.get("valid", {})
-    }
-    return max(found, key=lambda model: found[model], default="ultragcn")
-
-
 @cache
 def presets() -> Mapping[str, Preset]:
-    """All presets by name.
+    """Return all presets by name.
 
     Example:
         >>> "ml-1m.ultragcn.weight_decay" in presets()
@@ -229,11 +216,11 @@ def presets() -> Mapping[str, Preset]:
 
 
 def adapted(base: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
-    """A preset's settings with some of them changed.
+    """Return a preset's settings with some of them changed.
 
-    A changed setting, other than how to refit, makes the preset's number of epochs a guess: it
-    will be chosen again. The users' learning rate follows that of the items; a change to pairs
-    takes the published procedure's learning rate and schedule along.
+    With a changed setting, other than how to refit, the number of epochs will be chosen again. The
+    users' learning rate follows that of the items; a change to pairs takes the published
+    procedure's learning rate and schedule along.
 
     Example:
         >>> adapted(preset("ml-1m").config, {"dim": 8}).epochs_chosen

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from robustcf.errors import InputError
-from robustcf.metrics.ranking import worst_hits
 from robustcf.models.voting.certificate import AccountVotes, above_by_accounts, above_by_groups
 from robustcf.models.voting.config import check_fakes
 
@@ -140,20 +139,6 @@ def test_more_fakes_never_help_and_blocks_do_not_matter(seed, monkeypatch):
     monkeypatch.setattr("robustcf.models.voting.certificate._BLOCK", 50)
     assert found() == whole
     assert (np.diff(np.array(whole), axis=0) >= 0).all()
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_worst_places_by_the_naive_rule(seed):
-    """A prefix of k places keeps r hits if r items have at most k - r outsiders above them."""
-    rng = np.random.default_rng(seed)
-    above = rng.integers(0, 9, size=7)
-    owners = np.sort(rng.integers(0, 3, size=7))
-    hits = worst_hits(above, owners, 3, 10)
-    for user in range(3):
-        own = above[owners == user]
-        for k in range(1, 11):
-            kept = max((r for r in range(1, len(own) + 1) if (own <= k - r).sum() >= r), default=0)
-            assert hits[user, :k].sum() == kept
 
 
 @pytest.mark.parametrize("fakes", [[], [1, 1], [2, 1], [-1], [0.5], [True], ["3"], [10**7]])

@@ -27,7 +27,7 @@ from robustcf.training import TrainConfig
 
 SEEDS = [0, 1, 2]
 DETECTORS: list[type[Detector]] = [PCASelection, Twins, Groups, AllDetectors]
-CONFIG = TrainConfig.of(dim=4, epochs=1)
+CONFIG = TrainConfig.of(model="ultragcn", dim=4, epochs=1)
 
 
 def tastes(seed: int, n_users: int = 300, n_items: int = 200, kinds: int = 8) -> Interactions:

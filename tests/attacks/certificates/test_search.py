@@ -1,4 +1,4 @@
-"""Radii of items that nearly coincide, against long arithmetic on the differences themselves."""
+"""The search for radii: items that nearly coincide, against long arithmetic."""
 
 from __future__ import annotations
 

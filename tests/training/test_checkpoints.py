@@ -20,7 +20,7 @@ from robustcf.metrics import evaluate
 from robustcf.models import ALS, BPRMF, EASE, Popularity, SoftmaxMF, UltraGCN
 from robustcf.models.gauge import Gauge, shrink
 from robustcf.objectives import BPR, BatchConfig, Batches, Softmax
-from robustcf.training.shared import SharedCheckpoint
+from robustcf.training.checkpoints import SharedCheckpoint
 from tests.distributed.threads import on_threads
 
 WHOLE = {
