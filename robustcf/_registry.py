@@ -1,9 +1,8 @@
 """All tables of names, in one place that imports nothing: a new name is one new line here.
 
-A class is imported when its name is asked for, so that the command line can list the choices
-without loading torch. A name is one of three things: an entry of the table; ``module:Class``, a
-class of the reader's own; or an entry point of the table's group, which an installed package
-declares::
+A class is imported when its name is asked for, so the command line lists the choices without
+loading torch. A name is an entry of the table; ``module:Class``, a class of the reader's own; or an
+entry point of the table's group, which an installed package declares::
 
     [project.entry-points."robustcf.models"]
     mine = "my_module:MyModel"
@@ -79,8 +78,7 @@ class Table(Generic[Entry]):
             found: type[Entry] = _imported(self.kind, self._entries[name])
             return found
         if isinstance(name, str) and ":" in name:
-            # A command's own folder comes first on sys.path; the user's module lies where the
-            # user is.
+            # A command's own folder comes first on sys.path; the user's module lies elsewhere.
             if os.getcwd() not in sys.path and "" not in sys.path:
                 sys.path.append(os.getcwd())
             return self._checked(name, _imported(self.kind, name))
@@ -112,7 +110,7 @@ class Table(Generic[Entry]):
 
 
 def meant(name: str) -> str | None:
-    """``module:Class`` for a name that was spelled in another way, or None.
+    """Return ``module:Class`` for a name that was spelled in another way, or None.
 
     Example:
         >>> meant("my_module.MyModel"), meant("my_module.py:MyModel"), meant("bpr")
@@ -132,34 +130,23 @@ def meant(name: str) -> str | None:
 
 def _imported(kind: str, name: str) -> Any:
     module, _, attribute = name.partition(":")
-    other = meant(name)
-    if other is not None:
-        raise InputError(
-            f"{kind} {name!r} cannot be imported: give module:Class; did you mean {other}?"
-        )
+    refused, other = f"{kind} {name!r} cannot be imported", meant(name)
+    if other is not None or not module:
+        hint = f"; did you mean {other}?" if other else ""
+        raise InputError(f"{refused}: give module:Class{hint}")
     try:
         found = importlib.import_module(module)
     except SyntaxError as error:
         place = f" ({error.filename}, line {error.lineno})" if error.filename else ""
-        raise InputError(
-            f"{kind} {name!r} cannot be imported: there is a syntax error in it{place}: {error.msg}"
-        ) from error
+        raise InputError(f"{refused}: there is a syntax error in it{place}: {error.msg}") from error
     except ImportError as error:
-        # Its own name, or that of a package it is in: else it is something that it imports.
-        absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(
-            f"{error.name}."
-        )
         top, dot, _ = module.partition(".")
         place = f"the folder that the package {top} is in" if dot else f"the folder of {top}.py"
         advice = f"run from {place}, or set PYTHONPATH"
-        if not absent:
+        # Its own name, or that of a package it is in: else it is something that it imports.
+        if type(error) is ImportError or not f"{module}.".startswith(f"{error.name}."):
             advice = f"{module} is there, but something that it imports is not; install that"
-        raise InputError(f"{kind} {name!r} cannot be imported ({error}): {advice}") from error
-    except ValueError as error:
-        if module:  # raised by the module itself
-            raise
-        message = f"{kind} {name!r} cannot be imported ({error}): give module:Class"
-        raise InputError(message) from error
+        raise InputError(f"{refused} ({error}): {advice}") from error
     try:
         return getattr(found, attribute)
     except AttributeError as error:

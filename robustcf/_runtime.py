@@ -47,10 +47,6 @@ def default_threads() -> int:
 
     That is ``OMP_NUM_THREADS`` if set, else the number of cores as torch counts them (hyper-threads
     left out); in both cases at most the CPUs of :func:`robustcf._cpus.cpus`.
-
-    Example:
-        >>> 1 <= default_threads() <= cpus()
-        True
     """
     return min(cpus(), threads_asked() or _TORCH_COUNTS)
 
@@ -58,10 +54,9 @@ def default_threads() -> int:
 def threads_for(n_users: int, n_items: int) -> int:
     """Return the number of threads for work on so many users and items.
 
-    One thread per 5 million scores (users times items), at most :func:`default_threads`. So a
-    second thread comes with 10 million scores: on the demo data and MovieLens-100k it cost 40 %
-    more CPU time and saved none of the waiting. A number that the user has given is used as it is:
-    by :func:`set_threads`, around this call by :func:`threads_used`, by ``OMP_NUM_THREADS`` or by
+    One thread per 5 million scores (users times items), at most :func:`default_threads`: on small
+    data a second one costs CPU time and saves no waiting. A number that the user has given is used
+    as it is: by :func:`set_threads`, :func:`threads_used`, ``OMP_NUM_THREADS`` or
     ``torch.set_num_threads``.
 
     Example:
@@ -79,16 +74,7 @@ def threads_for(n_users: int, n_items: int) -> int:
 def usable_threads(count: int | None, tell: Callable[[str], None] = warnings.warn) -> int | None:
     """Return a number of threads that a person asked for, at most the CPUs that may be used.
 
-    Args:
-        count: as asked for; None stays None.
-        tell: called with one line where the number is too large.
-
-    Raises:
-        InputError: the number is below 1, or not a whole number.
-
-    Example:
-        >>> usable_threads(1)
-        1
+    ``tell`` is called with one line where the number is too large; None stays None.
     """
     if count is None:
         return None
@@ -102,16 +88,10 @@ def usable_threads(count: int | None, tell: Callable[[str], None] = warnings.war
 def set_threads(count: int | None) -> int:
     """Use so many threads from now on, in torch and in the BLAS of numpy; returns the number.
 
-    Results are the same for the same number of threads; another number may round differently. That
-    is why the number is taken as it is, even above the number of CPUs: a recorded run repeats its
-    bits. For a number that a person types, see :func:`usable_threads`.
-
-    Args:
-        count: threads; None leaves a number that was set before, here or by
-            ``torch.set_num_threads``, and otherwise sets :func:`default_threads`.
-
-    Raises:
-        InputError: the number is below 1, or not a whole number.
+    The number is taken as it is, even above the number of CPUs: another one may round differently,
+    and a recorded run repeats its bits. For a number that a person types, see
+    :func:`usable_threads`. None leaves a number that was set before, here or by
+    ``torch.set_num_threads``, and otherwise sets :func:`default_threads`.
 
     Example:
         >>> with threads_used(1):
@@ -133,10 +113,10 @@ def threads_used(
     *,
     exact: bool = False,
 ) -> Iterator[int]:
-    """Use so many threads within the block, and the former number after it.
+    """Use so many threads within the block, and the former number after it; yield the number.
 
-    For functions with an argument ``threads``. The number is the process's, not the Python
-    thread's: do not enter blocks with different numbers from several Python threads.
+    The number is the process's, not the Python thread's: do not enter blocks with different numbers
+    from several Python threads.
 
     Args:
         count: threads, at most the CPUs this process may use (a warning tells); None for
@@ -145,19 +125,10 @@ def threads_used(
         n_items: size of the work.
         exact: take the number as it is: that of a recorded run, whose bits depend on it.
 
-    Yields:
-        The number of threads in use.
-
-    Raises:
-        InputError: the number is below 1, or not a whole number.
-
     Example:
-        >>> before = torch.get_num_threads()
         >>> with threads_used(1) as used:
         ...     used, torch.get_num_threads()
         (1, 1)
-        >>> torch.get_num_threads() == before
-        True
     """
     wanted = count if exact else usable_threads(count)
     if wanted is None and n_users is not None and n_items is not None:
@@ -191,10 +162,7 @@ def _changed_outside() -> bool:
 
 
 def device_of(name: str) -> torch.device:
-    """The device of this name, or an error when this machine has none.
-
-    Of several ranks on a machine, each has a GPU of its own: ``cuda`` is ``cuda:`` and the rank's
-    number there.
+    """Return the device of a name, or raise; of several ranks, ``cuda`` is the rank's own GPU.
 
     Example:
         >>> device_of("cpu")
@@ -218,12 +186,7 @@ def device_of(name: str) -> torch.device:
 
 
 def memory() -> int | None:
-    """The bytes of memory that this machine has, or None where it does not tell.
-
-    Example:
-        >>> memory() is None or memory() > 1 << 20
-        True
-    """
+    """Return the bytes of memory that this machine has, or None where it does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -231,7 +194,7 @@ def memory() -> int | None:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, machine and threads: what a run writes down with its configuration.
+    """Return versions, machine and threads: what a run writes down with its configuration.
 
     Example:
         >>> sorted(environment())

@@ -23,54 +23,55 @@ from robustcf._checks import (
 from robustcf._registry import MODELS
 from robustcf.errors import InputError
 
+NAN, INFINITE = float("nan"), float("inf")
+
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])
 def test_integers(value: Any) -> None:
     found = check_integer("k", value)
     assert found == 3
     assert type(found) is int
-    assert check_integer("k", 0, least=0) == 0
     assert check_integer("k", -2, least=-2) == -2
 
 
-@pytest.mark.parametrize("value", [0, -1, 2.0, 2.5, "3", None, True, np.float64(3), float("nan")])
+@pytest.mark.parametrize("value", [0, -1, 2.0, 2.5, "3", None, True, np.float64(3), NAN])
 def test_no_integers(value: Any) -> None:
     with pytest.raises(InputError) as caught:
         check_integer("k", value)
     assert str(caught.value) == f"k must be an integer of at least 1, got {value!r}"
-    with pytest.raises(InputError, match="k must be an integer of at least 5, got 4"):
-        check_integer("k", 4, least=5)
 
 
-@pytest.mark.parametrize("value", [0.5, np.float32(0.5), np.float64(0.5), Fraction(1, 2)])
+@pytest.mark.parametrize("value", [2**63, 10**400, 10**5000], ids=["64 bits", "400", "5000"])
+def test_integers_beyond_all_use(value: int) -> None:
+    with pytest.raises(InputError, match="at most 9223"):
+        check_integer("k", value)
+    with pytest.raises(InputError, match="at most 2147483647"):
+        check_cutoffs([value])
+
+
+@pytest.mark.parametrize("value", [0.5, np.float32(0.5), np.float64(0.5), Fraction(1, 2), 0, 2])
 def test_numbers(value: Any) -> None:
-    found = check_number("lr", value, positive=True)
-    assert found == 0.5
+    found = check_number("lr", value)
+    assert found == value
     assert type(found) is float
-    assert check_number("lr", 0) == 0.0
-    assert type(check_number("lr", 2)) is float
 
 
-@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf"), "1", None, True, 1j, [1.0]])
+@pytest.mark.parametrize("value", [-0.1, NAN, INFINITE, "1", None, True, 1j, [1.0], 10**400])
 def test_no_numbers(value: Any) -> None:
-    with pytest.raises(InputError) as caught:
-        check_number("lr", value)
-    assert str(caught.value) == f"lr must be a finite number and not negative, got {value!r}"
+    for positive in (False, True):
+        with pytest.raises(InputError, match="lr must be a finite number"):
+            check_number("lr", value, positive=positive)
+    with pytest.raises(InputError, match="positive"):
+        check_number("lr", 0.0, positive=True)
 
 
-@pytest.mark.parametrize("value", [0, 0.0, -1, float("nan")])
-def test_not_positive(value: Any) -> None:
-    with pytest.raises(InputError, match="lr must be a finite number and positive, got"):
-        check_number("lr", value, positive=True)
-
-
-def test_choices() -> None:
-    check_choice("side", "users", ("users", "items"))
+@pytest.mark.parametrize("value", ["left", "user", [], {}, 5, None])
+def test_choices(value: Any) -> None:
     check_choice("side", "users", iter(["users"]))
-    for value in ("left", None, 3, "user"):
-        with pytest.raises(InputError) as caught:
-            check_choice("side", value, ("users", "items"))
-        assert str(caught.value) == f"side must be one of users, items, got {value!r}"
+    with pytest.raises(InputError, match="side must be one of users, items"):
+        check_choice("side", value, ("users", "items"))
+    with pytest.raises(InputError, match="model must be one of"):
+        MODELS[value]
 
 
 @pytest.mark.parametrize(
@@ -82,39 +83,38 @@ def test_cutoffs(given: Any, expected: tuple[int, ...]) -> None:
     assert all(type(k) is int for k in check_cutoffs(given))
 
 
-def test_no_cutoffs() -> None:
-    for nothing in ([], (), np.array([], dtype=int)):
-        with pytest.raises(InputError, match="ks must name at least one cutoff, got none"):
-            check_cutoffs(nothing)
-    with pytest.raises(InputError, match="every cutoff must be an integer of at least 1, got 0"):
-        check_cutoffs([10, 0])
-    with pytest.raises(InputError, match="every cutoff must be an integer of at least 1, got 1.5"):
-        check_cutoffs([1.5])
-
-
-def test_epsilons() -> None:
-    for given in ([0, 0.5], (0, 0.5), np.array([0.0, 0.5], dtype=np.float32)):
-        found = check_epsilons(given)
-        assert found == (0.0, 0.5)
-        assert all(type(epsilon) is float for epsilon in found)
-    assert check_epsilons([0.3]) == (0.3,)
+@pytest.mark.parametrize("given", [[0, 0.5], (0, 0.5), np.array([0.0, 0.5], dtype=np.float32)])
+def test_epsilons(given: Any) -> None:
+    found = check_epsilons(given)
+    assert found == (0.0, 0.5)
+    assert all(type(epsilon) is float for epsilon in found)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("check", "given", "word"),
     [
-        ([], "epsilons must name at least one attack size, got none"),
-        ([0, -0.1], "epsilons must be finite and not negative, got -0.1"),
-        ([0, float("nan")], "epsilons must be finite and not negative, got nan"),
-        ([float("inf")], "epsilons must be finite and not negative, got inf"),
-        ([0.2, 0.1], "epsilons must be ascending and differ, got 0.2, 0.1: sort them"),
-        ([0, 0.1, 0.1], "epsilons must be ascending and differ, got 0, 0.1, 0.1: sort them"),
+        *((check_cutoffs, nothing, "none") for nothing in ([], (), np.array([], dtype=int))),
+        *((check_cutoffs, bad, "every cutoff") for bad in ([10, 0], [1.5])),
+        (check_epsilons, [], "none"),
+        *((check_epsilons, bad, "finite") for bad in ([0, -0.1], [0, NAN], [INFINITE])),
+        *((check_epsilons, bad, "ascending") for bad in ([0.2, 0.1], [0, 0.1, 0.1])),
+        *((check_epsilons, bad, "numbers") for bad in (["a", None], [10**400])),
     ],
 )
-def test_no_epsilons(given: Any, message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        check_epsilons(given)
-    assert str(caught.value) == message
+def test_lists_that_are_refused(check: Any, given: Any, word: str) -> None:
+    with pytest.raises(InputError, match=word):
+        check(given)
+
+
+@pytest.mark.parametrize("check", [check_cutoffs, check_epsilons])
+def test_a_single_value_is_no_list(check: Any) -> None:
+    for value in (10, np.int64(10), 10.5):
+        with pytest.raises(InputError, match=r"must be a list, got .*: give \["):
+            check(value)
+    for value in (None, "10", {10: 1}, np.array(10)):
+        with pytest.raises(InputError, match="must be a list"):
+            check(value)
+    assert check(value for value in (10, 20)) == (10, 20)
 
 
 @dataclass
@@ -126,59 +126,54 @@ class Settings:
     count: int | None = None
     flag: bool = False
     word: str = "x"
+    seed: int = 0
+
+
+# The same with annotations that are types, as in a module without the future import.
+Plain = dataclasses.make_dataclass(
+    "Plain",
+    [
+        *(("dim", int, 2), ("layers", int, 1), ("rate", float, 0.5), ("other", float | None, None)),
+        *(("count", int | None, None), ("flag", bool, False), ("word", str, "x"), ("seed", int, 0)),
+    ],
+)
+ZERO = ("layers", "seed")
 
 
 def test_known_settings() -> None:
     check_known(Settings, {"dim": 3, "word": "y"})
-    check_known(Settings, {})
-    with pytest.raises(InputError, match=r"^unknown setting 'dmi'; did you mean 'dim'\?$"):
+    with pytest.raises(InputError, match="did you mean 'dim'"):
         check_known(Settings, {"dim": 1, "dmi": 3})
-    known = "known: dim, layers, rate, other, count, flag, word"
-    with pytest.raises(InputError, match=f"^unknown setting 'zzz'; {known}$"):
+    with pytest.raises(InputError, match="known: dim, layers"):
         check_known(Settings, {"zzz": 3})
     assert unknown_setting("laiers", ["dim", "layers"]).endswith("did you mean 'layers'?")
 
 
+@pytest.mark.parametrize("kind", [Settings, Plain])
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "word"),
     [
-        ({"dim": 0}, "dim must be an integer of at least 1, got 0"),
-        ({"dim": None}, "dim must be an integer of at least 1, got None"),
-        ({"dim": True}, "dim must be an integer of at least 1, got True"),
-        ({"layers": -1}, "layers must be an integer of at least 0, got -1"),
-        ({"rate": -1.0}, "rate must be a finite number and not negative, got -1.0"),
-        ({"rate": None}, "rate must be a finite number and not negative, got None"),
-        ({"other": float("nan")}, "other must be a finite number and not negative, got nan"),
-        ({"count": 0}, "count must be an integer of at least 1, got 0"),
-        ({"flag": 1}, "flag must be true or false, got 1"),
-        ({"flag": None}, "flag must be true or false, got None"),
+        *(({"dim": bad}, "at least 1") for bad in (0, None, True, 2**31)),
+        ({"layers": -1}, "at least 0"),
+        *(({"rate": bad}, "finite") for bad in (-1.0, None)),
+        ({"rate": 1e31}, "at most"),
+        ({"other": NAN}, "finite"),
+        ({"count": 0}, "at least 1"),
+        *(({"flag": bad}, "true or false") for bad in (1, None)),
+        ({"word": [1]}, "text"),
+        ({"seed": 2**63}, "integer"),
     ],
 )
-def test_fields_are_checked_by_their_types(values: dict[str, Any], message: str) -> None:
-    # The same with annotations that are types, as in a module without the future import.
-    types = {"dim": int, "layers": int, "rate": float, "flag": bool}
-    plain = dataclasses.make_dataclass(
-        "Plain",
-        [
-            ("dim", int, 2), ("layers", int, 1), ("rate", float, 0.5),
-            ("other", float | None, None), ("count", int | None, None), ("flag", bool, False),
-        ],
-    )  # fmt: skip
-    assert {entry.name: entry.type for entry in dataclasses.fields(plain)}.items() >= types.items()
-    for kind in (Settings, plain):
-        check_numbers(kind())
-        check_numbers(kind(layers=0), may_be_zero=("layers",))
-        with pytest.raises(InputError) as caught:
-            check_numbers(kind(**values), may_be_zero=("layers",))
-        assert str(caught.value) == message
-        with pytest.raises(InputError) as caught:
-            check_numbers(kind(**values), may_be_zero=("layers",), prefix="reg_")
-        assert str(caught.value) == f"reg_{message}"
+def test_fields_are_checked_by_their_types(kind: Any, values: dict[str, Any], word: str) -> None:
+    check_numbers(kind(layers=0), ZERO)
+    for prefix in ("", "reg_"):
+        with pytest.raises(InputError, match=f"^{prefix}{next(iter(values))} must be .*{word}"):
+            check_numbers(kind(**values), ZERO, prefix)
 
 
 def test_numbers_of_numpy_become_plain_ones() -> None:
     settings = Settings(dim=np.int64(3), rate=np.float32(0.25), count=np.uint8(7), word=None)
-    check_numbers(settings)
+    check_numbers(settings, ZERO)
     assert (settings.dim, settings.rate, settings.count) == (3, 0.25, 7)
     assert [type(v) for v in (settings.dim, settings.rate, settings.count)] == [int, float, int]
 
@@ -186,66 +181,8 @@ def test_numbers_of_numpy_become_plain_ones() -> None:
     class Frozen:
         rate: float = 1.0
 
-    frozen = Frozen(np.float64(0.5))
-    check_numbers(frozen)
-    assert type(frozen.rate) is float
     # A whole number stays one: 1 and 1.0 are written alike.
-    whole = Frozen(1)
-    check_numbers(whole)
-    assert type(whole.rate) is int
-
-
-@pytest.mark.parametrize("check", [check_cutoffs, check_epsilons])
-def test_a_single_value_is_no_list(check: Any) -> None:
-    name = {check_cutoffs: "ks", check_epsilons: "epsilons"}[check]
-    for value in (10, np.int64(10), 10.5):
-        with pytest.raises(InputError) as caught:
-            check(value)
-        assert str(caught.value) == f"{name} must be a list, got {value!r}: give [{value!r}]"
-    for value in (None, "10", {10: 1}, np.array(10)):
-        with pytest.raises(InputError, match=f"^{name} must be a list, got "):
-            check(value)
-    assert check(np.array([10, 20])) == (10, 20)
-    assert check(value for value in (10, 20)) == (10, 20)
-
-
-def test_sizes_that_are_no_numbers() -> None:
-    with pytest.raises(InputError, match=r"epsilons must be numbers, got \['a', None\]"):
-        check_epsilons(["a", None])  # type: ignore[list-item]
-
-
-def test_integers_and_numbers_beyond_all_use() -> None:
-    for value in (2**63, 10**400, 10**5000):
-        with pytest.raises(InputError, match="k must be an integer of at least 1 and at most 9223"):
-            check_integer("k", value)
-    with pytest.raises(InputError, match="x must be a finite number"):
-        check_number("x", 10**400)
-    with pytest.raises(InputError, match="epsilons must be numbers"):
-        check_epsilons([10**400])
-
-    @dataclasses.dataclass
-    class Settings:
-        count: int = 1
-        rate: float = 1.0
-        word: str = "a"
-        seed: int = 0
-
-    for changes, message in (
-        ({"count": 2**31}, "count must be an integer of at least 1 and at most 2147483647"),
-        ({"rate": 1e31}, r"rate must be at most 1e\+30"),
-        ({"word": [1]}, r"word must be text, got \[1\]"),
-        ({"seed": 2**63}, "seed must be an integer"),
-    ):
-        with pytest.raises(InputError, match=message):
-            check_numbers(Settings(**changes), may_be_zero=("seed",))
-    large = Settings(rate=10**30, seed=2**63 - 1)
-    check_numbers(large, may_be_zero=("seed",))
-    assert type(large.rate) is float
-
-
-@pytest.mark.parametrize("value", [[], {}, 5, None])
-def test_a_choice_that_is_no_text(value: object) -> None:
-    with pytest.raises(InputError, match="side must be one of users, items, got"):
-        check_choice("side", value, ("users", "items"))
-    with pytest.raises(InputError, match="model must be one of"):
-        MODELS[value]  # type: ignore[index]
+    for value, expected in ((np.float64(0.5), float), (1, int), (10**30, float)):
+        frozen = Frozen(value)
+        check_numbers(frozen)
+        assert type(frozen.rate) is expected

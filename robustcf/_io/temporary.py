@@ -1,8 +1,8 @@
-"""Temporary files and folders that are known as such after a kill, and cleared when it is safe.
+"""Locks, and temporary files and folders that are cleared when it is safe.
 
-Whoever writes one holds a lock on it, which the system takes back when the process ends, however it
-ends. One that nobody holds is a leftover. So two processes can write to one folder, and either may
-clear it, without doing the other harm.
+Whoever writes a temporary file holds a lock on it, which the system takes back when the process
+ends, however it ends. One without a lock is a leftover: two processes can write to one folder, and
+either may clear it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _cleared: set[Path] = set()
 
 
 def temporary_file(path: Path) -> tuple[int, Path]:
-    """A new file next to where a path is to be: its descriptor, which holds its lock, and its name.
+    """Make a file next to where a path is to be; return its locked descriptor and its name.
 
-    Cost: the first time in a folder, leftovers of killed processes are cleared there.
+    The first time in a folder, leftovers of killed processes are cleared there.
     """
     _clear_once(path.parent)
     while True:
@@ -49,21 +49,20 @@ def temporary_file(path: Path) -> tuple[int, Path]:
 
 @contextlib.contextmanager
 def temporary_folder(path: Path, sole: str | None = None) -> Iterator[Path]:
-    """A new folder next to where a path is to be; if still there in the end, it is removed.
+    """Make a folder next to where a path is to be; if still there in the end, it is removed.
 
     Args:
         path: what it is to become.
-        sole: who makes such folders, for the error of the others: then there is one at a time for
-            each path. None: any number.
-
-    Raises:
-        InputError: ``sole`` is given, and another process has such a folder for this path.
+        sole: who makes such folders, for the InputError of the others: then there is one at a time
+            for each path. None: any number.
     """
     _clear_once(path.parent)
     while True:
         name = _name_next_to(path, hashlib.sha256(os.fsencode(path.name)) if sole else None)
         if sole is not None:
-            _check_free(name, f"{sole} is making {path}: wait for it to end, or stop it")
+            with contextlib.suppress(FileNotFoundError):
+                if not _remove_if_free(name) and name.exists():
+                    raise InputError(f"{sole} is making {path}: wait for it to end, or stop it")
         try:
             name.mkdir(mode=0o700)
             descriptor = _open_folder(name)
@@ -78,18 +77,10 @@ def temporary_folder(path: Path, sole: str | None = None) -> Iterator[Path]:
         yield name
     finally:
         # Once it has its place, the name may be that of another process's folder.
-        mine = descriptor is None or _is_still(name, descriptor)
-        if mine:
+        if descriptor is None or _is_still(name, descriptor):
             shutil.rmtree(name, ignore_errors=True)
         if descriptor is not None:
             os.close(descriptor)
-
-
-def _check_free(name: Path, taken: str) -> None:
-    """Remove a folder that a killed process left; raise where a process is at work in it."""
-    with contextlib.suppress(FileNotFoundError):
-        if not _remove_if_free(name) and name.exists():
-            raise InputError(taken)
 
 
 def put_aside(path: Path) -> Path:
@@ -105,31 +96,21 @@ def is_leftover(path: Path) -> bool:
 
 
 def clear_leftovers(folder: Path, name: str | None = None) -> list[Path]:
-    """Remove temporary files and folders that nobody is writing any more.
+    """Remove temporary files and folders of killed processes, and return them.
 
     Args:
         folder: where; what lies in its folders is left alone.
         name: only those that were to become this; None for all.
-
-    Returns:
-        What was removed.
-
-    Cost: one look at the names in the folder.
     """
     removed: list[Path] = []
-    if fcntl is None:
-        return removed
-    try:
-        found = [
-            path
-            for path in folder.iterdir()
-            if is_leftover(path) and (name is None or _stem_of(path) == _shortened(name))
-        ]
-    except OSError:
-        return removed
-    for path in found:
+    found: list[Path] = []
+    if fcntl is not None:
         with contextlib.suppress(OSError):
-            if _remove_if_free(path):
+            found = [path for path in folder.iterdir() if is_leftover(path)]
+    for path in found:
+        stem = path.name[1:].rsplit(".", 2)[0]
+        with contextlib.suppress(OSError):
+            if (name is None or stem == _shortened(name)) and _remove_if_free(path):
                 removed.append(path)
     return removed
 
@@ -139,14 +120,11 @@ def alone_in(folder: Path, what: str, *, file: str = "", wait: float = 0.0) -> I
     """Keep other processes that ask for the same out of a folder.
 
     Args:
-        folder: that is there.
-        what: who is at work, for the error of the others.
+        folder: an existing one.
+        what: who is at work, for the InputError of the others.
         file: name of a file in the folder to lock, which network file systems can do too; empty
             for the folder itself, so that no file is made.
         wait: seconds to wait for the others.
-
-    Raises:
-        InputError: somebody else is at work in it.
     """
     deadline = time.monotonic() + wait
     descriptor = None
@@ -172,11 +150,6 @@ def _name_next_to(path: Path, digest: Any = None) -> Path:
 def _shortened(name: str) -> str:
     # Names have at most 255 bytes.
     return os.fsdecode(os.fsencode(name)[:200])
-
-
-def _stem_of(leftover: Path) -> str:
-    """The beginning of the name that something temporary was to have."""
-    return leftover.name[1:].rsplit(".", 2)[0]
 
 
 def _clear_once(folder: Path) -> None:
