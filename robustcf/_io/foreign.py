@@ -296,6 +296,17 @@ def read_tokens(given: Sequence[Given], answer: Answer, options: Mapping[str, An
 # --- Parquet ----------------------------------------------------------------------------------
 
 
+def check_parquet(given: Sequence[Given], answer: Answer, options: Mapping[str, Any]) -> None:
+    """Walk through a Parquet file's metadata, some of which ends the process that looks at it."""
+    import pyarrow.parquet
+
+    metadata = pyarrow.parquet.ParquetFile(given[0].file).metadata
+    for n in range(metadata.num_row_groups):
+        group = metadata.row_group(n)
+        for column in range(group.num_columns):
+            group.column(column)
+
+
 def read_vectors(given: Sequence[Given], answer: Answer, options: Mapping[str, Any]) -> None:
     """Ids and vectors of users and of items: some files each.
 

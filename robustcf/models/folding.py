@@ -52,6 +52,8 @@ class FoldIn:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", MappingProxyType(dict(self.settings)))
+        # JSON has whole numbers of any length, torch has not.
+        object.__setattr__(self, "ridge", float(self.ridge))
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""

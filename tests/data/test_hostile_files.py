@@ -280,6 +280,18 @@ def test_labels_of_a_monstrous_fixed_width_are_refused(tmp_path):
         load(tmp_path / "a.parquet")
 
 
+def test_a_parquet_file_whose_counts_contradict_its_schema_ends_no_process(tmp_path):
+    """The column says that it is never null, and has counted nulls: pyarrow calls abort()."""
+    content = io.BytesIO()
+    table = pa.table({"user": [1, 2, 3], "item": [4, 5, 6]})
+    pq.write_table(table, content, store_schema=False)
+    optional, required = b"\x25\x02\x18\x04user", b"\x25\x00\x18\x04user"
+    assert optional in content.getvalue()
+    (tmp_path / "a.parquet").write_bytes(content.getvalue().replace(optional, required))
+    with pytest.raises(DataError):
+        load(tmp_path / "a.parquet")
+
+
 def test_an_empty_parquet_file_is_said(tmp_path):
     pq.write_table(pa.table({"user": PLAIN[:0], "item": PLAIN[:0]}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="the file has no rows"):
