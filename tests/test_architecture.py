@@ -133,6 +133,7 @@ def test_every_room_is_on_the_map():
         ("import robustcf.experiments.comparison", {"torch", "pandas", "scipy", "matplotlib"}),
         ("import robustcf.adapters", {"torch", "numpy", "pandas", "scipy", "implicit", "cornac"}),
         ("import robustcf.experiments.saved", {"torch", "pandas", "scipy", "matplotlib"}),
+        ("import robustcf.robustness.curves", {"torch", "pandas", "scipy", "matplotlib"}),
     ],
 )
 def test_importing_one_room_does_not_load_the_house(statement, absent):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -33,15 +33,11 @@ _STYLES = (
     ("v", "#8a6d1b"),
     ("P", "#0f766e"),
 )
-_DASHES: Mapping[Kind, Literal["-", "--", ":"]] = {
-    "attack": "-",
-    "random": "--",
-    "certificate": ":",
-}
-_WORDS: Mapping[Kind, str] = {
-    "attack": "attacked",
-    "random": "random control, same budget",
-    "certificate": "certified lower bound",
+# Dashes, and words of the legend.
+_KINDS: Mapping[Kind, tuple[Literal["-", "--", ":"], str]] = {
+    "attack": ("-", "attacked"),
+    "random": ("--", "random control, same budget"),
+    "certificate": (":", "certified lower bound"),
 }
 # A legend of more entries than this would cover the lines of a single panel: it goes below.
 _INSIDE = 5
@@ -85,37 +81,45 @@ class Panel:
     bottom: float | None = 0.0
 
 
-def plot_panels(panels: Sequence[Sequence[Panel]], path: str | Path, *, title: str = "") -> Path:
+Rows = Sequence[Sequence[Panel]]
+
+
+@overload
+def plot_panels(panels: Rows, path: None = None, *, title: str = "") -> Figure: ...
+@overload
+def plot_panels(panels: Rows, path: str | Path, *, title: str = "") -> Path: ...
+@overload
+def plot_panels(panels: Rows, path: str | Path | None, *, title: str = "") -> Figure | Path: ...
+def plot_panels(panels: Rows, path: str | Path | None = None, *, title: str = "") -> Figure | Path:
     """Draw a grid of panels with one legend.
 
     Args:
         panels: rows of panels, all rows of one length.
-        path: where to; ``.png`` (of few colours, so that it stays small) or ``.svg``.
+        path: where to, ``.png`` (of few colours, so that it stays small) or ``.svg``; None returns
+            the figure, which a notebook shows.
         title: above the picture.
 
     Returns:
-        The path. The file is written whole or not at all, and is the same for the same lines.
+        The figure, or the path of its file: written whole or not at all, and the same for the same
+        lines.
 
     Raises:
         InputError: no panels, rows of different lengths, or another kind of file.
     """
+    if not panels or not panels[0] or len({len(row) for row in panels}) > 1:
+        raise InputError("plot_panels needs rows of panels, all of one length and not empty")
+    if path is None:
+        return _drawn(panels, title)
     target = Path(path)
     if target.suffix not in (".png", ".svg"):
         raise InputError(f"a picture must end in .png or .svg, got {target.name}")
-    figure = draw_panels(panels, title=title)
+    figure = _drawn(panels, title)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(target, _svg(figure) if target.suffix == ".svg" else _png(figure))
     return target
 
 
-def draw_panels(panels: Sequence[Sequence[Panel]], *, title: str = "") -> Figure:
-    """Draw a grid of panels with one legend; a notebook shows the figure.
-
-    Raises:
-        InputError: no panels, or rows of different lengths.
-    """
-    if not panels or not panels[0] or len({len(row) for row in panels}) > 1:
-        raise InputError("plot_panels needs rows of panels, all of one length and not empty")
+def _drawn(panels: Rows, title: str) -> Figure:
     # No global state of pyplot: a library must not open or keep windows.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -176,7 +180,7 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, tuple[str, str]]) -> No
         axes.plot(
             line.epsilons,
             values.mean(axis=0),
-            linestyle=_DASHES[line.kind],
+            linestyle=_KINDS[line.kind][0],
             linewidth=1.6 if attacked else 1.0,
             marker=marker,
             markersize=5 if attacked else 3.5,
@@ -213,8 +217,8 @@ def _legend(lines: Sequence[Line], styles: Mapping[str, tuple[str, str]]) -> lis
     kinds = list(dict.fromkeys(line.kind for line in lines))
     if kinds != ["attack"]:
         handles += [
-            Line2D([], [], color="#444444", linestyle=_DASHES[kind], label=_WORDS[kind])
-            for kind in kinds
+            Line2D([], [], color="#444444", linestyle=dashes, label=words)
+            for dashes, words in (_KINDS[kind] for kind in kinds)
         ]
     seeds = max(len(np.atleast_2d(line.values)) for line in lines)
     if seeds > 1:

@@ -26,13 +26,11 @@ from robustcf.attacks.budgets import (
 from robustcf.attacks.cutoff import Cutoff
 from robustcf.attacks.gradient import FGM, PGD
 from robustcf.attacks.noise import RandomNoise
-from robustcf.attacks.quantization import KINDS, quantize
 from robustcf.objectives import Objective, Softmax
 
 __all__ = [
     "BUDGETS",
     "FGM",
-    "KINDS",
     "PGD",
     "Attack",
     "Budget",
@@ -45,6 +43,5 @@ __all__ = [
     "RowBudget",
     "Softmax",
     "SpectralBudget",
-    "quantize",
     "unevenness",
 ]

@@ -10,13 +10,13 @@ import numpy.typing as npt
 import torch
 
 from robustcf.attacks.certificates.bounds import top_radii
-from robustcf.attacks.quantization import quantize
 from robustcf.auditing.findings import Found, Skip
 from robustcf.auditing.subject import CUTOFF, METRIC, Subject, label, overlap
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.topk import TopItems
 from robustcf.robustness import Threat, measure
+from robustcf.robustness.quantization import quantize
 
 # Certified radii want a product in float64 and more: fewer users, by this many scores. A thousand
 # of them tell a share to three points.

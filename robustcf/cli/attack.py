@@ -95,7 +95,7 @@ def attack(
     is something else, each user's worst of several perturbations, and stands next to it.
 
     Writes the curve (JSON, and the values of single users as npz) and a picture (PNG and SVG) into
-    RUN/robustness, under a name that tells all settings; so does the random control.
+    RUN/robustness, under a name made of its settings; so does the random control.
     """
     from robustcf._checks import check_cutoffs, check_epsilons
     from robustcf.experiments.results import attack_run
@@ -152,7 +152,7 @@ def _side(side: str, *, users: bool, items: bool) -> str:
 
 def _uneven_note(result: Result) -> list[str]:
     """For sizes in median row norms: a warning where the median does not stand for the rows."""
-    from robustcf.experiments.saved import uneven_words
+    from robustcf.robustness.curves import uneven_words
 
     ratios = result.extra().get("unevenness", {})
     side = result.threat.side

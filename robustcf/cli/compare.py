@@ -34,7 +34,7 @@ def compare(runs: tuple[str, ...], **how: Any) -> Report:
     statistics: a missing curve is named with the command that makes it.
     """
     from robustcf.experiments.comparison import METHOD, compare_runs
-    from robustcf.experiments.saved import kind_words
+    from robustcf.robustness.curves import kind_words
 
     found, curve, facts = compare_runs(runs, **how)
     budget, unit = facts["budget"], _UNITS.get(facts["unit"], "absolute")

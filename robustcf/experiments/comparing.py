@@ -57,7 +57,7 @@ class Sweep:
 
     def plot(self, path: str | Path | None = None) -> Figure | Path:
         """Draw the metric against epsilon, one panel per attack; with a path, write it."""
-        from robustcf._io.plots import Line, Panel, draw_panels, plot_panels
+        from robustcf._io.plots import Line, Panel, plot_panels
 
         first = next(iter(self.results.values()))
         panels = []
@@ -71,7 +71,7 @@ class Sweep:
             curve = first[attack][0].curve
             name = f"{self.metric.upper()} on {curve.protocol.dataset} ({curve.protocol.part})"
             panels.append(Panel(lines, curve.threat.axis, name, attack))
-        return draw_panels([panels]) if path is None else plot_panels([panels], path)
+        return plot_panels([panels], path)
 
     def compare(self, attack: str | None = None, **options: Any) -> Comparison:
         """Return which recommender is better at which epsilon, see :func:`compare`."""

@@ -14,13 +14,14 @@ from robustcf._checks import check_integer
 from robustcf._io.text import rows_table
 from robustcf._randomness import stream
 from robustcf.errors import InputError
-from robustcf.experiments.saved import SavedCurve, common_curves, group_runs, open_run
+from robustcf.experiments.saved import common_curves, group_runs, open_run
 from robustcf.experiments.statistics import (
     area,
     bootstrap_mean,
     holm,
     sign_flip_test,
 )
+from robustcf.robustness.curves import SavedCurve
 
 Array = npt.NDArray[np.float64]
 
@@ -252,8 +253,8 @@ def compare_runs(
 
     Args:
         runs: their folders.
-        attack: a saved curve or its beginning: ``fgm-bce``, ``certificate``; None for the strongest
-            attack that all runs have.
+        attack: an attack, as ``fgm-bce`` or ``certificate``, or the name of a saved curve; None for
+            the strongest attack that all runs have.
         metric: what to compare by.
         allow_unfinished: whether runs may have been interrupted.
         options: of :func:`compare_curves`.

@@ -1,8 +1,4 @@
-"""The small files of a run: their names, what they must hold, and the one way to read them.
-
-Whoever opens a run, to train, to evaluate or to compare, reads them through here. Torch is not
-needed for it.
-"""
+"""The small files of a run: their names, what they must hold, and reading them without torch."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ from robustcf._io.temporary import clear_leftovers
 from robustcf._io.text import counted
 from robustcf.data.split import FIT_ON
 from robustcf.errors import InputError, UnfinishedError
-from robustcf.robustness.curve_files import PROTOCOL
+from robustcf.robustness.curves import PROTOCOL
 
 CONFIG, ENVIRONMENT, DATA = "config.json", "environment.json", "data.json"
 METRICS, HISTORY = "metrics.json", "history.csv"
@@ -99,12 +95,7 @@ def is_vote(train: object) -> bool:
 
 
 def read_record(path: Path, kind: Kind) -> dict[str, Any]:
-    """A JSON file of a run, checked.
-
-    Raises:
-        InputError: it is not there, is no JSON object, or holds something else than it must; the
-            message names file, key, what is expected and what was found.
-    """
+    """A JSON file of a run, checked; an error names file, key, what is expected and was found."""
     found = read_json(path)
     check_kind(path, found, kind)
     return found
@@ -122,10 +113,7 @@ def check_run(folder: Path, command: str) -> None:
 def result_of(
     folder: Path, command: str, kind: Kind = RESULT_KIND, *, allow_unfinished: bool = False
 ) -> dict[str, Any]:
-    """The result of a run that came to its end, as ``metrics.json`` has it.
-
-    Whoever uses what a run has learnt asks here first, so nothing of a run that was stopped is used
-    unawares.
+    """The result of a finished run, as ``metrics.json`` has it.
 
     Args:
         folder: of the run.
@@ -150,11 +138,7 @@ def result_of(
 
 
 def own_folder(run: Path, name: str) -> Path:
-    """A folder inside of a run; a link is refused, which may lead to any place.
-
-    Raises:
-        InputError: something else is there.
-    """
+    """A folder inside of a run; a link, which may lead to any place, is refused."""
     folder = run / name
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise InputError(f"{folder} must be a folder of the run itself, got a link or a file")
@@ -162,7 +146,7 @@ def own_folder(run: Path, name: str) -> Path:
 
 
 def results_folder(run: Path, name: str = RESULTS) -> Path:
-    """The home of what is measured of a run; what a kill left there is cleared first."""
+    """The folder of what is measured of a run; leftovers of a kill are cleared first."""
     folder = own_folder(run, name)
     for place in (run, folder):
         clear_leftovers(place)

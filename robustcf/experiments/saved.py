@@ -1,102 +1,24 @@
-"""Curves that runs have saved, found and read without loading torch: ``compare`` starts at once."""
+"""Runs and their saved curves, read without loading torch: ``compare`` starts at once."""
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from robustcf._io.schema import TEXT, check_kind, record
-from robustcf._io.text import grid_name
 from robustcf.errors import InputError
 from robustcf.experiments.records import RESULTS, own_folder
 from robustcf.recommender.saved import RECOMMENDER, read_recommender
-from robustcf.robustness.curve_files import is_curve, read_facts, read_users
+from robustcf.robustness.curves import OPTIONS, SavedCurve, read_curves
 
-# The home of every saved curve, and where version 0.1 kept them.
-FOLDERS = (RESULTS, "attacks", "certificates")
 # From the strongest on. Not by measured damage: which curve is read must not depend on results.
 _ATTACKS = ("auto", "cutoff", "pgd", "fgm")
 _OBJECTIVES = ("softmax", "bpr", "bce")
-_BUDGETS = ("row", "frobenius", "spectral")
-# Words of a file name -> options that lead to them.
-_SETTINGS = {
-    "absolute": "--absolute",
-    "own": "--relative own",
-    "users": "--side users",
-    "items": "--side items",
-    "labels": "--knowledge labels",
-    "valid": "--part valid",
-}
-# Above this a median row norm does not stand for the rows, see robustcf.attacks.unevenness.
-_UNEVEN = 1.5
-# How version 0.1 spelled cutoffs and sizes other than the default ones.
-_GRID_OF_0_1 = r"k\d+(_\d+)*|eps[0-9a-f]{8}"
-# Until format 3, which names the kind, the worst of several attacks was taken user by user.
-_KINDS_BEFORE_3 = {
-    "auto": "per user",
-    "pgd": "per user",
-    "certificate": "certified",
-    "personal": "each user alone",
-}
-# What has to be equal before two curves can be compared.
-_SHARED = (
-    *("attack", "kind", "objective", "budget", "unit", "side", "knowledge"),
-    *("epsilons", "protocol"),
-)
-
-
-@dataclass(frozen=True, eq=False)
-class SavedCurve:
-    """A curve as it was saved; the values of users are read when asked for.
-
-    Args:
-        path: of the JSON file.
-        facts: what it holds.
-    """
-
-    path: Path
-    facts: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        """The name of the file, which tells all settings; a file of 0.1 as it is named today."""
-        if self.facts["format"] == "robustcf curve 1":
-            return _name_today(self.path, self.facts)
-        return self.path.stem
-
-    @property
-    def epsilons(self) -> tuple[float, ...]:
-        """The attack sizes."""
-        return tuple(self.facts["epsilons"])
-
-    def users(self) -> npt.NDArray[np.int64]:
-        """Ids of the users whose values there are."""
-        return self._arrays()["users"]
-
-    def per_user(self, metric: str) -> npt.NDArray[np.float64]:
-        """Epsilons x users.
-
-        Raises:
-            InputError: there are no values of single users for this metric.
-        """
-        arrays = self._arrays()
-        if metric not in arrays:
-            known = ", ".join(name for name in arrays if name != "users")
-            whole = " (coverage is of the whole list, not of single users)"
-            raise InputError(
-                f"{self.path} has no values of single users for {metric!r}"
-                f"{whole if metric.startswith('coverage') else ''}; there are {known}"
-            )
-        return arrays[metric].astype(np.float64)
-
-    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
-        return read_users(self.path.with_suffix(".npz"), len(self.facts["epsilons"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +37,13 @@ class SavedRun:
     fingerprint: str
     curves: Mapping[str, SavedCurve]
 
+    def find(self, settings: Mapping[str, Any]) -> SavedCurve:
+        """The curve of these settings, see :meth:`robustcf.robustness.AttackSpec.settings`."""
+        for curve in self.curves.values():
+            if curve.settings == settings:
+                return curve
+        raise InputError(f"{self.path} has no saved curve of {settings['attack']} as asked for")
+
 
 def open_run(path: str | Path, *, allow_unfinished: bool = False) -> SavedRun:
     """Open a run directory for reading its saved curves.
@@ -124,8 +53,8 @@ def open_run(path: str | Path, *, allow_unfinished: bool = False) -> SavedRun:
         allow_unfinished: whether its training may have been interrupted.
 
     Raises:
-        UnfinishedError: the training has not come to its end, and this was not allowed.
-        InputError: it is no run directory, or a file in it cannot be read.
+        UnfinishedError: the training has not finished, and this was not allowed.
+        InputError: it is not a run directory, or a file in it cannot be read.
     """
     folder = Path(path)
     facts = read_recommender(folder, allow_unfinished=allow_unfinished)
@@ -137,34 +66,16 @@ def open_run(path: str | Path, *, allow_unfinished: bool = False) -> SavedRun:
     training = facts["training"] or {}
     settings: dict[str, Any] = {"model": facts["label"], "reg": "none"}
     if isinstance(training.get("config"), dict):
-        settings = flat_settings(training["config"])
+        settings = _flat(training["config"])
         check_kind(folder / RECOMMENDER, settings, record({"model": TEXT, "reg": TEXT}), "training")
     else:
         settings |= {"label": facts["label"], "source": training.get("source")}
-    fingerprint = str(facts["fingerprint"])
-    curves: dict[str, SavedCurve] = {}
-    for home in FOLDERS:
-        for file in sorted(own_folder(folder, home).glob("*.json")):
-            curve = _read(file)
-            if curve is not None:
-                # Of one name, the one in the home of this version counts.
-                curves.setdefault(curve.name, curve)
-    return SavedRun(folder, settings, fingerprint, curves)
+    curves = read_curves(own_folder(folder, RESULTS))
+    return SavedRun(folder, settings, str(facts["fingerprint"]), curves)
 
 
-def flat_settings(train: Mapping[str, Any]) -> dict[str, Any]:
-    """Training settings by flat names, as a configuration file nests them or 0.1 wrote them.
-
-    Plain JSON in, so that no model has to be imported to compare runs of it.
-
-    Example:
-        >>> flat_settings({"model": {"name": "mine", "dim": 2}, "reg": {"name": "none"}, "lr": 1})
-        {'model': 'mine', 'dim': 2, 'reg': 'none', 'lr': 1}
-    """
-    if isinstance(train.get("model"), str):
-        # Of version 0.1, where None meant the model's own default.
-        unset = [key for key in ("negatives", "sampled_items") if train.get(key) is None]
-        return {key: value for key, value in train.items() if key not in unset}
+def _flat(train: Mapping[str, Any]) -> dict[str, Any]:
+    """Training settings by flat names, from JSON: no model is imported to compare runs of it."""
     prefixes = {"reg": "reg_", "adversary": "adv_"}
     names = {"adversary": "adversarial", "reg_estimator": "estimator", "batching.kind": "batching"}
     values: dict[str, Any] = {}
@@ -179,103 +90,19 @@ def flat_settings(train: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def kind_words(facts: Mapping[str, Any]) -> str:
-    """Whose perturbation a saved curve is of, and what the attacker knew.
-
-    Example:
-        >>> kind_words({"kind": "joint", "knowledge": "labels"})
-        'joint (one perturbation for all users), the attacker knows the labels'
-    """
-    kind = {
-        "joint": "joint (one perturbation for all users)",
-        "per user": "per user (each user's worst of several perturbations)",
-        "certified": "certified (no attack of the size leaves any user less)",
-    }.get(facts["kind"], str(facts["kind"]))
-    knows = {"labels": "the labels", "data": "the training pairs"}
-    if facts["kind"] == "certified":
-        return kind
-    return f"{kind}, the attacker knows {knows.get(facts['knowledge'], 'nothing')}"
-
-
-def uneven_words(ratios: Mapping[str, float | None]) -> str:
-    """Which factors' row norms their median does not stand for, in words; or nothing.
-
-    Args:
-        ratios: ``users`` and ``items`` -> :func:`robustcf.attacks.unevenness`.
-
-    Example:
-        >>> uneven_words({"users": 1.1, "items": 4.2})
-        'row norms are uneven (items: root mean square 4.2 medians)'
-    """
-    found = [
-        f"{name}: " + ("median 0" if ratio is None else f"root mean square {ratio:.2g} medians")
-        for name, ratio in ratios.items()
-        if ratio is None or ratio > _UNEVEN
-    ]
-    return f"row norms are uneven ({', '.join(found)})" if found else ""
-
-
-def _read(path: Path) -> SavedCurve | None:
-    facts = read_facts(path)
-    if not is_curve(facts):
-        return None
-    facts.setdefault("unit", "relative" if facts["relative"] else "absolute")
-    if facts["format"] != "robustcf curve 3":
-        facts["kind"] = _KINDS_BEFORE_3.get(facts["attack"], "joint")
-    if "knowledge" not in facts:
-        # Version 0.1 knew one special case of it, and called that an oracle.
-        labels = facts.get("oracle") or facts["attack"] == "certificate"
-        known = "labels" if labels else "data"
-        facts["knowledge"] = "none" if facts["attack"] == "random" else known
-        facts["objective"] = facts["objective"] and facts["objective"].removeprefix("oracle-")
-    return SavedCurve(path, facts) if path.with_suffix(".npz").is_file() else None
-
-
-def _name_today(path: Path, facts: Mapping[str, Any]) -> str:
-    """What a curve of version 0.1 would be called today.
-
-    Its names left out the unit where it was absolute, and defaults of sizes and cutoffs; those of
-    certificates left out everything but the bound, the unit and the side.
-    """
-    unit = "relative" if facts["relative"] else "absolute"
-    if path.parent.name == "certificates":
-        words = ["certificate", *(["plain"] if path.stem.startswith("plain") else [])]
-        words += [facts["budget"], unit]
-        words += [facts["side"]] if facts["side"] != "both" else []
-    else:
-        labels = facts["knowledge"] == "labels"
-        words = [word for word in path.stem.split("-") if not re.fullmatch(_GRID_OF_0_1, word)]
-        words = [word for word in words if word not in ("oracle", "relative")]
-        # Controls of ensembles had two names, by who wrote them.
-        name = "-".join(words)
-        auto = f"random-worst-of-{8 if facts['relative'] else 6}"
-        name = name.replace("random-auto", auto).replace("random-pgd", "random-worst-of-2")
-        words = name.replace(auto, f"{auto}-cumulative").split("-")
-        if facts["budget"] not in words:
-            raise InputError(
-                f"{path}: the name of a curve of version 0.1 must tell its budget, "
-                f"{facts['budget']}, got {path.stem!r}"
-            )
-        place = words.index(facts["budget"]) + 1
-        words.insert(place, unit)
-        place += 2 if facts["side"] != "both" else 1
-        words[place:place] = ["labels"] if labels else []
-    return "-".join([*words, grid_name(facts["epsilons"], _cutoffs(facts))])
-
-
 def common_curves(runs: Sequence[SavedRun], attack: str | None = None) -> list[SavedCurve]:
-    """The curve of the same attack from every run, checked to be comparable.
+    """The curve of the same settings from every run.
 
     Args:
         runs: at least two.
-        attack: the name of a saved curve or its beginning (``fgm-bce``). None takes the strongest
-            that all runs have: joint before per user, with labels before without, ``auto`` before
-            ``cutoff``, ``pgd`` and ``fgm``, on ``softmax`` before ``bpr`` before ``bce``, relative
-            sizes before absolute ones.
+        attack: an attack (``fgm``, ``fgm-bce``) or the name of a saved curve. None takes the
+            strongest that all runs have: joint before per user, with labels before without,
+            ``auto`` before ``cutoff``, ``pgd`` and ``fgm``, on ``softmax`` before ``bpr`` before
+            ``bce``, relative sizes before absolute ones.
 
     Raises:
         InputError: there is no such common curve (the message says which command makes it), or
-            the runs differ in data, protocol, epsilons or budget.
+            the runs are of different data or users.
     """
     if len(runs) < 2:
         raise InputError(f"a comparison needs at least two runs, got {len(runs)}")
@@ -287,19 +114,132 @@ def common_curves(runs: Sequence[SavedRun], attack: str | None = None) -> list[S
                 "with the pairs of the other (robustcf import SOURCE --interactions RUN takes "
                 "those of a run)"
             )
-    name = _strongest(runs) if attack is None else _named(runs, attack)
-    curves = [run.curves[name] for run in runs]
-    first = curves[0]
+    found = [[curve for curve in run.curves.values() if _is_asked(curve, attack)] for run in runs]
+    shared = [c for c in found[0] if all(c.name in run.curves for run in runs)]
+    if not shared:
+        raise InputError(_missing(runs, found, attack))
+    if attack is not None and len(shared) > 1:
+        several = ", ".join(f"{curve.name} ({_words(curve)})" for curve in shared)
+        raise InputError(f"--attack {attack} may be {several}: name one of them")
+    curves = [run.curves[min(shared, key=_strength).name] for run in runs]
     for curve in curves[1:]:
-        for key in _SHARED:
-            if curve.facts[key] != first.facts[key]:
-                raise InputError(
-                    f"{first.path} and {curve.path} differ in {key} ({first.facts[key]}, "
-                    f"{curve.facts[key]}): attack the runs in the same way"
-                )
-        if not np.array_equal(curve.users(), first.users()):
-            raise InputError(f"{first.path} and {curve.path} are about different users")
+        if not np.array_equal(curve.users(), curves[0].users()):
+            raise InputError(f"{curves[0].path} and {curve.path} are about different users")
     return curves
+
+
+def _is_asked(curve: SavedCurve, attack: str | None) -> bool:
+    if attack is not None:
+        return f"{curve.name}-".startswith(f"{attack.replace(':', '.')}-")
+    # An attack on the test rankings; on those of train where an imported run has nothing else.
+    return curve.facts["attack"] in _ATTACKS and curve.settings["part"] != "valid"
+
+
+def _strength(curve: SavedCurve) -> tuple[Any, ...]:
+    facts = curve.facts
+    attack, objective = facts["attack"], facts["objective"]
+    return (
+        curve.settings["part"] != "test",
+        facts["kind"] != "joint",
+        attack not in ("auto", "cutoff"),
+        facts["knowledge"] != "labels",
+        _ATTACKS.index(attack) if attack in _ATTACKS else len(_ATTACKS),
+        _OBJECTIVES.index(objective) if objective in _OBJECTIVES else len(_OBJECTIVES),
+        not facts["relative"],
+        facts["side"] != "both",
+        -len(facts["epsilons"]),
+        curve.name,
+    )
+
+
+def _missing(
+    runs: Sequence[SavedRun], found: Sequence[Sequence[SavedCurve]], attack: str | None
+) -> str:
+    """Which runs lack the curve that was asked for, and the commands that make it."""
+    pool = sorted((curve for curves in found for curve in curves), key=_strength)
+    if not pool:
+        saved = sorted({curve.name for run in runs for curve in run.curves.values()})
+        others = [name for name in saved if all(name in run.curves for run in runs)]
+        hint = f" (--attack {others[0]} compares by one that all runs have)" if others else ""
+        command = _plain_command(attack or "auto")
+        lines = "; ".join(f"robustcf {command}".format(run.path) for run in runs)
+        return (
+            f"no run has a saved curve of {attack or 'an attack'}; saved are "
+            f"{', '.join(saved) or 'none'}{hint}: "
+            + (f"make it with: {lines}" if command else "give --attack one of these names")
+        )
+    counts = Counter(curve.name for curve in pool)
+    wanted = max(pool, key=lambda curve: counts[curve.name])
+    lacking = [run for run in runs if wanted.name not in run.curves]
+    differing = [
+        f"; {near.path} differs in {_difference(wanted, near)}"
+        for run, curves in zip(runs, found, strict=True)
+        if run in lacking and curves
+        for near in [min(curves, key=lambda curve: len(_differing(wanted, curve)))]
+    ]
+    commands = "; ".join(_command(wanted, run.path) for run in lacking)
+    return (
+        f"not all runs have a saved curve {wanted.name} ({_words(wanted)}){''.join(differing)}: "
+        f"make it with: {commands}"
+    )
+
+
+def _plain_command(attack: str) -> str:
+    kind, _, objective = attack.partition("-")
+    if kind in (*_ATTACKS, "random") and objective in ("", *_OBJECTIVES):
+        return f"attack {{}} --attack {kind}" + (f" --objective {objective}" if objective else "")
+    return {"certificate": "certify {}", "personal": "attack {} --personal"}.get(attack, "")
+
+
+def _differing(one: SavedCurve, other: SavedCurve) -> list[str]:
+    keys = [key for key, value in one.settings.items() if value != other.settings[key]]
+    return keys or ["protocol"]
+
+
+def _difference(one: SavedCurve, other: SavedCurve) -> str:
+    both = [{**curve.settings, "protocol": curve.facts["protocol"]} for curve in (one, other)]
+    return ", ".join(f"{key} ({both[0][key]}, {both[1][key]})" for key in _differing(one, other))
+
+
+def _words(curve: SavedCurve) -> str:
+    """The settings of a curve in a few words."""
+    told = curve.settings
+    words = [told["kind"], f"{told['budget']} budget", told["unit"], f"on {told['side']}"]
+    words += [f"knows {told['knowledge']}", told["part"]]
+    words += [f"{key} {told[key]}" for key in OPTIONS if told[key] is not None]
+    sizes, ks = map(_shortest, told["epsilons"]), map(str, told["ks"])
+    return ", ".join([*words, f"sizes {' '.join(sizes)} at {' '.join(ks)}"])
+
+
+def _command(curve: SavedCurve, run: Path) -> str:
+    """The command that makes such a curve of another run."""
+    told = curve.settings
+    attack = told["attack"]
+    words = ["robustcf", "certify" if attack == "certificate" else "attack", str(run)]
+    if attack == "certificate":
+        words += ["--bound plain"] if told["bound"] == "plain" else []
+    elif attack == "personal":
+        words += ["--personal"]
+    else:
+        words += [f"--attack {attack}"]
+        words += [f"--objective {told['objective']}"] if told["objective"] else []
+        words += [f"--budget {told['budget']}"]
+        usual = "labels" if attack in ("auto", "cutoff") else "data"
+        if told["knowledge"] not in (usual, "none"):
+            words += [f"--knowledge {told['knowledge']}"]
+        words += [f"--part {told['part']}"] if told["part"] != "test" else []
+        for option in ("steps", "restarts", "seed"):
+            words += [f"--{option} {told[option]}"] if told[option] is not None else []
+    words += {"own": ["--relative own"], "absolute": ["--absolute"]}.get(told["unit"], [])
+    words += [f"--side {told['side']}"] if told["side"] != "both" else []
+    words += ["--epsilons", *map(_shortest, told["epsilons"])]
+    words += ["--k", *map(str, told["ks"])] if told["ks"] != [10, 20] else []
+    return " ".join(words)
+
+
+def _shortest(size: float) -> str:
+    """A size as people write it, if that is the very number."""
+    return f"{size:g}" if float(f"{size:g}") == size else repr(size)
 
 
 def group_runs(runs: Sequence[SavedRun]) -> dict[str, list[int]]:
@@ -311,239 +251,40 @@ def group_runs(runs: Sequence[SavedRun]) -> dict[str, list[int]]:
     Raises:
         InputError: two runs have the same settings and the same seed.
     """
-    settings = []
-    for run in runs:
+    groups: list[tuple[dict[str, Any], dict[str, int]]] = []
+    for place, run in enumerate(runs):
         values = dict(run.settings)
-        settings.append((values.pop("seed", 0), values))
-    groups: list[tuple[dict[str, Any], list[int]]] = []
-    for place, (seed, values) in enumerate(settings):
-        members = next((places for known, places in groups if _alike(known, values)), None)
+        seed = repr(values.pop("seed", 0))  # from a file: of any type
+        members = next((members for known, members in groups if known == values), None)
         if members is None:
-            groups.append((values, [place]))
-            continue
-        twin = next((other for other in members if settings[other][0] == seed), None)
-        if twin is not None:
+            members = {}
+            groups.append((values, members))
+        if seed in members:
             raise InputError(
-                f"{runs[twin].path} and {runs[place].path} have the same settings and the same "
+                f"{runs[members[seed]].path} and {run.path} have the same settings and the same "
                 f"seed {seed}: they are one run, not two"
             )
-        members.append(place)
-    labels = [label_of(values) for values, _ in groups]
+        members[seed] = place
+    labels = [_label(values) for values, _ in groups]
     named = {}
-    for number, (values, places) in enumerate(groups):
-        alike = [groups[n][0] for n, label in enumerate(labels) if label == labels[number]]
-        # Of settings that all of them have: version 0.1 wrote more than these.
-        shared = [k for k in values if all(k in other for other in alike)]
+    for label, (values, members) in zip(labels, groups, strict=True):
+        alike = [groups[n][0] for n, other in enumerate(labels) if other == label]
+        differing = [
+            key
+            for key in values
+            if all(key in other for other in alike)
+            and any(other[key] != values[key] for other in alike)
+        ]
         # None is "not set", which says nothing where the others are named.
-        differing = [k for k in shared if any(other[k] != values[k] for other in alike)]
-        named_ones = [k for k in differing if values[k] is not None] or differing
-        extra = ", ".join(f"{key} {values[key]}" for key in named_ones)
-        named[f"{labels[number]} ({extra})" if extra else labels[number]] = places
+        told = [key for key in differing if values[key] is not None] or differing
+        extra = ", ".join(f"{key} {values[key]}" for key in told)
+        named[f"{label} ({extra})" if extra else label] = list(members.values())
     return named
 
 
-def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether settings agree; version 0.1 wrote some that its model did not have."""
-    return all(one[key] == other[key] for key in one.keys() & other.keys())
-
-
-def label_of(settings: Mapping[str, Any]) -> str:
-    """Model, regularizer and, where there is any, adversarial training; or what was imported.
-
-    Example:
-        >>> label_of({"model": "bpr-mf", "reg": "none", "adversarial": "bpr"})
-        'bpr-mf, none, adversarial bpr'
-    """
+def _label(settings: Mapping[str, Any]) -> str:
     if "label" in settings:  # it was not trained here
         return str(settings["label"])
     adversarial = settings.get("adversarial", "none")
     extra = [] if adversarial == "none" else [f"adversarial {adversarial}"]
     return ", ".join([settings["model"], settings["reg"], *extra])
-
-
-def _strongest(runs: Sequence[SavedRun]) -> str:
-    common = set.intersection(*(set(run.curves) for run in runs))
-    candidates = [
-        [curve for curve in run.curves.values() if _is_candidate(curve.facts)] for run in runs
-    ]
-    ranked = [curve for curve in candidates[0] if curve.name in common]
-    if not ranked:
-        raise InputError(_nothing_common(runs, None, candidates))
-    return min(ranked, key=_strength).name
-
-
-def _is_candidate(facts: Mapping[str, Any]) -> bool:
-    """An attack on the test rankings; on those of train where an imported run has nothing else."""
-    return facts["attack"] in _ATTACKS and facts["protocol"]["part"] != "valid"
-
-
-def _strength(curve: SavedCurve) -> tuple[Any, ...]:
-    facts = curve.facts
-    objective = facts["objective"]
-    return (
-        facts["protocol"]["part"] != "test",
-        facts["kind"] != "joint",
-        facts["attack"] not in ("auto", "cutoff"),
-        facts["knowledge"] != "labels",
-        _ATTACKS.index(facts["attack"]),
-        _OBJECTIVES.index(objective) if objective in _OBJECTIVES else len(_OBJECTIVES),
-        not facts["relative"],
-        facts["side"] != "both",
-        -len(facts["epsilons"]),
-        curve.name,
-    )  # the last two tell sizes and cutoffs apart
-
-
-def _named(runs: Sequence[SavedRun], attack: str) -> str:
-    common = set.intersection(*(set(run.curves) for run in runs))
-    if attack in common:
-        return attack
-    matching = sorted(name for name in common if name.startswith(f"{attack}-"))
-    if len(matching) > 1:
-        raise InputError(f"--attack {attack} may be {', '.join(matching)}: name one of them")
-    if not matching:
-        begun = [
-            [curve for name, curve in run.curves.items() if f"{name}-".startswith(f"{attack}-")]
-            for run in runs
-        ]
-        raise InputError(_nothing_common(runs, attack, begun))
-    return matching[0]
-
-
-def _nothing_common(
-    runs: Sequence[SavedRun], attack: str | None, found: Sequence[Sequence[SavedCurve]]
-) -> str:
-    """What to tell somebody whose runs do not share a curve, with the commands that make it.
-
-    Args:
-        runs: the runs.
-        attack: what was asked for; None for the strongest.
-        found: the curves of each run that would do.
-    """
-    name = attack or "auto"
-    common = sorted(set.intersection(*(set(run.curves) for run in runs)))
-    known = f"common to all are {', '.join(common)}" if common else "none is common to all"
-    if attack is None and common:
-        other = next((n for n in common if n.startswith("certificate")), common[0])
-        short = "certificate" if other.startswith("certificate") else other
-        known += f"; --attack {short} compares by that"
-    if not any(found):
-        told = _from_name(name)
-        if told is None:
-            saved = ", ".join(sorted({n for run in runs for n in run.curves})) or "none"
-            return (
-                f"no run has a saved curve {name!r}; saved are {saved}: give --attack one of "
-                "these names or its beginning, or make one with 'robustcf attack' first"
-            )
-        (command, options), lacking = told, [run.path for run in runs]
-    else:
-        shared = set.intersection(*({_kind(curve) for curve in curves} for curves in found))
-        pool = [c for curves in found for c in curves if not shared or _kind(c) in shared]
-        if attack is None:
-            pool.sort(key=lambda curve: _strength(curve)[:-2])
-        wanted = _most_frequent(pool)
-        command = "certify" if wanted.facts["attack"] == "certificate" else "attack"
-        options = _options(wanted)
-        lacking = [run.path for run in runs if wanted.name not in run.curves]
-        if shared:
-            kind = _kind(wanted)
-            grids = "; ".join(
-                f"{run.path}: {', '.join(_grid(c) for c in curves if _kind(c) == kind)}"
-                for run, curves in zip(runs, found, strict=True)
-            )
-            return (
-                f"all runs have {kind}, but at different sizes or cutoffs ({grids}): to have "
-                f"{_grid(wanted)} everywhere, make it with: {_lines(command, lacking, options)}"
-            )
-    lines = _lines(command, lacking, options)
-    return f"not all runs have a saved curve {name!r} ({known}): make it with: {lines}"
-
-
-def _lines(command: str, paths: Sequence[Path], options: str) -> str:
-    return "; ".join(f"robustcf {command} {path} {options}".rstrip() for path in paths)
-
-
-def _most_frequent(curves: Sequence[SavedCurve]) -> SavedCurve:
-    """The curve that the most runs have; the first of these."""
-    names = [curve.name for curve in curves]
-    return max(curves, key=lambda curve: names.count(curve.name))
-
-
-def _grid_name(curve: SavedCurve) -> str:
-    return grid_name(curve.epsilons, _cutoffs(curve.facts))
-
-
-def _kind(curve: SavedCurve) -> str:
-    """The name of a curve without its sizes and cutoffs."""
-    return curve.name.removesuffix(f"-{_grid_name(curve)}")
-
-
-def _grid(curve: SavedCurve) -> str:
-    """Its sizes and cutoffs, for people."""
-    ks = " ".join(map(str, _cutoffs(curve.facts)))
-    return f"sizes {' '.join(map(_shortest, curve.epsilons))} at {ks}"
-
-
-def _cutoffs(facts: Mapping[str, Any]) -> list[int]:
-    return sorted({int(metric.split("@")[1]) for metric in facts["metrics"]})
-
-
-def _options(curve: SavedCurve) -> str:
-    """The options of the command that makes such a curve of another run."""
-    facts, words = curve.facts, []
-    if facts["attack"] == "certificate":
-        words += ["--bound plain"] if curve.name.startswith("certificate-plain") else []
-    elif facts["attack"] == "personal":
-        words += ["--personal"]
-    else:
-        words += [f"--attack {facts['attack']}"]
-        words += [f"--objective {facts['objective']}"] if facts["objective"] else []
-        words += [f"--budget {facts['budget']}"]
-        usual = "labels" if facts["attack"] in ("auto", "cutoff") else "data"
-        told = facts["knowledge"] not in (usual, "none")
-        words += [f"--knowledge {facts['knowledge']}"] if told else []
-        words += [f"--part {facts['protocol']['part']}"] * (facts["protocol"]["part"] != "test")
-        for option in ("steps", "restarts", "seed"):
-            words += [f"--{option} {n}" for n in re.findall(rf"-{option}(\d+)-", curve.name)]
-    words += {"own": ["--relative own"], "absolute": ["--absolute"]}.get(facts["unit"], [])
-    words += [f"--side {facts['side']}"] if facts["side"] != "both" else []
-    words += ["--epsilons", *(_shortest(size) for size in facts["epsilons"])]
-    ks = _cutoffs(facts)
-    return " ".join([*words, *(["--k", *map(str, ks)] if ks != [10, 20] else [])])
-
-
-def _shortest(size: float) -> str:
-    """A size as people write it, if that is the very number."""
-    return f"{size:g}" if float(f"{size:g}") == size else repr(size)
-
-
-def _from_name(name: str) -> tuple[str, str] | None:
-    """The command and the options that lead to a name; None where it is no name of a curve."""
-    attack, *rest = name.split("-")
-    if attack not in (*_ATTACKS, "random", "certificate"):
-        return None
-    certificate = attack == "certificate"
-    words = [] if certificate else [f"--attack {attack}"]
-    if attack in ("auto", "cutoff") and "labels" not in rest and any(w[:1] == "e" for w in rest):
-        words.append("--knowledge data")  # a whole name that does not tell of labels
-    for word in rest:
-        number = re.fullmatch(r"(steps|restarts|seed)(\d+)", word)
-        grid = re.fullmatch(r"([ek])([\d.]+(?:_[\d.]+)*)", word)
-        if word == "labels" and attack in ("auto", "cutoff"):
-            continue
-        if word in _OBJECTIVES and not certificate:
-            words.append(f"--objective {word}")
-        elif word in _BUDGETS:
-            words += [] if certificate else [f"--budget {word}"]
-        elif word in _SETTINGS:
-            words.append(_SETTINGS[word])
-        elif word == "plain" and certificate:
-            words.append("--bound plain")
-        elif number and not certificate:
-            words.append(f"--{number[1]} {number[2]}")
-        elif grid:
-            option = "--epsilons" if grid[1] == "e" else "--k"
-            words.append(f"{option} {grid[2].replace('_', ' ')}")
-        elif word != "relative":
-            return None
-    return "certify" if certificate else "attack", " ".join(words)

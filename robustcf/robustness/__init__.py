@@ -1,7 +1,7 @@
 """Robustness: what attacks leave of a recommender, and certified lower bounds.
 
-A :class:`robustcf.Recommender` is attacked, a :class:`Threat` says what the attacker may do and
-knows, and :func:`measure` gives the result.
+A :class:`Threat` says what the attacker of a :class:`robustcf.Recommender` may do and knows, and
+:func:`measure` gives the result.
 
 Example:
     >>> import numpy as np
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from robustcf.robustness.curves import RobustnessCurve
     from robustcf.robustness.hardening import Hardened, harden, harden_by_trial
     from robustcf.robustness.measuring import Result, certify, measure
-    from robustcf.robustness.quantization import Quantized, quantization_table
+    from robustcf.robustness.quantization import Quantized, quantization_table, quantize
     from robustcf.robustness.table import NAMES, AttackSpec
     from robustcf.robustness.threat import Threat
     from robustcf.robustness.worst import joint_of, worst_counts, worst_of
@@ -50,6 +50,7 @@ __all__ = [
     "joint_of",
     "measure",
     "quantization_table",
+    "quantize",
     "worst_counts",
     "worst_of",
 ]
@@ -68,6 +69,7 @@ __getattr__, __dir__ = lazy_names(
         "measure": ".measuring",
         "Quantized": ".quantization",
         "quantization_table": ".quantization",
+        "quantize": ".quantization",
         "NAMES": ".table",
         "AttackSpec": ".table",
         "Threat": ".threat",

@@ -1,4 +1,4 @@
-"""Certificates of a whole model: what every user keeps under any attack of a threat."""
+"""Certificates of a whole model: certified metrics and radii under every attack of a threat."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ import numpy.typing as npt
 from robustcf._checks import check_cutoffs
 from robustcf._io.text import rows_table
 from robustcf.attacks.certificates.bounds import certified_metrics, top_radii, usable_bound
-from robustcf.metrics.evaluate import Protocol
+from robustcf.metrics.evaluate import MetricReport, Protocol
 from robustcf.recommender import Recommender, check_recommender
-from robustcf.robustness.curves import CERTIFIED, RobustnessCurve, curve_from_users
+from robustcf.robustness.curves import CERTIFIED, RobustnessCurve
 from robustcf.robustness.threat import Threat, check_threat
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_QUARTILES = {"q25": 0.25, "median": 0.5, "q75": 0.75}
 
 
 def certified_curve(
@@ -36,16 +38,15 @@ def certified_curve(
     any user below these values; the proofs are in :mod:`robustcf.attacks.certificates`.
 
     Args:
-        model: what is attacked.
+        model: the recommender.
         threat: of the norm ``row``; what the attacker knows does not matter.
         epsilons: ascending, from 0 on.
         ks: cutoffs of the metrics, ascending.
-        bound: ``tight``, exact for every pair, or ``plain``, the sum of the worst of each term;
-            with columns held fixed it is the plain one.
+        bound: ``tight``, exact for every pair, or ``plain``, the sum of the worst of each term.
 
     Returns:
-        A curve with ``attack="certificate"``, without coverage, which is about all users together.
-        At epsilon 0 it is the clean result to the bit.
+        A curve without coverage, which is about all users together. At epsilon 0 it is the clean
+        result to the bit.
 
     Cost: one evaluation and one float64 product of users x items x dim, whatever the number of
     epsilons.
@@ -58,29 +59,56 @@ def certified_curve(
         >>> certified_curve(model, Threat(), [0, 0.316, 0.317], [10])["ndcg@10"].tolist()
         [1.0, 1.0, 0.0]
     """
-    clean = model.evaluate(ks)
-    budgets = threat.row_budgets(model)
+    clean, moves = model.evaluate(ks), threat.row_moves(model)
     positive = [size for size in epsilons if size > 0]
-    proved = (
-        certified_metrics(
-            model.factors,
-            budgets,
-            clean.users,
-            model.relevant,
-            model.seen,
-            positive,
-            ks,
-            bound=bound,
-            fixed=model.fixed,
-        )
-        if positive
-        else []
-    )
-    per_size: list[Mapping[str, npt.NDArray[np.float64]]] = [*proved]
+    per_size: list[Mapping[str, npt.NDArray[np.float64]]] = []
     if len(positive) < len(epsilons):
-        per_size.insert(0, clean.per_user)
-    moved = (budgets.users, budgets.items)
+        per_size.append(clean.per_user)
+    if positive:
+        pairs = (clean.users, model.relevant, model.seen)
+        how: dict[str, Any] = {"bound": bound, "fixed": model.fixed}
+        per_size += certified_metrics(model.factors, moves, *pairs, positive, ks, **how)
+    moved = (moves.users, moves.items)
     return curve_from_users("certificate", threat, epsilons, per_size, clean, moved, CERTIFIED)
+
+
+def curve_from_users(
+    attack: str,
+    threat: Threat,
+    epsilons: Sequence[float],
+    per_size: Sequence[Mapping[str, npt.NDArray[np.float64]]],
+    clean: MetricReport,
+    moved: tuple[float, float],
+    kind: str,
+) -> RobustnessCurve:
+    """A curve from the values of single users at each epsilon.
+
+    Args:
+        attack: its name.
+        threat: what the attacker may do.
+        epsilons: ascending.
+        per_size: for each epsilon, metric -> one value per user.
+        clean: the evaluation without attack.
+        moved: how far rows of U and of V move at epsilon 1.
+        kind: of the curve.
+    """
+    per_user = {name: np.stack([values[name] for values in per_size]) for name in clean.per_user}
+    means = {name: values.mean(axis=1) for name, values in per_user.items()}
+    if epsilons[0] == 0:
+        for name, values in means.items():
+            values[0] = clean[name]  # the very bits, whatever the order of summation
+    return RobustnessCurve(
+        attack=attack,
+        objective=None,
+        threat=threat,
+        epsilons=tuple(epsilons),
+        values=means,
+        per_user=per_user,
+        users=clean.users,
+        realised=tuple({"users": e * moved[0], "items": e * moved[1]} for e in epsilons),
+        protocol=clean.protocol,
+        kind=kind,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +137,7 @@ class CertifiedRadii:
         return f"CertifiedRadii(median {middles}; {self.threat.unit_words})"
 
     def _repr_html_(self) -> str:
-        names = ("q25", "median", "q75", "mean")
+        names = (*_QUARTILES, "mean")
         rows = [
             [name, *("unbounded" if found[n] is None else f"{found[n]:.3g}" for n in names)]
             for name, found in self.as_dict().items()
@@ -118,22 +146,14 @@ class CertifiedRadii:
 
     def plot(self, path: str | Path | None = None) -> Figure | Path:
         """Draw the share of users whose lists stay the same against the size of the attack."""
-        from robustcf._io.plots import Line, Panel, draw_panels, plot_panels
+        from robustcf._io.plots import Line, Panel, plot_panels
 
         finite = np.concatenate([r[np.isfinite(r)] for r in self.radii.values()])
-        top = float(finite.max()) if len(finite) else 1.0
-        sizes = np.linspace(0.0, top or 1.0, 60)
-        lines = [
-            Line(
-                f"top {k}",
-                sizes.tolist(),
-                np.mean(r[:, None] >= sizes, axis=0)[None],
-                "certificate",
-            )
-            for k, r in self.radii.items()
-        ]
-        panels = [[Panel(lines, self.threat.axis, "share of users with the same items")]]
-        return draw_panels(panels) if path is None else plot_panels(panels, path)
+        sizes = np.linspace(0.0, finite.max(initial=0.0) or 1.0, 60)
+        shares = {k: np.mean(r[:, None] >= sizes, axis=0)[None] for k, r in self.radii.items()}
+        lines = [Line(f"top {k}", sizes.tolist(), s, "certificate") for k, s in shares.items()]
+        panel = Panel(lines, self.threat.axis, "share of users with the same items")
+        return plot_panels([[panel]], path)
 
     def as_dict(self) -> dict[str, Any]:
         """Mean and quartiles over users for each k, ready for JSON; None where infinite."""
@@ -141,14 +161,14 @@ class CertifiedRadii:
         def finite(value: float) -> float | None:
             return float(value) if np.isfinite(value) else None
 
+        def quartile(values: npt.NDArray[np.float64], share: float) -> float | None:
+            # Of infinite radii no mean can be taken, but the nearest of them can.
+            return finite(np.quantile(values, share, method="lower"))
+
         return {
             f"top{k}": {
                 "mean": finite(values.mean()),
-                # Of infinite radii no mean can be taken, but the nearest of them can.
-                **{
-                    name: finite(np.quantile(values, share, method="lower"))
-                    for name, share in (("q25", 0.25), ("median", 0.5), ("q75", 0.75))
-                },
+                **{name: quartile(values, share) for name, share in _QUARTILES.items()},
             }
             for k, values in self.radii.items()
         }
@@ -164,7 +184,7 @@ def certified_radii(
     """How large an attack must be before a user's top k are no longer the same items.
 
     Args:
-        model: what is attacked; users with a pair that counts.
+        model: the recommender; of users with a relevant item.
         threat: of the norm ``row``; None for the default, relative sizes.
         ks: sizes of the set; 1 is the first recommendation.
         bound: ``tight`` gives the exact radius, ``plain`` a lower bound of it.
@@ -186,12 +206,7 @@ def certified_radii(
     threat = check_threat(threat)
     cutoffs = check_cutoffs(ks)
     used = usable_bound(bound, model.fixed)
-    clean = model.evaluate(cutoffs)
-    budgets, seen = threat.row_budgets(model), model.seen
-    radii = {
-        k: top_radii(
-            model.factors, budgets, clean.users, seen, k, bound=used, fixed=model.fixed
-        )
-        for k in cutoffs
-    }  # fmt: skip
+    clean, moves = model.evaluate(cutoffs), threat.row_moves(model)
+    how: dict[str, Any] = {"bound": used, "fixed": model.fixed}
+    radii = {k: top_radii(model.factors, moves, clean.users, model.seen, k, **how) for k in cutoffs}
     return CertifiedRadii(radii, clean.users, threat, used, clean.protocol)

@@ -1,39 +1,115 @@
-"""Robustness curves: a metric against the size of the attack."""
+"""Robustness curves: metrics against the size of the attack, as a value and as a file.
+
+A saved curve is a JSON file that holds every setting, and next to it an ``.npz`` file with the
+values of single users. Reading them does not load torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from robustcf._io.files import write_arrays, write_json
-from robustcf._io.schema import OBJECT, check_kind, list_of, record
+from robustcf._io.files import json_bytes, read_arrays, write_arrays, write_bytes
+from robustcf._io.reading import parse_json, read_plain
+from robustcf._io.schema import (
+    FLAG,
+    NOT_NEGATIVE,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    Kind,
+    check_kind,
+    choice,
+    list_of,
+    nullable,
+    record,
+    shown,
+    whole,
+)
 from robustcf._io.text import rows_table
-from robustcf.attacks.base import Attack
 from robustcf.errors import InputError
-from robustcf.metrics.evaluate import MetricReport, Protocol
-from robustcf.recommender import Recommender
-from robustcf.robustness.curve_files import FORMATS, is_curve, read_facts, read_users
-from robustcf.robustness.threat import Threat
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-_FORMAT = FORMATS[-1]
+    from robustcf.metrics.evaluate import Protocol
+    from robustcf.robustness.threat import Threat
 
-# Whose perturbation the numbers are of. One for all users; for each user the worst of several;
-# one of all items for each user alone; or all that there are.
+FORMAT = "robustcf curve 4"
+#: Whose perturbation the numbers are of, see :class:`RobustnessCurve`.
 JOINT, PER_USER, ALONE, CERTIFIED = "joint", "per user", "each user alone", "certified"
+_KIND_WORDS = {
+    JOINT: "joint (one perturbation for all users)",
+    PER_USER: "per user (each user's worst of several perturbations)",
+    ALONE: "each user alone (all items moved against one user at a time)",
+    CERTIFIED: "certified (no attack of the size leaves any user less)",
+}
+_KNOWN_WORDS = {"labels": "the labels", "data": "the training pairs"}
+# Options of attacks, each a key of the file where it decides the result.
+OPTIONS = ("steps", "restarts", "seed", "draws", "bound")
+_SETTINGS = ("attack", "objective", "kind", "budget", "unit", "side", "knowledge", *OPTIONS)
+# Above this a median row norm does not stand for the rows, see robustcf.attacks.unevenness.
+_UNEVEN = 1.5
+
+# The cutoff of a metric becomes a number.
+_METRIC = re.compile(r"[a-z_]+@[1-9][0-9]{0,8}")
+_NAME = Kind("a name of letters, digits and signs", lambda v: TEXT.fits(v) and 0 < len(v) < 200)
+_METRIC_NAME = Kind(
+    "a metric with its cutoff, as ndcg@10", lambda v: TEXT.fits(v) and bool(_METRIC.fullmatch(v))
+)
+# All metrics are rates; a mean of ones may round up.
+_MOST_RATE = 1 + 1e-6
+_RATE = Kind("a number in [0, 1]", lambda v: NUMBER.fits(v) and 0 <= v <= _MOST_RATE)
+#: How numbers were made, see :class:`robustcf.metrics.evaluate.Protocol`.
+PROTOCOL = record(
+    {
+        "dataset": TEXT,
+        "part": choice("train", "valid", "test"),
+        "masked": list_of(TEXT),
+        "n_users": whole(),
+        "n_users_left_out": whole(),
+        "n_items": whole(),
+    },
+    {"capped": list_of(whole(1)), "sampled_from": whole(1), "sample_seed": whole()},
+)
+_CURVE = record(
+    {
+        "format": choice(FORMAT),
+        "attack": _NAME,
+        "objective": nullable(_NAME),
+        "kind": choice(*_KIND_WORDS),
+        "budget": choice("row", "frobenius", "spectral"),
+        "relative": FLAG,
+        "unit": choice("relative", "own", "absolute"),
+        "side": choice("both", "users", "items"),
+        "knowledge": nullable(choice("labels", "data", "none")),
+        "epsilons": list_of(NOT_NEGATIVE, 1),
+        "metrics": list_of(_METRIC_NAME, 1),
+        "realised": list_of(OBJECT),
+        "protocol": PROTOCOL,
+    },
+    {
+        **{key: whole(1) for key in ("steps", "restarts", "draws")},
+        "seed": whole(),
+        "bound": choice("tight", "plain"),
+    },
+)
 
 
 @dataclass(frozen=True, eq=False)
 class RobustnessCurve:
-    """Metrics at each epsilon, with what the attack was and how the numbers were made.
+    """Metrics at each epsilon, with the settings of the attack and the protocol.
 
     Args:
         attack: name of the attack.
@@ -47,6 +123,8 @@ class RobustnessCurve:
         protocol: what was ranked, masked and averaged.
         kind: ``joint``, one perturbation for all users; ``per user``, for each user the worst of
             several; ``each user alone``, every user with all items against them; ``certified``.
+        options: what else decides the values: ``steps``, ``restarts``, ``seed``, ``bound``, and
+            ``draws``, the number of random directions chosen from.
     """
 
     attack: str
@@ -59,11 +137,17 @@ class RobustnessCurve:
     realised: tuple[dict[str, float], ...]
     protocol: Protocol
     kind: str = JOINT
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, metric: str) -> npt.NDArray[np.float64]:
         if metric not in self.values:
             raise InputError(f"no metric {metric!r} here; there are {', '.join(self.values)}")
         return self.values[metric]
+
+    @property
+    def name(self) -> str:
+        """The name of its file: the attack and a digest of all settings."""
+        return _file_name(self._facts())
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; without the values of single users."""
@@ -76,11 +160,15 @@ class RobustnessCurve:
             "unit": self.threat.unit,
             "side": self.threat.side,
             "knowledge": self.threat.knowledge,
+            **self.options,
             "epsilons": list(self.epsilons),
             **self.as_lists(),
             "realised": list(self.realised),
             "protocol": self.protocol.as_dict(),
         }
+
+    def _facts(self) -> dict[str, Any]:
+        return {"format": FORMAT, "metrics": list(self.values), **self.as_dict()}
 
     def as_lists(self) -> dict[str, list[float]]:
         """The metrics alone: name -> one mean per epsilon."""
@@ -93,204 +181,273 @@ class RobustnessCurve:
         return pd.DataFrame({"epsilon": self.epsilons, **self.as_lists()})
 
     def plot(self, path: str | Path | None = None, metric: str | None = None) -> Figure | Path:
-        """Draw a metric against epsilon: a figure, or with a path the file of it."""
-        from robustcf.robustness.plots import draw_curves, plot_curves
+        """Draw a metric (None: the first) against epsilon: a figure, or with a path its file."""
+        from robustcf.robustness.plots import plot_curves
 
-        chosen = next(iter(self.values)) if metric is None else metric
-        if path is None:
-            return draw_curves({self.kind: self}, metric=chosen)
-        return plot_curves({self.kind: self}, path, metric=chosen)
+        return plot_curves({self.kind: self}, path, metric=metric or next(iter(self.values)))
 
     def __repr__(self) -> str:
-        metric = next(iter(self.values))
-        values = ", ".join(
-            f"{epsilon:g}: {value:.4f}"
-            for epsilon, value in zip(self.epsilons, self.values[metric], strict=True)
-        )
+        metric, means = next(iter(self.values.items()))
+        pairs = zip(self.epsilons, means, strict=True)
+        values = ", ".join(f"{epsilon:g}: {value:.4f}" for epsilon, value in pairs)
         return f"RobustnessCurve({self.attack}, {self.kind}, {metric} at {values})"
 
     def _repr_html_(self) -> str:
-        shown = list(self.values)[:4]
+        names = list(self.values)[:4]
         rows = [
-            [f"{epsilon:g}", *(f"{self.values[name][n]:.4f}" for name in shown)]
+            [f"{epsilon:g}", *(f"{self.values[name][n]:.4f}" for name in names)]
             for n, epsilon in enumerate(self.epsilons)
         ]
-        return rows_table(["epsilon", *shown], rows, f"{self.attack}, {self.kind}")
+        return rows_table(["epsilon", *names], rows, f"{self.attack}, {self.kind}")
 
     def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> Path:
         """Write the curve as JSON, and the values of single users next to it as ``.npz``.
 
-        Both files are written whole or not at all, the values of the users first: a JSON file
-        that is there has them.
+        Each file is written whole or not at all, the values of the users first.
 
         Args:
-            path: of the JSON file; its folder is made.
-            extra: what else the JSON shall hold; :meth:`load` does not read it.
-
-        Returns:
-            The path.
+            path: the JSON file; its folder is made.
+            extra: other keys of the JSON file; :meth:`load` does not read them.
         """
         place = Path(path)
         place.parent.mkdir(parents=True, exist_ok=True)
+        write_arrays(place.with_suffix(".npz"), self._arrays())
+        write_bytes(place, json_bytes({**(extra or {}), **self._facts()}))
+        return place
+
+    def store(self, folder: Path, extra: Mapping[str, Any]) -> tuple[Path, bool]:
+        """Save it in a folder under its own name, unless the same result is there.
+
+        Returns:
+            The file, and whether another result of the same settings was replaced.
+        """
+        path = folder / f"{self.name}.json"
+        if not path.is_file():
+            return self.save(path, extra), False
+        equal = path.read_bytes() == json_bytes({**extra, **self._facts()})
+        try:
+            there, new = read_arrays(path.with_suffix(".npz")), self._arrays()
+            same = there.keys() == new.keys()
+            same = same and all(np.array_equal(there[name], new[name]) for name in new)
+        except InputError:  # damaged or missing: made again, but not another result
+            return self.save(path, extra), not equal
+        return (path, False) if equal and same else (self.save(path, extra), True)
+
+    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
         # float32 is exact to 1e-7 and halves the file; a mean of these is never reported.
         values = {name: array.astype(np.float32) for name, array in self.per_user.items()}
-        write_arrays(place.with_suffix(".npz"), {"users": self.users, **values})
-        written = {"format": _FORMAT, "metrics": list(self.values), **self.as_dict()}
-        write_json(place, {**(extra or {}), **written})
-        return place
+        return {"users": self.users, **values}
 
     @classmethod
     def load(cls, path: str | Path) -> RobustnessCurve:
         """Read what :meth:`save` wrote.
 
         Raises:
-            InputError: there is no such curve, or its values of single users are missing.
+            InputError: it is not a curve, or a file is damaged or missing.
         """
+        from robustcf.metrics.evaluate import Protocol
+        from robustcf.robustness.threat import Threat
+
         source = Path(path)
         try:
-            found = read_facts(source)
-            if not is_curve(found):
-                raise InputError(f"{source} is no robustness curve (format {_FORMAT!r} expected)")
-            check_kind(source, found, record({"realised": list_of(OBJECT)}))
-            arrays = read_users(source.with_suffix(".npz"), len(found["epsilons"]))
+            saved = _read(source)
+            if saved is None:
+                raise InputError(f"the format {FORMAT!r} is expected")
+            arrays = saved.arrays()
         except InputError as error:
             raise InputError(
-                f"{source} is no readable robustness curve ({error}): make it again with "
+                f"{source} is not a robustness curve ({error}): make it again with "
                 "'robustcf attack'"
             ) from error
-        protocol = found["protocol"]
+        facts = saved.facts
+        protocol = {key: facts["protocol"].get(key) for key in Protocol.__dataclass_fields__}
+        given = {key: value for key, value in protocol.items() if value is not None}
         return cls(
-            attack=found["attack"],
-            objective=found["objective"] and found["objective"].removeprefix("oracle-"),
-            threat=threat_of(found),
-            epsilons=tuple(found["epsilons"]),
-            values={name: np.array(found[name]) for name in found["metrics"]},
+            attack=facts["attack"],
+            objective=facts["objective"],
+            threat=Threat(facts["budget"], facts["unit"], facts["side"], facts["knowledge"]),
+            epsilons=saved.epsilons,
+            values={name: np.array(facts[name]) for name in facts["metrics"]},
             users=arrays.pop("users"),
             per_user={name: array.astype(np.float64) for name, array in arrays.items()},
-            realised=tuple(found["realised"]),
+            realised=tuple(facts["realised"]),
             protocol=Protocol(
-                dataset=protocol["dataset"],
-                part=protocol["part"],
-                masked=tuple(protocol["masked"]),
-                n_users=protocol["n_users"],
-                n_users_left_out=protocol["n_users_left_out"],
-                n_items=protocol["n_items"],
-                capped=tuple(protocol.get("capped", ())),
-                sampled_from=protocol.get("sampled_from"),
-                sample_seed=protocol.get("sample_seed", 0),
+                **{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
             ),
-            kind=kind_of(found),
+            kind=facts["kind"],
+            options={key: facts[key] for key in OPTIONS if key in facts},
         )
 
 
-def threat_of(facts: Mapping[str, Any]) -> Threat:
-    """The threat of a saved curve; version 0.1 knew no units by name, and called labels an oracle.
-
-    Example:
-        >>> threat_of({"budget": "row", "relative": False, "side": "users"})
-        Threat(norm='row', unit='absolute', side='users', knowledge='data')
-    """
-    unit = "relative" if facts["relative"] else "absolute"
-    in_0_1 = "labels" if facts.get("oracle") or facts.get("attack") == "certificate" else "data"
-    in_0_1 = "none" if facts.get("attack") == "random" else in_0_1
-    return Threat(
-        norm=facts["budget"],
-        unit=facts.get("unit", unit),
-        side=facts["side"],
-        knowledge=facts.get("knowledge", in_0_1),
-    )
-
-
-def kind_of(facts: Mapping[str, Any]) -> str:
-    """The kind of a saved curve; before format 3, ensembles were taken user by user.
-
-    Example:
-        >>> kind_of({"attack": "auto"}), kind_of({"attack": "fgm"})
-        ('per user', 'joint')
-    """
-    before = {"auto": PER_USER, "pgd": PER_USER, "certificate": CERTIFIED, "personal": ALONE}
-    kind: str = facts.get("kind", before.get(facts["attack"], JOINT))
-    return kind
-
-
-def attack_curve(
-    model: Recommender,
-    attack: Attack,
-    threat: Threat,
-    epsilons: Sequence[float],
-    ks: Sequence[int] = (10, 20),
-    clean: MetricReport | None = None,
-) -> RobustnessCurve:
-    """Attack a model with growing budgets and evaluate each result.
+@dataclass(frozen=True, eq=False)
+class SavedCurve:
+    """A curve as it was saved, without torch; the values of users are read when asked for.
 
     Args:
-        model: what is attacked.
-        attack: how to perturb; made for this threat.
-        threat: what the attacker may do, for the record.
-        epsilons: ascending, from 0 on.
-        ks: cutoffs of the metrics.
-        clean: the evaluation of the model itself, where it is known already.
-
-    Returns:
-        The curve. At epsilon 0 it is the clean result to the bit.
-
-    Cost: the attack's, and one evaluation per epsilon.
+        path: the JSON file.
+        facts: its content, checked.
     """
-    known = {} if clean is None else {0.0: clean}
-    reports, realised = [], []
-    for epsilon in epsilons:
-        attacked = attack.perturb(model.factors, epsilon)
-        report = known.get(float(epsilon))
-        reports.append(model.evaluate(ks, attacked.factors) if report is None else report)
-        realised.append(attacked.realised)
-    first = reports[0]
-    return RobustnessCurve(
-        attack=attack.name or type(attack).__name__,
-        objective=getattr(getattr(attack, "objective", None), "name", None),
-        threat=threat,
-        epsilons=tuple(epsilons),
-        values={name: np.array([r.values[name] for r in reports]) for name in first.values},
-        per_user={name: np.stack([r.per_user[name] for r in reports]) for name in first.per_user},
-        users=first.users,
-        realised=tuple(realised),
-        protocol=first.protocol,
-    )
+
+    path: Path
+    facts: Mapping[str, Any]
+
+    @cached_property
+    def name(self) -> str:
+        """The name that its settings give it, whatever the file is called."""
+        return _file_name(self.facts)
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """What was measured, see :func:`settings_of`."""
+        return settings_of(self.facts)
+
+    @property
+    def epsilons(self) -> tuple[float, ...]:
+        """The attack sizes."""
+        return tuple(self.facts["epsilons"])
+
+    def users(self) -> npt.NDArray[np.int64]:
+        """Ids of the users whose values there are."""
+        return self.arrays()["users"]
+
+    def per_user(self, metric: str) -> npt.NDArray[np.float64]:
+        """Epsilons x users.
+
+        Raises:
+            InputError: there are no values of single users for this metric.
+        """
+        arrays = self.arrays()
+        if metric not in arrays:
+            known = ", ".join(name for name in arrays if name != "users")
+            why = " (coverage is of the whole list, not of single users)"
+            raise InputError(
+                f"{self.path} has no values of single users for {metric!r}"
+                f"{why if metric.startswith('coverage') else ''}; there are {known}"
+            )
+        return arrays[metric].astype(np.float64)
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The values of single users: metric -> epsilons x users; and ``users``, their ids.
+
+        Raises:
+            InputError: the file cannot be read, or an array is of another shape, kind or range.
+        """
+        path = self.path.with_suffix(".npz")
+        arrays = read_arrays(path)
+        users = arrays.get("users")
+        if users is None or users.ndim != 1 or users.dtype.kind not in "iu":
+            got = "nothing" if users is None else f"{users.dtype} of shape {users.shape}"
+            raise InputError(f"{path}: users must be a list of integers, got {got}")
+        shape = len(self.epsilons), len(users)
+        for name, array in arrays.items():
+            if name == "users":
+                continue
+            if array.shape != shape or array.dtype.kind != "f":
+                raise InputError(
+                    f"{path}: {shown(name)} must be numbers of shape {shape}, got {array.dtype} "
+                    f"of shape {array.shape}"
+                )
+            if not ((array >= 0) & (array <= _MOST_RATE)).all():
+                raise InputError(f"{path}: {shown(name)} must be in [0, 1], got another value")
+        return arrays
 
 
-def curve_from_users(
-    attack: str,
-    threat: Threat,
-    epsilons: Sequence[float],
-    per_size: Sequence[Mapping[str, npt.NDArray[np.float64]]],
-    clean: MetricReport,
-    sizes: tuple[float, float],
-    kind: str,
-) -> RobustnessCurve:
-    """A curve from the values of single users at each epsilon; where it is 0, the clean ones.
+def settings_of(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What a curve measures: attack, threat, options, sizes, cutoffs, and the pairs that count.
+
+    Curves of one recommender with equal settings are the same measurement.
+    """
+    cutoffs = sorted({int(metric.split("@")[1]) for metric in facts["metrics"]})
+    return {
+        **{key: facts.get(key) for key in _SETTINGS},
+        "epsilons": [float(size) for size in facts["epsilons"]],
+        "ks": cutoffs,
+        "part": facts["protocol"]["part"],
+    }
+
+
+def _file_name(facts: Mapping[str, Any]) -> str:
+    told = [settings_of(facts), facts["metrics"], facts["protocol"]]
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+    return f"{attack_name(facts).replace(':', '.')}-{digest}"
+
+
+def attack_name(facts: Mapping[str, Any]) -> str:
+    """The attack with its objective, as :func:`robustcf.measure` takes it.
+
+    Example:
+        >>> attack_name({"attack": "fgm", "objective": "bce"})
+        'fgm-bce'
+    """
+    return "-".join(filter(None, (facts["attack"], facts["objective"])))
+
+
+def read_curves(folder: Path) -> dict[str, SavedCurve]:
+    """The whole curves of a folder by name; other JSON files are passed over.
+
+    Raises:
+        InputError: a file is not JSON, or a curve of another format or with another content.
+    """
+    curves: dict[str, SavedCurve] = {}
+    for path in sorted(folder.glob("*.json")):
+        curve = _read(path)
+        if curve is None or not path.with_suffix(".npz").is_file():
+            continue
+        if curve.name not in curves or path.stem == curve.name:
+            curves[curve.name] = curve
+    return curves
+
+
+def _read(path: Path) -> SavedCurve | None:
+    """The curve that a file holds, checked; None where it does not say that it is one."""
+    try:
+        facts = parse_json(read_plain(path))
+    except InputError as error:
+        raise InputError(f"{path} cannot be read as JSON ({error})") from error
+    said = facts.get("format") if isinstance(facts, dict) else None
+    if not isinstance(said, str) or not said.startswith("robustcf curve "):
+        return None
+    if said != FORMAT:
+        raise InputError(
+            f"{path}: expected the format {FORMAT!r}, got {shown(said)}: remove the file and "
+            "attack again"
+        )
+    check_kind(path, facts, _CURVE)
+    sizes = facts["epsilons"]
+    if any(b <= a for a, b in pairwise(sizes)):
+        raise InputError(f"{path}: epsilons must be ascending and differ, got {shown(sizes)}")
+    means = list_of(_RATE, len(sizes), len(sizes))
+    check_kind(path, facts, record(dict.fromkeys(facts["metrics"], means)))
+    return SavedCurve(path, facts)
+
+
+def kind_words(facts: Mapping[str, Any]) -> str:
+    """Whose perturbation a curve is of, and what the attacker knew: what every number needs.
+
+    Example:
+        >>> kind_words({"kind": "joint", "knowledge": "labels"})
+        'joint (one perturbation for all users), the attacker knows the labels'
+    """
+    kind = _KIND_WORDS[facts["kind"]]
+    if facts["kind"] == CERTIFIED:
+        return kind
+    known = _KNOWN_WORDS.get(facts["knowledge"], "nothing but the embeddings")
+    return f"{kind}, the attacker knows {known}"
+
+
+def uneven_words(ratios: Mapping[str, float | None]) -> str:
+    """Which factors' row norms are far from their median, in words; or nothing.
 
     Args:
-        attack: its name.
-        threat: what the attacker may do.
-        epsilons: ascending.
-        per_size: for each epsilon, metric -> one value per user.
-        clean: the evaluation without attack.
-        sizes: how far rows of U and of V move at epsilon 1.
-        kind: of the curve.
+        ratios: ``users`` and ``items`` -> :func:`robustcf.attacks.unevenness`.
+
+    Example:
+        >>> uneven_words({"users": 1.1, "items": 4.2})
+        'row norms are uneven (items: root mean square 4.2 medians)'
     """
-    per_user = {name: np.stack([values[name] for values in per_size]) for name in clean.per_user}
-    means = {name: values.mean(axis=1) for name, values in per_user.items()}
-    if epsilons[0] == 0:
-        for name, values in means.items():
-            values[0] = clean[name]  # the very bits, whatever the order of summation
-    return RobustnessCurve(
-        attack=attack,
-        objective=None,
-        threat=threat,
-        epsilons=tuple(epsilons),
-        values=means,
-        per_user=per_user,
-        users=clean.users,
-        realised=tuple({"users": e * sizes[0], "items": e * sizes[1]} for e in epsilons),
-        protocol=clean.protocol,
-        kind=kind,
-    )
+    found = [
+        f"{name}: " + ("median 0" if ratio is None else f"root mean square {ratio:.2g} medians")
+        for name, ratio in ratios.items()
+        if ratio is None or ratio > _UNEVEN
+    ]
+    return f"row norms are uneven ({', '.join(found)})" if found else ""

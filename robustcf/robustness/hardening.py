@@ -1,4 +1,4 @@
-"""Hardening by trial: which gauge, rank and shrinking leave most under attack."""
+"""Hardening: an equivalent factorization, and by trial the gauge, rank and shrinking to choose."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _RANKS: dict[float, tuple[float | None, ...]] = {
     0.5: (None, 0.75, 0.5),
 }
 METRIC = "ndcg@10"
+_AS_IT_IS = "as it is"
 
 
 def harden(model: Recommender, *, shrink_by: float = 0.0, rank: int | None = None) -> Recommender:
     """An equivalent factorization (same rankings) on which perturbations usually do less damage.
 
-    It removes the common item direction and balances U and V: the balanced gauge. That usually
-    raises the certificate, and much so for models trained with a cross-entropy, but there is no
-    guarantee: measure both. Needs no data and no training, see :mod:`robustcf.models.gauge`.
-    Columns held fixed stay as they are.
+    The balanced gauge: it removes the common item direction and balances U and V, without data or
+    training, see :mod:`robustcf.models.gauge`. That usually raises the certificate, but there is
+    no guarantee: measure both. Columns held fixed stay as they are.
 
     Args:
-        model: what to harden.
+        model: the recommender.
         shrink_by: how much shorter the singular values of the scores become, in their median; 0
             leaves every ranking as it is.
-        rank: how many of the strongest directions of the scores to keep; None for all, which leaves
-            every ranking as it is. Fewer cost some quality and leave more of it under attack.
+        rank: how many of the strongest directions of the scores to keep; None for all. Fewer cost
+            some quality and leave more of it under attack.
 
     Cost: a QR decomposition of each factor, O((users + items) dim^2).
 
@@ -76,7 +76,7 @@ class Hardened:
     """One way to harden, and what it leaves.
 
     Args:
-        name: what was done, in words.
+        name: in words.
         shrink_by: see :func:`robustcf.robustness.harden`.
         rank: the same.
         clean: NDCG@10 without an attack.
@@ -112,12 +112,12 @@ def harden_by_trial(
     """The factors of a model in the way that leaves most under attack.
 
     Candidates are the factors as they are, the balanced gauge, and with it several ranks and
-    shrinkings. Among those that keep the clean quality, the one is chosen with the highest NDCG@10
-    under the attack at the cutoff (joint), mean over the sizes. It is chosen by the pairs that the
-    model is judged by: give it validation pairs, never those that you will report on.
+    shrinkings. Of those that keep the clean quality, the one with the highest NDCG@10 under the
+    attack at the cutoff (joint), mean over the sizes, is chosen. Judge the model by validation
+    pairs here, never by those that you will report on.
 
     Args:
-        model: what to harden; judged by pairs to choose by.
+        model: the recommender; judged by the pairs to choose by.
         sizes: of the attack, in median row norms.
         kept: the share of the clean NDCG@10 that must stay.
         steps: of the attack.
@@ -148,9 +148,12 @@ def harden_by_trial(
     for name, shrink_by, rank in _candidates(len(model.free)):
         if step is not None:
             step(name)
-        plain = name == "as it is"
-        other = model if plain else harden(model, shrink_by=shrink_by, rank=rank)
-        tried.append((_tried(name, shrink_by, rank, other, epsilons, steps), other))
+        other = model if name == _AS_IT_IS else harden(model, shrink_by=shrink_by, rank=rank)
+        attacked = measure(other, CUTOFF, None, epsilons, (10,), steps=steps, control=False)
+        certified = measure(other, CERTIFICATE, None, (0.0, PROMISED), (10,)).curve[METRIC]
+        clean, *joint = (float(value) for value in attacked.curve[METRIC])
+        found = Hardened(name, shrink_by, rank, clean, tuple(joint), float(certified[-1]))
+        tried.append((found, other))
     floor = kept * tried[0][0].clean
     good = [entry for entry in tried if entry[0].clean >= floor]
     chosen, best = max(good, key=lambda entry: entry[0].left)
@@ -158,7 +161,7 @@ def harden_by_trial(
 
 
 def _candidates(columns: int) -> list[tuple[str, float, int | None]]:
-    found: list[tuple[str, float, int | None]] = [("as it is", 0.0, None)]
+    found: list[tuple[str, float, int | None]] = [(_AS_IT_IS, 0.0, None)]
     for shrink_by, shares in _RANKS.items():
         ranks = {None if share is None else max(1, round(share * columns)) for share in shares}
         for rank in sorted(ranks - {columns}, key=lambda rank: -(rank or columns)):
@@ -167,19 +170,3 @@ def _candidates(columns: int) -> list[tuple[str, float, int | None]]:
             name += f", shrunk by {shrink_by:g}" if shrink_by else ""
             found.append((name, shrink_by, rank))
     return found
-
-
-def _tried(
-    name: str,
-    shrink_by: float,
-    rank: int | None,
-    model: Recommender,
-    epsilons: Sequence[float],
-    steps: int,
-) -> Hardened:
-    attacked = measure(model, CUTOFF, None, epsilons, (10,), steps=steps, control=False)
-    certified = measure(model, CERTIFICATE, None, (0.0, PROMISED), (10,))
-    clean, *joint = (float(value) for value in attacked.curve[METRIC])
-    return Hardened(
-        name, shrink_by, rank, clean, tuple(joint), float(certified.curve[METRIC][-1])
-    )  # fmt: skip

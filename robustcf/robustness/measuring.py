@@ -1,4 +1,4 @@
-"""``measure``: a model, an attack and a threat in, a result out. The one door to robustness."""
+"""``measure`` and ``certify``: a recommender, an attack and a threat in, a result out."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from robustcf._checks import check_cutoffs, check_epsilons
-from robustcf._io.files import read_arrays, read_json
+from robustcf._checks import check_cutoffs
 from robustcf._io.progress import shows
 from robustcf._io.text import rows_table
 from robustcf._runtime import threads_used
@@ -18,14 +15,7 @@ from robustcf.attacks import Attack, OwnRowBudget, unevenness
 from robustcf.attacks.certificates.bounds import usable_bound
 from robustcf.errors import InputError
 from robustcf.recommender import Recommender, check_recommender
-from robustcf.robustness.curves import (
-    ALONE,
-    CERTIFIED,
-    JOINT,
-    PER_USER,
-    RobustnessCurve,
-    attack_curve,
-)
+from robustcf.robustness.curves import ALONE, RobustnessCurve, kind_words
 from robustcf.robustness.table import (
     AUTO,
     CERTIFICATE,
@@ -33,7 +23,7 @@ from robustcf.robustness.table import (
     RANDOM,
     AttackSpec,
     Request,
-    random_member,
+    random_directions,
 )
 from robustcf.robustness.threat import Threat, check_threat
 from robustcf.robustness.worst import joint_of, worst_counts, worst_of
@@ -45,20 +35,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What an attack leaves of a model, or what a certificate promises.
+    """The curve of an attack or certificate, and the curves to judge it by.
 
     Args:
         spec: the attack and its options.
         model: what was attacked.
         curve: metrics by size; of an attack, under one perturbation for all users: joint.
         control: the same budget in random directions, chosen from as often; None for certificates.
-        members: of an ensemble, name -> curve; else None.
-        draws: how many random directions the control is chosen from.
+        members: of ``auto``, name -> curve; else None.
         per_user: of an ensemble, each user's worst over all members: never to be mixed with the
             joint curve; else None.
         per_user_control: each user's worst over as many random directions.
-        with_data: the same attack by somebody who knows the training pairs and no labels; only of
-            ``auto`` where that is not what was asked for.
+        with_data: of ``auto`` by an attacker with labels: the same attack without them.
     """
 
     spec: AttackSpec
@@ -66,7 +54,6 @@ class Result:
     curve: RobustnessCurve
     control: RobustnessCurve | None = None
     members: dict[str, RobustnessCurve] | None = None
-    draws: int = 1
     per_user: RobustnessCurve | None = None
     per_user_control: RobustnessCurve | None = None
     with_data: Result | None = None
@@ -87,28 +74,24 @@ class Result:
         return sorted({int(name.split("@")[1]) for name in self.curve.values})
 
     @property
-    def stem(self) -> str:
-        """The name of its file, which tells all settings."""
-        return self.spec.file_name(self.threat, self.model.part, self.curve.epsilons, self.ks)
+    def draws(self) -> int:
+        """How many random directions the control is chosen from."""
+        return self.spec.way.draws
 
     @property
-    def control_stem(self) -> str:
-        """The name of the control's file."""
-        return self.spec.control_file_name(
-            self.threat, self.model.part, self.curve.epsilons, self.ks
-        )  # fmt: skip
+    def _noise(self) -> RobustnessCurve | None:
+        """The control, unless the attack is the noise itself."""
+        return None if self.control is self.curve else self.control
 
     @property
     def picture_stem(self) -> str:
         """The name of its picture, which shows the control too: it tells the control's seed."""
-        told = self.control is None or self.spec.way.seeded(self.spec) or not self.spec.seed
-        return self.stem if told else f"{self.stem}-seed{self.spec.seed}"
+        told = self.control is None or "seed" in self.curve.options or not self.spec.seed
+        return self.curve.name if told else f"{self.curve.name}-seed{self.spec.seed}"
 
     def extra(self) -> dict[str, Any]:
         """What a file holds next to the curve: the other numbers, and how even the rows are."""
-        found: dict[str, Any] = {}
-        if self.spec.kind == CERTIFICATE:
-            found["bound"] = self.spec.bound
+        found = self._unevenness()
         if self.per_user is not None:
             found["per_user"] = self.per_user.as_lists()
         if self.members:
@@ -116,11 +99,13 @@ class Result:
             found["members"] = {
                 name: {**member.as_lists(), **counts[name]} for name, member in self.members.items()
             }
-        if self.threat.unit == "relative" and self.threat.norm == "row":
-            names = ("users", "items")
-            parts, free = zip(names, self.model.factors, strict=True), self.model.free
-            found["unevenness"] = {name: unevenness(part[:, free]) for name, part in parts}
         return found
+
+    def _unevenness(self) -> dict[str, Any]:
+        if (self.threat.norm, self.threat.unit) != ("row", "relative"):
+            return {}
+        users, items = (unevenness(part[:, self.model.free]) for part in self.model.factors)
+        return {"unevenness": {"users": users, "items": items}}
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -130,33 +115,31 @@ class Result:
         if self.per_user_control is not None:
             data["random_per_user"] = self.per_user_control.as_lists()
         if self.with_data is not None:
-            known = self.with_data
-            per_user = known.per_user.as_lists() if known.per_user is not None else {}
-            data["with_data"] = {**known.curve.as_lists(), "per_user": per_user}
+            per_user = self.with_data.per_user
+            others = {} if per_user is None else per_user.as_lists()
+            data["with_data"] = {**self.with_data.curve.as_lists(), "per_user": others}
         return data
 
     def save(self, folder: str | Path) -> tuple[Path, bool]:
-        """Write the curve, its control and its companion under names that tell all settings.
+        """Write the curve, its control and its companion, each under the name of its settings.
 
         Returns:
             The curve's file, and whether it replaced another result of the same settings, from
             another version or number of threads, say. An equal one is left as it is.
         """
-        place = Path(folder) / f"{self.stem}.json"
-        replaced = _store(self.curve, place, self.extra())
-        if self.control is not None and self.control is not self.curve:
-            # As the attack random writes it: one file, whoever made it.
-            noise = Result(AttackSpec(RANDOM, seed=self.spec.seed), self.model, self.control)
-            _store(self.control, Path(folder) / f"{self.control_stem}.json", noise.extra())
+        place = Path(folder)
+        saved = self.curve.store(place, self.extra())
+        if self._noise is not None:
+            self._noise.store(place, self._unevenness())  # as the attack random writes it
         if self.with_data is not None:
-            self.with_data.save(folder)
-        return place, replaced
+            self.with_data.save(place)
+        return saved
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per epsilon: all metrics under the attack, and its random control."""
         frame = self.curve.to_frame()
-        if self.control is not None and self.control is not self.curve:
-            frame[f"random {self.metric}"] = self.control[self.metric]
+        if self._noise is not None:
+            frame[f"random {self.metric}"] = self._noise[self.metric]
         return frame
 
     def plot(self, path: str | Path | None = None, metric: str | None = None) -> Figure | Path:
@@ -166,7 +149,7 @@ class Result:
             path: where to write it, ``.png`` or ``.svg``; None returns the figure.
             metric: None for the first one.
         """
-        from robustcf.robustness.plots import draw_curves, plot_curves
+        from robustcf.robustness.plots import plot_curves
 
         label = self.model.label or "model"
         curves = {label: self.curve}
@@ -174,13 +157,8 @@ class Result:
             curves[f"{label}, per user"] = self.per_user
         if self.with_data is not None:
             curves[f"{label}, without labels"] = self.with_data.curve
-        controls = None
-        if self.control is not None and self.control is not self.curve:
-            controls = {label: self.control}
-        chosen = self.metric if metric is None else metric
-        if path is None:
-            return draw_curves(curves, metric=chosen, controls=controls)
-        return plot_curves(curves, path, metric=chosen, controls=controls)
+        controls = {} if self._noise is None else {label: self._noise}
+        return plot_curves(curves, path, metric=metric or self.metric, controls=controls)
 
     def __repr__(self) -> str:
         return f"Result({self.spec.name} on {self.model!r}: {self.curve!r})"
@@ -196,42 +174,32 @@ class Result:
     def __str__(self) -> str:
         ks = self.ks
         wanted = (f"ndcg@{ks[0]}", f"mrr@{ks[0]}", f"coverage@{ks[0]}", f"recall@{ks[-1]}")
-        shown = [name for name in wanted if name in self.curve.values]
-        first = shown[0]
-        columns = {name: self.curve[name] for name in shown}
-        if self.control is not None and self.control is not self.curve:
-            random = "random" if self.draws == 1 else f"worst of {self.draws} random"
-            columns[f"{random}: {first}"] = self.control[first]
-        if self.per_user is not None:
-            columns[f"per user: {first}"] = self.per_user[first]
-        if self.per_user_control is not None:
-            columns[f"per user, {self.draws} random: {first}"] = self.per_user_control[first]
-        if self.with_data is not None:
-            columns[f"knows data: {first}"] = self.with_data.curve[first]
+        columns = {name: self.curve[name] for name in wanted if name in self.curve.values}
+        random = "random" if self.draws == 1 else f"worst of {self.draws} random"
+        others = {
+            random: self._noise,
+            "per user": self.per_user,
+            f"per user, {self.draws} random": self.per_user_control,
+            "knows data": self.with_data and self.with_data.curve,
+        }
+        columns |= {
+            f"{name}: {self.metric}": curve[self.metric]
+            for name, curve in others.items()
+            if curve is not None
+        }
         rows = [["size", *columns]]
         for n, size in enumerate(self.curve.epsilons):
             rows.append([f"{size:g}", *(f"{values[n]:.4f}" for values in columns.values())])
-        widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-        lines = [
-            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-            for row in rows
-        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.rjust, row, widths)) for row in rows]
         how = self.spec.words(self.threat, self.model.part)
-        what = f"{how}; {self.threat.norm} budget on {self.threat.side}, "
-        told = f"{what}{self.threat.unit_words}; {self.curve.protocol}"
-        return "\n".join([self.headline, *lines, told])
+        budget = f"{self.threat.norm} budget on {self.threat.side}, {self.threat.unit_words}"
+        return "\n".join([self.headline, *lines, f"{how}; {budget}; {self.curve.protocol}"])
 
     @property
     def headline(self) -> str:
-        """Whose perturbation it is and what the attacker knows: without that, no number counts."""
-        kind = self.curve.kind
-        what = {
-            JOINT: "joint: one perturbation for all users",
-            PER_USER: "per user: for each user the worst of several perturbations",
-            ALONE: "each user alone: all items moved against one user at a time",
-            CERTIFIED: "certified: no attack of the size leaves any user less",
-        }.get(kind, kind)
-        return what if kind == CERTIFIED else f"{what}; the attacker knows {self.threat.knows}"
+        """Whose perturbation it is and what the attacker knows."""
+        return kind_words({"kind": self.curve.kind, "knowledge": self.threat.knowledge})
 
 
 def measure(
@@ -246,19 +214,19 @@ def measure(
     threads: int | None = None,
     **options: Any,
 ) -> Result:
-    """What an attack leaves of a model at growing sizes, or what a certificate promises.
+    """Attack a recommender at growing sizes, or certify it.
 
     Args:
-        model: what is attacked.
+        model: the recommender.
         attack: a name (``auto``, ``cutoff``, ``fgm-bce``, ``pgd-softmax``, ``random``,
-            ``certificate``, ``personal``), see :mod:`robustcf.robustness.table`; or an attack of
-            your own.
+            ``certificate``, ``personal``, ``module:Class``), see
+            :mod:`robustcf.robustness.table`; or an attack object.
         threat: what the attacker may do and knows; None for a row budget in units of the factors'
             own size, on both sides, and what the attack assumes to be known (``auto``: labels).
         epsilons: ascending, from 0 on; None for those of the table.
         ks: cutoffs of the metrics.
-        control: whether to make the random control too, and for ``auto`` what an attacker
-            without labels does.
+        control: whether to make the random control too, and for ``auto`` the attack without
+            labels.
         progress: whether to show a bar; None: in a terminal and in a notebook.
         threads: CPU threads; None for ``OMP_NUM_THREADS`` or the cores that may be used.
         **options: of the attack by name: ``objective``, ``steps``, ``restarts``, ``seed``,
@@ -285,10 +253,16 @@ def measure(
     """
     check_recommender(model)
     cutoffs = check_cutoffs(ks)
+    built = attack if isinstance(attack, Attack) else None
     if isinstance(attack, Attack):
-        return _measure_own(model, attack, threat, epsilons, cutoffs, options, control=control)
-    spec = AttackSpec.parse(attack, **options) if isinstance(attack, str) else attack
-    if not isinstance(spec, AttackSpec) or (options and not isinstance(attack, str)):
+        if threat is not None or options:
+            raise InputError("an attack that is built has its budget and options: leave them out")
+        spec, threat = _described(attack, model)
+    elif isinstance(attack, str):
+        spec = AttackSpec.parse(attack, **options)
+    elif isinstance(attack, AttackSpec) and not options:
+        spec = attack
+    else:
         raise InputError(
             f"attack must be a name, an AttackSpec with its options in it, or an Attack, got "
             f"{attack!r}"
@@ -296,9 +270,8 @@ def measure(
     threat = check_threat(threat)
     if spec.kind == CERTIFICATE:
         spec = replace(spec, bound=usable_bound(spec.bound, model.fixed))
-    sizes = check_epsilons(spec.sizes(threat.unit) if epsilons is None else epsilons)
-    threat.check_sizes(model, sizes)
-    request = Request(model, threat, spec, sizes, cutoffs, shows(progress))
+    sizes = threat.check_sizes(model, spec.sizes(threat.unit) if epsilons is None else epsilons)
+    request = Request(model, threat, spec, sizes, cutoffs, shows(progress), built)
     with threads_used(threads, model.n_users, model.n_items):
         result = _result(request, control=control)
         if spec.kind == AUTO and request.threat.knowledge == "labels" and control:
@@ -317,7 +290,7 @@ def certify(
     bound: str = "tight",
     threads: int | None = None,
 ) -> Any:
-    """Return certified lower bounds: what stays under every attack of a size.
+    """Return certified lower bounds on the metrics under every attack of a size.
 
     Args:
         model: the recommender.
@@ -353,108 +326,49 @@ def certify(
 
 
 def _result(request: Request, *, control: bool) -> Result:
-    spec, model, draws = request.spec, request.model, request.spec.way.draws
+    spec, draws = request.spec, request.spec.way.draws
     members = spec.way.members(request)
-    curve, per_user = next(iter(members.values())), None
+    result = Result(spec, request.model, next(iter(members.values())))
     if len(members) > 1:
-        curve = joint_of(members, spec.kind, request.metric)
-        per_user = worst_of(members, spec.kind, cumulative=True)
-    shown = members if spec.kind == AUTO else None
+        joint = joint_of(members, spec.kind, request.metric)
+        worst = worst_of(members, spec.kind, cumulative=True)
+        result = replace(
+            result,
+            curve=replace(joint, options=request.options),
+            per_user=replace(worst, options=request.options),
+            members=members if spec.kind == AUTO else None,
+        )
     if spec.kind == RANDOM:
-        return Result(spec, model, curve, curve)
+        return replace(result, control=result.curve)
     if not control or spec.kind == CERTIFICATE:
-        return Result(spec, model, curve, None, shown, draws, per_user)
+        return result
     noise = random_directions(request, draws)
-    worst = worst_of(noise, RANDOM, cumulative=True) if draws > 1 else None
-    if curve.kind == ALONE:
-        return Result(spec, model, curve, worst, shown, draws)
-    # One direction at each size is no choice, as the attack has none: the curve of random itself.
-    joint = joint_of(noise, RANDOM, request.metric) if draws > 1 else noise["0"]
-    return Result(spec, model, curve, joint, shown, draws, per_user, worst)
+    if draws == 1:  # nothing to choose from, as the attack has not: the curve of random itself
+        return replace(result, control=noise["0"])
+    told = {"options": {**noise["0"].options, "draws": draws}}
+    worst = replace(worst_of(noise, RANDOM, cumulative=True), **told)
+    if result.curve.kind == ALONE:
+        return replace(result, control=worst)
+    joint = replace(joint_of(noise, RANDOM, request.metric), **told)
+    return replace(result, control=joint, per_user_control=worst)
 
 
-def random_directions(request: Request, draws: int) -> dict[str, RobustnessCurve]:
-    """Curves of some random directions: what an attack that chooses is to be compared with.
-
-    Choosing the worst of several does harm by itself: the control of an ensemble chooses from as
-    many random directions as it has members.
-    """
-    spec = AttackSpec(RANDOM, seed=request.spec.seed)
-    threat = replace(request.threat, knowledge="none")
-    noise = replace(request, threat=threat, spec=spec, progress=False)
-    return {str(number): random_member(noise, number) for number in range(draws)}
-
-
-def _measure_own(
-    model: Recommender,
-    attack: Attack,
-    threat: Threat | None,
-    epsilons: Sequence[float] | None,
-    ks: tuple[int, ...],
-    options: dict[str, Any],
-    *,
-    control: bool,
-) -> Result:
-    """An attack that somebody has built already: it says itself what it may do."""
-    if threat is not None or options:
-        raise InputError("an attack that is built has its budget and options: leave them out")
+def _described(attack: Attack, model: Recommender) -> tuple[AttackSpec, Threat]:
+    """The name and the threat of an attack that is built."""
     if set(attack.fixed) != set(model.fixed):
         raise InputError(
             f"the model holds columns {list(model.fixed)} fixed and the attack "
             f"{list(attack.fixed)}: build it with the same fixed="
         )
-    unit = "relative" if attack.relative else "absolute"
-    if isinstance(attack.budget, OwnRowBudget):
-        unit = "own"
-    norm = "row" if unit == "own" else attack.budget.name
-    own = Threat(norm, unit, attack.side, _known(attack, model))
-    objective = getattr(getattr(attack, "objective", None), "name", None)
-    spec = AttackSpec(f"{type(attack).__module__}:{type(attack).__name__}", objective)
-    sizes = check_epsilons(spec.sizes(unit) if epsilons is None else epsilons)
-    request = Request(model, own, spec, sizes, ks)
-    curve = attack_curve(model, attack, own, request.epsilons, ks)
-    noise = random_directions(request, 1)["0"] if control else None
-    return Result(spec, model, curve, noise)
-
-
-def _known(attack: Attack, model: Recommender) -> str:
-    """What a built attack knows: labels, if the pairs that it was given are those that count."""
-    held = (
-        (getattr(attack, "objective", None), "pairs"),
-        (getattr(attack, "head", None), "relevant"),
-    )
-    pairs = [getattr(part, name, None) for part, name in held]
+    own = isinstance(attack.budget, OwnRowBudget)
+    unit = "own" if own else "relative" if attack.relative else "absolute"
+    objective = getattr(attack, "objective", None)
+    # It knows the labels if the very pairs that it was given are the relevant ones.
+    given = (getattr(objective, "pairs", None), getattr(attack, "head", None))
+    pairs = (given[0], getattr(given[1], "relevant", None))
     counting = (model.relevant, getattr(model.split, model.part))
     labels = model.part != "train" and any(known is each for known in pairs for each in counting)
-    return "labels" if labels else "data"
-
-
-def _store(curve: RobustnessCurve, path: Path, extra: dict[str, Any]) -> bool:
-    """Save a curve unless the same one is there; whether another one was replaced."""
-    if path.is_file():
-        try:
-            there = read_json(path)
-        except InputError:
-            there = {}
-        new = {**extra, **curve.as_dict()}
-        equal = all(there.get(key) == value for key, value in new.items())
-        same_users = _same_users(curve, path.with_suffix(".npz"))
-        if equal and same_users:
-            return False
-        curve.save(path, extra)
-        return not equal or same_users is False
-    curve.save(path, extra)
-    return False
-
-
-def _same_users(curve: RobustnessCurve, path: Path) -> bool | None:
-    """Whether a file holds the values of a curve's users; None where it is damaged or missing."""
-    try:
-        there = read_arrays(path)
-    except InputError:
-        return None
-    values: dict[str, Any] = {n: array.astype(np.float32) for n, array in curve.per_user.items()}
-    values["users"] = curve.users
-    return there.keys() == values.keys() and all(
-        np.array_equal(there[name], array) for name, array in values.items()
-    )
+    knowledge = "labels" if labels else "data"
+    threat = Threat("row" if own else attack.budget.name, unit, attack.side, knowledge)
+    name = f"{type(attack).__module__}:{type(attack).__name__}"
+    return AttackSpec(name, getattr(objective, "name", None)), threat

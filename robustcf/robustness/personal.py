@@ -1,10 +1,8 @@
-"""The worst that was found for each user alone: how much a certificate leaves on the table.
+"""The worst found for each user alone: how far the certificate may be from the truth.
 
-A certificate bounds what an attack may do to one user, with all rows of V moved against that user.
-Attacks on everybody at once have one V for all and stay far above it. This one does not: for
-every user it moves that user's row, and all items for that user, in the way that the proof of the
-certificate calls the worst: relevant items against the moved row x, all others along it. The
-choice of x is a search. What each user truly keeps in the worst case lies between both curves.
+For every user it moves that user's row, and all items for that user, in the way that the proof of
+the certificate calls the worst: relevant items against the moved row x, all others along it. The
+choice of x is a search. What a user keeps in the worst case lies between this and the certificate.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from robustcf._checks import check_integer
 from robustcf._distributed import shared
 from robustcf.attacks.budgets import RowBudget
 from robustcf.attacks.certificates.radius import Budgets
@@ -25,7 +22,8 @@ from robustcf.data.interactions import Interactions
 from robustcf.metrics.evaluate import PER_USER
 from robustcf.metrics.topk import BLOCK_BYTES
 from robustcf.recommender import Recommender
-from robustcf.robustness.curves import ALONE, RobustnessCurve, curve_from_users
+from robustcf.robustness.certified import curve_from_users
+from robustcf.robustness.curves import ALONE, RobustnessCurve
 from robustcf.robustness.threat import Threat
 
 PERSONAL_STEPS = 3  # of the search
@@ -34,84 +32,68 @@ PerUser = dict[str, npt.NDArray[np.float64]]
 
 
 def personal_curve(
-    model: Recommender,
-    threat: Threat,
-    epsilons: Sequence[float],
-    ks: Sequence[int],
-    *,
-    steps: int = PERSONAL_STEPS,
+    model: Recommender, threat: Threat, epsilons: Sequence[float], ks: Sequence[int]
 ) -> RobustnessCurve:
-    """Attack every user alone, knowing the pairs that count, and keep the worst of each metric.
+    """Attack every user alone, knowing the relevant items, and keep the worst of each metric.
 
-    Not an attack that could be mounted on a system: it is the yardstick of the certificate. With
-    ``side="items"`` both agree.
+    No system that serves all users from one set of items can be attacked so: it is the yardstick
+    of the certificate, and never below it. With ``side="items"`` both agree.
 
     Args:
-        model: what is attacked.
+        model: the recommender.
         threat: of the norm ``row``.
         epsilons: ascending, from 0 on.
         ks: cutoffs of the metrics, ascending.
-        steps: of the search for x.
 
-    Returns:
-        A curve with ``attack="personal"``; never below the certified one.
-
-    Cost: ``steps + 1`` evaluations per epsilon (one where users may not move).
+    Cost: four evaluations per epsilon (one where users may not move).
     """
-    check_integer("steps", steps, 0)
-    clean = model.evaluate(ks)
-    budgets = threat.row_budgets(model)
-    search = _Search(model, list(ks), steps)
+    clean, moves = model.evaluate(ks), threat.row_moves(model)
+    search = _Search(model, list(ks), moves)
     n_items, dim = model.factors.n_items, max(1, model.factors.dim)
     # Scores of all items, and the embeddings of those that are looked at.
     looked_at = min(2 * ks[-1], n_items) * dim
     block = max(1, min(BLOCK_BYTES // (8 * n_items), 16 * BLOCK_BYTES // (8 * looked_at)))
     parts = [clean.users[at : at + block] for at in range(0, len(clean.users), block)]
-    per_size: list[PerUser] = []
-    for size in epsilons:
-        if size == 0:
-            per_size.append(dict(clean.per_user))
-            continue
-        # Ranks share whole blocks.
-        per_size.append(shared(parts, partial(search.blocks, size=size, budgets=budgets)))
-    moved = (budgets.users, budgets.items)
+    # Ranks share whole blocks.
+    per_size = [
+        shared(parts, partial(search.blocks, size=size)) if size else dict(clean.per_user)
+        for size in epsilons
+    ]
+    moved = (moves.users, moves.items)
     return curve_from_users("personal", threat, epsilons, per_size, clean, moved, ALONE)
 
 
 class _Search:
     """What all blocks share."""
 
-    def __init__(self, model: Recommender, ks: list[int], steps: int) -> None:
+    def __init__(self, model: Recommender, ks: list[int], moves: Budgets) -> None:
         self.U, self.V = (part.cpu().double() for part in model.factors)
         self.relevant, self.seen = model.relevant, model.seen
-        self.ks, self.steps, self.fixed = ks, steps, list(model.fixed)
+        self.ks, self.moves, self.fixed = ks, moves, list(model.fixed)
         self.item_lengths = torch.linalg.vector_norm(self._free(self.V), dim=1)
 
     def _free(self, rows: Tensor) -> Tensor:
-        """Rows with nothing in the columns that are held fixed."""
+        """Rows with zeros in the columns that are held fixed."""
         if not self.fixed:
             return rows
         kept = rows.clone()
         kept[:, self.fixed] = 0.0
         return kept
 
-    def blocks(
-        self, parts: Sequence[npt.NDArray[np.int64]], size: float, budgets: Budgets
-    ) -> PerUser:
+    def blocks(self, parts: Sequence[npt.NDArray[np.int64]], size: float) -> PerUser:
         # An empty block has the names of the metrics.
-        parts = parts or [np.zeros(0, dtype=np.int64)]
-        found = [self.block(users, size, budgets) for users in parts]
+        found = [self.block(users, size) for users in parts or [np.zeros(0, dtype=np.int64)]]
         return {name: np.concatenate([values[name] for values in found]) for name in found[0]}
 
-    def block(self, users: npt.NDArray[np.int64], size: float, budgets: Budgets) -> PerUser:
+    def block(self, users: npt.NDArray[np.int64], size: float) -> PerUser:
         U = self.U[torch.from_numpy(users)]
         own = _cells(self.relevant, users, len(self.V))
         hidden = None if self.seen is None else _cells(self.seen, users, len(self.V))
         lengths = torch.linalg.vector_norm(self._free(U), dim=1)
-        reach = size * budgets.user_moves(lengths)[:, None]
-        pushes = size * budgets.item_moves(self.item_lengths)
+        most = size * self.moves.user_moves(lengths)[:, None]
+        pushes = size * self.moves.item_moves(self.item_lengths)
         X, worst = U, PerUser()
-        for step in range(self.steps + 1 if budgets.users > 0 else 1):
+        for step in range(PERSONAL_STEPS + 1 if self.moves.users > 0 else 1):
             scores = X @ self.V.T
             moving = self._free(X)
             push = pushes * torch.linalg.vector_norm(moving, dim=1, keepdim=True)
@@ -125,9 +107,9 @@ class _Search:
             window = 2 * self.ks[0] if step % 2 else 2 * self.ks[-1]
             away = self._free(self._towards_own(top[:, :window], hits[:, :window]))
             stride = 1.0 if step == 0 else 0.5
-            moved = X - U - stride * reach * RowBudget().scale(away, 1.0)
+            moved = X - U - stride * most * RowBudget().scale(away, 1.0)
             norms = torch.linalg.vector_norm(moved, dim=1, keepdim=True)
-            X = U + moved * torch.where(norms > reach, reach / norms, 1.0)
+            X = U + moved * torch.where(norms > most, most / norms, 1.0)
         return worst
 
     def _keep_worst(self, worst: PerUser, hits: Tensor, users: npt.NDArray[np.int64]) -> None:

@@ -1,8 +1,8 @@
-"""The one table of attacks: a name -> how it is made, its control, its default sizes, its file.
+"""The table of attacks: a name -> how its curves are made, its control, its default sizes.
 
 A name is ``auto``, ``cutoff``, ``random``, ``certificate`` or ``personal``; or ``fgm`` or ``pgd``
-with an objective, ``fgm-softmax`` say; or ``module:Class``, an :class:`robustcf.attacks.Attack` of
-the reader's own. The command line, sweeps, the demo and the scripts all go by this table.
+with an objective, as ``fgm-softmax``; or ``module:Class``, an :class:`robustcf.attacks.Attack` of
+the reader's own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from robustcf._checks import check_choice, check_integer
-from robustcf._io.text import counted, grid_name
+from robustcf._io.text import counted
 from robustcf._registry import ATTACKS, OBJECTIVES
 from robustcf.attacks import FGM, PGD, Attack, Cutoff, RandomNoise
 from robustcf.attacks.certificates.bounds import BOUNDS
@@ -26,26 +26,33 @@ from robustcf.metrics.topk import top_items
 from robustcf.objectives import BCE, BCEConfig, Objective
 from robustcf.recommender import Recommender
 from robustcf.robustness.certified import certified_curve
-from robustcf.robustness.curves import RobustnessCurve, attack_curve
+from robustcf.robustness.curves import (
+    ALONE,
+    CERTIFIED,
+    JOINT,
+    PER_USER,
+    RobustnessCurve,
+    settings_of,
+)
 from robustcf.robustness.personal import PERSONAL_STEPS, personal_curve
 from robustcf.robustness.threat import Threat
 
 AUTO, CUTOFF, RANDOM = "auto", "cutoff", "random"
 CERTIFICATE, PERSONAL = "certificate", "personal"
-GRADIENT = ("fgm", "pgd")
-OWN_OBJECTIVE = "softmax"  # of a gradient attack from outside of the package, unless it is told
+_GRADIENT = ("fgm", "pgd")
+_OWN_OBJECTIVE = "softmax"  # of a gradient attack from outside of the package
+_MEMBERS = (CUTOFF, "fgm-softmax", "fgm-bpr", "fgm-bce")  # of auto
 # Not an attack of some size -> where it is done.
 _ELSEWHERE = {
     "quantization": "use robustcf.robustness.quantization_table(model), or 'robustcf attack RUN "
     "--attack quantization'"
 }
 CUTOFFS = (10, 20)
-# Steps unless told otherwise. An attacker who has to guess what counts gains little by more.
+# Default steps. An attacker who has to guess the relevant items gains little by more.
 STEPS: Mapping[str, int] = {"pgd": 8, AUTO: CUTOFF_STEPS, CUTOFF: CUTOFF_STEPS}
 _GUESSING_STEPS = 10
 
-# What sizes are asked for unless told otherwise. At a size where attacks begin to show, nothing is
-# certain any more: certificates have smaller ones.
+# Default sizes. Where attacks begin to show, nothing is certified: certificates have smaller ones.
 ATTACK_SIZES: Mapping[str, tuple[float, ...]] = {
     "relative": (0.0, 0.02, 0.05, 0.1, 0.2),
     "own": (0.0, 0.02, 0.05, 0.1, 0.2),
@@ -89,19 +96,15 @@ class AttackSpec:
         check_integer("restarts", self.restarts)
         check_integer("seed", self.seed, 0)
         check_choice("bound", self.bound, BOUNDS)
-        if self.kind not in WAYS:
-            if ":" not in self.kind and not _is_installed(self.kind):
-                hint = f": {_ELSEWHERE[self.kind]}" if self.kind in _ELSEWHERE else ""
-                raise InputError(
-                    f"attack must be one of {', '.join(NAMES)}, got {self.name!r}{hint}"
-                )
-            return
-        if self.kind in GRADIENT:
+        if self.kind in _GRADIENT:
             chosen = "bce" if self.objective is None else self.objective
             OBJECTIVES[chosen]
             object.__setattr__(self, "objective", chosen)
-        else:
+        elif self.kind in WAYS:
             object.__setattr__(self, "objective", None)
+        elif ":" not in self.kind and not _is_installed(self.kind):
+            hint = f": {_ELSEWHERE[self.kind]}" if self.kind in _ELSEWHERE else ""
+            raise InputError(f"attack must be one of {', '.join(NAMES)}, got {self.name!r}{hint}")
 
     @classmethod
     def parse(cls, name: str, **options: Any) -> AttackSpec:
@@ -111,7 +114,7 @@ class AttackSpec:
             if key not in known:
                 raise InputError(f"unknown option {key!r} of an attack; known: {', '.join(known)}")
         kind, dash, objective = name.partition("-")
-        split = dash and (kind in GRADIENT or ":" in kind)
+        split = dash and (kind in _GRADIENT or ":" in kind)
         if split and options.pop("objective", None) is not None:
             raise InputError(f"{name!r} names its objective: leave the option objective out")
         spec = cls(kind, objective, **options) if split else cls(name, **options)
@@ -119,7 +122,7 @@ class AttackSpec:
             return spec
         if not issubclass(ATTACKS[spec.kind], FGM):
             return replace(spec, objective=None)
-        chosen = OWN_OBJECTIVE if spec.objective is None else spec.objective
+        chosen = spec.objective or _OWN_OBJECTIVE
         OBJECTIVES[chosen]
         return replace(spec, objective=chosen)
 
@@ -128,35 +131,74 @@ class AttackSpec:
         """The name that :meth:`parse` reads."""
         return f"{self.kind}-{self.objective}" if self.objective else self.kind
 
-    def guesses(self, threat: Threat, part: str) -> bool:
-        """Whether the attacker has to guess what counts: held-out pairs, and only training known.
-
-        Args:
-            threat: what the attacker knows.
-            part: the pairs that count.
-        """
-        known = threat.knowledge or self.way.knowledge
-        return self.kind in (AUTO, CUTOFF) and known == "data" and part != "train"
-
-    def n_steps(self, threat: Threat | None = None, part: str = "test") -> int:
-        """Its steps; 1 where it has no choice."""
-        return self.steps or self._usual_steps(Threat() if threat is None else threat, part)
-
-    def _usual_steps(self, threat: Threat, part: str) -> int:
-        return _GUESSING_STEPS if self.guesses(threat, part) else STEPS.get(self.kind, 1)
-
     @property
     def way(self) -> Way:
         """How it is made."""
         return WAYS.get(self.kind, _OWN)
 
+    def against(self, threat: Threat, part: str) -> Threat:
+        """The threat with what the attacker knows filled in, when this part is judged by."""
+        if threat.knowledge is not None and self.way.told:
+            return threat
+        # Without held-out pairs, those of the training are the relevant ones, and are known.
+        data = self.way.told and part == "train"
+        return replace(threat, knowledge="data" if data else self.way.knowledge)
+
+    def guesses(self, threat: Threat, part: str) -> bool:
+        """Whether the attacker has to guess the relevant items: held out, and not known."""
+        known = self.against(threat, part).knowledge
+        return self.kind in (AUTO, CUTOFF) and known == "data" and part != "train"
+
+    def n_steps(self, threat: Threat, part: str) -> int:
+        """Its steps; 1 where it has no choice."""
+        usual = _GUESSING_STEPS if self.guesses(threat, part) else STEPS.get(self.kind, 1)
+        return self.steps or usual
+
+    def options(self, threat: Threat, part: str) -> dict[str, Any]:
+        """The options that decide its result, with their defaults."""
+        if self.kind in STEPS:
+            seed = {"seed": self.seed} if self.restarts > 1 else {}
+            return {"steps": self.n_steps(threat, part), "restarts": self.restarts, **seed}
+        if self.kind == RANDOM:
+            return {"seed": self.seed, "draws": 1}
+        return {"bound": self.bound} if self.kind == CERTIFICATE else {}
+
+    def settings(
+        self, threat: Threat, part: str, epsilons: Sequence[float], ks: Sequence[int]
+    ) -> dict[str, Any]:
+        """The settings of its curve, as :func:`robustcf.robustness.curves.settings_of` has them."""
+        known = self.against(threat, part)
+        return settings_of(
+            {
+                "attack": self.kind,
+                "objective": self.objective,
+                "kind": self.way.kind,
+                "budget": known.norm,
+                "unit": known.unit,
+                "side": known.side,
+                "knowledge": known.knowledge,
+                **self.options(known, part),
+                "epsilons": epsilons,
+                "metrics": [f"ndcg@{k}" for k in ks],
+                "protocol": {"part": part},
+            }
+        )
+
+    def control_settings(
+        self, threat: Threat, part: str, epsilons: Sequence[float], ks: Sequence[int]
+    ) -> dict[str, Any]:
+        """The same for its random control, which chooses from as many directions as it does."""
+        noise = AttackSpec(RANDOM, seed=self.seed).settings(threat, part, epsilons, ks)
+        kind = PER_USER if self.way.kind == ALONE else JOINT
+        return noise | {"draws": self.way.draws, "kind": kind}
+
     def sizes(self, unit: str) -> tuple[float, ...]:
-        """The sizes asked for unless told otherwise."""
+        """Its default sizes."""
         return CERTIFIED_SIZES if self.way.certifies else ATTACK_SIZES[unit]
 
     def words(self, threat: Threat | None = None, part: str = "test") -> str:
         """The attack in a few words for people."""
-        steps = self.n_steps(threat, part)
+        steps = self.n_steps(threat or Threat(), part)
         many = f"{counted(steps, 'step')}, {counted(self.restarts, 'start')}"
         what = {
             "pgd": f"pgd ({many}; or its first step, whichever leaves less)",
@@ -168,66 +210,8 @@ class AttackSpec:
         }.get(self.kind, self.kind)
         return f"{what} on {self.objective}" if self.objective else what
 
-    def file_name(
-        self,
-        threat: Threat,
-        part: str,
-        epsilons: Sequence[float],
-        ks: Sequence[int],
-    ) -> str:
-        """A file name that tells whatever changes the result: two results never share one.
-
-        Args:
-            threat: what the attacker may do.
-            part: the pairs that count.
-            epsilons: sizes.
-            ks: cutoffs.
-
-        Example:
-            >>> AttackSpec.parse("fgm-bce").file_name(Threat(), "test", (0, 0.1), (10, 20))
-            'fgm-bce-row-relative-e0_0.1-k10_20'
-        """
-        return self._file_name([], threat, part, epsilons, ks)
-
-    def control_file_name(
-        self, threat: Threat, part: str, epsilons: Sequence[float], ks: Sequence[int]
-    ) -> str:
-        """The same for its random control, which chooses from as many directions as it does.
-
-        Example:
-            >>> AttackSpec("auto").control_file_name(Threat(), "test", (0, 0.1), (10,))
-            'random-joint-of-4-row-relative-e0_0.1-k10'
-        """
-        draws = self.way.draws
-        words = [f"joint-of-{draws}"] if draws > 1 else []
-        words = [f"worst-of-{draws}"] if self.kind == PERSONAL else words
-        return AttackSpec(RANDOM, seed=self.seed)._file_name(words, threat, part, epsilons, ks)
-
-    def _file_name(
-        self,
-        words: list[str],
-        threat: Threat,
-        part: str,
-        epsilons: Sequence[float],
-        ks: Sequence[int],
-    ) -> str:
-        parts = [self.name.replace(":", "."), *words]
-        if self.kind in STEPS:
-            steps = self.n_steps(threat, part)
-            parts += [f"steps{steps}"] if steps != self._usual_steps(threat, part) else []
-            parts += [f"restarts{self.restarts}"] if self.restarts > 1 else []
-        parts += [self.bound] if self.kind == CERTIFICATE and self.bound != "tight" else []
-        parts += [f"seed{self.seed}"] if self.seed and self.way.seeded(self) else []
-        parts += [threat.norm, threat.unit]
-        parts += [threat.side] if threat.side != "both" else []
-        known = threat.knowledge or self.way.knowledge
-        parts += ["labels"] if known == "labels" and self.way.told else []
-        parts += [part] if part != "test" else []
-        return "-".join([*parts, grid_name(epsilons, ks)])
-
 
 def _is_installed(name: str) -> bool:
-    """Whether an installed package declares an attack of this name."""
     try:
         ATTACKS[name]
     except InputError:
@@ -239,9 +223,8 @@ def _is_installed(name: str) -> bool:
 class Request:
     """One measurement: what, by whom, how, at which sizes and cutoffs; with a bar or without.
 
-    Where the threat leaves open what is known, it is what the attack assumes.
-
-    Requests that follow from one another share what is known of the model without attack.
+    ``built`` is an attack that exists already. Requests that follow from one another share the
+    evaluations of models without attack.
     """
 
     model: Recommender
@@ -250,50 +233,71 @@ class Request:
     epsilons: tuple[float, ...]
     ks: tuple[int, ...]
     progress: bool = False
+    built: Attack | None = None
     unattacked: dict[tuple[Recommender, tuple[int, ...]], MetricReport] = field(
         default_factory=dict
     )
 
     def __post_init__(self) -> None:
-        way, threat = self.spec.way, self.threat
-        if threat.knowledge is None or not way.told:
-            # Without held-out pairs, those of the training are all that counts, and are known.
-            data = way.told and self.model.part == "train"
-            known = replace(threat, knowledge="data" if data else way.knowledge)
-            object.__setattr__(self, "threat", known)
+        object.__setattr__(self, "threat", self.spec.against(self.threat, self.model.part))
 
     @property
     def metric(self) -> str:
         """What an attack is to make least."""
         return f"ndcg@{self.ks[0]}"
 
-    def curve(self, attack: Attack) -> RobustnessCurve:
-        """The curve of a single attack."""
-        this = self.model, self.ks
-        if self.epsilons[0] == 0 and this not in self.unattacked:
-            self.unattacked[this] = self.model.evaluate(self.ks)
-        clean = self.unattacked.get(this)
-        curve = attack_curve(self.model, attack, self.threat, self.epsilons, self.ks, clean)
-        # As it was asked for: a class from outside of the package may have no name.
-        return replace(curve, objective=self.spec.objective) if self.spec.objective else curve
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that decide the result."""
+        return self.spec.options(self.threat, self.model.part)
 
-    def objective(self, name: str) -> Objective[Any]:
+    def curve(self, attack: Attack) -> RobustnessCurve:
+        """The curve of a single attack; at epsilon 0 it is the clean result to the bit."""
+        model, this = self.model, (self.model, self.ks)
+        if self.epsilons[0] == 0 and this not in self.unattacked:
+            self.unattacked[this] = model.evaluate(self.ks)
+        reports, realised = [], []
+        for epsilon in self.epsilons:
+            attacked = attack.perturb(model.factors, epsilon)
+            realised.append(attacked.realised)
+            clean = self.unattacked[this] if epsilon == 0 else None
+            reports.append(clean or model.evaluate(self.ks, attacked.factors))
+        first = reports[0]
+        return RobustnessCurve(
+            attack=attack.name,
+            objective=self.spec.objective,
+            threat=self.threat,
+            epsilons=self.epsilons,
+            values={name: np.array([r.values[name] for r in reports]) for name in first.values},
+            per_user={n: np.stack([r.per_user[n] for r in reports]) for n in first.per_user},
+            users=first.users,
+            realised=tuple(realised),
+            protocol=first.protocol,
+            options=self.options,
+        )
+
+    def objective(self) -> Objective[Any]:
         """What to make worse, on the pairs that the attacker knows.
 
         The cross-entropy has the weights of the model's training, without the item-item term,
-        which is a constraint of training and no part of the paper's attack.
+        which is a constraint of training and not part of the paper's attack.
         """
         users = self.model.factors.users
         place: dict[str, Any] = {"dtype": users.dtype, "device": users.device}
-        kind, pairs = OBJECTIVES[name], self.threat.pairs(self.model)
+        kind, pairs = OBJECTIVES[self.spec.objective or ""], self.threat.pairs(self.model)
         if kind is BCE:
             weights = replace(self.model.bce or BCEConfig(), item_weight=0.0, sampled_items=None)
             return kind(pairs, weights, **place)
         return kind(pairs, **place)
 
-    def options(self) -> dict[str, Any]:
-        """The options of an attack on the model."""
+    def budget(self) -> dict[str, Any]:
+        """The options that every attack on the model has: norm, unit, side, fixed columns."""
         return self.threat.options(self.model)
+
+    def many(self) -> dict[str, int]:
+        """The options of attacks in steps."""
+        steps = self.spec.n_steps(self.threat, self.model.part)
+        return {"steps": steps, "restarts": self.spec.restarts, "seed": self.spec.seed}
 
 
 Curves = dict[str, RobustnessCurve]
@@ -306,60 +310,52 @@ class Way:
     Args:
         members: the curves that the result is chosen from, by name; one, or several.
         draws: how many these are: its control chooses from as many random directions.
-        knowledge: what the attacker knows unless told otherwise.
+        knowledge: what the attacker knows by default.
         told: whether the attacker can be told to know something else.
-        certifies: whether its sizes are those at which something can be proved.
-        seeded: whether the seed of a spec matters.
+        kind: of the curve, see :class:`RobustnessCurve`.
     """
 
     members: Callable[[Request], Curves]
     draws: int = 1
     knowledge: str = "data"
     told: bool = True
-    certifies: bool = False
-    seeded: Callable[[AttackSpec], bool] = lambda spec: False
+    kind: str = JOINT
+
+    @property
+    def certifies(self) -> bool:
+        """Whether its sizes are those at which something can be certified."""
+        return self.kind != JOINT
 
 
 def _fgm(request: Request) -> Curves:
-    objective = request.objective(request.spec.objective or "bce")
-    return {"fgm": request.curve(FGM(objective, **request.options()))}
+    return {"fgm": request.curve(FGM(request.objective(), **request.budget()))}
 
 
 def _pgd(request: Request) -> Curves:
     """PGD, and its first step: the objective is not the metric, where one long step may do more."""
-    spec = request.spec
-    objective = request.objective(spec.objective or "bce")
-    pgd = PGD(objective, **_many(request), **request.options())
-    fgm = FGM(objective, **request.options())
+    objective = request.objective()
+    pgd = PGD(objective, **request.many(), **request.budget())
+    fgm = FGM(objective, **request.budget())
     fgm.views = pgd.views
     return {"pgd": request.curve(pgd), "fgm": request.curve(fgm)}
 
 
-def _many(request: Request) -> dict[str, int]:
-    spec = request.spec
-    steps = spec.n_steps(request.threat, request.model.part)
-    return {"steps": steps, "restarts": spec.restarts, "seed": spec.seed}
-
-
 def _cutoff(request: Request) -> Curves:
     """The attack at the cutoff; without the labels, on what the attacker guesses them to be."""
-    model, many = request.model, _many(request)
+    model, k = request.model, request.ks[0]
     pairs = request.threat.pairs(model)
     if model.part == "train":
-        pairs = model.relevant  # known, and of those that count alone
+        pairs = model.relevant  # known
     if request.spec.guesses(request.threat, model.part):
-        pairs = guessed_labels(model, request.ks[0])
-    attack = Cutoff(
-        pairs, model.seen, request.ks[0], progress=request.progress, **many, **request.options()
-    )
-    return {CUTOFF: request.curve(attack)}
+        pairs = guessed_labels(model, k)
+    how = {"progress": request.progress, **request.many(), **request.budget()}
+    return {CUTOFF: request.curve(Cutoff(pairs, model.seen, k, **how))}
 
 
 def guessed_labels(model: Recommender, k: int) -> Interactions:
-    """What an attacker without labels takes for them: the k items that each user is shown.
+    """What an attacker without labels takes for them: the top k items of each user.
 
-    They rank highest, so none are more likely to be relevant, and pushing them out of the list is
-    the most that can be done without knowing more. Pushing down the training pairs, which are no
+    None are more likely to be relevant. Pushing down the training pairs, which are not
     candidates, does next to nothing to the others.
     """
     users = np.flatnonzero(model.relevant.user_degrees)
@@ -370,65 +366,70 @@ def guessed_labels(model: Recommender, k: int) -> Interactions:
 
 
 def _auto(request: Request) -> Curves:
-    """The attack at the cutoff, and one step on each of the losses."""
-    curves = _cutoff(request)
-    for name in ("softmax", "bpr", "bce"):
-        attack = FGM(request.objective(name), **request.options())
-        curves[f"fgm-{name}"] = request.curve(attack)
+    """The attack at the cutoff, and one step on each objective: each as it is alone."""
+    spec, curves = request.spec, Curves()
+    for name in _MEMBERS:
+        options = {"steps": spec.steps, "restarts": spec.restarts, "seed": spec.seed}
+        member = replace(request, spec=AttackSpec.parse(name, **options))
+        (curves[name],) = member.spec.way.members(member).values()
     return curves
 
 
 def _random(request: Request) -> Curves:
-    return {RANDOM: random_member(request, 0)}
+    return {RANDOM: request.curve(RandomNoise(seed=request.spec.seed, **request.budget()))}
 
 
-def random_member(request: Request, number: int) -> RobustnessCurve:
-    """The curve of one random direction; each number has one of its own."""
-    seed = request.spec.seed + number
-    return request.curve(RandomNoise(seed=seed, **request.options()))
+def random_directions(request: Request, draws: int) -> Curves:
+    """Curves of random directions: the control of an attack that chooses from as many members.
+
+    Choosing the worst of several does harm by itself.
+    """
+    found = {}
+    for number in range(draws):
+        spec = AttackSpec(RANDOM, seed=request.spec.seed + number)
+        noise = replace(request, spec=spec, built=None, progress=False)
+        (found[str(number)],) = _random(noise).values()
+    return found
 
 
 def _certificate(request: Request) -> Curves:
-    curve = certified_curve(
-        request.model, request.threat, request.epsilons, request.ks, bound=request.spec.bound
-    )
-    return {CERTIFICATE: curve}
+    asked = (request.model, request.threat, request.epsilons, request.ks)
+    curve = certified_curve(*asked, bound=request.spec.bound)
+    return {CERTIFICATE: replace(curve, options=request.options)}
 
 
 def _personal(request: Request) -> Curves:
-    curve = personal_curve(request.model, request.threat, request.epsilons, request.ks)
-    return {PERSONAL: curve}
+    asked = (request.model, request.threat, request.epsilons, request.ks)
+    return {PERSONAL: personal_curve(*asked)}
 
 
 def _own(request: Request) -> Curves:
     """An attack from outside of the package; one that follows a gradient gets an objective."""
-    name = request.spec.kind
-    kind = ATTACKS[name]
-    attack: Attack
-    if issubclass(kind, FGM):
-        objective = request.objective(request.spec.objective or OWN_OBJECTIVE)
-        attack = kind(objective, **request.options())
+    name, attack, options = request.spec.kind, request.built, {}
+    if attack is None:
+        kind = ATTACKS[name]
+        aim = [request.objective()] if issubclass(kind, FGM) else []
+        attack = kind(*aim, **request.budget())
     else:
-        attack = kind(**request.options())
+        told = {key: getattr(attack, key, None) for key in ("steps", "restarts", "seed")}
+        options = {key: value for key, value in told.items() if type(value) is int}
     # Its own name: a class that derives from FGM has inherited another one.
-    return {name: replace(request.curve(attack), attack=name)}
+    return {name: replace(request.curve(attack), attack=name, options=options)}
 
 
 WAYS: Mapping[str, Way] = {
-    AUTO: Way(_auto, draws=4, knowledge="labels", seeded=lambda spec: spec.restarts > 1),
-    CUTOFF: Way(_cutoff, knowledge="labels", seeded=lambda spec: spec.restarts > 1),
+    AUTO: Way(_auto, draws=len(_MEMBERS), knowledge="labels"),
+    CUTOFF: Way(_cutoff, knowledge="labels"),
     "fgm": Way(_fgm),
-    "pgd": Way(_pgd, draws=2, seeded=lambda spec: spec.restarts > 1),
-    RANDOM: Way(_random, knowledge="none", told=False, seeded=lambda spec: True),
-    CERTIFICATE: Way(_certificate, knowledge="labels", told=False, certifies=True),
+    "pgd": Way(_pgd, draws=2),
+    RANDOM: Way(_random, knowledge="none", told=False),
+    CERTIFICATE: Way(_certificate, knowledge="labels", told=False, kind=CERTIFIED),
     # Its control chooses from as many directions for each user as its search looks at.
-    PERSONAL: Way(
-        _personal, draws=PERSONAL_STEPS + 1, knowledge="labels", told=False, certifies=True
-    ),
+    PERSONAL: Way(_personal, draws=PERSONAL_STEPS + 1, knowledge="labels", told=False, kind=ALONE),
 }
 _OWN = Way(_own)
 
 NAMES = (
-    *(f"{kind}-{objective}" for kind in GRADIENT for objective in OBJECTIVES),
-    *(kind for kind in WAYS if kind not in GRADIENT),
+    *(f"{kind}-{objective}" for kind in _GRADIENT for objective in OBJECTIVES),
+    *(kind for kind in WAYS if kind not in _GRADIENT),
 )

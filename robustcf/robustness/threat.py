@@ -1,4 +1,4 @@
-"""Threat: what an attacker may do and know."""
+"""Threat: what an attacker may do and know, and which sizes can be computed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from robustcf._checks import check_choice
+from robustcf._checks import check_choice, check_epsilons
 from robustcf.attacks.base import SIDES
 from robustcf.attacks.budgets import BUDGETS, Budget, OwnRowBudget, check_reach
 from robustcf.attacks.certificates.radius import Budgets
@@ -28,9 +28,7 @@ _UNIT_WORDS = {
 
 @dataclass(frozen=True)
 class Threat:
-    """What an attacker may do to the embeddings, and what the attacker knows.
-
-    The attacker always knows the embeddings themselves.
+    """What an attacker, who always knows the embeddings, may do to them and knows besides.
 
     Args:
         norm: the norm that epsilon bounds: of each ``row``, or the ``frobenius`` or ``spectral``
@@ -79,11 +77,9 @@ class Threat:
     def axis(self) -> str:
         """What a size means, for the axis of a picture."""
         kind = f"{self.norm} budget" + ("" if self.side == "both" else f" on {self.side}")
-        if self.unit == "own":
-            return f"attack size, {kind}, as a share of each row's own length"
-        if self.relative:
-            return f"attack size, {kind}, in {_UNIT_WORDS[self.norm]} of the factors"
-        return f"attack size epsilon, {kind}, absolute"
+        size = "attack size" if self.relative else "attack size epsilon"
+        of = " of the factors" if self.unit == "relative" else ""
+        return f"{size}, {kind}, {self.unit_words}{of}"
 
     @property
     def unit_words(self) -> str:
@@ -91,12 +87,6 @@ class Threat:
         if self.unit == "own":
             return "as a share of each row's own length"
         return f"in {_UNIT_WORDS[self.norm]}" if self.relative else "absolute"
-
-    @property
-    def knows(self) -> str:
-        """What the attacker knows, in words for a sentence."""
-        words = {"labels": "the labels (the pairs that count)", "data": "the training pairs"}
-        return words.get(self.knowledge or "", "nothing but the embeddings")
 
     def options(self, model: Recommender) -> dict[str, Any]:
         """The options of an :class:`robustcf.attacks.Attack` on this model."""
@@ -108,7 +98,7 @@ class Threat:
         }
 
     def pairs(self, model: Recommender) -> Interactions:
-        """The pairs that the attacker pushes down: those the attacker knows."""
+        """The pairs that the attacker knows and pushes down."""
         if self.knowledge not in ("data", "labels"):
             raise InputError(
                 "an attacker who knows nothing has no pairs to aim at: use the attack random, or "
@@ -121,8 +111,8 @@ class Threat:
             )
         return model.known if self.knowledge == "data" else model.relevant
 
-    def check_sizes(self, model: Recommender, epsilons: Sequence[float]) -> None:
-        """Raise where an attack of these sizes leaves no scores that could be computed.
+    def check_sizes(self, model: Recommender, epsilons: Sequence[float]) -> tuple[float, ...]:
+        """Attack sizes as floats, or an error: ascending, not negative, and not beyond computing.
 
         Example:
             >>> import numpy as np
@@ -131,15 +121,15 @@ class Threat:
             robustcf.errors.InputError: an attack of size 1e+308 makes embeddings or scores larger
             than float64 can hold: use smaller sizes
         """
-        size, reaches = max(epsilons), []
+        sizes = check_epsilons(epsilons)
+        reaches = []
         for name, factor in zip(("users", "items"), model.factors, strict=True):
-            free = factor[:, model.free]
-            budget = self.budget.of(free)
-            unit = budget.unit(free) if self.relative else 1.0
-            reaches.append(budget.reach(factor, size * unit if self.side in ("both", name) else 0))
-        check_reach(model.factors, (reaches[0], reaches[1]), size)
+            most = sizes[-1] * self._unit(model, factor) if self.side in ("both", name) else 0.0
+            reaches.append(self.budget.reach(factor, most))
+        check_reach(model.factors, (reaches[0], reaches[1]), sizes[-1])
+        return sizes
 
-    def row_budgets(self, model: Recommender) -> Budgets:
+    def row_moves(self, model: Recommender) -> Budgets:
         """How far rows may move at size 1, for certificates.
 
         Raises:
@@ -147,20 +137,18 @@ class Threat:
         """
         if self.norm != "row":
             raise InputError(f"there are certificates for the norm 'row' only, got {self.norm!r}")
-        budget, free = self.budget, model.free
         users, items = model.factors
-
-        def unit(factor: Tensor) -> float:
-            return budget.unit(factor[:, free] if model.fixed else factor) if self.relative else 1.0
-
         largest = items.double().norm(dim=1).max().item() if len(items) else 0.0
         return Budgets(
-            users=unit(users) if self.side != "items" else 0.0,
-            items=unit(items) if self.side != "users" else 0.0,
+            users=self._unit(model, users) if self.side != "items" else 0.0,
+            items=self._unit(model, items) if self.side != "users" else 0.0,
             dim=model.factors.dim,
             largest_item=largest * (1 + 1e-9),
             own=self.unit == "own",
         )
+
+    def _unit(self, model: Recommender, factor: Tensor) -> float:
+        return self.budget.unit(factor[:, model.free]) if self.relative else 1.0
 
     def as_dict(self) -> dict[str, str | None]:
         """Plain values, ready for JSON."""

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from robustcf.attacks import quantize
 from robustcf.auditing import CHECKS, audit, stability
 from robustcf.auditing import subject as subject_module
 from robustcf.auditing.quality import copies
@@ -18,7 +17,7 @@ from robustcf.data import load
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.recommender import Recommender
-from robustcf.robustness import measure
+from robustcf.robustness import measure, quantize
 from robustcf.training import TrainConfig
 from robustcf.training.fitting import fit_split
 from tests.auditing.helpers import naive_top, small_split, small_target

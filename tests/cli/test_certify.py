@@ -13,6 +13,7 @@ from robustcf.cli.main import run
 from robustcf.experiments import RunDir
 from robustcf.recommender import open_recommender
 from robustcf.robustness import RobustnessCurve, Threat, certified_radii, measure
+from robustcf.robustness.curves import read_curves
 from tests.robustness.helpers import PNG
 
 ABSOLUTE = Threat(unit="absolute")
@@ -63,7 +64,8 @@ def test_the_certificate_of_a_run_beside_its_attacks(trained, capsys):
     with np.load(data["radii_file"]) as arrays:
         np.testing.assert_array_equal(arrays["top10"], radii.radii[10])
         np.testing.assert_array_equal(arrays["users"], radii.users)
-    folder, stem = trained / "robustness", "certificate-row-absolute-e0_0.001_0.02-k10_20"
+    folder, stem = trained / "robustness", Path(data["file"]).stem
+    assert stem.startswith("certificate-")
     assert (folder / f"{stem}.png").read_bytes().startswith(PNG)
     names = {f"{stem}{ending}" for ending in (".json", ".npz", "-radii.npz", ".png")}
     assert {path.name for path in folder.iterdir()} == names, "nothing half-written stays behind"
@@ -97,7 +99,6 @@ def test_each_row_may_have_a_unit_of_its_own(trained, capsys, words):
     curve = measure(target, "certificate", threat, [0, 0.01]).curve
     assert data["ndcg@10"] == curve["ndcg@10"].tolist()
     assert data["radii"] == certified_radii(target, threat, (1, 10, 20)).as_dict()
-    assert Path(data["file"]).stem == "certificate-row-own-e0_0.01-k10_20"
     assert run(["certify", *words, "--epsilons", "0", "0.01"]) == 0
     assert "row budget on users and items, as a share of each row's own length" in (
         capsys.readouterr().out
@@ -109,10 +110,11 @@ def test_another_certificate_of_the_same_name_is_told(trained, capsys):
     words = ["certify", str(trained), "--epsilons", "0", "0.003"]
     assert run(words) == 0
     assert "replaced" not in capsys.readouterr().out
-    (path,) = (trained / "robustness").glob("certificate-row-relative-e0_0.003-*.json")
-    whole = path.read_bytes()
     assert run([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["replaced"] is False
+    data = json.loads(capsys.readouterr().out)
+    assert data["replaced"] is False
+    path = Path(data["file"])
+    whole = path.read_bytes()
     facts = json.loads(whole)
     facts["ndcg@10"][1] = 0.0
     path.write_text(json.dumps(facts))
@@ -134,16 +136,18 @@ def test_sides_cutoffs_bounds_and_units_reach_the_certificate(trained, capsys):
     assert "certified recall@5" in out
     assert "median certified radius of the set of the top 5: " in out
     assert "plain bound; row budget on users, in median row norms" in out
-    name = "certificate-plain-row-relative-users-e0.01-k3_5"
-    saved = RobustnessCurve.load(trained / "robustness" / f"{name}.json")
+    folder = trained / "robustness"
+    (name,) = (n for n, each in read_curves(folder).items() if each.settings["side"] == "users")
+    saved = RobustnessCurve.load(folder / f"{name}.json")
     assert saved.threat == Threat(side="users", knowledge="labels")
+    assert saved.options == {"bound": "plain"}
     assert set(saved.realised[0]) == {"users", "items"}
     assert saved.realised[0]["items"] == 0
     target, threat = open_recommender(trained), Threat(side="users")
     expected = measure(target, "certificate", threat, [0.01], (3, 5), bound="plain").curve
     np.testing.assert_array_equal(saved["mrr@3"], expected["mrr@3"])
     assert run(["certify", str(trained), "--seed", "3"]) == 0
-    pictures = [path.name for path in (trained / "robustness").glob("certificate-row*-seed*.png")]
+    pictures = [path.name for path in folder.glob("certificate-*-seed*.png")]
     assert len(pictures) == 1, "another control, another picture"
     assert "0.002" in capsys.readouterr().out, "the sizes when none are given"
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from robustcf._io.files import write_arrays
-from robustcf._io.text import grid_name
 from robustcf.cli.main import run
 from robustcf.data import Split
 from robustcf.errors import InputError
@@ -31,9 +30,35 @@ USERS = 300
 
 def planted(seed: int, fall: tuple[float, ...], noise: int = 0) -> np.ndarray:
     """Epsilons x users: one population of users, who fall by as much as is said."""
-    base = np.random.default_rng(seed).random(USERS)
+    base = 0.4 + 0.5 * np.random.default_rng(seed).random(USERS)
     jitter = np.random.default_rng([seed, noise]).normal(0, 0.02, size=(len(fall), USERS))
-    return np.clip(base - np.array(fall)[:, None] + jitter, -2, 2)
+    return np.clip(base - np.array(fall)[:, None] + jitter, 0, 1)
+
+
+def make_curve(
+    name: str, values: np.ndarray, sizes: tuple[float, ...] = SIZES, **facts: Any
+) -> RobustnessCurve:
+    """A curve whose settings are the words of a name: fgm-bce-row-absolute-labels."""
+    words = name.split("-")
+    settings = {
+        "attack": words[0],
+        "objective": next((w for w in words if w in ("bce", "bpr", "softmax")), None),
+        "threat": Threat(
+            unit=next((w for w in words if w in ("relative", "own")), "absolute"),
+            knowledge="labels" if "labels" in words else "data",
+        ),
+        "epsilons": sizes,
+        "users": np.arange(values.shape[1]),
+        "protocol": Protocol("demo", "test", ("train",), values.shape[1], 0, 50),
+        "kind": "certified" if words[0] == "certificate" else "joint",
+        "options": {"bound": "plain"} if "plain" in words else {},
+    } | facts
+    return RobustnessCurve(
+        values={"ndcg@10": values.mean(axis=1), "coverage@10": np.zeros(len(values))},
+        per_user={"ndcg@10": values},
+        realised=tuple({"users": 0.0, "items": 0.0} for _ in sizes),
+        **settings,
+    )
 
 
 def make_run(
@@ -43,12 +68,9 @@ def make_run(
     train: TrainConfig | None = None,
     users: int = 2,
     name: str = "fgm-bce-row-absolute",
-    sizes: tuple[float, ...] = SIZES,
-    stem: str | None = None,
-    judged: np.ndarray | None = None,
     **facts: Any,
 ) -> Path:
-    """A saved recommender with a curve; its name gets sizes and cutoffs unless told otherwise.
+    """A saved recommender with a curve.
 
     The recommender is a stand-in: comparisons read its settings and the fingerprint of its data.
     """
@@ -63,31 +85,13 @@ def make_run(
         },
     )
     write_into(path, model)
-    words = name.split("-")
-    curve = {
-        "attack": words[0],
-        "objective": next((w for w in words if w in ("bce", "bpr", "softmax")), None),
-        "threat": Threat(
-            unit="relative" if "relative" in words else "absolute",
-            knowledge="labels" if "labels" in words else "data",
-        ),
-        "epsilons": sizes,
-        "users": np.arange(values.shape[1]) if judged is None else judged,
-        "protocol": Protocol("demo", "test", ("train",), values.shape[1], 0, 50),
-        "kind": "certified" if words[0] == "certificate" else "joint",
-    } | facts
-    RobustnessCurve(
-        values={"ndcg@10": values.mean(axis=1), "coverage@10": np.zeros(len(values))},
-        per_user={"ndcg@10": values},
-        realised=tuple({"users": 0.0, "items": 0.0} for _ in sizes),
-        **curve,
-    ).save(path / "robustness" / f"{stem or full(name, sizes)}.json")
+    make_curve(name, values, **facts).store(path / "robustness", {})
     return path
 
 
-def full(name: str, sizes: tuple[float, ...] = SIZES) -> str:
-    """The whole name of a hand-made curve."""
-    return f"{name}-{grid_name(sizes, (10,))}"
+def full(name: str, sizes: tuple[float, ...] = SIZES, **facts: Any) -> str:
+    """The name of a hand-made curve."""
+    return make_curve(name, np.zeros((len(sizes), USERS)), sizes, **facts).name
 
 
 def test_a_planted_answer_is_found():
@@ -237,114 +241,125 @@ def test_the_command_compares(runs, capsys):
     assert second == f"{full('fgm-bce-row-absolute')}; epsilon: row budget, absolute"
 
 
-def test_the_strongest_common_curve_is_taken(tmp_path, capsys):
-    folders = [tmp_path / "a", tmp_path / "b"]
-    trains = [TrainConfig.of(model="ultragcn"), TrainConfig.of(model="ultragcn", reg="none")]
+def test_the_strongest_common_curve_is_taken(tmp_path):
+    folders = {
+        tmp_path / "a": TrainConfig.of(model="ultragcn"),
+        tmp_path / "b": TrainConfig.of(model="ultragcn", reg="none"),
+    }
     values = planted(0, (0, 0, 0))
-    expected = ["fgm-bce-row-absolute", "fgm-bce-row-relative", "fgm-softmax-row-absolute"]
-    expected += ["pgd-bce-row-absolute", "pgd-softmax-row-relative", "auto-row-absolute"]
-    for folder, train in zip(folders, trains, strict=True):
-        make_run(folder, values, train=train, name="random-row-absolute")
-        make_run(folder, values, train=train, name="certificate-row-absolute")
-    with pytest.raises(InputError, match="common to all are .*random-row.*--attack auto"):
-        common_curves([open_run(f) for f in folders])
-    make_run(folders[0], values, train=trains[0], name="auto-row-relative")
-    for name in expected:
-        for folder, train in zip(folders, trains, strict=True):
-            make_run(folder, values, train=train, name=name)
-        assert common_curves([open_run(f) for f in folders])[0].name == full(name)
-    # Valid is not what an attacker does to the test rankings; who knows the labels is stronger.
-    for folder, train in zip(folders, trains, strict=True):
-        protocol = Protocol("demo", "valid", ("train",), USERS, 0, 50)
-        make_run(folder, values, train=train, name="auto-row-relative-valid", protocol=protocol)
-    opened = [open_run(f) for f in folders]
-    assert common_curves(opened)[0].name == full("auto-row-absolute")
-    for name in ("fgm-bce-row-relative-labels", "pgd-softmax-row-relative-labels"):
-        for folder, train in zip(folders, trains, strict=True):
-            make_run(folder, values, train=train, name=name)
-        opened = [open_run(f) for f in folders]
-        assert common_curves(opened)[0].name == full("auto-row-absolute"), "a weaker attack"
-    for name in ("cutoff-row-relative-labels", "auto-row-absolute-labels"):
-        for folder, train in zip(folders, trains, strict=True):
-            make_run(folder, values, train=train, name=name)
-        opened = [open_run(f) for f in folders]
-        assert common_curves(opened)[0].name == full(name)
-    make_run(folders[0], values, train=trains[0], name="auto-row-relative-labels")
-    opened = [open_run(f) for f in folders]
-    assert common_curves(opened)[0].name == full("auto-row-absolute-labels")
-    both = [full("fgm-bce-row-absolute"), full("fgm-bce-row-relative")]
-    with pytest.raises(
-        InputError, match=f"may be {both[0]}, {both[1]}, fgm-bce-row-relative-labels"
+
+    def add(name: str, values: np.ndarray = values, **facts: Any) -> None:
+        for folder, train in folders.items():
+            make_run(folder, values, train=train, name=name, **facts)
+
+    def taken(attack: str | None = None) -> str:
+        return common_curves([open_run(folder) for folder in folders], attack)[0].name
+
+    add("random-row-absolute")
+    add("certificate-row-absolute")
+    with pytest.raises(InputError, match="no run has .*--attack certificate-.*--attack auto"):
+        taken()
+    make_run(
+        tmp_path / "a", values, train=TrainConfig.of(model="ultragcn"), name="auto-row-relative"
+    )
+    for name in (
+        *("fgm-bce-row-absolute", "fgm-bce-row-relative", "fgm-softmax-row-absolute"),
+        *("pgd-bce-row-absolute", "pgd-softmax-row-relative", "auto-row-absolute"),
     ):
-        common_curves(opened, "fgm-bce")
-    for name in ("fgm-bce-row-absolute", both[0]):
-        assert common_curves(opened, name)[1].name == both[0]
+        add(name)
+        assert taken() == full(name)
+    # Valid is not what an attacker does to the test rankings; who knows the labels is stronger.
+    add("auto-row-relative", protocol=Protocol("demo", "valid", ("train",), USERS, 0, 50))
+    for name in ("fgm-bce-row-relative-labels", "pgd-softmax-row-relative-labels"):
+        add(name)
+        assert taken() == full("auto-row-absolute"), "a weaker attack"
+    for name in ("cutoff-row-relative-labels", "auto-row-absolute-labels"):
+        add(name)
+        assert taken() == full(name)
+    make_run(
+        tmp_path / "a",
+        values,
+        train=TrainConfig.of(model="ultragcn"),
+        name="auto-row-relative-labels",
+    )
+    assert taken() == full("auto-row-absolute-labels")
+    with pytest.raises(InputError, match="may be .*: name one of them") as caught:
+        taken("fgm-bce")
+    for name in ("fgm-bce-row-absolute", "fgm-bce-row-relative", "fgm-bce-row-relative-labels"):
+        assert f"{full(name)} (joint, row budget, {name.split('-')[3]}" in str(caught.value)
+        assert taken(full(name)) == full(name)
     # Finer sizes come before coarser ones of the same attack.
-    for folder, train in zip(folders, trains, strict=True):
-        finer = np.vstack([values, values[-1:]])
-        make_run(folder, finer, train=train, name="auto-row-absolute-labels", sizes=(*SIZES, 0.8))
-    opened = [open_run(f) for f in folders]
-    assert common_curves(opened)[0].name == full("auto-row-absolute-labels", (*SIZES, 0.8))
-    with pytest.raises(InputError, match="--attack auto may be .*: name one of them"):
-        common_curves(opened, "auto")
+    finer = (*SIZES, 0.8)
+    add("auto-row-absolute-labels", np.vstack([values, values[-1:]]), sizes=finer)
+    assert taken() == full("auto-row-absolute-labels", finer)
 
 
-def test_a_missing_curve_is_named_with_the_command_that_makes_it(runs, tmp_path, capsys):
+def refusal(runs: list[Path], attack: str | None = None) -> str:
+    with pytest.raises(InputError) as caught:
+        common_curves([open_run(run) for run in runs], attack)
+    return str(caught.value)
+
+
+def commands(runs: list[Path], attack: str | None = None) -> list[str]:
+    return refusal(runs, attack).split("make it with: ")[1].split("; ")
+
+
+def test_a_missing_curve_is_named_with_the_command_that_makes_it(runs):
     values = planted(0, (0, 0, 0))
-    make_run(runs[0], values, name="pgd-softmax-row-relative")
-    name = ["--attack", full("pgd-softmax-row-relative")]
-    assert run(["compare", str(runs[0]), str(runs[2]), *name]) == 1
-    message = capsys.readouterr().err
-    command = f"robustcf attack {runs[2]} --attack pgd --objective softmax --budget row"
-    assert f"{command} --epsilons 0 0.1 0.4 --k 10" in message
-    assert str(runs[0]) not in message
-    make_run(runs[0], values, name="certificate-row-absolute")
-    assert run(["compare", str(runs[0]), str(runs[2]), "--attack", "certificate"]) == 1
-    assert f"make it with: robustcf certify {runs[2]}" in capsys.readouterr().err
-    assert run(["compare", str(runs[0]), str(runs[2]), "--attack", "pgd-bpr"]) == 1
-    message = capsys.readouterr().err
-    for folder in (runs[0], runs[2]):
-        assert f"robustcf attack {folder} --attack pgd --objective bpr" in message
+    two = [runs[0], runs[2]]
+    for name, command in (
+        ("pgd-softmax-row-relative", "attack {} --attack pgd --objective softmax --budget row"),
+        ("fgm-bpr-row-own-labels",
+         "attack {} --attack fgm --objective bpr --budget row --knowledge labels --relative own"),
+        ("certificate-row-absolute", "certify {} --absolute"),
+        ("certificate-plain-row-relative", "certify {} --bound plain"),
+    ):  # fmt: skip
+        make_run(runs[0], values, name=name)
+        for asked in (full(name), "-".join(name.split("-row")[0].split("-")[:2])):
+            if asked != "certificate-plain":
+                (found,) = commands(two, asked)
+                line = f"robustcf {command.format(runs[2])} --epsilons 0 0.1 0.4 --k 10"
+                assert found == line or asked == "certificate"
+    options = {"steps": 3, "restarts": 2, "seed": 5}
+    make_run(runs[0], values, name="cutoff-row-absolute-labels", options=options)
+    (found,) = commands(two, "cutoff")
+    assert "--steps 3 --restarts 2 --seed 5" in found
+    for name, command in (
+        ("pgd-bpr", "attack {} --attack pgd --objective bpr"),
+        ("auto", "attack {} --attack auto"),
+        ("personal", "attack {} --personal"),
+    ):
+        assert commands(two, name) == [f"robustcf {command.format(run)}" for run in two]
+    for name in ("fgm-sofmax", "foo", "quantization", "certificate-bce"):
+        assert f"no run has a saved curve of {name}; saved are" in refusal(two, name)
+        assert "give --attack one of these names" in refusal(two, name)
 
 
-@pytest.mark.parametrize(
-    ("name", "command"),
-    [
-        ("certificate-row-relative", "robustcf certify {} --epsilons 0 0.01 --k 10"),
-        ("certificate-plain-row-absolute",
-         "robustcf certify {} --bound plain --absolute --epsilons 0 0.01 --k 10"),
-        ("fgm-softmax-row-relative",
-         "robustcf attack {} --attack fgm --objective softmax --budget row --epsilons 0 0.01 "
-         "--k 10"),
-    ],
-)  # fmt: skip
-def test_curves_of_different_sizes_are_told_with_one_command(tmp_path, name, command):
+@pytest.mark.parametrize("asked", [None, "fgm"])
+def test_curves_of_different_sizes_are_told_with_one_command(tmp_path, asked):
     """The one curve that has to be made again, at the sizes of the other."""
-    asked = name.startswith("certificate")  # else the strongest attack
-    values, finer, trains = (
-        planted(0, (0, 0)),
-        (0.0, 0.01),
-        (TrainConfig.of(model="ultragcn"), TrainConfig.of(model="ultragcn", epochs=3)),
+    finer, name = (0.0, 0.01), "fgm-softmax-row-relative"
+    command = (
+        "robustcf attack {} --attack fgm --objective softmax --budget row --epsilons {} --k 10"
     )
-    a = make_run(tmp_path / "a", values, train=trains[0], name=name, sizes=finer)
-    b = make_run(tmp_path / "b", planted(0, (0, 0, 0)), train=trains[1], name=name)
-    with pytest.raises(InputError) as caught:
-        common_curves([open_run(a), open_run(b)], name.split("-")[0] if asked else None)
-    said = str(caught.value)
-    assert f"all runs have {name}, but at different sizes or cutoffs" in said
-    assert f"{a}: sizes 0 0.01 at 10; {b}: sizes 0 0.1 0.4 at 10" in said
-    assert said.split("make it with: ")[1] == command.format(b)
+    a = make_run(tmp_path / "a", planted(0, (0, 0)), name=name, sizes=finer)
+    b, c = (
+        make_run(
+            tmp_path / n,
+            planted(0, (0, 0, 0)),
+            train=TrainConfig.of(model="ultragcn", epochs=epochs),
+            name=name,
+        )
+        for n, epochs in (("b", 3), ("c", 4))
+    )
+    said = refusal([a, b], asked)
+    assert "differs in epsilons ([0.0, 0.1, 0.4], [0.0, 0.01])" in said
+    assert said.split("make it with: ")[1] == command.format(a, "0 0.1 0.4")
+    assert commands([a, b, c], asked) == [command.format(a, "0 0.1 0.4")]
     # What most runs have is what the others shall have.
-    c = make_run(
-        tmp_path / "c",
-        planted(0, (0, 0, 0)),
-        train=TrainConfig.of(model="ultragcn", epochs=4),
-        name=name,
-    )
-    with pytest.raises(InputError) as caught:
-        common_curves([open_run(path) for path in (a, b, c)], name if asked else None)
-    said = str(caught.value).split("make it with: ")[1]
-    assert said == command.format(a).replace("0 0.01", "0 0.1 0.4")
+    train = TrainConfig.of(model="ultragcn", epochs=5)
+    d = make_run(tmp_path / "d", planted(0, (0, 0)), train=train, name=name, sizes=finer)
+    assert commands([a, b, d], asked) == [command.format(b, "0 0.01")]
 
 
 def test_each_user_alone_is_compared_and_told_apart(runs, capsys):
@@ -359,42 +374,20 @@ def test_each_user_alone_is_compared_and_told_apart(runs, capsys):
     make_run(runs[2], values, name="personal-row-own", train=other, **how)
     assert run(words) == 0
     first, second = capsys.readouterr().out.splitlines()[:2]
-    assert first == "each user alone, the attacker knows the labels"
-    assert second == f"{full('personal-row-own')}; epsilon: row budget, in lengths of each row"
-
-
-def test_an_attack_that_no_run_has_is_told_with_those_that_are_there(runs):
-    opened = [open_run(path) for path in runs[1:]]
-    saved = full("fgm-bce-row-absolute")
-    for name in ("fgm-sofmax", "foo", "quantization", "fgm-bce-row-absolut", "certificate-bce"):
-        with pytest.raises(
-            InputError, match=f"no run has a saved curve '{name}'; saved are {saved}:"
-        ):
-            common_curves(opened, name)
-    for name, options in (
-        ("certificate-plain", "certify {} --bound plain"),
-        ("certificate-row-absolute-items", "certify {} --absolute --side items"),
-        ("pgd-bpr-steps3-frobenius-relative-labels-e0_0.1-k5_10",
-         "attack {} --attack pgd --objective bpr --steps 3 --budget frobenius --knowledge labels "
-         "--epsilons 0 0.1 --k 5 10"),
-    ):  # fmt: skip
-        with pytest.raises(InputError) as caught:
-            common_curves(opened, name)
-        commands = str(caught.value).split("make it with: ")[1].split("; ")
-        assert commands == [f"robustcf {options.format(path)}" for path in runs[1:]]
+    assert first.startswith("each user alone")
+    name = full("personal-row-own", **how)
+    assert second == f"{name}; epsilon: row budget, in lengths of each row"
 
 
 def test_certificates_alone_in_common_are_suggested_and_compared(tmp_path, capsys):
     trains = (TrainConfig.of(model="ultragcn"), TrainConfig.of(model="ultragcn", reg="none"))
     name, values = "certificate-row-absolute", planted(0, (0, 0, 0))
-    threat = Threat(unit="absolute", knowledge="labels")
     a, b = (
-        str(make_run(tmp_path / folder, values, train=train, name=name, threat=threat))
+        str(make_run(tmp_path / folder, values, train=train, name=name))
         for folder, train in zip("ab", trains, strict=True)
     )
     assert run(["compare", a, b]) == 1
-    said = capsys.readouterr().err
-    assert "--attack certificate compares by that" in said
+    assert f"--attack {full(name)} compares by one that all runs have" in capsys.readouterr().err
     assert run(["compare", a, b, "--attack", "certificate", "--resamples", "999"]) == 0
     first, second = capsys.readouterr().out.splitlines()[:2]
     assert first == "certified (no attack of the size leaves any user less)"
@@ -403,116 +396,48 @@ def test_certificates_alone_in_common_are_suggested_and_compared(tmp_path, capsy
 
 def test_what_cannot_be_compared_is_refused(runs, tmp_path, capsys):
     values, other = planted(0, (0, 0, 0)), TrainConfig.of(model="ultragcn", reg="none")
-    stem = full("fgm-bce-row-absolute")
 
-    def refusal(*folders: Path) -> str:
-        assert run(["compare", *map(str, folders)]) == 1
-        return capsys.readouterr().err
+    def changed(number: int, values: np.ndarray = values, **facts: Any) -> Path:
+        return make_run(tmp_path / str(number), values, train=other, **facts)
 
-    def changed(name: str, values: np.ndarray = values, **facts: Any) -> Path:
-        """A file of the same name that says something else."""
-        return make_run(tmp_path / name, values, train=other, stem=stem, **facts)
-
-    assert "different data" in refusal(runs[0], changed("d", users=3))
-    assert "differ in epsilons" in refusal(runs[0], changed("e", values[:2], sizes=(0.0, 0.1)))
-    relative = changed("r", threat=Threat(knowledge="data"))
-    assert "differ in unit (absolute, relative)" in refusal(runs[0], relative)
-    own = changed("o", threat=Threat(unit="own", knowledge="data"))
-    assert "differ in unit (absolute, own)" in refusal(runs[0], own)
-    per_user = changed("w", kind="per user")
-    assert "differ in kind (joint, per user)" in refusal(runs[0], per_user)
-    spectral = changed("b", threat=Threat("spectral", "absolute", knowledge="data"))
-    assert "differ in budget" in refusal(runs[0], spectral)
-    one_side = changed("s", threat=Threat("row", "absolute", "users", "data"))
-    assert "differ in side (both, users)" in refusal(runs[0], one_side)
-    protocol = Protocol("demo", "test", ("train", "valid"), USERS, 0, 50)
-    assert "differ in protocol" in refusal(runs[0], changed("p", protocol=protocol))
-    assert "different users" in refusal(runs[0], changed("u", judged=np.arange(1, USERS + 1)))
-    oracle = changed("k", threat=Threat("row", "absolute", knowledge="labels"))
-    assert run(["compare", str(runs[0]), str(oracle), "--attack", stem]) == 1
-    assert "differ in knowledge (data, labels)" in capsys.readouterr().err
-    assert "at least two runs" in refusal(runs[0])
-    assert "same settings and the same seed" in refusal(runs[0], runs[0])
-    assert "differ in their seed alone" in refusal(runs[0], runs[1])
-    assert "not a saved recommender" in refusal(runs[0], tmp_path)
-    assert run(["compare", *map(str, runs), "--metric", "coverage@10"]) == 1
-    assert "coverage is of the whole list" in capsys.readouterr().err
+    absolute = {"unit": "absolute", "knowledge": "data"}
+    for number, (difference, facts) in enumerate(
+        (
+            ("unit (absolute, relative)", {"threat": Threat(knowledge="data")}),
+            ("kind (joint, per user)", {"kind": "per user"}),
+            ("budget (row, spectral)", {"threat": Threat("spectral", **absolute)}),
+            ("side (both, users)", {"threat": Threat(side="users", **absolute)}),
+            ("knowledge (data, labels)", {"threat": Threat(unit="absolute", knowledge="labels")}),
+            ("protocol", {"protocol": Protocol("demo", "test", ("train", "valid"), USERS, 0, 50)}),
+        )
+    ):
+        both = [runs[0], changed(number, **facts)]
+        assert any(f"differs in {said}" in refusal(both, "fgm-bce")
+                   for said in (difference, _turned(difference)))  # fmt: skip
+    assert "different data" in refusal([runs[0], changed(10, users=3)])
+    path = changed(11)
+    (arrays,) = (path / "robustness").glob("*.npz")
+    others = np.arange(1, USERS + 1)
+    write_arrays(arrays, {"users": others, "ndcg@10": values.astype(np.float32)})
+    assert "different users" in refusal([runs[0], path])
+    assert "at least two runs" in refusal(runs[:1])
+    for words, said, code in (
+        ([runs[0], runs[0]], "same settings and the same seed", 1),
+        ([runs[0], runs[1]], "differ in their seed alone", 1),
+        ([runs[0], tmp_path], "not a saved recommender", 1),
+        ([*runs, "--metric", "coverage@10"], "coverage is of the whole list", 1),
+    ):
+        assert run(["compare", *map(str, words)]) == code
+        assert said in capsys.readouterr().err
     (runs[0] / "robustness" / "broken.json").write_text("{")
-    assert "broken.json is no readable JSON file" in refusal(*runs)
+    assert run(["compare", *map(str, runs)]) == 1
+    assert "broken.json" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("number", [1, 2])
-@pytest.mark.parametrize("attack", ["auto", "pgd"])
-def test_ensembles_of_older_formats_are_per_user_and_never_mixed(tmp_path, capsys, attack, number):
-    """They were taken user by user, and have no word of it in their files."""
-    trains = (
-        TrainConfig.of(model="ultragcn"),
-        TrainConfig.of(model="ultragcn", reg="none"),
-        TrainConfig.of(model="ultragcn", reg="two_to_inf"),
-    )
-    on, values = ("-softmax" if attack == "pgd" else ""), planted(0, (0, 0, 0))
-    name = f"{attack}{on}-row-relative"
-    new, old, other = (
-        make_run(tmp_path / folder, values, train=train, name=name)
-        for folder, train in zip(("new", "old", "other"), trains, strict=True)
-    )
-    for folder in (old, other):
-        (path,) = (folder / "robustness").glob("*.json")
-        facts = json.loads(path.read_text())
-        del facts["kind"]
-        facts["format"] = f"robustcf curve {number}"
-        if number == 1:
-            del facts["unit"], facts["knowledge"]
-            home = folder / "attacks"
-            home.mkdir()
-            (folder / "robustness" / f"{path.stem}.npz").rename(home / f"{attack}{on}-row.npz")
-            path.unlink()
-            path = home / f"{attack}{on}-row.json"
-        path.write_text(json.dumps(facts))
-    assert run(["compare", str(new), str(old)]) == 1
-    assert "differ in kind (joint, per user)" in capsys.readouterr().err
-    assert run(["compare", str(other), str(old), "--resamples", "999"]) == 0
-    header = capsys.readouterr().out.splitlines()[0]
-    assert header.startswith("per user (each user's worst of several perturbations), the attacker")
-    assert run(["compare", str(other), str(old), "--resamples", "999", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["kind"] == "per user"
-    for folder, train in zip((new, old), trains, strict=False):
-        make_run(folder, values, train=train, name="fgm-bce-row-relative")
-    words = ["compare", str(new), str(old), "--resamples", "999", "--json", "--attack", "fgm"]
-    assert run(words) == 0
-    assert json.loads(capsys.readouterr().out)["kind"] == "joint"
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("auto", "--attack auto"),
-        ("cutoff-steps3", "--attack cutoff --steps 3"),
-        ("auto-row-relative-labels-e0_0.1-k10",
-         "--attack auto --budget row --epsilons 0 0.1 --k 10"),
-        ("auto-row-relative-e0_0.1-k10",
-         "--attack auto --knowledge data --budget row --epsilons 0 0.1 --k 10"),
-        ("auto-row-own-users-labels-e0_0.1-k10",
-         "--attack auto --budget row --relative own --side users --epsilons 0 0.1 --k 10"),
-    ],
-)  # fmt: skip
-def test_names_of_the_headline_attack_lead_to_its_command(runs, name, options):
-    with pytest.raises(InputError) as caught:
-        common_curves([open_run(path) for path in runs[1:]], name)
-    commands = str(caught.value).split("make it with: ")[1].split("; ")
-    assert commands == [f"robustcf attack {path} {options}" for path in runs[1:]]
-
-
-def test_files_that_are_no_whole_curves_are_passed_over(runs):
-    folder = runs[0] / "robustness"
-    name = full("fgm-bce-row-absolute")
-    (folder / "other.json").write_text("[1]")
-    (folder / "notes.json").write_text('{"a": 1}')
-    (folder / "quantization-k10.json").write_text('{"format": "robustcf quantization 1"}')
-    (folder / "half.json").write_text((folder / f"{name}.json").read_text())
-    assert set(open_run(runs[0]).curves) == {name}
-    write_arrays(folder / "half.npz", {"users": np.arange(3)})
-    assert set(open_run(runs[0]).curves) == {name, "half"}
+def _turned(difference: str) -> str:
+    """The same difference, seen from the other run."""
+    key, _, values = difference.partition(" (")
+    return f"{key} ({', '.join(values.rstrip(')').split(', ')[::-1])})" if values else key
 
 
 def test_groups_are_told_apart_by_what_differs(tmp_path):

@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -261,63 +260,6 @@ def test_a_checkpoint_without_anything_is_said(begun: Path, split: Split, tmp_pa
     write_tensors(path / "checkpoint.train.safetensors", {"x": torch.zeros(1)}, {})
     with pytest.raises(InputError, match=r"checkpoint.train.safetensors: the fact 'state' is no"):
         RunDir(path).execute(split)
-
-
-# --- saved curves ---------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def attacked(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = Path(shutil.copytree(finished, tmp_path_factory.mktemp("runs") / "attacked"))
-    words = ["attack", str(path), "--attack", "fgm", "--epsilons", "0", "0.1", "--k", "5"]
-    assert command(words) == 0
-    return path
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("epsilons", [0], r"ndcg@5 must be a list of 1"),
-        ("epsilons", [0.1, 0], "epsilons must be ascending"),
-        ("epsilons", "x", r"epsilons must be a list of at least 1.*, got 'x'"),
-        ("metrics", ["x"], r"metrics\[0\] must be a metric with its cutoff"),
-        ("metrics", ["ndcg@99"], "ndcg@99 must be a list of 2.*, got nothing"),
-        ("ndcg@5", [1, None], r"ndcg@5\[1\] must be a finite number, got None"),
-        ("protocol", {}, "protocol.dataset must be text, got nothing"),
-        ("budget", 5, "budget must be one of row"),
-        ("kind", [], "kind must be one of"),
-        ("format", "robustcf curve 9", "no robustness curve of a known format"),
-    ],
-)
-def test_curves_with_something_else(
-    attacked: Path, tmp_path: Path, key: str, value: Any, message: str
-) -> None:
-    path = Path(shutil.copytree(attacked, tmp_path / "run"))
-    (curve,) = (path / "robustness").glob("fgm*.json")
-    change_json(curve, **{key: value})
-    with pytest.raises(InputError, match=message) as caught:
-        open_run(path)
-    assert curve.name in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"users": np.zeros(3)}, "users must be a list of integers, got float64"),
-        ({}, "users must be a list of integers, got nothing"),
-        ({"users": np.arange(3), "ndcg@5": np.zeros((2, 4))}, r"numbers of shape \(2, 3\), got"),
-        ({"users": np.arange(1), "ndcg@5": np.full((2, 1), np.nan)}, "must be finite"),
-    ],
-)
-def test_values_of_users_of_another_shape(
-    attacked: Path, tmp_path: Path, arrays: dict[str, Any], message: str
-) -> None:
-    path = Path(shutil.copytree(attacked, tmp_path / "run"))
-    (file,) = (path / "robustness").glob("fgm*.npz")
-    np.savez(file, **arrays)
-    (curve,) = (found for found in open_run(path).curves.values() if found.facts["attack"] == "fgm")
-    with pytest.raises(InputError, match=message):
-        curve.users()
 
 
 # --- after a kill ---------------------------------------------------------------------------

@@ -179,8 +179,7 @@ def user_by_user(run: Path, attack: str, norm: str, options: dict[str, int]) -> 
     """An ensemble as version 0.1 took it, from the members that it is made of today."""
     from robustcf.recommender import open_recommender
     from robustcf.robustness import AttackSpec, Threat, worst_of
-    from robustcf.robustness.measuring import random_directions
-    from robustcf.robustness.table import Request
+    from robustcf.robustness.table import Request, random_directions
 
     target = open_recommender(run)
     spec = AttackSpec.parse(attack, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,11 @@ BOARD = checkerboard()
 PARITY = torch.eye(2)[torch.arange(30) % 2]
 RIGHT = Factors(PARITY[:20].clone(), PARITY.clone())
 PNG = b"\x89PNG"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a folder, by name."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 def nearly_right(seed: int, dtype: torch.dtype = torch.float32) -> Factors:

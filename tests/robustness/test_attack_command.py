@@ -14,9 +14,8 @@ from robustcf.cli.main import run
 from robustcf.factors import Factors
 from robustcf.recommender import open_recommender
 from robustcf.robustness import RobustnessCurve, Threat, measure
+from robustcf.robustness.curves import SavedCurve, read_curves
 from tests.robustness.helpers import PNG
-
-CONTROL = "random-joint-of-4"
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +54,8 @@ def test_the_command_attacks_a_run(trained, capsys, objective):
     assert (data["relative"], data["unit"], data["knowledge"]) == (True, "relative", "data")
     written = Path(data["file"])
     assert written.parent == trained / "robustness"
-    assert written.name == f"fgm-{objective}-row-relative-e0_0.3_0.9-k10_20.json"
+    assert written.stem == RobustnessCurve.load(written).name
+    assert written.name.startswith(f"fgm-{objective}-")
     assert RobustnessCurve.load(written).as_lists().items() <= data.items()
     assert written.with_suffix(".png").read_bytes().startswith(PNG)
     assert b"<svg" in written.with_suffix(".svg").read_bytes()
@@ -92,7 +92,7 @@ def test_the_command_knows_pgd_noise_sides_and_sizes(trained, capsys):
     out = capsys.readouterr().out
     first, _, *rows = out.splitlines()
     assert first == (
-        "joint: one perturbation for all users; the attacker knows nothing but the embeddings"
+        "joint (one perturbation for all users), the attacker knows nothing but the embeddings"
     )
     assert [line.split()[0] for line in rows[:5]] == "0 0.02 0.05 0.1 0.2".split()
     assert "random (seed 0); row budget on both, in median row norms" in out
@@ -151,7 +151,7 @@ def test_a_picture_with_another_control_has_another_name(trained, capsys):
         assert run(["attack", str(trained), "--attack", "fgm", *sizes, *words, "--json"]) == 0
         return [Path(path).name for path in json.loads(capsys.readouterr().out)["pictures"]]
 
-    stem = "fgm-bce-row-relative-e0_0.25-k10_20"
+    stem = Path(pictures()[0]).stem
     assert pictures() == [f"{stem}.png", f"{stem}.svg"]
     before = (trained / "robustness" / f"{stem}.png").read_bytes()
     assert pictures("--seed", "3") == [f"{stem}-seed3.png", f"{stem}-seed3.svg"]
@@ -159,7 +159,7 @@ def test_a_picture_with_another_control_has_another_name(trained, capsys):
     assert (trained / "robustness" / f"{stem}-seed3.png").read_bytes().startswith(PNG)
     # Where the name tells the seed already, it does so once.
     (png, _) = pictures("--attack", "random", "--seed", "3")
-    assert png == "random-seed3-row-relative-e0_0.25-k10_20.png"
+    assert "seed" not in png
 
 
 @pytest.mark.parametrize(
@@ -244,6 +244,14 @@ def test_the_command_refuses_what_it_cannot_do(trained, capsys, tmp_path):
     assert "Missing argument 'RUN'" in capsys.readouterr().err
 
 
+def find(trained, attack: str, **settings) -> SavedCurve:
+    """The one saved curve of an attack that has these settings."""
+    curves = read_curves(trained / "robustness").values()
+    wanted = {"attack": attack, **settings}.items()
+    (found,) = (c for c in curves if all(c.settings[key] == value for key, value in wanted))
+    return found
+
+
 def attacked(trained, capsys, *arguments: str) -> dict:
     capsys.readouterr()
     assert run(["attack", str(trained), *arguments, "--json"]) == 0
@@ -255,14 +263,14 @@ def test_auto_lists_its_members(trained, capsys):
     words = ["--attack", "auto", "--epsilons", "0", "0.1", "--k", "5", "--steps", "3"]
     data = attacked(trained, capsys, *words)
     assert (data["attack"], data["objective"], data["relative"]) == ("auto", None, True)
-    assert Path(data["file"]).name == "auto-steps3-row-relative-labels-e0_0.1-k5.json"
+    assert (data["steps"], data["restarts"]) == (3, 1)
     assert list(data["members"]) == ["cutoff", "fgm-softmax", "fgm-bpr", "fgm-bce"]
     for member in data["members"].values():
         assert data["ndcg@5"][1] <= member["ndcg@5"][1]
         assert len(member["worst"]) == len(member["alone"]) == 2
     assert data["random_draws"] == len(data["members"]), "a control that may choose as often"
-    control = Path(data["file"]).with_name(f"{CONTROL}-row-relative-e0_0.1-k5.json")
-    assert RobustnessCurve.load(control).as_lists() == data["random"]
+    control = find(trained, "random", draws=4, ks=[5])
+    assert RobustnessCurve.load(control.path).as_lists() == data["random"]
     n_users = data["protocol"]["n_users"]
     assert all(member["worst"][0] == n_users for member in data["members"].values())
     assert sum(member["worst"][1] for member in data["members"].values()) >= n_users
@@ -282,7 +290,7 @@ def test_the_default_is_auto_by_somebody_who_knows_the_labels(trained, capsys):
         *("run", "attack", "objective", "kind", "budget", "relative", "unit", "side", "knowledge"),
         *("epsilons", "realised", "protocol", "unevenness", "members", "per_user", "random"),
         *("random_per_user", "random_draws", "with_data", "file", "replaced", "picture"),
-        "pictures",
+        *("pictures", "steps", "restarts"),
     }
     metrics = {key for key in data if "@" in key}
     assert set(data) - metrics == expected
@@ -298,23 +306,20 @@ def test_the_default_is_auto_by_somebody_who_knows_the_labels(trained, capsys):
         assert data["per_user"][name][1] <= data[name][1] + 1e-12
         assert data["with_data"]["per_user"][name][1] <= data["with_data"][name][1] + 1e-12
     assert data["ndcg@10"][1] < data["with_data"]["ndcg@10"][1] <= data["random"]["ndcg@10"][1]
-    home, grid = trained / "robustness", "e0_0.1-k10_20"
-    assert Path(data["file"]) == home / f"auto-row-relative-labels-{grid}.json"
-    companion = RobustnessCurve.load(home / f"auto-row-relative-{grid}.json")
-    assert companion.threat.knowledge == "data"
+    assert Path(data["file"]).parent == trained / "robustness"
+    asked = {"epsilons": [0, 0.1], "ks": [10, 20]}
+    saved = find(trained, "auto", knowledge="data", **asked)
+    companion = RobustnessCurve.load(saved.path)
     assert companion.as_lists().items() <= data["with_data"].items()
-    assert (home / f"{CONTROL}-row-relative-{grid}.npz").is_file()
+    assert find(trained, "random", draws=4, **asked).facts["ndcg@10"] == data["random"]["ndcg@10"]
     told = attacked(trained, capsys, "--epsilons", "0", "0.1", "--knowledge", "data")
-    assert (told["file"], told["replaced"]) == (str(home / f"auto-row-relative-{grid}.json"), False)
+    assert (told["file"], told["replaced"]) == (str(saved.path), False)
     assert "with_data" not in told
     assert told["ndcg@10"] == data["with_data"]["ndcg@10"]
     assert told["random"] == data["random"], "noise knows nothing"
     assert run(["attack", str(trained), "--epsilons", "0", "0.1"]) == 0
     first, header, *_ = capsys.readouterr().out.splitlines()
-    assert first == (
-        "joint: one perturbation for all users; "
-        "the attacker knows the labels (the pairs that count)"
-    )
+    assert first == "joint (one perturbation for all users), the attacker knows the labels"
     for words in ("per user: ndcg@10", "worst of 4 random: ndcg@10", "knows data: ndcg@10"):
         assert words in header
 
@@ -344,7 +349,6 @@ def test_units_stand_anywhere_in_the_line(trained, capsys, monkeypatch, words, u
     data = json.loads(capsys.readouterr().out)
     assert (data["unit"], data["relative"]) == (unit, unit != "absolute")
     assert data["epsilons"] == [0.0, 0.2]
-    assert Path(data["file"]).stem == f"random-row-{unit}-e0_0.2-k10_20"
     if unit == "own":
         assert data["realised"][1]["items"] == pytest.approx(0.2, rel=1e-4)
 
@@ -362,11 +366,11 @@ def test_each_user_alone_next_to_it(trained, capsys, monkeypatch):
     assert data["ndcg@10"] == measure(model, "fgm", epsilons=[0, 0.2]).curve["ndcg@10"].tolist()
     assert data["personal"]["ndcg@10"][1] < data["random_personal"]["ndcg@10"][1]
     home = trained / "robustness"
-    assert RobustnessCurve.load(home / f"{alone.stem}.json").kind == "each user alone"
-    assert (home / f"{alone.control_stem}.json").is_file()
+    assert RobustnessCurve.load(home / f"{alone.curve.name}.json").kind == "each user alone"
+    assert (home / f"{alone.control.name}.json").is_file()
     assert run(["attack", str(trained), *words]) == 0
     out = capsys.readouterr().out
-    assert "each user alone: all items moved against one user at a time; the attacker knows" in out
+    assert "each user alone (all items moved against one user at a time), the attacker" in out
     assert "worst of 4 random: ndcg@10" in out
 
 
@@ -378,7 +382,6 @@ def test_an_older_name_of_knowledge_is_understood(trained, capsys):
     assert (data["knowledge"], plain["knowledge"]) == ("labels", "data")
     assert attacked(trained, capsys, *arguments, "--knowledge", "labels") == data
     assert attacked(trained, capsys, *arguments, "--positives", "train") == plain
-    assert Path(data["file"]).name == "fgm-softmax-row-relative-labels-e0_0.3-k10_20.json"
     assert not {"oracle", "positives"} & {*data, *json.loads(Path(data["file"]).read_text())}
     assert data["ndcg@10"][0] == plain["ndcg@10"][0]
     assert data["ndcg@10"][1] < plain["ndcg@10"][1], "it knows what counts"
@@ -493,7 +496,7 @@ def test_the_control_is_one_file_whoever_made_it(trained, capsys):
     sizes = ["--epsilons", "0", "0.13"]
     fgm = ["--attack", "fgm"]
     one = attacked(trained, capsys, *fgm, *sizes)
-    control = trained / "robustness" / "random-row-relative-e0_0.13-k10_20.json"
+    control = find(trained, "random", epsilons=[0, 0.13], seed=0, draws=1).path
     assert RobustnessCurve.load(control).as_lists() == one["random"]
     before = control.read_bytes(), control.with_suffix(".npz").read_bytes()
     for words in (
@@ -513,13 +516,12 @@ def test_the_control_is_one_file_whoever_made_it(trained, capsys):
     assert control.read_bytes() == before[0], "the other way round"
     other = attacked(trained, capsys, *fgm, *sizes, "--seed", "1")
     assert other["random"] != one["random"]
-    assert (trained / "robustness" / "random-seed1-row-relative-e0_0.13-k10_20.json").is_file()
+    assert find(trained, "random", epsilons=[0, 0.13], seed=1).path != control
 
 
 def test_absolute_sizes_are_for_the_asking(trained, capsys):
     data = attacked(trained, capsys, "--attack", "fgm", "--absolute", "--epsilons", "0", "0.3")
     assert (data["relative"], data["unit"]) == (False, "absolute")
-    assert Path(data["file"]).name == "fgm-bce-row-absolute-e0_0.3-k10_20.json"
     assert data["realised"][1]["users"] == pytest.approx(0.3, rel=1e-4)
     assert "unevenness" not in data
     model = open_recommender(trained)

@@ -1,22 +1,23 @@
-"""Curves: what they hold, how they are saved, and their pictures."""
+"""Curves: what they hold, their names, and how they are saved and read."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from robustcf._checks import check_epsilons
 from robustcf.attacks import FGM, RandomNoise, Softmax
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import evaluate
 from robustcf.recommender import Recommender
-from robustcf.robustness import AttackSpec, RobustnessCurve, Threat, measure
-from robustcf.robustness.curves import threat_of
-from tests.robustness.helpers import BOARD, PARITY, RIGHT, curve_of
+from robustcf.robustness import RobustnessCurve, Threat, measure
+from robustcf.robustness.curves import FORMAT, SavedCurve, read_curves, settings_of
+from tests.robustness.helpers import BOARD, PARITY, RIGHT, contents, curve_of
 
 
 def test_a_curve_starts_at_the_clean_result_to_the_bit_and_falls():
@@ -24,8 +25,7 @@ def test_a_curve_starts_at_the_clean_result_to_the_bit_and_falls():
     noise = torch.randn(50, 2, generator=torch.Generator().manual_seed(0))
     nearly = Factors(RIGHT.users + 0.2 * noise[:20], RIGHT.items + 0.2 * noise[20:])
     clean = evaluate(nearly, BOARD)
-    attack = FGM(Softmax(BOARD.train), relative=False)
-    curve = curve_of(nearly, attack, [0, 0.2, 3.0])
+    curve = curve_of(nearly, FGM(Softmax(BOARD.train), relative=False), [0, 0.2, 3.0])
     for name, value in clean.values.items():
         assert curve[name][0] == value
     for name, values in clean.per_user.items():
@@ -37,132 +37,187 @@ def test_a_curve_starts_at_the_clean_result_to_the_bit_and_falls():
     assert curve.realised[2]["users"] == pytest.approx(3.0)
 
 
-def test_a_curve_as_json():
-    curve = curve_of(RIGHT, RandomNoise(relative=True), [0, 0.5], ks=(5,))
+@pytest.fixture(scope="module")
+def curve():
+    return curve_of(RIGHT, RandomNoise(side="users", seed=3), [0, 0.5, 2], ks=(5,))
+
+
+def test_a_curve_as_values(curve):
     data = json.loads(json.dumps(curve.as_dict()))
-    assert data["epsilons"] == [0.0, 0.5]
+    assert data["epsilons"] == [0.0, 0.5, 2.0]
     assert (data["relative"], data["unit"], data["knowledge"]) == (True, "relative", "data")
-    assert (data["budget"], data["side"]) == ("row", "both")
-    assert data["objective"] is None
-    assert len(data["ndcg@5"]) == len(data["coverage@5"]) == 2
+    assert (data["budget"], data["side"], data["objective"]) == ("row", "users", None)
+    assert data["seed"] == 3
+    assert len(data["ndcg@5"]) == len(data["coverage@5"]) == 3
     assert data["protocol"]["masked"] == ["train", "valid"]
-
-
-@pytest.mark.parametrize(
-    ("epsilons", "message"),
-    [
-        ([], "at least one attack size"),
-        ([0.0, -0.1], "finite and not negative, got -0.1"),
-        ([0.0, float("nan")], "finite and not negative, got nan"),
-        ([0.0, float("inf")], "finite and not negative"),
-        ([0.2, 0.1], "ascending and differ, got 0.2, 0.1: sort them"),
-        ([0.1, 0.1], "ascending and differ"),
-    ],
-)
-def test_bad_epsilons_are_refused(epsilons, message):
-    with pytest.raises(InputError, match=message):
-        check_epsilons(epsilons)
-    if epsilons:  # none are asked for: the sizes of the table
-        for attack in (RandomNoise(), "fgm-softmax", "certificate"):
-            with pytest.raises(InputError, match=message):
-                measure(Recommender(*RIGHT, BOARD), attack, epsilons=epsilons)
-
-
-def test_other_factors_than_the_splits_and_unknown_metrics():
-    with pytest.raises(InputError, match="belong to different data"):
-        curve_of(Factors(PARITY, PARITY), RandomNoise(), [0])
-    curve = curve_of(RIGHT, RandomNoise(), [0])
-    with pytest.raises(InputError, match="no metric 'ndcg@99' here; there are ndcg@10"):
+    assert list(curve.to_frame()["epsilon"]) == [0.0, 0.5, 2.0]
+    assert "0.5: " in repr(curve)
+    assert "<td" in curve._repr_html_()
+    with pytest.raises(InputError, match="ndcg@99"):
         curve["ndcg@99"]
-
-
-def test_the_axis_names_the_budget():
-    one = curve_of(RIGHT, RandomNoise(relative=False), [0]).threat
-    assert one.axis == "attack size epsilon, row budget, absolute"
-    two = curve_of(RIGHT, RandomNoise(relative=True, side="items"), [0]).threat
-    assert two.axis == "attack size, row budget on items, in median row norms of the factors"
+    with pytest.raises(InputError, match="different data"):
+        curve_of(Factors(PARITY, PARITY), RandomNoise(), [0])
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_saved_curve_comes_back(tmp_path, seed):
-    attack = RandomNoise(relative=True, side="users", seed=seed)
-    curve = curve_of(RIGHT, attack, [0, 0.5, 2], ks=(5,))
-    again = RobustnessCurve.load(curve.save(tmp_path / "new" / "curve.json"))
+    curve = curve_of(RIGHT, RandomNoise(side="users", seed=seed), [0, 0.5, 2], ks=(5, 10**6))
+    path = curve.save(tmp_path / "new" / "curve.json", {"members": {"a": 1}, "attack": "not this"})
+    again = RobustnessCurve.load(path)
     assert again.as_dict() == curve.as_dict()
-    assert again.threat == curve.threat
-    assert json.loads((tmp_path / "new" / "curve.json").read_text())["format"] == "robustcf curve 3"
+    assert (again.threat, again.protocol) == (curve.threat, curve.protocol)
+    assert again.name == curve.name
+    facts = json.loads(path.read_text())
+    assert (facts["format"], facts["members"]) == (FORMAT, {"a": 1})
     np.testing.assert_array_equal(again.users, curve.users)
     assert set(again.per_user) == set(curve.per_user)
-    more = curve.save(tmp_path / "more.json", {"members": {"a": 1}, "attack": "not this"})
-    assert json.loads(more.read_text())["members"] == {"a": 1}
-    assert RobustnessCurve.load(more).as_dict() == curve.as_dict()
     for name, values in curve.per_user.items():
         np.testing.assert_allclose(again.per_user[name], values, atol=1e-7)
+    (found,) = read_curves(path.parent).values()
+    assert found.name == curve.name
+    assert found.settings == settings_of({**curve.as_dict(), "metrics": list(curve.values)})
 
 
-def test_what_is_no_saved_curve_is_refused(tmp_path):
-    path = curve_of(RIGHT, RandomNoise(), [0]).save(tmp_path / "curve.json")
-    with pytest.raises(InputError, match="no readable robustness curve"):
-        RobustnessCurve.load(tmp_path / "other.json")
+def test_equal_settings_share_a_name_and_different_ones_never(curve):
+    def changed(**facts):
+        return dataclasses.replace(curve, **facts)
+
+    protocol = curve.protocol
+    others = [
+        changed(attack="other"),
+        changed(objective="bce"),
+        changed(kind="per user"),
+        changed(epsilons=(0.0, 0.5, np.nextafter(2, 3))),
+        changed(values={**curve.values, "ndcg@7": curve.values["ndcg@5"]}),
+        *(changed(threat=dataclasses.replace(curve.threat, **{key: value})) for key, value in (
+            ("norm", "spectral"), ("unit", "absolute"), ("side", "both"), ("knowledge", "labels"))),
+        *(changed(options={**curve.options, key: 7})
+          for key in ("steps", "restarts", "seed", "draws")),
+        changed(options={"bound": "plain"}),
+        *(changed(protocol=dataclasses.replace(protocol, **{key: value})) for key, value in (
+            ("part", "valid"), ("masked", ("train",)), ("sampled_from", 99))),
+    ]  # fmt: skip
+    assert len({each.name for each in (curve, *others)}) == len(others) + 1
+    again = {name: values + 0.1 for name, values in curve.values.items()}
+    assert changed(values=again, realised=()).name == curve.name, "results are no settings"
+    assert changed(epsilons=(0, 0.5, 2)).name == curve.name
+    assert changed(attack="my.module:Mine", objective="bce").name.startswith("my.module.Mine-bce-")
+
+
+def test_curves_are_found_by_what_they_hold_not_by_their_files_names(curve, tmp_path):
+    other = dataclasses.replace(curve, attack="other")
+    for each in (curve, other):
+        each.save(tmp_path / f"{each.name}.json")
+    # A copy of one over the file of the other: its values of users are next to its own name.
+    (tmp_path / f"{other.name}.json").write_bytes((tmp_path / f"{curve.name}.json").read_bytes())
+    (found,) = read_curves(tmp_path).values()
+    assert (found.name, found.path.stem) == (curve.name, curve.name)
+    (tmp_path / f"{curve.name}.json").unlink()
+    (found,) = read_curves(tmp_path).values()
+    assert (found.name, found.path.stem) == (curve.name, other.name)
+    for name, text in (("list", "[1]"), ("notes", '{"a": 1}'), ("q", '{"format": "robustcf q"}')):
+        (tmp_path / f"{name}.json").write_text(text)
+    (tmp_path / f"{other.name}.npz").unlink()
+    assert read_curves(tmp_path) == {}, "not whole, and not curves"
+
+
+def test_the_same_curve_twice_touches_nothing_and_another_is_told(curve, tmp_path):
+    path, replaced = curve.store(tmp_path, {"a": 1})
+    assert (path.name, replaced) == (f"{curve.name}.json", False)
+    whole, times = contents(tmp_path), [p.stat().st_mtime_ns for p in tmp_path.iterdir()]
+    assert curve.store(tmp_path, {"a": 1}) == (path, False)
+    assert [p.stat().st_mtime_ns for p in tmp_path.iterdir()] == times
+    arrays = path.with_suffix(".npz")
+    for spoil in (lambda: arrays.unlink(), lambda: arrays.write_bytes(arrays.read_bytes()[:60])):
+        spoil()
+        assert curve.store(tmp_path, {"a": 1})[1] is False, "damaged, not another result"
+        assert contents(tmp_path) == whole
+    users = {**curve.per_user, "ndcg@5": curve.per_user["ndcg@5"][:, ::-1]}
+    assert dataclasses.replace(curve, per_user=users).store(tmp_path, {"a": 1})[1] is True
+    path.write_text("{")
+    assert curve.store(tmp_path, {"a": 1})[1] is True
+    assert contents(tmp_path) == whole
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("epsilons", [0], r"ndcg@5 must be a list of 1"),
+        ("epsilons", [1, 0.1, 0], "ascending"),
+        ("epsilons", "x", "epsilons"),
+        ("metrics", ["x"], r"metrics\[0\]"),
+        ("metrics", ["ndcg@99"], "ndcg@99"),
+        ("ndcg@5", [1, None, 1], r"ndcg@5\[1\]"),
+        ("ndcg@5", [1, -1e308, 1], r"ndcg@5\[1\]"),
+        ("ndcg@5", [1, 0.5, 1.1], r"ndcg@5\[2\]"),
+        ("protocol", {}, "protocol.dataset"),
+        ("budget", 5, "budget"),
+        ("kind", [], "kind"),
+        ("steps", "many", "steps"),
+        ("realised", None, "realised"),
+        ("format", "robustcf curve 3", "attack again"),
+    ],
+)  # fmt: skip
+def test_curves_with_something_else(curve, tmp_path, key, value, message):
+    path = curve.save(tmp_path / "c.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    for read in (RobustnessCurve.load, lambda path: read_curves(path.parent)):
+        with pytest.raises(InputError, match=message) as caught:
+            read(path)
+        assert "c.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"users": np.zeros(3)}, "float64"),
+        ({}, "nothing"),
+        ({"users": np.arange(3), "ndcg@5": np.zeros((3, 4))}, "shape"),
+        ({"users": np.arange(1), "ndcg@5": np.full((3, 1), np.nan)}, r"\[0, 1\]"),
+        ({"users": np.arange(1), "ndcg@5": np.full((3, 1), -1e308)}, r"\[0, 1\]"),
+    ],
+)
+def test_values_of_users_of_another_kind(curve, tmp_path, arrays, message):
+    path = curve.save(tmp_path / "c.json")
+    np.savez(path.with_suffix(".npz"), **arrays)
+    (found,) = read_curves(tmp_path).values()
+    for read in (found.users, lambda: RobustnessCurve.load(path)):
+        with pytest.raises(InputError, match=message):
+            read()
+
+
+def test_values_of_users_of_a_saved_curve(curve, tmp_path):
+    saved = SavedCurve(Path(curve.save(tmp_path / "c.json")), curve.as_dict())
+    np.testing.assert_array_equal(saved.users(), curve.users)
+    np.testing.assert_allclose(saved.per_user("mrr@5"), curve.per_user["mrr@5"], atol=1e-7)
+    with pytest.raises(InputError, match="whole list"):
+        saved.per_user("coverage@5")
+
+
+def test_what_is_not_a_saved_curve_is_refused(curve, tmp_path):
+    path = curve.save(tmp_path / "curve.json")
     (tmp_path / "list.json").write_text("[1]")
-    with pytest.raises(InputError, match="no robustness curve"):
-        RobustnessCurve.load(tmp_path / "list.json")
-    whole = path.with_suffix(".npz").read_bytes()
-    path.with_suffix(".npz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match="make it again"):
-        RobustnessCurve.load(path)
+    (tmp_path / "half.json").write_text("{")
+    for name in ("absent", "list", "half"):
+        with pytest.raises(InputError, match="make it again"):
+            RobustnessCurve.load(tmp_path / f"{name}.json")
+    with pytest.raises(InputError, match="half.json"):
+        read_curves(tmp_path)
     path.with_suffix(".npz").unlink()
     with pytest.raises(InputError, match="make it again"):
         RobustnessCurve.load(path)
 
 
-def test_an_unknown_objective_is_refused():
-    with pytest.raises(InputError, match="one of bce, bpr, softmax, or module:Class, got 'mse'"):
-        AttackSpec("fgm", "mse")
-
-
 @pytest.mark.parametrize(
-    ("attack", "oracle", "knowledge"),
-    [
-        ("fgm", False, "data"),
-        ("fgm", True, "labels"),
-        ("random", False, "none"),
-        ("certificate", None, "labels"),
-    ],
+    "epsilons", [[0.0, -0.1], [0.0, float("nan")], [0.0, float("inf")], [0.2, 0.1], [0.1, 0.1]]
 )
-def test_a_curve_of_version_0_1_is_read_with_what_its_attacker_knew(
-    tmp_path, attack, oracle, knowledge
-):
-    path = curve_of(RIGHT, RandomNoise(side="users"), [0, 1]).save(tmp_path / "curve.json")
-    facts = json.loads(path.read_text()) | {"format": "robustcf curve 1", "attack": attack}
-    facts["objective"] = "oracle-softmax" if oracle else None
-    del facts["unit"], facts["knowledge"], facts["kind"]
-    facts |= {} if oracle is None else {"oracle": oracle}
-    path.write_text(json.dumps(facts))
-    found = RobustnessCurve.load(path)
-    assert found.threat == Threat("row", "relative", "users", knowledge)
-    assert found.objective == ("softmax" if oracle else None)
-    assert threat_of(facts | {"relative": False}).unit == "absolute"
-    assert found.kind == ("certified" if attack == "certificate" else "joint")
+@pytest.mark.parametrize("attack", [RandomNoise(), "fgm-softmax", "certificate"])
+def test_bad_epsilons_are_refused(epsilons, attack):
+    with pytest.raises(InputError, match="epsilons"):
+        measure(Recommender(*RIGHT, BOARD), attack, epsilons=epsilons)
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-@pytest.mark.parametrize(
-    ("attack", "kind"),
-    [("auto", "per user"), ("pgd", "per user"), ("fgm", "joint"), ("random", "joint"),
-     ("certificate", "certified"), ("personal", "each user alone")],
-)  # fmt: skip
-def test_ensembles_of_older_formats_were_taken_user_by_user(tmp_path, number, attack, kind):
-    path = curve_of(RIGHT, RandomNoise(), [0, 1]).save(tmp_path / "curve.json")
-    facts = json.loads(path.read_text())
-    assert facts["kind"] == "joint"
-    facts |= {"format": f"robustcf curve {number}", "attack": attack}
-    if number < 3:
-        del facts["kind"]
-    path.write_text(json.dumps(facts))
-    assert RobustnessCurve.load(path).kind == (kind if number < 3 else "joint")
-    again = RobustnessCurve.load(path).save(tmp_path / "again.json")
-    assert RobustnessCurve.load(again).as_dict() == RobustnessCurve.load(path).as_dict()
-    path.write_text(json.dumps(facts | {"format": "robustcf curve 4"}))
-    with pytest.raises(InputError, match="no robustness curve"):
-        RobustnessCurve.load(path)
+def test_the_axis_names_the_budget():
+    assert Threat(unit="absolute").axis == "attack size epsilon, row budget, absolute"
+    items = "attack size, row budget on items, in median row norms of the factors"
+    assert Threat(side="items").axis == items

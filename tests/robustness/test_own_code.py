@@ -158,7 +158,7 @@ def test_an_attack_of_ones_own(here, answer):
     trained(answer, "run")
     mine = answer("attack", "run", "--attack", "my_module:Upwards", *SIZES)
     assert (mine["attack"], mine["objective"]) == ("my_module:Upwards", None)
-    assert Path(mine["file"]).name == "my_module.Upwards-row-relative-e0_0.3-k10_20.json"
+    assert Path(mine["file"]).name.startswith("my_module.Upwards-")
     target = open_recommender("run")
     U, V = target.factors
     length = 0.3 * np.sort(np.linalg.norm(U.double().numpy(), axis=1))[(len(U) - 1) // 2]
@@ -171,7 +171,7 @@ def test_an_attack_of_ones_own(here, answer):
 
     built = measure(target, Upwards(), epsilons=[0, 0.3])
     assert built.curve.as_lists() == python.curve.as_lists()
-    assert built.stem == python.stem
+    assert built.curve.name == python.curve.name
     noise = answer("attack", "run", "--attack", "random", *SIZES)
     assert mine["random"] == noise["random"], "with the control that every attack has"
 
@@ -180,7 +180,7 @@ def test_a_gradient_attack_of_ones_own_gets_an_objective(here, answer):
     trained(answer, "run")
     mine = answer("attack", "run", "--attack", "my_module:Backwards", *SIZES)
     assert (mine["attack"], mine["objective"]) == ("my_module:Backwards", "softmax")
-    assert Path(mine["file"]).name == "my_module.Backwards-softmax-row-relative-e0_0.3-k10_20.json"
+    assert Path(mine["file"]).name.startswith("my_module.Backwards-softmax-")
     helped = answer(
         "attack", "run", "--attack", "my_module:Backwards", "--knowledge", "labels", *SIZES
     )
@@ -206,7 +206,7 @@ def test_an_objective_of_ones_own_is_attacked_and_trained(here, answer):
     mine = answer("attack", "run", *fgm, "my_module:Twice", *SIZES)
     once = answer("attack", "run", *fgm, "bpr", *SIZES)
     assert (mine["attack"], mine["objective"]) == ("fgm", "my_module:Twice")
-    assert Path(mine["file"]).name == "fgm-my_module.Twice-row-relative-e0_0.3-k10_20.json"
+    assert Path(mine["file"]).name.startswith("fgm-my_module.Twice-")
     assert mine["ndcg@10"] == once["ndcg@10"], "a direction does not see a factor of 2"
     many = answer("attack", "run", "--attack", "pgd", "--objective", "my_module:Twice", *SIZES)
     assert many["objective"] == "my_module:Twice"
@@ -257,15 +257,14 @@ def test_runs_under_an_attack_of_ones_own_are_compared(here, answer, refusal):
     for name, reg in (("a", "none"), ("b", "weight_decay")):
         trained(answer, name, "--reg", reg)
     answer("attack", "a", "--attack", "my_module:Backwards", *SIZES)
-    said = refusal("compare", "a", "b", "--attack",
-                   "my_module.Backwards-softmax-row-relative-e0_0.3-k10_20")  # fmt: skip
+    said = refusal("compare", "a", "b", "--attack", "my_module:Backwards")
     command = said.split("make it with: ")[1].split()
     assert command[:3] == ["robustcf", "attack", "b"]
     assert run(command[1:]) == 0
     found = answer("compare", "a", "b", "--attack", "my_module.Backwards", "--resamples", "999")
     assert (found["attack"], found["objective"]) == ("my_module:Backwards", "softmax")
     # What is called fgm is fgm: an attack that derives from it is never taken for it.
-    assert "not all runs have a saved curve" in refusal("compare", "a", "b")
+    assert "no run has a saved curve of an attack" in refusal("compare", "a", "b")
 
 
 def test_a_sweep_of_ones_own_attack_and_regularizer(here, answer, monkeypatch):
@@ -401,7 +400,7 @@ def test_the_attack_of_the_package_is_not_taken_for_the_users():
     named = measure(target, "robustcf.attacks:FGM-bpr", epsilons=[0, 0.2])
     plain = measure(target, "fgm-bpr", epsilons=[0, 0.2])
     assert named.curve.as_lists() == plain.curve.as_lists()
-    assert named.stem != plain.stem
+    assert named.curve.name != plain.curve.name
     objective = BCE(target.known, item_weight=0.0, dtype=target.factors.users.dtype)
     built = measure(target, FGM(objective), epsilons=[0, 0.2])
     assert built.curve.as_lists() == measure(target, "fgm-bce", epsilons=[0, 0.2]).curve.as_lists()

@@ -31,10 +31,9 @@ from robustcf.experiments.run import RunDir
 from robustcf.experiments.saved import SavedRun, open_run
 from robustcf.experiments.sweeps.plan import SweepPlan
 from robustcf.experiments.sweeps.report import write_report
-from robustcf.experiments.sweeps.summary import SHOWN, Summary, places, summarize
+from robustcf.experiments.sweeps.summary import Summary, places, summarize
 from robustcf.recommender import Recommender
 from robustcf.robustness import measure
-from robustcf.robustness.table import CERTIFICATE
 from robustcf.training.config import TrainConfig
 
 PLAN = "sweep.json"
@@ -128,7 +127,7 @@ def _complete(plan: SweepPlan, home: Path, reg: str, seed: int, split: Split) ->
     there: SavedRun = open_run(path)
     model = None
     for name in plan.measured:
-        if not all(_is_whole(there, stem) for stem in places(plan, name)):
+        if not all(_is_whole(there, settings) for settings in places(plan, name).values()):
             model = _opened(run, split) if model is None else model
             measure(model, name, plan.threat, plan.epsilons).save(results_folder(path))
         yield name
@@ -139,18 +138,10 @@ def _opened(run: RunDir, split: Split) -> Recommender:
     return model if model.has_interactions else run.recommender(split)
 
 
-def _is_whole(run: SavedRun, stem: str) -> bool:
-    """Whether a run has a curve, and the values of its users can be read.
-
-    Until format 3 of curves, ensembles were taken user by user: such a one is made again.
-    """
+def _is_whole(run: SavedRun, settings: dict[str, Any]) -> bool:
+    """Whether a run has a curve, and the values of its users can be read."""
     try:
-        curve = run.curves.get(stem)
-        if curve is None or curve.facts["kind"] == "per user":
-            return False
-        # Under the name of an attack there may be something else, such as a certificate.
-        known = stem.startswith(CERTIFICATE) or set(SHOWN) <= set(curve.facts["metrics"])
-        return known and len(curve.users()) > 0
+        return len(run.find(settings).users()) > 0
     except InputError:
         return False
 

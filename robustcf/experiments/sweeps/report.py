@@ -12,9 +12,9 @@ from robustcf._io.text import counted
 from robustcf._runtime import environment
 from robustcf.experiments.comparison import METHOD
 from robustcf.experiments.grids import markdown
-from robustcf.experiments.saved import uneven_words
 from robustcf.experiments.sweeps.plan import CONTROLS, control_of
 from robustcf.experiments.sweeps.summary import METRIC, SHOWN, Summary, axis
+from robustcf.robustness.curves import uneven_words
 from robustcf.robustness.table import AUTO, CERTIFICATE, RANDOM
 
 _BCE = "fgm-bce"

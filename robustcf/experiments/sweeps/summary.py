@@ -17,10 +17,11 @@ from robustcf._runtime import environment
 from robustcf.data import Split
 from robustcf.experiments.comparison import Comparison, compare_curves
 from robustcf.experiments.grids import compact_json
-from robustcf.experiments.saved import SavedCurve, kind_words, open_run
+from robustcf.experiments.saved import open_run
 from robustcf.experiments.statistics import area
 from robustcf.experiments.sweeps.plan import SweepPlan, control_of
 from robustcf.robustness import AttackSpec
+from robustcf.robustness.curves import SavedCurve, kind_words
 from robustcf.robustness.table import CERTIFICATE, CUTOFFS
 
 SHOWN = ("ndcg@10", "mrr@10", "coverage@10", "recall@20")
@@ -167,13 +168,13 @@ def display(metric: str) -> str:
     return (name.upper() if name in ("ndcg", "mrr", "map") else name.capitalize()) + at + k
 
 
-def places(plan: SweepPlan, name: str) -> dict[str, str]:
-    """File names -> names of the curves that measuring ``name`` gives: it and its control."""
+def places(plan: SweepPlan, name: str) -> dict[str, dict[str, Any]]:
+    """Names -> settings of the curves that measuring ``name`` gives: it and its control."""
     spec = AttackSpec.parse(name)
     where = (plan.threat, "test", plan.epsilons, CUTOFFS)
-    found = {spec.file_name(*where): name}
+    found = {name: spec.settings(*where)}
     if not spec.way.certifies:
-        found[spec.control_file_name(*where)] = control_of(name)
+        found[control_of(name)] = spec.control_settings(*where)
     return found
 
 
@@ -181,12 +182,12 @@ def summarize(plan: SweepPlan, out: Path, runs: Path, split: Split) -> Summary:
     """Read the curves of all runs and write ``curves.json``, ``curves.csv`` and the pictures."""
     curves: dict[str, dict[str, list[SavedCurve]]] = {}
     settings: dict[str, Mapping[str, Any]] = {}
-    stems = {stem: name for each in plan.measured for stem, name in places(plan, each).items()}
+    wanted = {name: found for each in plan.measured for name, found in places(plan, each).items()}
     for reg in plan.regs:
         opened = [open_run(runs / f"{reg}-seed{seed}") for seed in plan.seeds]
         settings[reg] = opened[0].settings
-        for stem, name in stems.items():
-            curves.setdefault(name, {})[reg] = [run.curves[stem] for run in opened]
+        for name, found in wanted.items():
+            curves.setdefault(name, {})[reg] = [run.find(found) for run in opened]
     curves = {name: curves[name] for name in plan.curves()}
     summary = Summary(plan, out, split.fingerprint, curves, settings)
     write_bytes(out / "curves.json", compact_json(summary.as_dict()))

@@ -87,14 +87,13 @@ class CertifiedVotes:
 
         Returns the figure, or the path of the ``.png`` or ``.svg`` that it was written to.
         """
-        from robustcf._io.plots import Line, Panel, draw_panels, plot_panels
+        from robustcf._io.plots import Line, Panel, plot_panels
 
         first = min(int(name.split("@")[1]) for name in self.values)
         chosen = f"precision@{first}" if metric is None else metric
         lines = [Line("vote", self.fakes, np.array([self[chosen]]), "certificate")]
         name = f"{chosen} on {self.protocol.dataset} ({self.protocol.part})"
-        panels = [[Panel(lines, "fake accounts", name)]]
-        return draw_panels(panels) if path is None else plot_panels(panels, path)
+        return plot_panels([[Panel(lines, "fake accounts", name)]], path)
 
     def __repr__(self) -> str:
         metric = next(iter(self.values))

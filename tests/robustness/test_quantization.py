@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from robustcf.attacks import KINDS, quantize
 from robustcf.data import checkerboard
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import evaluate
 from robustcf.recommender import Recommender
-from robustcf.robustness import quantization_table
+from robustcf.robustness import quantization_table, quantize
+from robustcf.robustness.quantization import KINDS
 
 BOARD = checkerboard()
 
