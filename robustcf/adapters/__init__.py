@@ -14,16 +14,17 @@ from robustcf._lazy import lazy_names
 
 if TYPE_CHECKING:
     from robustcf.adapters.aligning import Alignment, alignment
-    from robustcf.adapters.base import Imported
-    from robustcf.adapters.cornac import from_cornac
-    from robustcf.adapters.implicit import from_implicit
-    from robustcf.adapters.joining import joined
-    from robustcf.adapters.lenskit import from_lenskit
-    from robustcf.adapters.lightfm import from_lightfm
-    from robustcf.adapters.pytorch import from_torch
+    from robustcf.adapters.imported import Imported, joined
+    from robustcf.adapters.libraries import (
+        from_cornac,
+        from_implicit,
+        from_lenskit,
+        from_lightfm,
+        from_recbole,
+        from_rectools,
+        from_torch,
+    )
     from robustcf.adapters.reading import from_files
-    from robustcf.adapters.recbole import from_recbole
-    from robustcf.adapters.rectools import from_rectools
 
 __all__ = [
     "Alignment",
@@ -40,20 +41,7 @@ __all__ = [
     "joined",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "Alignment": ".aligning",
-        "Imported": ".base",
-        "alignment": ".aligning",
-        "from_cornac": ".cornac",
-        "from_files": ".reading",
-        "from_implicit": ".implicit",
-        "from_lenskit": ".lenskit",
-        "from_lightfm": ".lightfm",
-        "from_recbole": ".recbole",
-        "from_rectools": ".rectools",
-        "from_torch": ".pytorch",
-        "joined": ".joining",
-    },
-)
+_HOMES = dict.fromkeys(__all__, ".libraries")
+_HOMES |= {"Alignment": ".aligning", "alignment": ".aligning", "from_files": ".reading"}
+_HOMES |= {"Imported": ".imported", "joined": ".imported"}
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,19 +1,16 @@
 """The alignment check: do factors and interactions belong together?
 
 A map from ids to rows that is shifted or mixed up leaves factors that look fine and mean nothing.
-For a sample of the given pairs the test takes the *place* of the item in its user's list: the share
-of a random set of items with a lower score. Its mean is 1 for perfect factors and one half for
-factors that know nothing. The mean is compared with the same under maps that are wrong on purpose:
+For a sample of the given pairs, take the *place* of the item in its user's list: the share of a
+random set of items with a lower score. Its mean, 1 for perfect factors and one half for
+uninformative ones, is compared with the same under maps that are wrong on purpose:
 
-- items mixed up, and users mixed up (many random permutations each): a right map stands out from
-  them by many standard deviations; a map that is itself mixed up is one of them;
-- rows shifted by one: where a shifted map fits the users' own taste better (the place of an item in
-  the user's list, less its place in the lists of others), the given one is shifted (padding, ids
-  that count from 1). The place alone would not do: in a catalogue in order of popularity, the item
+- items or users mixed up (random permutations): a right map stands out by many standard deviations.
+  Where all users have the same list (popularity), users are not tested.
+- rows shifted by one: where that fits the users' own taste better (the place of an item in the
+  user's list, less its place in the lists of others), the given map is shifted (padding, ids that
+  count from 1). The place alone would not do: in a catalogue in order of popularity, the item
   before is higher up in every list.
-
-Where all users have the same list (popularity), mixing them up changes nothing, and the test of
-users is skipped.
 """
 
 from __future__ import annotations
@@ -38,6 +35,7 @@ _STRANGERS = 4
 _DEVIATIONS = 3.0
 _SHIFT_DEVIATIONS = 4.0
 
+_Ids = npt.NDArray[np.int64]
 _Places = npt.NDArray[np.float64]
 
 
@@ -79,12 +77,7 @@ class Alignment:
 
 
 def alignment(factors: Factors, pairs: Interactions, seed: int = 0) -> Alignment:
-    """Compare the scores of given pairs with those under wrong maps.
-
-    Args:
-        factors: the embeddings.
-        pairs: the interactions they were fit on, by rows of the factors.
-        seed: of the sample and the permutations.
+    """Compare the scores of the pairs that factors were fit on with those under wrong maps.
 
     Cost: about 90 times scoring 2,048 pairs, half of these against 128 items: about a second.
 
@@ -138,12 +131,12 @@ def _reason(deviations: list[float | None]) -> str:
 
 def _shifted(
     factors: Factors,
-    users: npt.NDArray[np.int64],
-    items: npt.NDArray[np.int64],
-    reference: npt.NDArray[np.int64],
+    users: _Ids,
+    items: _Ids,
+    reference: _Ids,
     rng: np.random.Generator,
 ) -> str:
-    """Why a map is taken for shifted: rows next to the given ones fit clearly better."""
+    """Return why a map is taken for shifted: rows next to the given ones fit clearly better."""
     n_users, n_items = factors.n_users, factors.n_items
     # Rows at the ends have no neighbour: they stay where they are.
     nearby = {
@@ -182,19 +175,14 @@ def _shifted(
 class _Lists:
     """Users' lists: the scores of the reference items for each of them."""
 
-    def __init__(
-        self,
-        factors: Factors,
-        users: npt.NDArray[np.int64],
-        reference: npt.NDArray[np.int64],
-    ) -> None:
+    def __init__(self, factors: Factors, users: _Ids, reference: _Ids) -> None:
         # In float64: a tie is one, and a large bias does not swamp the rest.
         self.items = factors.items
         self.users = factors.users[torch.from_numpy(users)].double()
         self.others = self.users @ self.items[torch.from_numpy(reference)].double().T
 
-    def places(self, items: npt.NDArray[np.int64]) -> _Places:
-        """For each user's item, the share of the reference with a lower score; ties count half."""
+    def places(self, items: _Ids) -> _Places:
+        """Return the share of the reference with a lower score than each user's item."""
         rows = self.items[torch.from_numpy(items)].double()
         scores = (self.users * rows).sum(dim=1, keepdim=True)
         # Two orders of addition may round one product differently: nearly equal is equal.

@@ -17,7 +17,7 @@ from robustcf.recommender import FactorScorer, Recommender
 def ordered(model: Recommender, like: Split | None = None) -> Recommender:
     """Return a recommender with its rows in the order of their labels, or in that of a split.
 
-    So that recommenders of one data set from several libraries have the same ids, and compare with
+    Recommenders of one data set from several libraries then have the same ids, and compare with
     those that were trained on the split.
 
     Args:
@@ -42,7 +42,7 @@ def ordered(model: Recommender, like: Split | None = None) -> Recommender:
 
 
 def in_label_order(factors: Factors, split: Split) -> tuple[Factors, Split]:
-    """Factors and pairs with rows in the order of their labels; without labels as they are.
+    """Return factors and pairs with rows in the order of their labels; without labels as they are.
 
     Example:
         >>> pairs = Interactions.from_pairs([0], [1], 1, 2, item_labels=np.array(["b", "a"]))[0]
@@ -52,57 +52,42 @@ def in_label_order(factors: Factors, split: Split) -> tuple[Factors, Split]:
         >>> ordered.items.tolist(), split.train.items.tolist()
         ([[20.0], [10.0]], [0])
     """
-    sides = {}
-    for kind, labels in (("user", split.user_labels), ("item", split.item_labels)):
-        count = split.n_users if kind == "user" else split.n_items
-        order = np.arange(count) if labels is None else np.argsort(labels, kind="stable")
-        place = np.empty(count, dtype=np.int64)
-        place[order] = np.arange(count)
-        sides[kind] = (order, place, None if labels is None else labels[order])
-    if all(np.array_equal(order, np.arange(len(order))) for order, _, _ in sides.values()):
+    both = {"user_labels": split.user_labels, "item_labels": split.item_labels}
+    orders = [
+        np.arange(count) if labels is None else np.argsort(labels, kind="stable")
+        for labels, count in zip(both.values(), (split.n_users, split.n_items), strict=True)
+    ]
+    if all(np.array_equal(order, np.arange(len(order))) for order in orders):
         return factors, split
-
-    def moved(pairs: Interactions) -> Interactions:
-        return Interactions(
-            sides["user"][1][pairs.users],
-            sides["item"][1][pairs.items],
-            pairs.n_users,
-            pairs.n_items,
-            user_labels=sides["user"][2],
-            item_labels=sides["item"][2],
+    places = [np.argsort(order) for order in orders]
+    named = {
+        name: None if labels is None else labels[order]
+        for (name, labels), order in zip(both.items(), orders, strict=True)
+    }
+    train, valid, test = (
+        Interactions(
+            places[0][part.users], places[1][part.items], split.n_users, split.n_items, **named
         )
-
-    train, valid, test = (moved(part) for part in (split.train, split.valid, split.test))
-    ordered = Factors(
-        factors.users[torch.from_numpy(sides["user"][0])],
-        factors.items[torch.from_numpy(sides["item"][0])],
+        for part in (split.train, split.valid, split.test)
     )
-    return ordered, dataclasses.replace(split, train=train, valid=valid, test=test)
+    rows = (torch.from_numpy(order) for order in orders)
+    moved = Factors(*(part[own] for part, own in zip(factors, rows, strict=True)))
+    return moved, dataclasses.replace(split, train=train, valid=valid, test=test)
 
 
 def in_rows_of(split: Split, factors: Factors, own: Split) -> Factors:
-    """Factors of another version with their rows in the order of a split, by labels.
+    """Return factors of another version, rows as in ``own``, in the order of a split, by labels.
 
-    Args:
-        split: the order that is wanted.
-        factors: rows as in ``own``.
-        own: says what these rows are called. Where either has no labels, rows stay as they are.
+    Where either has no labels, rows stay as they are.
 
     Raises:
         InputError: as many users or items, but others.
-
-    Example:
-        >>> pairs = Interactions.from_pairs([0], [1], 1, 2, item_labels=np.array(["b", "a"]))[0]
-        >>> other = Interactions.from_pairs([0], [1], 1, 2, item_labels=np.array(["a", "b"]))[0]
-        >>> one, two = (Split("x", p, *[p.take(np.array([False]))] * 2) for p in (pairs, other))
-        >>> in_rows_of(one, Factors.of([[1.0]], [[10.0], [20.0]]), two).items.tolist()
-        [[20.0], [10.0]]
     """
     parts = []
     for kind, part in zip(("user", "item"), factors, strict=True):
         wanted, labels = (getattr(each, f"{kind}_labels") for each in (split, own))
         if wanted is None or labels is None or len(wanted) != len(labels):
-            parts.append(part)  # other counts are said by who compares
+            parts.append(part)  # whoever compares refuses other counts
             continue
         place = {label: row for row, label in enumerate(labels.astype(str).tolist())}
         rows = [place.get(label, -1) for label in wanted.astype(str).tolist()]

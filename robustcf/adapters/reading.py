@@ -1,30 +1,47 @@
-"""``read``: files of factors in, an Imported out; name and content tell what a file is."""
+"""``read``: files of factors in, an Imported out; name and content tell what a file is.
+
+Files are parsed in a process of their own (:mod:`robustcf._io.sandbox`), and nothing in them runs.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from robustcf._io.reading import read_content
-from robustcf._io.sandbox import read_apart
-from robustcf.adapters.arrays import FOREIGN, Keys, read_named, read_npy, read_two_npy
-from robustcf.adapters.base import Imported, check_labels
-from robustcf.adapters.implicit import is_implicit, read_implicit
-from robustcf.adapters.joining import joined
+from robustcf._io import files
+from robustcf._io.foreign import RESTORED
+from robustcf._io.reading import open_regular, read_content
+from robustcf._io.sandbox import Reading, read_apart
+from robustcf._io.temporary import temporary_file
+from robustcf.adapters.imported import (
+    Imported,
+    joined,
+    matrix,
+    vector,
+    with_biases,
+    with_constants,
+)
 from robustcf.adapters.parquet import SPARK, is_parquet, read_parquet
-from robustcf.adapters.pytorch import read_state
-from robustcf.adapters.recbole import read_recbole
 from robustcf.errors import DataError, InputError
+from robustcf.factors import Factors, read_fixed
 from robustcf.recommender import Recommender
 
 Source = str | os.PathLike[str]
 
-_TORCH = (".pth", ".pt")
+#: RecBole's models whose score is the product of user_embedding and item_embedding as stored.
+PLAIN_RECBOLE = ("BPR", "LINE")
+GRAPH_NOTE = "embeddings are those after propagation"
+_IMPLICIT = ("user_factors", "item_factors")
+_FOREIGN = "robustcf._io.foreign"
 _KNOWN = (
     "an implicit .npz, .npz or .safetensors with two matrices, .pth or .pt, a folder of Spark's "
     "ALS, or two files, users first: .npy and .npy, Parquet and Parquet"
@@ -57,7 +74,7 @@ def read(
         vector_key: the column of vectors in Parquet.
         fixed: columns that are biases, from 0; None holds those fixed that are constant in one of
             the factors; an empty list none.
-        user_ids: a file with what each row of the users is called: text, one a line, or ``.npy``.
+        user_ids: a file with what each row of the users is called: one per line, or ``.npy``.
         item_ids: the same for items.
         dataset_file: the dataset that RecBole saved, for its tokens.
 
@@ -76,56 +93,40 @@ def read(
         Imported(npz: 3 users x 4 items, dim 2, float64, rows without labels)
     """
     paths = _paths(source)
-    keys = {
-        "user_key": user_key,
-        "item_key": item_key,
-        "user_bias_key": user_bias_key,
-        "item_bias_key": item_bias_key,
-    }
-    named = Keys(*keys.values())
+    path, suffix = paths[0], paths[0].suffix.lower()
+    keys = Keys(user_key, item_key, user_bias_key, item_bias_key)
+    named = dict(zip((f"{name}_key" for name in Keys._fields), keys, strict=True))
     columns = {"id_key": id_key, "vector_key": vector_key}
-    found: Imported
-    used: tuple[str, ...] = ("fixed",)
-    if len(paths) == 2:
-        if all(is_parquet(path) for path in paths):
-            found = read_parquet(*paths, id_key=id_key, vector_key=vector_key, fixed=fixed)
-            used += tuple(columns)
-        elif all(path.suffix.lower() == ".npy" for path in paths):
-            found = read_two_npy(*paths, fixed=fixed)
+    used: Mapping[str, Any] = named
+    if len(paths) == 1 and all((path / name).is_dir() for name in SPARK):
+        paths = [path / name for name in SPARK]
+    if len(paths) == 2 and all(is_parquet(each) for each in paths):
+        found = read_parquet(*paths, id_key=id_key, vector_key=vector_key, fixed=fixed)
+        used = columns
+    elif len(paths) == 2 and all(each.suffix.lower() == ".npy" for each in paths):
+        found, used = _two_npy(paths, fixed), {}
+    elif len(paths) == 2:
+        raise InputError(
+            f"two files must be .npy and .npy or Parquet and Parquet, got {paths[0].name} and "
+            f"{paths[1].name}"
+        )
+    elif suffix == ".npz":
+        content = read_apart(f"{_FOREIGN}:read_npz", [path])
+        implicit = set(_IMPLICIT) <= set(content.arrays) and not any(keys)
+        found = _npz(path, content, Keys(*_IMPLICIT) if implicit else keys, fixed, implicit)
+        used = {} if implicit else named
+    elif suffix == ".safetensors":
+        found = _safetensors(path, keys, fixed)
+    elif suffix in (".pth", ".pt"):
+        content = read_apart(f"{_FOREIGN}:read_torch", [path])
+        if "recbole" in content.facts:
+            found = _recbole(path, content, dataset_file, keys, fixed)
+            used = {**named, "dataset_file": dataset_file}
         else:
-            raise InputError(
-                f"two files must be .npy and .npy or Parquet and Parquet, got {paths[0].name} and "
-                f"{paths[1].name}"
-            )
+            found = _state(path, content, keys, fixed)
     else:
-        (path,) = paths
-        suffix = path.suffix.lower()
-        if path.is_dir() and all((path / name).is_dir() for name in SPARK):
-            users, items = (path / name for name in SPARK)
-            found = read_parquet(users, items, id_key=id_key, vector_key=vector_key, fixed=fixed)
-            used += tuple(columns)
-        elif suffix == ".npz":
-            content = read_apart(f"{FOREIGN}:read_npz", [path])
-            if is_implicit(content.arrays) and not any(keys.values()):
-                found = read_implicit(path, content, fixed=fixed)
-            else:
-                found = read_named(path, named, fixed=fixed, found=content)
-                used += tuple(keys)
-        elif suffix == ".safetensors":
-            found = read_named(path, named, fixed=fixed)
-            used += tuple(keys)
-        elif suffix in _TORCH:
-            content = read_apart(f"{FOREIGN}:read_torch", [path])
-            used += tuple(keys)
-            if "recbole" in content.facts:
-                tokens = None if dataset_file is None else Path(dataset_file)
-                found = read_recbole(path, content, tokens, named, fixed=fixed)
-                used += ("dataset_file",)
-            else:
-                found = read_state(path, content, named, fixed=fixed)
-        else:
-            raise InputError(f"{path}: expected {_KNOWN}")
-    given = {**keys, **columns, "dataset_file": dataset_file}
+        raise InputError(f"{path}: expected {_KNOWN}")
+    given = {**named, **columns, "dataset_file": dataset_file}
     idle = [name for name, value in given.items() if value is not None and name not in used]
     if idle:
         raise InputError(f"{', '.join(idle)} means nothing for {found.format}: leave it out")
@@ -144,14 +145,8 @@ def from_files(
 ) -> Recommender:
     """Return the factors in files of another library as a recommender; nothing in them is run.
 
-    Args:
-        source: a file or folder, or two of them, users first, see :func:`read`.
-        interactions: the pairs that they were fit on, see :func:`robustcf.adapters.joined`.
-        test: held-out pairs in the same form.
-        check: whether to refuse factors that do not know the pairs.
-        label: what to call it; None for the name of the file.
-        matching: how ids are matched, see :func:`robustcf.recommender.matching.match`.
-        **reading: other options of :func:`read`.
+    ``source`` and ``reading`` are those of :func:`read`, ``matching`` is a dict of options of
+    :func:`robustcf.recommender.matching.match`. Other arguments: :func:`joined`.
 
     Example:
         >>> import numpy as np, tempfile
@@ -177,27 +172,325 @@ def _paths(source: Source | Sequence[Source]) -> list[Path]:
 
 
 def _labelled(found: Imported, user_ids: Source | None, item_ids: Source | None) -> Imported:
-    labels: dict[str, Any] = {}
-    for kind, file, rows in (
-        ("user", user_ids, found.factors.n_users),
-        ("item", item_ids, found.factors.n_items),
-    ):
+    labels = {}
+    for kind, file in (("user", user_ids), ("item", item_ids)):
         if file is None:
             continue
         if getattr(found, f"{kind}_labels") is not None:
             raise InputError(
                 f"{found.source} has {kind} ids of its own: leave {kind}_ids (--{kind}-ids) out"
             )
-        labels[f"{kind}_labels"] = check_labels(kind, _ids(Path(file)), rows)
+        labels[f"{kind}_labels"] = _ids(Path(file))
     return dataclasses.replace(found, **labels) if labels else found
 
 
 def _ids(path: Path) -> Any:
-    """Ids in the order of rows: an array of numbers or text, or lines of text."""
+    """Return ids in the order of rows: an array of numbers or text, or lines of text."""
     if path.suffix.lower() == ".npy":
-        return np.atleast_1d(read_npy(path))
+        return np.atleast_1d(read_apart(f"{_FOREIGN}:read_npy", [path]).array("array"))
     try:
-        lines = read_content(path).decode("utf-8").splitlines()
+        return read_content(path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: no readable text, one id a line ({error})") from error
-    return lines
+        raise DataError(f"{path}: not readable as text, one id per line ({error})") from error
+
+
+# --- named arrays -------------------------------------------------------------------------------
+
+
+class Keys(NamedTuple):
+    """Names of the arrays that matter; None for those that are to be found by their name."""
+
+    user: str | None = None
+    item: str | None = None
+    user_bias: str | None = None
+    item_bias: str | None = None
+
+
+class Layout:
+    """Where in a file of named arrays the factors are, and how to put others in their place.
+
+    Args:
+        arrays: name -> array or tensor.
+        source: for messages.
+        keys: names of the factors and biases.
+        skip: rows at the start that are padding.
+
+    Raises:
+        InputError: there is no such array, or not exactly one for users and one for items.
+
+    Example:
+        >>> Layout({"U": np.ones((2, 2)), "V": np.ones((3, 2)), "k": np.ones(1)}, "here").names
+        Keys(user='U', item='V', user_bias=None, item_bias=None)
+    """
+
+    def __init__(
+        self, arrays: Mapping[str, Any], source: str, keys: Keys | None = None, skip: int = 0
+    ) -> None:
+        """Find the names."""
+        self.arrays, self.source, self.skip = arrays, source, skip
+        given = keys or Keys()
+        for key in given:
+            if key is not None and key not in arrays:
+                raise InputError(f"{source} has no {key!r}; there are {self._listed()}")
+        self.keys = (given.user or self._matrix("user"), given.item or self._matrix("item"))
+        self.biases = (
+            given.user_bias or self._bias("user"),
+            given.item_bias or self._bias("item"),
+        )
+
+    @property
+    def names(self) -> Keys:
+        """All names, as they were given or found."""
+        return Keys(*self.keys, *self.biases)
+
+    def _matrix(self, side: str) -> str:
+        names = [name for name, value in self.arrays.items() if _is_factor(value)]
+        found = [own for own in names if side in own.lower() and "bias" not in own.lower()]
+        letters = {name.lower(): name for name in names}
+        for pair in ("uv", "pq"):
+            if not found and set(pair) <= set(letters):
+                found = [letters[pair[side == "item"]]]
+        if len(found) != 1:
+            raise InputError(
+                f"{self.source}: found {len(found)} matrices for the {side}s among "
+                f"{self._listed()}: name it with {side}_key (--{side}-key)"
+            )
+        return found[0]
+
+    def _bias(self, side: str) -> str | None:
+        found = [name for name in self.arrays if side in name.lower() and "bias" in name.lower()]
+        if len(found) > 1:
+            raise InputError(
+                f"{self.source}: {', '.join(found)} may be the biases of the {side}s: name one "
+                f"with {side}_bias_key (--{side}-bias-key)"
+            )
+        return found[0] if found else None
+
+    def _listed(self) -> str:
+        all_ = [f"{name} {'x'.join(map(str, a.shape)) or '1'}" for name, a in self.arrays.items()]
+        return ", ".join(all_[:20]) + (", ..." if len(all_) > 20 else "") or "no arrays"
+
+    def imported(
+        self,
+        format: str,
+        name: str,
+        fixed: Sequence[int] | None = None,
+        write: Callable[[dict[str, Any], Path], None] | None = None,
+        *,
+        tell: bool = True,
+        **labels: Any,
+    ) -> Imported:
+        """Return the factors, with notes on what was found and what is left aside.
+
+        Args:
+            format: see :class:`Imported`.
+            name: see :class:`Imported`, its ``source``.
+            fixed: columns that are biases; None for biases by name, or constant columns.
+            write: writes matrices by name, in the types in which they came, to a path.
+            tell: whether the notes say what was found.
+            **labels: of users and items.
+        """
+        U, V = (matrix(key, self.arrays[key], copy=False)[self.skip :] for key in self.keys)
+        if U.shape[1] != V.shape[1]:
+            turned = "; are they transposed?" if U.shape[0] == V.shape[0] else ""
+            raise InputError(
+                f"{self.source}: {self.keys[0]} has {U.shape[1]} columns and {self.keys[1]} "
+                f"{V.shape[1]}: factors share their columns{turned}"
+            )
+        biases = [
+            None
+            if key is None
+            else vector(key, self.arrays[key], len(part) + self.skip)[self.skip :]
+            for key, part in zip(self.biases, (U, V), strict=True)
+        ]
+        factors, held = with_biases(U, V, *biases)
+        about: tuple[str, ...] = ()
+        if fixed is not None or not held:
+            held, about = with_constants(factors, fixed, held)
+        notes = (*(self._notes() if tell else ()), *about)
+
+        def write_back(other: Factors, target: Path) -> None:
+            if write is not None:
+                write(self._changed(other), target)
+
+        writer = None if write is None else write_back
+        return Imported(factors, format, name, fixed=held, notes=notes, writer=writer, **labels)
+
+    def _notes(self) -> list[str]:
+        notes = [f"users are {self.keys[0]}, items are {self.keys[1]}"]
+        biases = [name for name in self.biases if name is not None]
+        if biases:
+            notes.append(f"biases are {' and '.join(biases)}: held fixed")
+        left = [name for name in self.arrays if name not in (*self.keys, *biases)]
+        if left:
+            notes.append(f"not used: {', '.join(left[:12])}{', ...' if len(left) > 12 else ''}")
+        return notes
+
+    def _changed(self, factors: Factors) -> dict[str, Any]:
+        changed: dict[str, Any] = {}
+        for key, part in zip(self.keys, factors, strict=True):
+            old = self.arrays[key]
+            rows = part[:, : old.shape[1]].cpu()
+            changed[key] = (
+                torch.cat([old[: self.skip], rows.to(old.dtype)])
+                if isinstance(old, Tensor)
+                else np.concatenate([old[: self.skip], rows.numpy().astype(old.dtype)])
+            )
+        return changed
+
+
+def _is_factor(value: Any) -> bool:
+    tensor = hasattr(value, "is_floating_point")
+    floating = value.is_floating_point() if tensor else value.dtype.kind == "f"
+    return bool(floating and value.ndim == 2 and value.shape[1] > 1)
+
+
+def _tensor(found: Reading, name: str) -> Tensor:
+    tensor = torch.from_numpy(found.array(name))
+    return tensor.view(torch.bfloat16) if found.arrays[name].dtype == "bfloat16" else tensor
+
+
+# --- formats ------------------------------------------------------------------------------------
+
+
+def _npz(
+    path: Path, content: Reading, keys: Keys, fixed: Sequence[int] | None, implicit: bool
+) -> Imported:
+    arrays = {name: content.array(name) for name in content.arrays}
+
+    def write(changed: dict[str, Any], target: Path) -> None:
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **{**arrays, **changed})
+        files.write_bytes(target, buffer.getvalue())
+
+    layout = Layout(arrays, str(path), keys)
+    kind = "implicit npz" if implicit else "npz"
+    return layout.imported(kind, path.name, fixed, write, tell=not implicit)
+
+
+def _safetensors(path: Path, keys: Keys, fixed: Sequence[int] | None) -> Imported:
+    content = read_apart(f"{_FOREIGN}:read_safetensors", [path])
+    tensors = {name: _tensor(content, name) for name in content.arrays}
+    facts = content.facts["metadata"]
+    if fixed is None and "fixed" in facts:  # a file of a run of ours
+        fixed = read_fixed(facts, str(path))
+
+    def write(changed: dict[str, Any], target: Path) -> None:
+        whole = {name: tensor.contiguous() for name, tensor in {**tensors, **changed}.items()}
+        files.write_tensors(target, whole, facts)
+
+    return Layout(tensors, str(path), keys).imported("safetensors", path.name, fixed, write)
+
+
+def _two_npy(paths: Sequence[Path], fixed: Sequence[int] | None) -> Imported:
+    users, items = paths
+    content = read_apart(f"{_FOREIGN}:read_npy", [users, items])
+    arrays = {side: content.array(side) for side in ("users", "items")}
+    same = users.name == items.name  # in two folders
+    names = ("users.npy", "items.npy") if same else (users.name, items.name)
+
+    def write(changed: dict[str, Any], target: Path) -> None:
+        contents = {}
+        for name, array in zip(names, changed.values(), strict=True):
+            buffer = io.BytesIO()
+            np.save(buffer, array, allow_pickle=False)
+            contents[name] = buffer.getvalue()
+        files.create_folder(target, contents)
+
+    layout = Layout(arrays, f"{users} and {items}", Keys("users", "items"))
+    return layout.imported("npy", users.name, fixed, write, tell=False)
+
+
+def _state(
+    path: Path,
+    content: Reading,
+    keys: Keys,
+    fixed: Sequence[int] | None,
+    skip: int = 0,
+    kind: str = "torch state dict",
+) -> Imported:
+    """Return the factors of a state dict in a torch file."""
+    if "object" in content.facts:
+        raise DataError(
+            f"{path}: a whole object of {content.facts['object']} was saved, which only its own "
+            "code can read: save its state_dict() instead"
+        )
+    stored = {name: where for name, where in content.arrays.items() if name not in RESTORED}
+    if not stored:
+        raise DataError(f"{path}: holds no state dict: save model.state_dict()")
+    names = Layout(stored, str(path), keys).names
+    # The others are named in notes, and not read.
+    arrays = {n: _tensor(content, n) if n in names else where for n, where in stored.items()}
+
+    def write(changed: dict[str, Any], target: Path) -> None:
+        whole = content.facts["whole"]
+        shared = [name for name in changed if name not in whole]
+        if shared:
+            raise InputError(
+                f"{path}: {shared[0]} shares its storage with another tensor and cannot be written "
+                "back: change it with torch"
+            )
+        bits = {
+            whole[name]: tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            for name, tensor in changed.items()
+        }
+        _copy(path, target, bits)
+
+    return Layout(arrays, str(path), names, skip).imported(kind, path.name, fixed, write)
+
+
+def _copy(source: Path, target: Path, changes: Mapping[str, bytes]) -> None:
+    """Write a torch file again with other bytes in some of its storages, member by member."""
+    handle, temporary = temporary_file(target)
+    try:
+        with (
+            os.fdopen(handle, "wb") as file,
+            open_regular(source) as content,
+            zipfile.ZipFile(content) as old,
+        ):
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as new:
+                for entry in old.infolist():
+                    if entry.compress_type != zipfile.ZIP_STORED:
+                        raise DataError(f"{source}: changed while it was read")
+                    new.writestr(entry.filename, changes.get(entry.filename) or old.read(entry))
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _recbole(
+    path: Path,
+    content: Reading,
+    dataset_file: Source | None,
+    keys: Keys,
+    fixed: Sequence[int] | None,
+) -> Imported:
+    """Return the factors of a RecBole checkpoint, with the tokens of its dataset if given."""
+    settings = content.facts["recbole"]
+    name = settings["model"] or "unknown model"
+    if not any(keys) and content.facts.get("restored"):
+        U, V = (matrix(each, _tensor(content, each))[1:] for each in RESTORED)
+        found = Imported(Factors.of(U, V), "recbole pth", path.name, notes=(GRAPH_NOTE,))
+    elif not any(keys) and name not in PLAIN_RECBOLE:
+        raise DataError(
+            f"{path}: a checkpoint of {name}, whose scores are not known to be the product of the "
+            "embeddings stored in it (graph models score propagated ones): load it with RecBole "
+            "and use robustcf.adapters.from_recbole(model, dataset=dataset), or name two tensors "
+            "by user_key and item_key (--user-key, --item-key) if they are"
+        )
+    else:
+        own = keys if any(keys) else Keys("user_embedding.weight", "item_embedding.weight")
+        found = _state(path, content, own, fixed, skip=1, kind="recbole pth")
+    notes = (*found.notes, f"RecBole's {name}; row 0 is padding and was left out")
+    labels: dict[str, Any] = {}
+    if dataset_file is not None:
+        columns = [
+            settings[f"{kind.upper()}_ID_FIELD"] or f"{kind}_id" for kind in ("user", "item")
+        ]
+        options = {"columns": columns}
+        tokens = read_apart(f"{_FOREIGN}:read_tokens", [Path(dataset_file)], options)
+        for kind, column in zip(("user", "item"), columns, strict=True):
+            labels[f"{kind}_labels"] = tokens.array(column)[1:]
+    return dataclasses.replace(found, notes=notes, **labels)

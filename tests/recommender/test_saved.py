@@ -21,10 +21,9 @@ import robustcf
 from robustcf._io import files
 from robustcf.data import EvaluationProtocol, Split
 from robustcf.errors import DataError, InputError, UnfinishedError, WriteError
-from robustcf.factors import Factors
 from robustcf.models.voting import VoteConfig
 from robustcf.recommender import FactorScorer, FoldIn, Recommender, open_recommender
-from robustcf.robustness import Threat, measure
+from robustcf.robustness import measure
 from robustcf.testing import labelled_split
 from tests.recommender.tampering import change_arrays, change_json, sign
 
@@ -133,8 +132,12 @@ def test_factors_come_back_bit_by_bit(tmp_path: Path, dtype: torch.dtype) -> Non
 
 def test_what_is_saved_again_has_the_same_bytes(saved: Path, tmp_path: Path) -> None:
     again = open_recommender(saved).save(tmp_path / "again")
+    stamps = json.loads((saved / "recommender.json").read_text())["files"]
     for name in FILES:
-        assert (saved / name).read_bytes() == (again / name).read_bytes(), name
+        content = (saved / name).read_bytes()
+        assert content == (again / name).read_bytes(), name
+        stamp = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        assert stamps.get(name) == (None if name == "recommender.json" else stamp)
 
 
 def test_row_numbers_stand_for_labels_that_are_not_there(tmp_path: Path) -> None:
@@ -151,20 +154,13 @@ def test_row_numbers_stand_for_labels_that_are_not_there(tmp_path: Path) -> None
 
 def test_labels_of_very_different_lengths_are_read_again(tmp_path: Path) -> None:
     """Packed, they would look like a file that grows without bound."""
-    n_users = 30_000
+    n_users = 10_000
     labels = np.array([str(n) for n in range(n_users - 1)] + ["x" * 900])
     pairs = np.zeros((n_users, 2))
     pairs[:, 0] = 1
     model = Recommender(np.ones((n_users, 1)), np.eye(2, 1), pairs, user_labels=labels)
     again = open_recommender(model.save(tmp_path / "model"))
     assert again.user_labels.tolist() == labels.tolist()
-
-
-def test_a_finding_on_it_is_that_of_the_first(saved: Path) -> None:
-    model, again = made("factors"), open_recommender(saved)
-    sizes = [0, 0.1]
-    curves = [measure(each, "fgm", Threat(), sizes).curve["ndcg@10"] for each in (model, again)]
-    np.testing.assert_array_equal(*curves)
 
 
 # --- parts that are left out --------------------------------------------------------------------
@@ -234,14 +230,9 @@ def test_a_vote_needs_its_interactions(tmp_path: Path) -> None:
     assert not (tmp_path / "model").exists()
     again = open_recommender(vote.save(tmp_path / "model", include_test=False))
     pd.testing.assert_frame_equal(again.recommend(k=4), vote.recommend(k=4))
-
-
-def test_a_vote_is_certified_as_before(tmp_path: Path) -> None:
-    vote = made("vote")
-    again = open_recommender(vote.save(tmp_path / "model"))
-    assert again.scorer.config == vote.scorer.config == VoteConfig(cap=0.2, damping=0.5)
-    fakes = [0, 1, 3]
-    one, other = (m.scorer.certify_fakes(m.split, fakes) for m in (vote, again))
+    whole = open_recommender(vote.save(tmp_path / "whole"))
+    assert whole.scorer.config == vote.scorer.config == VoteConfig(cap=0.2, damping=0.5)
+    one, other = (m.scorer.certify_fakes(m.split, [0, 1, 3]) for m in (vote, whole))
     assert one.values == other.values
 
 
@@ -343,14 +334,7 @@ def test_other_lengths_are_noticed_without_reading(saved: Path, name: str) -> No
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_is_named(saved: Path, name: str) -> None:
-    (saved / name).unlink()
-    with pytest.raises(InputError, match=name):
-        open_recommender(saved)
-
-
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("way", ["link", "pipe", "folder"])
+@pytest.mark.parametrize("way", ["missing", "link", "pipe", "folder"])
 def test_what_is_no_plain_file_is_not_read(
     saved: Path, tmp_path: Path, name: str, way: str
 ) -> None:
@@ -359,7 +343,7 @@ def test_what_is_no_plain_file_is_not_read(
         (saved / name).symlink_to(tmp_path / "elsewhere")
     elif way == "pipe":
         os.mkfifo(saved / name)
-    else:
+    elif way == "folder":
         (saved / name).mkdir()
     with pytest.raises(InputError, match=name):
         open_recommender(saved)
@@ -379,10 +363,9 @@ def test_other_versions_are_refused(saved: Path, value: object) -> None:
 
 
 def test_what_is_no_saved_recommender(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"recommender\.json"):
-        open_recommender(tmp_path)
-    with pytest.raises(InputError, match=r"recommender\.json"):
-        open_recommender(tmp_path / "nothing")
+    for folder in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(InputError, match=r"recommender\.json"):
+            open_recommender(folder)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UnfinishedError, match="--resume"):
         open_recommender(tmp_path)
@@ -436,10 +419,9 @@ def test_values_of_another_kind_are_refused(saved: Path, key: str, value: object
 
 @pytest.mark.parametrize("key", ["kind", "label", "fit_on", "part", "mask", "scorer", "files"])
 def test_values_that_are_not_there_are_refused(saved: Path, key: str) -> None:
-    path = saved / "recommender.json"
-    facts = json.loads(path.read_text())
+    facts = json.loads((saved / "recommender.json").read_text())
     del facts[key]
-    path.write_text(json.dumps(facts))
+    (saved / "recommender.json").write_text(json.dumps(facts))
     with pytest.raises(InputError, match=f"recommender.json: {key}"):
         open_recommender(saved)
 
@@ -575,14 +557,6 @@ def test_an_unfinished_one_is_used_when_told(saved: Path) -> None:
         open_recommender(saved, allow_unfinished=True)
 
 
-def test_the_checksums_are_those_of_anybody(saved: Path) -> None:
-    stamps = json.loads((saved / "recommender.json").read_text())["files"]
-    assert sorted(stamps) == FILES[:2]
-    for name, stamp in stamps.items():
-        content = (saved / name).read_bytes()
-        assert stamp == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-
-
 def test_opening_only_reads(saved: Path) -> None:
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in saved.iterdir()}
     saved.chmod(0o555)
@@ -597,7 +571,5 @@ def test_opening_only_reads(saved: Path) -> None:
 
 
 def test_other_files_in_the_folder_do_not_matter(saved: Path) -> None:
-    (saved / "notes.txt").write_text("mine")
     shutil.copytree(saved, saved / "copy")
-    assert isinstance(open_recommender(saved / "copy").factors, Factors)
-    assert open_recommender(saved).label == "mine"
+    assert open_recommender(saved / "copy").label == open_recommender(saved).label == "mine"

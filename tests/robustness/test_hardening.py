@@ -1,9 +1,10 @@
-"""Hardening by trial: what is tried, what is chosen, what is refused."""
+"""Hardening, and hardening by trial: what is tried, what is chosen, what is refused."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from robustcf.data import load
 from robustcf.errors import InputError
@@ -85,3 +86,44 @@ def test_bad_options_are_refused(options, words):
 def test_only_a_target_is_hardened():
     with pytest.raises(InputError, match="Recommender"):
         harden_by_trial(np.eye(3))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(("n_users", "n_items"), [(30, 40), (3, 40), (30, 3), (2, 2)])
+def test_hardening_moves_no_ranking_whatever_the_sizes(seed, n_users, n_items):
+    rng = np.random.default_rng(seed)
+    U, V = rng.normal(2, 1, (n_users, 5)), rng.normal(-1, 1, (n_items, 5))
+    target = Recommender(U, V, np.eye(n_users, n_items))
+    safer = harden(target)
+    assert safer.factors.dim == 5
+    before, after = (t.factors.users @ t.factors.items.T for t in (target, safer))
+    moved = (after - before).numpy()
+    np.testing.assert_allclose(moved, np.broadcast_to(moved[:, :1], moved.shape), atol=1e-9)
+    np.testing.assert_array_equal(after.argsort(dim=1), before.argsort(dim=1))
+    gram = [part.T @ part for part in safer.factors]
+    torch.testing.assert_close(gram[0], gram[1], atol=1e-8, rtol=1e-8)
+    size = sum(float(part.square().sum()) for part in safer.factors)
+    singular = np.linalg.svd((before - before.mean(dim=1, keepdim=True)).numpy(), compute_uv=False)
+    assert size == pytest.approx(2 * singular.sum(), rel=1e-6), "no smaller one has these scores"
+
+
+def test_few_directions_are_for_the_asking():
+    target = small_target(0)
+    cut = harden(target, rank=2)
+    U, V = (part.double() for part in target.factors)
+    a, values, b = torch.linalg.svd(U @ (V - V.mean(dim=0)).T)
+    best = (a[:, :2] * values[:2]) @ b[:2]
+    scores = cut.factors.users.double() @ cut.factors.items.double().T
+    torch.testing.assert_close(scores, best, atol=1e-4, rtol=1e-4)
+    for wrong in (0, -1, 1.5, "all"):
+        with pytest.raises(InputError, match="rank"):
+            harden(target, rank=wrong)
+
+
+def test_shrinking_is_for_the_asking():
+    target = small_target(0)
+    shorter = harden(target, shrink_by=1.0)
+    assert shorter.factors.users.norm() < harden(target).factors.users.norm()
+    for wrong in (-0.1, float("nan"), "much"):
+        with pytest.raises(InputError, match="shrink_by"):
+            harden(target, shrink_by=wrong)

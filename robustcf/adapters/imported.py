@@ -1,0 +1,359 @@
+"""Imported: factors of another library, their labels and biases; ``joined`` makes a recommender."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robustcf._io.text import counted
+from robustcf.adapters.aligning import alignment
+from robustcf.data.interactions import Labels
+from robustcf.errors import DataError, InputError
+from robustcf.factors import Factors
+from robustcf.models.folding import FoldIn
+from robustcf.recommender import FactorScorer, Recommender
+from robustcf.recommender.matching import Rows, fit_on_of, match
+
+_LONGEST_LABEL = 1000
+
+Writer = Callable[[Factors, Path], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Imported:
+    """Factors from elsewhere, ready to be matched with interactions.
+
+    Args:
+        factors: finite embeddings; biases are columns of them.
+        format: what they were read from: ``implicit npz``, ``cornac`` and so on.
+        source: the file or the class, for messages and labels.
+        user_labels: what each row of U is called: a list, an array, a dict of rows, or None.
+        item_labels: the same for V.
+        fixed: columns that hold a bias and the constant it is multiplied with: no attack, budget
+            or certificate may move them.
+        notes: what was found, assumed or left aside on the way, in sentences.
+        writer: writes other factors of the same shape in the format of the source, or None.
+
+    Raises:
+        InputError: factors that are not finite.
+        DataError: labels that repeat, are not integers or text, or do not fit the rows.
+
+    Example:
+        >>> Imported(Factors.of(np.eye(3, 2), np.eye(4, 2)), "arrays", "mine")
+        Imported(arrays: 3 users x 4 items, dim 2, float64, rows without labels)
+    """
+
+    factors: Factors
+    format: str
+    source: str
+    user_labels: Any = None
+    item_labels: Any = None
+    fixed: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+    writer: Writer | None = None
+
+    def __post_init__(self) -> None:
+        self.factors.check_finite()
+        for kind, rows in (("user", self.factors.n_users), ("item", self.factors.n_items)):
+            labels = getattr(self, f"{kind}_labels")
+            if labels is not None:
+                object.__setattr__(self, f"{kind}_labels", check_labels(kind, labels, rows))
+        fixed = tuple(sorted({int(column) for column in self.fixed}))
+        if any(not 0 <= column < self.factors.dim for column in fixed):
+            raise InputError(
+                f"fixed columns must be in [0, {self.factors.dim}), got {list(fixed)}: columns are "
+                "counted from 0"
+            )
+        if len(fixed) == self.factors.dim:
+            raise InputError(
+                f"{self.source}: all {self.factors.dim} columns are biases: there is no embedding "
+                "to attack or certify"
+            )
+        object.__setattr__(self, "fixed", fixed)
+
+    def write_back(self, factors: Factors, path: str | Path) -> None:
+        """Write other factors in the format that these came in.
+
+        Args:
+            factors: of the same shape, with the same fixed columns.
+            path: the new file; a new folder where the source was two files or a folder.
+
+        Raises:
+            InputError: the format cannot be written, the factors do not fit, or there is something
+                at the path already.
+        """
+        if self.writer is None:
+            raise InputError(
+                f"factors from {self.format} cannot be written back: write them where you read "
+                "them, or import a file"
+            )
+        ours, theirs = ((f.n_users, f.n_items, f.dim) for f in (self.factors, factors))
+        if ours != theirs:
+            raise InputError(
+                f"factors to write must have the shape of those that were read, {ours}, got "
+                f"{theirs} (users, items, columns)"
+            )
+        factors.check_finite()
+        held = list(self.fixed)
+        for before, after in zip(self.factors, factors, strict=True):
+            if not torch.equal(before[:, held], after[:, held].to(before.dtype)):
+                raise InputError(
+                    f"columns {held} are held fixed and must be written as they were read"
+                )
+        target = Path(path)
+        if target.exists():
+            raise InputError(f"{target} exists already: choose another name")
+        self.writer(factors, target)
+
+    def __repr__(self) -> str:
+        f = self.factors
+        held = f", {counted(len(self.fixed), 'column')} held fixed" if self.fixed else ""
+        named = [k for k in ("user", "item") if getattr(self, f"{k}_labels") is not None]
+        rows = f"{' and '.join(named)} labels" if named else "rows without labels"
+        kind = str(f.users.dtype).removeprefix("torch.")
+        return (
+            f"Imported({self.format}: {f.n_users:,} users x {f.n_items:,} items, dim {f.dim}, "
+            f"{kind}{held}, {rows})"
+        )
+
+
+def joined(
+    imported: Imported,
+    interactions: Any = None,
+    test: Any = None,
+    *,
+    check: bool = True,
+    label: str | None = None,
+    fold_in: FoldIn | None = None,
+    **matching: Any,
+) -> Recommender:
+    """Return a recommender of factors from elsewhere and the pairs that they were fit on.
+
+    All functions ``from_*`` end here, and pass these options on.
+
+    Args:
+        imported: the factors.
+        interactions: the pairs: a DataFrame or another table, a file, a users x items matrix, an
+            :class:`robustcf.data.Interactions`, a whole :class:`robustcf.data.Split`, or None where
+            they are not at hand.
+        test: held-out pairs in the same form; without, it is judged by what it was fit on.
+        check: whether to refuse factors that fail the alignment check.
+        label: its name in tables and pictures; None for its source.
+        fold_in: how a new user is embedded; None for a softmax over the catalogue.
+        **matching: how ids are matched, see :func:`robustcf.recommender.matching.match`: ``rows``,
+            ``drop_unknown``, ``user_col``, ``item_col``, ``min_rating``, ``name``, ``with_valid``.
+
+    Raises:
+        DataError: ids or counts that do not fit; factors that fail the alignment check.
+
+    Example:
+        >>> from robustcf.data import checkerboard
+        >>> parity, split = np.eye(2)[np.arange(30) % 2], checkerboard()
+        >>> mine = Imported(Factors.of(parity[:20], parity), "arrays", "parity")
+        >>> joined(mine, split.train, split.test).evaluate()["hit_rate@10"]
+        1.0
+    """
+    called = imported.source if label is None else label
+    if not called.strip() or not called.isprintable():
+        raise InputError(f"a label must be text on one line, got {called!r}")
+    factors = imported.factors
+    facts: dict[str, Any] = {"source": imported.source, "format": imported.format}
+    scorer = FactorScorer(factors, imported.fixed, fold_in)
+    labels = {"user_labels": imported.user_labels, "item_labels": imported.item_labels}
+    if interactions is None:
+        given = [name for name, value in {"test": test, **matching}.items() if value is not None]
+        if given:
+            raise InputError(f"{', '.join(given)} needs interactions, and none were given")
+        return Recommender.of(
+            scorer,
+            None,
+            label=called,
+            item_counts=np.zeros(factors.n_items, dtype=np.int64),
+            training={**facts, "notes": list(imported.notes)},
+            origin=imported,
+            **labels,
+        )
+    rows = Rows(factors.n_users, factors.n_items, **labels)
+    split, notes = match(rows, interactions, test, **matching)
+    found = alignment(factors, split.train)
+    if check:
+        found.require()
+    said = [*imported.notes, *notes, str(found)]
+    if not len(split.test):
+        said.append("no test pairs: judged by the pairs it was fit on")
+    return Recommender.of(
+        scorer,
+        split,
+        fit_on=fit_on_of(split, matching.get("with_valid")),
+        label=called,
+        training={**facts, "notes": said, "alignment": found.reason},
+        origin=imported,
+    )
+
+
+# --- labels -------------------------------------------------------------------------------------
+
+
+def check_labels(kind: str, values: Any, rows: int) -> Labels:
+    """Return labels as an array of integers or of text, one per row, none twice.
+
+    Args:
+        kind: ``user`` or ``item``, for messages.
+        values: a list, an array or anything that numpy makes one of; or a dict of label -> row.
+        rows: how many there must be.
+
+    Raises:
+        DataError: any of that does not hold.
+
+    Example:
+        >>> check_labels("user", ["b", "a"], 2).tolist(), check_labels("item", {7: 1, 9: 0}, 2)
+        (['b', 'a'], array([9, 7]))
+    """
+    if isinstance(values, Mapping):
+        order = {int(row): label for label, row in values.items()}
+        if sorted(order) != list(range(rows)) or len(values) != rows:
+            raise DataError(
+                f"the {kind} map has {len(values):,} entries for {len(order):,} numbers, and there "
+                f"are {rows:,} rows of factors: each row needs exactly one {kind}"
+            )
+        values = [order[row] for row in range(rows)]
+    entries = values.tolist() if isinstance(values, np.ndarray) else list(values)
+    for entry in entries:
+        if isinstance(entry, bool) or not isinstance(entry, int | str | bytes | np.integer):
+            why = ": float ids lose digits; save them as integers or text"
+            why = why if isinstance(entry, float) else ""
+            raise DataError(f"{kind} ids must be integers or text, got {entry!r}{why}")
+    if len(entries) != rows:
+        raise DataError(
+            f"there are {len(entries):,} {kind} ids and {rows:,} rows of factors: they do not "
+            "belong together"
+        )
+    try:
+        texts = [e.decode() if isinstance(e, bytes) else str(e) for e in entries]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{kind} ids must be text in UTF-8 ({error})") from error
+    seen: set[str] = set()
+    for text in texts:
+        if len(text) > _LONGEST_LABEL or not text.isprintable():
+            raise DataError(
+                f"the {kind} id {text[:40]!r} is longer than {_LONGEST_LABEL} characters or holds "
+                "control characters: is it another column?"
+            )
+        if text in seen:
+            raise DataError(f"{kind} ids must differ, got {text!r} more than once")
+        seen.add(text)
+    # As in tables of interactions: numbers where that loses nothing, so "007" stays text.
+    try:
+        numbers = np.array([int(text) for text in texts], dtype=np.int64)
+    except (ValueError, OverflowError):
+        return np.array(texts, dtype=str)
+    same = all(map(str.__eq__, map(str, numbers.tolist()), texts))
+    return numbers if same else np.array(texts, dtype=str)
+
+
+# --- matrices and biases ------------------------------------------------------------------------
+
+
+def _on_cpu(value: Any) -> Any:
+    """Return a tensor or an array, whatever holds it."""
+    for method in ("detach", "cpu", "to_numpy"):  # torch, then implicit's matrices on a GPU
+        if hasattr(value, method) and not isinstance(value, np.ndarray):
+            value = getattr(value, method)()
+    return value if isinstance(value, Tensor) else np.asarray(value)
+
+
+def matrix(name: str, value: Any, *, copy: bool = True) -> Tensor:
+    """Return any matrix of floating-point numbers as a CPU tensor of 32 or 64 bits.
+
+    A live model may go on learning, so numpy arrays are copied; those of a file need not be.
+
+    Example:
+        >>> matrix("users", np.ones((2, 3), np.float16)).dtype
+        torch.float32
+    """
+    array = _on_cpu(value)
+    floating = array.is_floating_point() if isinstance(array, Tensor) else array.dtype.kind == "f"
+    if not floating or array.ndim != 2:
+        raise InputError(
+            f"{name} must be a matrix of floating-point numbers, got {array.dtype} of shape "
+            f"{tuple(array.shape)}"
+        )
+    if isinstance(array, Tensor):
+        return array.to(torch.float64 if array.dtype == torch.float64 else torch.float32)
+    precision = np.float64 if array.dtype.itemsize > 4 else np.float32
+    return torch.from_numpy(np.array(array, dtype=precision, copy=copy or None))
+
+
+def vector(name: str, value: Any, rows: int) -> Tensor:
+    """Return biases as a tensor of one number per row; a matrix of one column is one too."""
+    array = _on_cpu(value)
+    numbers = isinstance(array, Tensor) or array.dtype.kind in "fiu"
+    if not numbers or math.prod(array.shape) != rows:
+        raise InputError(
+            f"{name} must have one number for each of the {rows:,} rows, got {array.dtype} of "
+            f"shape {tuple(array.shape)}"
+        )
+    if isinstance(array, Tensor):
+        return array.reshape(-1).double()
+    return torch.from_numpy(np.array(array, dtype=np.float64)).reshape(-1)
+
+
+def with_biases(
+    users: Tensor, items: Tensor, user_bias: Tensor | None, item_bias: Tensor | None
+) -> tuple[Factors, tuple[int, ...]]:
+    """Return factors with biases as columns, and which columns these are.
+
+    The score ``u.v + b_u + b_i`` is the product of ``(u, b_u, 1)`` and ``(v, 1, b_i)``.
+
+    Example:
+        >>> U, V = torch.ones(2, 1), torch.ones(3, 1)
+        >>> factors, fixed = with_biases(U, V, None, torch.tensor([0.0, 1.0, 2.0]))
+        >>> (factors.users @ factors.items.T).tolist(), fixed
+        ([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]], (1,))
+    """
+    dim, dtype = users.shape[1], users.dtype
+    if user_bias is not None:
+        users = torch.cat([users, user_bias.to(dtype)[:, None]], dim=1)
+        items = torch.cat([items, torch.ones(len(items), 1, dtype=items.dtype)], dim=1)
+    if item_bias is not None:
+        users = torch.cat([users, torch.ones(len(users), 1, dtype=dtype)], dim=1)
+        items = torch.cat([items, item_bias.to(dtype)[:, None]], dim=1)
+    factors = Factors.of(users, items)
+    return factors, tuple(range(dim, factors.dim))
+
+
+def with_constants(
+    factors: Factors, fixed: Sequence[int] | None = None, known: Sequence[int] = ()
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return the fixed columns and a note: given and known ones, or None: the constant ones.
+
+    A column in which all users, or all items, have the same number other than 0 is what a bias is
+    multiplied with: no training leaves it by accident.
+
+    Example:
+        >>> with_constants(Factors.of([[0.1, 1.0], [0.2, 1.0]], [[0.3, 7.0], [0.4, 8.0]]))
+        ((1,), ('column 1 is constant, so it is a bias: held fixed',))
+    """
+    if fixed is not None:
+        return (*fixed, *known), ()
+    constant = torch.zeros(factors.dim, dtype=torch.bool)
+    for part in factors:
+        if len(part) > 1:
+            # Most columns show in their first rows that they are not constant.
+            likely = (part[:100] == part[:1]).all(dim=0) & (part[0] != 0)
+            columns = torch.nonzero(likely)[:, 0]
+            constant[columns] |= (part[:, columns] == part[:1, columns]).all(dim=0)
+    found = tuple(torch.nonzero(constant)[:, 0].tolist())
+    if not found or len(found) == factors.dim:
+        return (), ()
+    named = ", ".join(map(str, found))
+    if len(found) == 1:
+        return found, (f"column {named} is constant, so it is a bias: held fixed",)
+    return found, (f"columns {named} are constant, so they are biases: held fixed",)
