@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from robustcf.auditing.audit import audit
     from robustcf.data.loading import load
     from robustcf.estimators import two_to_inf
-    from robustcf.experiments.comparing import compare, sweep
+    from robustcf.experiments.in_memory import compare, sweep
     from robustcf.recommender import Recommender
     from robustcf.recommender import open_recommender as open
     from robustcf.regularizers import TwoToInf
@@ -58,12 +58,12 @@ __getattr__, __dir__ = lazy_names(
         "TwoToInf": ".regularizers",
         "audit": ".auditing.audit",
         "certify": ".robustness.measuring",
-        "compare": ".experiments.comparing",
+        "compare": ".experiments.in_memory",
         "harden": ".robustness.hardening",
         "load": ".data.loading",
         "measure": ".robustness.measuring",
         "open": ".recommender.saved:open_recommender",
-        "sweep": ".experiments.comparing",
+        "sweep": ".experiments.in_memory",
         "train": ".training.front",
         "two_to_inf": ".estimators",
     },

@@ -20,15 +20,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from robustcf._io.files import write_bytes
-from robustcf._io.plots import Kind, Line, Panel, plot_panels
-from robustcf.experiments.sweeps import SweepPlan, sweep
-from robustcf.experiments.sweeps.plan import control_of
-from robustcf.experiments.sweeps.report import findings
-from robustcf.experiments.sweeps.summary import METRIC, SHOWN, compact_json, display
-from robustcf.robustness.table import AUTO, CERTIFICATE
+from robustcf._io.plots import plot_panels
+from robustcf.experiments.grid import compact_json
+from robustcf.experiments.sweep import METRIC, SHOWN, SweepPlan, panel, sweep
+from robustcf.robustness.table import AUTO
 
 DATASETS = ("ml-1m", "yelp2018", "citeulike")
 REGULARIZERS = ("weight_decay", "two_to_inf", "max_norm")
@@ -102,7 +98,7 @@ def reproduce(dataset: str, options: argparse.Namespace) -> None:
             }
             for attack, by_setting in found["curves"].items()
         }
-        result[part] = {"findings": findings(summary), **found}
+        result[part] = {"findings": summary.findings(), **found}
         print(f"{dataset}, {part}:", *result[part]["findings"], sep="\n  ", flush=True)
     write_bytes(options.out / f"{dataset}.{options.preset}.json", compact_json(result))
 
@@ -144,22 +140,6 @@ def draw(out: Path, preset: str, suffixes: list[str]) -> None:
                 for suffix in suffixes:
                     path = out / f"{attack}-{part}-{name}.{preset}.{suffix}"
                     print(plot_panels(panels, path, title=title))
-
-
-def panel(found: dict[str, Any], attack: str, metric: str, dataset: str) -> Panel:
-    """One data set, one metric: every regularizer with its random control and certificate."""
-    kinds: dict[str, Kind] = {
-        attack: "attack",
-        control_of(attack): "random",
-        CERTIFICATE: "certificate",
-    }
-    lines = [
-        Line(setting, found["epsilons"], np.array(metrics[metric]), kind)
-        for name, kind in kinds.items()
-        for setting, metrics in found["curves"].get(name, {}).items()
-        if metric in metrics
-    ]
-    return Panel(lines, found["axis"], display(metric), dataset)
 
 
 if __name__ == "__main__":

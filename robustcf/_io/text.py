@@ -1,4 +1,4 @@
-"""Text that is safe to show: counts, names of files, HTML tables, control characters spelt out."""
+"""Text that is safe to show: counts, names of files, tables, control characters spelt out."""
 
 from __future__ import annotations
 
@@ -58,6 +58,41 @@ def harmless(text: str) -> str:
         else mark
         for mark in text
     )
+
+
+def aligned(
+    header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)
+) -> str:
+    """Return columns aligned with blanks: those in ``left`` to the left, numbers to the right.
+
+    Example:
+        >>> print(aligned(["model", "ndcg"], [["als", "0.5"]]))
+        model  ndcg
+        als     0.5
+    """
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            cell.ljust(width) if n in left else cell.rjust(width)
+            for n, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return "  ".join(padded).rstrip()
+
+    return "\n".join(map(line, (header, *rows)))
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown.
+
+    Example:
+        >>> print(markdown(["a", "b"], [["1", "2"]]))
+        | a | b |
+        | --- | --- |
+        | 1 | 2 |
+    """
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def facts_table(facts: Mapping[str, str]) -> str:

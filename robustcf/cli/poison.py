@@ -21,7 +21,7 @@ from robustcf.cli.options import (
 from robustcf.cli.reporting import Report, command, typed_threads
 from robustcf.cli.signatures import choice, options
 
-_PLAN, _THREAT = "experiments.poisoning.plan:PoisonPlan", "poisoning.threat"
+_PLAN, _THREAT = "experiments.poison:PoisonPlan", "poisoning.threat"
 
 
 @command(threads=False)
@@ -79,9 +79,8 @@ def poison(
     Every victim is trained anew for each attack, number of fakes and seed, and once without fakes.
     Injected profiles are kept as tables in the folder. A stopped command is resumed.
     """
-    from robustcf.experiments.poisoning import PoisonPlan
-    from robustcf.experiments.poisoning import poison as run_poison
-    from robustcf.experiments.poisoning.report import text
+    from robustcf.experiments.poison import PoisonPlan
+    from robustcf.experiments.poison import poison as run_poison
     from robustcf.poisoning.threat import Targets, parse_fakes
 
     if profiles is not None:
@@ -106,4 +105,4 @@ def poison(
     summary = run_poison(plan, out, jobs=jobs, progress=sys.stderr.isatty())
     report = summary.out / "report.md"
     facts = {"out": str(summary.out), "report": str(report)} | summary.as_dict()
-    return Report(facts, f"{text(summary)}\n\nreport: {report}")
+    return Report(facts, f"{summary.text()}\n\nreport: {report}")

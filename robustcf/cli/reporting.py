@@ -18,9 +18,12 @@ import click
 
 from robustcf._cpus import cpu_quota
 from robustcf._distributed import job
-from robustcf._io.text import harmless
+from robustcf._io.text import aligned, harmless
 from robustcf.cli.kinds import ListCommand
 from robustcf.errors import Interrupted, WriteError
+
+#: Columns aligned for a terminal.
+table = aligned
 
 
 @dataclass(frozen=True)
@@ -153,20 +156,6 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):  # numpy scalar or array, torch tensor
         return value.tolist()
     return dict(value) if isinstance(value, Mapping) else str(value)
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
-    """Align columns with blanks: those in ``left`` to the left, the others to the right."""
-    widths = [max(len(row[n]) for row in (header, *rows)) for n in range(len(header))]
-
-    def line(cells: Sequence[str]) -> str:
-        aligned = (
-            cell.ljust(width) if n in left else cell.rjust(width)
-            for n, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        )
-        return "  ".join(aligned).rstrip()
-
-    return "\n".join(map(line, (header, *rows)))
 
 
 def numbers(values: Iterable[float]) -> list[str]:

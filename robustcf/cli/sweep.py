@@ -1,4 +1,4 @@
-"""``robustcf sweep``: settings x seeds, trained, attacked and summed up in one folder."""
+"""``robustcf sweep``: models x settings x seeds, trained, attacked and summed up in one folder."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from robustcf.cli.options import (
 from robustcf.cli.reporting import Report, command, numbers, table, typed_threads
 from robustcf.cli.signatures import options
 
-_PLAN = "experiments.sweeps.plan:SweepPlan"
+_PLAN = "experiments.sweep:SweepPlan"
 
 
 @command(threads=False)
 @dataset_option
-@options(_PLAN, "model", "regs", model=NameOf(MODELS))
+@options(_PLAN, "models=model", "regs", models=NameOf(MODELS))
 @click.option(
     "--seeds",
     type=click.IntRange(1, 1000),
@@ -53,16 +53,12 @@ def sweep(
     data: dict[str, Any],
     **how: Any,
 ) -> Report:
-    """Train settings x seeds, attack all runs, draw and compare; or resume a stopped sweep.
+    """Train models x settings x seeds, attack and compare all runs; or resume a stopped sweep.
 
     Results depend on the threads of a run, which are kept with the sweep, and not on --jobs.
     """
-    from robustcf.experiments.grids import threads_per_job
-    from robustcf.experiments.sweeps import SweepPlan
-    from robustcf.experiments.sweeps import sweep as run_sweep
-    from robustcf.experiments.sweeps.execute import kept_threads
-    from robustcf.experiments.sweeps.report import findings
-    from robustcf.experiments.sweeps.summary import METRIC
+    from robustcf.experiments.sweep import METRIC, SweepPlan
+    from robustcf.experiments.sweep import sweep as run_sweep
     from robustcf.robustness.table import ATTACK_SIZES
 
     dataset, data = load_arguments(dataset, data, split_seed)
@@ -73,7 +69,7 @@ def sweep(
         epsilons=epsilons or ATTACK_SIZES[unit],
         unit=unit,
         changes=parse_settings(settings),
-        threads=typed_threads(threads) or kept_threads(out) or threads_per_job(jobs),
+        threads=typed_threads(threads),
         **how,
     )
     summary = run_sweep(plan, out, jobs=jobs, progress=sys.stderr.isatty())
@@ -87,7 +83,7 @@ def sweep(
         for attack in summary.curves
         for setting in summary.settings
     ]
-    said, report = findings(summary), summary.out / "report.md"
+    said, report = summary.findings(), summary.out / "report.md"
     kinds = "\n".join(f"{name}: {summary.words(name)}" for name in summary.curves)
     header = ("attack", METRIC, "area", *(f"{size:g}" for size in plan.epsilons))
     parts = [kinds, table(header, rows, left=(0, 1)), *said, f"report: {report}"]

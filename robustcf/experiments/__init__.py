@@ -1,4 +1,4 @@
-"""Run directories: what a training writes, how it goes on, what it was attacked with."""
+"""Run folders, grids of runs (sweeps, poisonings) and comparisons."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from robustcf._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from robustcf.experiments.config import RunConfig
-    from robustcf.experiments.run import RunDir
+    from robustcf.experiments.run import RunConfig, RunDir
 
 __all__ = ["RunConfig", "RunDir"]
 
-# On demand: comparing saved curves and vision want this subpackage, but not all of training.
-__getattr__, __dir__ = lazy_names(__name__, {"RunConfig": ".config", "RunDir": ".run"})
+# On demand: comparing saved curves and vision need this subpackage, but not all of training.
+__getattr__, __dir__ = lazy_names(__name__, {"RunConfig": ".run", "RunDir": ".run"})

@@ -1,11 +1,14 @@
-"""Which of several recommenders is better, at which size of attack, and where nobody can tell."""
+"""Which of several settings is better, at which size of attack: paired statistics over users.
+
+Intervals and tests are about users, not about training seeds, whose spread is shown next to them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +18,6 @@ from robustcf._io.text import rows_table
 from robustcf._randomness import stream
 from robustcf.errors import InputError
 from robustcf.experiments.saved import common_curves, group_runs, open_run
-from robustcf.experiments.statistics import (
-    area,
-    bootstrap_mean,
-    holm,
-    sign_flip_test,
-)
 from robustcf.robustness.curves import SavedCurve
 
 Array = npt.NDArray[np.float64]
@@ -30,14 +27,18 @@ METHOD = (
     "permutation test over users, two-sided, Holm-corrected over all tests (pair x area or "
     "epsilon)"
 )
+# Weights of a block of resamples, in bytes: large enough for fast products, small in memory.
+_BLOCK_BYTES = 32 << 20
+# Sums in another order differ by rounding; flips that only repeat the observed mean must count.
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """One setting: the mean over its seeds, and each seed. Columns: the area, then each epsilon.
+    """One setting, averaged over its seeds. Columns of all arrays: the area, then each epsilon.
 
     Args:
-        label: what to call it.
+        label: its name.
         value: mean over users and seeds.
         lower: lower ends of the intervals over users.
         upper: upper ends.
@@ -49,6 +50,22 @@ class Group:
     lower: Array
     upper: Array
     by_seed: Array
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "label": self.label,
+            "area": _column(self, self.value, 0),
+            "values": self.value[1:].tolist(),
+            "lower": self.lower[1:].tolist(),
+            "upper": self.upper[1:].tolist(),
+            "seeds": {
+                "count": len(self.by_seed),
+                "area": self.by_seed[:, 0].tolist(),
+                "lowest": self.by_seed.min(axis=0)[1:].tolist(),
+                "highest": self.by_seed.max(axis=0)[1:].tolist(),
+            },
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +80,7 @@ class Contrast:
         upper: upper ends.
         p: of the sign-flip test.
         p_holm: corrected over all tests of the comparison.
-        verdict: 1 where the first is better, -1 where the second is, 0 where nobody can tell.
+        verdict: 1 where the first is better, -1 where the second is, 0 where neither is.
         seeds_apart: where every seed of one lies above every seed of the other; None where one
             of them has a single seed.
     """
@@ -77,6 +94,30 @@ class Contrast:
     p_holm: Array
     verdict: npt.NDArray[np.int64]
     seeds_apart: npt.NDArray[np.bool_] | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        names = {1: self.first, -1: self.second, 0: None}
+        columns = [
+            _column(self, self.difference, n)
+            | {
+                "p": float(self.p[n]),
+                "p_holm": float(self.p_holm[n]),
+                "better": names[int(self.verdict[n])],
+                "seeds_apart": None if self.seeds_apart is None else bool(self.seeds_apart[n]),
+            }
+            for n in range(len(self.p))
+        ]
+        return {
+            "first": self.first,
+            "second": self.second,
+            "area": columns[0],
+            "epsilons": columns[1:],
+        }
+
+
+def _column(of: Group | Contrast, value: Array, n: int) -> dict[str, Any]:
+    return {"value": float(value[n]), "lower": float(of.lower[n]), "upper": float(of.upper[n])}
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,8 +141,8 @@ class Comparison:
             "resamples": self.resamples,
             "seed": self.seed,
             "method": METHOD,
-            "groups": [_group_dict(group) for group in self.groups],
-            "contrasts": [_contrast_dict(contrast) for contrast in self.contrasts],
+            "groups": [group.as_dict() for group in self.groups],
+            "contrasts": [contrast.as_dict() for contrast in self.contrasts],
             "words": self.words(),
         }
 
@@ -115,11 +156,10 @@ class Comparison:
     def _repr_html_(self) -> str:
         sizes = [f"{epsilon:g}" for epsilon in self.epsilons]
         rows = [[group.label, *(f"{value:.4f}" for value in group.value)] for group in self.groups]
-        words = " ".join(self.words())
-        return rows_table([self.metric, "area", *sizes], rows, words)
+        return rows_table([self.metric, "area", *sizes], rows, " ".join(self.words()))
 
     def words(self) -> list[str]:
-        """One sentence a pair, and one on what the intervals do not cover."""
+        """Return one sentence per pair, and one on single seeds."""
         sentences = [self._sentence(contrast) for contrast in self.contrasts]
         if any(len(group.by_seed) == 1 for group in self.groups):
             sentences.append(
@@ -128,31 +168,29 @@ class Comparison:
         return sentences
 
     def _sentence(self, contrast: Contrast) -> str:
-        first, second = contrast.first, contrast.second
         verdicts = contrast.verdict[1:]
-        pieces = []
-        for verdict, phrase in ((1, f"{first} is better"), (-1, f"{second} is better")):
-            where = np.flatnonzero(verdicts == verdict)
-            if len(where):
-                pieces.append(f"{phrase} at epsilon {self._sizes(where)}")
-        unclear = np.flatnonzero(verdicts == 0)
-        if len(unclear) == len(verdicts):
+        pieces = [
+            f"{name} is better at epsilon {self._sizes(verdicts == verdict)}"
+            for verdict, name in ((1, contrast.first), (-1, contrast.second))
+            if (verdicts == verdict).any()
+        ]
+        if not verdicts.any():
             pieces.append("not distinguishable at any epsilon")
-        elif len(unclear):
-            pieces.append(f"not distinguishable at {self._sizes(unclear)}")
+        elif not verdicts.all():
+            pieces.append(f"not distinguishable at {self._sizes(verdicts == 0)}")
         if contrast.seeds_apart is not None:
-            close = np.flatnonzero((verdicts != 0) & ~contrast.seeds_apart[1:])
-            if len(close):
-                pieces.append(f"though seeds overlap at {self._sizes(close)}")
+            close = (verdicts != 0) & ~contrast.seeds_apart[1:]
+            pieces += [f"though seeds overlap at {self._sizes(close)}"] if close.any() else []
         area_word = {1: "higher", -1: "lower", 0: "not distinguishable"}[int(contrast.verdict[0])]
+        p = contrast.p_holm[0]
         return (
-            f"{first} against {second}, {self.metric}: {'; '.join(pieces)}. Area {area_word}: "
-            f"{contrast.difference[0]:+.4f} [{contrast.lower[0]:+.4f}, {contrast.upper[0]:+.4f}], "
-            f"p {_p(contrast.p_holm[0])}."
+            f"{contrast.first} against {contrast.second}, {self.metric}: {'; '.join(pieces)}. "
+            f"Area {area_word}: {contrast.difference[0]:+.4f} [{contrast.lower[0]:+.4f}, "
+            f"{contrast.upper[0]:+.4f}], p {f'{p:.2g}' if p < 0.995 else '1'}."
         )
 
-    def _sizes(self, where: npt.NDArray[np.int64]) -> str:
-        return ", ".join(f"{self.epsilons[n]:g}" for n in where)
+    def _sizes(self, where: npt.NDArray[np.bool_]) -> str:
+        return ", ".join(f"{self.epsilons[n]:g}" for n in np.flatnonzero(where))
 
 
 def compare_curves(
@@ -166,9 +204,8 @@ def compare_curves(
 ) -> Comparison:
     """Compare settings by their per-user curves, every pair at every epsilon and by area.
 
-    Several seeds of a setting are averaged user by user. Verdicts are by the Holm-corrected p:
-    the chance of any false verdict in the whole comparison is at most ``1 - confidence``. That is
-    a statement about users; the seeds are shown next to it.
+    Several seeds of a setting are averaged user by user. Verdicts are by the Holm-corrected p: the
+    chance of any false verdict in the whole comparison is at most ``1 - confidence``.
 
     Args:
         groups: label -> one array, epsilons x users, for each seed; the same users everywhere.
@@ -182,7 +219,7 @@ def compare_curves(
         InputError: fewer than two groups, arrays of different shapes, values that are not finite,
             or too few resamples for any test to succeed after the correction.
 
-    Cost: two products of resamples x users x columns, see :mod:`robustcf.experiments.statistics`.
+    Cost: two products of resamples x users x columns.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -217,28 +254,26 @@ def compare_curves(
     interval = bootstrap_mean(
         together, stream(seed, "compare", "bootstrap"), resamples=resamples, confidence=confidence
     )
+    rows = list(zip(*interval, strict=True))
     p = sign_flip_test(differences, stream(seed, "compare", "flips"), resamples=resamples)
     corrected = holm(p)
     by_seed = {label: array.mean(axis=1) for label, array in columns.items()}
-    found_groups = tuple(
-        Group(label, interval.value[n], interval.lower[n], interval.upper[n], by_seed[label])
-        for n, label in enumerate(curves)
-    )
     contrasts = []
     for n, (a, b) in enumerate(pairs):
-        row = len(curves) + n
-        sign = np.sign(interval.value[row]).astype(np.int64)
-        contrasts.append(
-            Contrast(
-                a, b, interval.value[row], interval.lower[row], interval.upper[row], p[n],
-                corrected[n], np.where(corrected[n] < 1 - confidence, sign, 0),
-                _apart(by_seed[a], by_seed[b]),
-            )
-        )  # fmt: skip
+        row = rows[len(curves) + n]
+        sign = np.sign(row[0]).astype(np.int64)
+        verdict = np.where(corrected[n] < 1 - confidence, sign, 0)
+        apart = _apart(by_seed[a], by_seed[b])
+        contrasts.append(Contrast(a, b, *row, p[n], corrected[n], verdict, apart))
     return Comparison(
-        metric, tuple(float(size) for size in epsilons), found_groups, tuple(contrasts),
-        float(confidence), resamples, seed,
-    )  # fmt: skip
+        metric,
+        tuple(float(size) for size in epsilons),
+        tuple(Group(label, *rows[n], by_seed[label]) for n, label in enumerate(curves)),
+        tuple(contrasts),
+        float(confidence),
+        resamples,
+        seed,
+    )
 
 
 def compare_runs(
@@ -301,43 +336,193 @@ def _apart(a: Array, b: Array) -> npt.NDArray[np.bool_] | None:
     return apart
 
 
-def _p(value: float) -> str:
-    return f"{value:.2g}" if value < 0.995 else "1"
+# --- statistics -------------------------------------------------------------------------------
 
 
-def _group_dict(group: Group) -> dict[str, Any]:
-    seeds = group.by_seed
-    return {
-        "label": group.label,
-        "area": _entry(group.value, group.lower, group.upper, 0),
-        "values": group.value[1:].tolist(),
-        "lower": group.lower[1:].tolist(),
-        "upper": group.upper[1:].tolist(),
-        "seeds": {
-            "count": len(seeds),
-            "area": seeds[:, 0].tolist(),
-            "lowest": seeds.min(axis=0)[1:].tolist(),
-            "highest": seeds.max(axis=0)[1:].tolist(),
-        },
-    }
+class Interval(NamedTuple):
+    """Means and the ends of their confidence intervals, one for each column."""
+
+    value: Array
+    lower: Array
+    upper: Array
 
 
-def _contrast_dict(contrast: Contrast) -> dict[str, Any]:
-    names = {1: contrast.first, -1: contrast.second, 0: None}
+def area(epsilons: Sequence[float], values: npt.ArrayLike) -> Array:
+    """Mean height of curves over the range of epsilon: trapezoids, divided by the range.
 
-    def column(n: int) -> dict[str, Any]:
-        entry = _entry(contrast.difference, contrast.lower, contrast.upper, n)
-        entry |= {"p": float(contrast.p[n]), "p_holm": float(contrast.p_holm[n])}
-        apart = None if contrast.seeds_apart is None else bool(contrast.seeds_apart[n])
-        return entry | {"better": names[int(contrast.verdict[n])], "seeds_apart": apart}
+    Args:
+        epsilons: ascending.
+        values: epsilons x anything (users, say); every column is a curve of its own.
 
-    return {
-        "first": contrast.first,
-        "second": contrast.second,
-        "area": column(0),
-        "epsilons": [column(n) for n in range(1, len(contrast.p))],
-    }
+    Returns:
+        One area for each column; of a single epsilon, the value itself.
+
+    Raises:
+        InputError: sizes do not fit, epsilons are not ascending, or a value is not finite.
+
+    Example:
+        >>> float(area([0, 1, 3], [1.0, 0.5, 0.0]))
+        0.4166666666666667
+    """
+    sizes, heights = np.asarray(epsilons, dtype=np.float64), _finite(values, "values")
+    if sizes.ndim != 1 or len(sizes) == 0 or heights.ndim == 0 or len(heights) != len(sizes):
+        raise InputError(
+            f"an area needs one row of values for each epsilon, got {sizes.shape} epsilons and "
+            f"values of shape {heights.shape}"
+        )
+    if not np.isfinite(sizes).all() or (np.diff(sizes) <= 0).any():
+        raise InputError(f"epsilons must be finite and ascending, got {sizes.tolist()}")
+    if len(sizes) == 1:
+        return np.asarray(heights[0], dtype=np.float64)
+    return np.asarray(np.trapezoid(heights, sizes, axis=0) / (sizes[-1] - sizes[0]))
 
 
-def _entry(value: Array, lower: Array, upper: Array, n: int) -> dict[str, Any]:
-    return {"value": float(value[n]), "lower": float(lower[n]), "upper": float(upper[n])}
+def bootstrap_mean(
+    values: npt.ArrayLike,
+    generator: np.random.Generator,
+    *,
+    resamples: int = 10_000,
+    confidence: float = 0.95,
+) -> Interval:
+    """Percentile bootstrap of means over users (doi:10.1201/9780429246593).
+
+    All columns get the same users in a resample: intervals of differences, given as columns, are
+    paired.
+
+    Args:
+        values: users, or users x columns.
+        generator: of the resamples.
+        resamples: how many.
+        confidence: the share of resamples inside an interval.
+
+    Raises:
+        InputError: fewer than two users, values that are not finite, or bad settings.
+
+    Cost: ``resamples * users`` random integers and one product of resamples x users x columns,
+    in blocks of 32 MB.
+
+    Example:
+        >>> values = np.random.default_rng(2).random(500)
+        >>> found = bootstrap_mean(values, np.random.default_rng(1), resamples=999)
+        >>> bool(found.lower < 0.5 < found.upper)
+        True
+    """
+    columns, shape = _columns(values)
+    if not 0 < confidence < 1:
+        raise InputError(f"confidence must be between 0 and 1, got {confidence!r}")
+    # A constant off the values is a constant off the means; equal values stay exactly equal.
+    offset = columns[0]
+    shifted = columns - offset
+    users = len(columns)
+    means = np.empty((check_integer("resamples", resamples), columns.shape[1]))
+    for rows in _blocks(resamples, users):
+        means[rows] = _draw_counts(generator, rows.stop - rows.start, users) @ shifted / users
+    tail = (1 - confidence) / 2
+    lower, upper = np.quantile(means, [tail, 1 - tail], axis=0) + offset
+    ends = (shifted.mean(axis=0) + offset, lower, upper)
+    return Interval(*(each.reshape(shape) for each in ends))
+
+
+def sign_flip_test(
+    differences: npt.ArrayLike, generator: np.random.Generator, *, resamples: int = 10_000
+) -> Array:
+    """Two-sided paired permutation test of a mean difference, by random flips of signs.
+
+    Under the null hypothesis the difference of each user is as likely as its negative. The
+    statistic is the absolute mean difference; p is ``(b + 1) / (resamples + 1)``, b the number of
+    flips with a statistic at least as large. So p is valid for any number of users, and never 0.
+
+    Args:
+        differences: users, or users x columns; a flip is the same in all columns.
+        generator: of the signs.
+        resamples: how many flips.
+
+    Returns:
+        p-values of the shape of one user's differences; 1 where all differences are 0.
+
+    Raises:
+        InputError: fewer than two users, differences that are not finite, or bad settings.
+
+    Cost: ``resamples * users`` random bits and one product of resamples x users x columns, in
+    blocks of 32 MB.
+
+    Example:
+        >>> values = np.random.default_rng(0).normal(0.5, 1, size=200)
+        >>> float(sign_flip_test(values, np.random.default_rng(1), resamples=999))
+        0.001
+    """
+    columns, shape = _columns(differences)
+    users = len(columns)
+    observed = np.abs(columns.sum(axis=0))
+    threshold = observed - _ROUNDING * np.abs(columns).sum(axis=0)
+    at_least = np.zeros(columns.shape[1], dtype=np.int64)
+    for rows in _blocks(check_integer("resamples", resamples), users):
+        signs = _draw_signs(generator, rows.stop - rows.start, users)
+        at_least += (np.abs(signs @ columns) >= threshold).sum(axis=0)
+    found: Array = (at_least + 1) / (resamples + 1)
+    return found.reshape(shape)
+
+
+def holm(p_values: npt.ArrayLike) -> Array:
+    """Holm's step-down correction (1979): bounds the chance of any false finding.
+
+    The k-th smallest of m p-values is multiplied by m - k + 1; no corrected value is smaller than
+    that of a smaller p, nor larger than 1.
+
+    Raises:
+        InputError: a value is not between 0 and 1.
+
+    Example:
+        >>> holm([0.01, 0.04, 0.03]).tolist()
+        [0.03, 0.06, 0.06]
+    """
+    p = _finite(p_values, "p-values")
+    if ((p < 0) | (p > 1)).any():
+        raise InputError(f"p-values must be between 0 and 1, got {p.min():g} to {p.max():g}")
+    flat = p.ravel()
+    order = np.argsort(flat, kind="stable")
+    stepped = np.maximum.accumulate(flat[order] * np.arange(len(flat), 0, -1))
+    corrected = np.empty_like(flat)
+    corrected[order] = np.minimum(stepped, 1.0)
+    return corrected.reshape(p.shape)
+
+
+def _finite(values: npt.ArrayLike, name: str) -> Array:
+    array = np.asarray(values, dtype=np.float64)
+    if not np.isfinite(array).all():
+        raise InputError(
+            f"{name} must be finite, got {int((~np.isfinite(array)).sum())} NaN or infinite ones"
+        )
+    return array
+
+
+def _columns(values: npt.ArrayLike) -> tuple[Array, tuple[int, ...]]:
+    """Users x columns, and the shape of one user's values."""
+    array = _finite(values, "values")
+    if array.ndim == 0 or len(array) < 2:
+        raise InputError(
+            f"at least two users are needed to say how means vary, got {array.shape or 'one value'}"
+        )
+    return array.reshape(len(array), -1), array.shape[1:]
+
+
+def _blocks(resamples: int, users: int) -> Iterator[slice]:
+    size = max(1, _BLOCK_BYTES // (8 * users))
+    for start in range(0, resamples, size):
+        yield slice(start, min(start + size, resamples))
+
+
+def _draw_counts(generator: np.random.Generator, rows: int, users: int) -> Array:
+    """How often each user is drawn in each resample: rows x users, each row sums to users."""
+    drawn = generator.integers(0, users, size=(rows, users))
+    drawn += np.arange(rows)[:, None] * users
+    counts = np.bincount(drawn.ravel(), minlength=rows * users)
+    return counts.reshape(rows, users).astype(np.float64)
+
+
+def _draw_signs(generator: np.random.Generator, rows: int, users: int) -> Array:
+    """Independent signs, each +1 or -1 with probability one half: rows x users."""
+    width = -(-users // 8)
+    octets = np.frombuffer(generator.bytes(rows * width), dtype=np.uint8)
+    bits = np.unpackbits(octets.reshape(rows, width), axis=1, count=users)
+    return 1.0 - 2.0 * bits.astype(np.float64)

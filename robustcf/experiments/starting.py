@@ -15,9 +15,8 @@ from robustcf._runtime import device_of, set_threads, threads_for
 from robustcf.data import Split, load
 from robustcf.data.catalog import find
 from robustcf.errors import IdleSettingError, InputError
-from robustcf.experiments.config import RunConfig
 from robustcf.experiments.folders import free_folder
-from robustcf.experiments.run import RunDir, assist
+from robustcf.experiments.run import RunConfig, RunDir, assist
 from robustcf.models.voting import VoteConfig
 from robustcf.recommender import Recommender, open_recommender
 from robustcf.training.config import TrainConfig

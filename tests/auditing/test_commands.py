@@ -14,7 +14,7 @@ from robustcf.adapters.reading import read
 from robustcf.cli.main import run
 from robustcf.data import load
 from robustcf.experiments import RunDir
-from robustcf.experiments.config import RunConfig
+from robustcf.experiments.run import RunConfig
 from robustcf.models.spectral import spectral_factors
 from robustcf.recommender import Recommender
 from robustcf.robustness import harden

@@ -24,7 +24,7 @@ from robustcf._io import files
 from robustcf.cli import main as entry
 from robustcf.cli.main import cli, run
 from robustcf.errors import WriteError
-from robustcf.experiments.sweeps import execute as sweeps
+from robustcf.experiments.sweep import SweepPlan
 from robustcf.training import loop
 from tests.experiments.conftest import small_table
 
@@ -248,7 +248,7 @@ def test_an_interrupted_search_sweep_and_command(
     assert code == 130
     kept = f"robustcf: interrupted, the trials so far are kept in {tmp_path / 'p.json'}"
     assert err.splitlines()[-1].startswith(kept)
-    monkeypatch.setattr(sweeps, "_complete", stop)
+    monkeypatch.setattr(SweepPlan, "complete", stop)
     words = [
         "sweep",
         "--dataset",

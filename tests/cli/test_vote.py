@@ -12,8 +12,8 @@ from robustcf.cli.main import run
 from robustcf.data import Split
 from robustcf.errors import InputError
 from robustcf.experiments import RunDir
-from robustcf.experiments.config import RunConfig
 from robustcf.experiments.fakes import published
+from robustcf.experiments.run import RunConfig
 from robustcf.models.voting import PartitionVote, VoteConfig
 from robustcf.recommender import open_recommender
 from tests.recommender.tampering import change_json

@@ -17,8 +17,8 @@ from robustcf.cli.main import run as command
 from robustcf.data import Split
 from robustcf.errors import InputError
 from robustcf.experiments import RunDir
-from robustcf.experiments.config import RunConfig
 from robustcf.experiments.records import results_folder
+from robustcf.experiments.run import RunConfig
 from robustcf.experiments.saved import open_run
 from robustcf.recommender import open_recommender
 from robustcf.training import loop

@@ -16,7 +16,7 @@ from robustcf.cli.main import run as command
 from robustcf.data import Split, load
 from robustcf.errors import DownloadError, InputError
 from robustcf.experiments import RunDir
-from robustcf.experiments.config import RunConfig
+from robustcf.experiments.run import RunConfig
 from robustcf.recommender.saved import write_into
 from robustcf.training.config import TrainConfig
 from tests.experiments.conftest import small_table

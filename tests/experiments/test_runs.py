@@ -25,7 +25,7 @@ from robustcf.cli.main import run as command
 from robustcf.data import Split, load
 from robustcf.errors import DataError, InputError, UnfinishedError
 from robustcf.experiments import RunDir
-from robustcf.experiments.config import RunConfig
+from robustcf.experiments.run import RunConfig
 from robustcf.experiments.saved import open_run
 from robustcf.metrics import evaluate
 from robustcf.recommender import open_recommender

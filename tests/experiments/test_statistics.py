@@ -9,8 +9,8 @@ import pytest
 from scipy import integrate, stats
 
 from robustcf.errors import InputError
-from robustcf.experiments import statistics
-from robustcf.experiments.statistics import area, bootstrap_mean, holm, sign_flip_test
+from robustcf.experiments import comparison
+from robustcf.experiments.comparison import area, bootstrap_mean, holm, sign_flip_test
 
 SEEDS = [0, 1, 2]
 
@@ -114,7 +114,7 @@ def test_blocks_do_not_change_what_is_computed(seed, monkeypatch):
     values = skewed(np.random.default_rng(seed), 64, 2) - 0.1
     whole = bootstrap_mean(values, np.random.default_rng(seed), resamples=500)
     p_whole = sign_flip_test(values, np.random.default_rng(seed), resamples=500)
-    monkeypatch.setattr(statistics, "_BLOCK_BYTES", 8 * 64 * 7)
+    monkeypatch.setattr(comparison, "_BLOCK_BYTES", 8 * 64 * 7)
     blocked = bootstrap_mean(values, np.random.default_rng(seed), resamples=500)
     p_blocked = sign_flip_test(values, np.random.default_rng(seed), resamples=500)
     np.testing.assert_allclose(whole.lower, blocked.lower, atol=1e-15)
@@ -124,11 +124,11 @@ def test_blocks_do_not_change_what_is_computed(seed, monkeypatch):
 @pytest.mark.parametrize("users", [7, 64])
 def test_counts_and_signs_are_what_they_say(users):
     rng = np.random.default_rng(0)
-    counts = statistics._draw_counts(rng, 4000, users)
+    counts = comparison._draw_counts(rng, 4000, users)
     np.testing.assert_array_equal(counts.sum(axis=1), users)
     np.testing.assert_allclose(counts.mean(axis=0), 1, atol=0.08)
     np.testing.assert_allclose(counts.var(axis=0), 1 - 1 / users, atol=0.15)
-    signs = statistics._draw_signs(rng, 4000, users)
+    signs = comparison._draw_signs(rng, 4000, users)
     assert set(np.unique(signs)) == {-1.0, 1.0}
     np.testing.assert_allclose(signs.mean(axis=0), 0, atol=0.08)
     np.testing.assert_allclose(np.corrcoef(signs.T) - np.eye(users), 0, atol=0.09)

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from robustcf.experiments.grids import in_parallel
+from robustcf.experiments.grid import in_parallel
 
 
 def read(folder: str) -> str:

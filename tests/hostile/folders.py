@@ -23,10 +23,8 @@ import pytest
 
 from robustcf.cli.main import run as command_line
 from robustcf.data import load
-from robustcf.experiments import RunDir
-from robustcf.experiments.config import RunConfig
-from robustcf.experiments.poisoning import summary as poison_summary
-from robustcf.experiments.sweeps import summary as sweep_summary
+from robustcf.experiments import RunDir, grid
+from robustcf.experiments.run import RunConfig
 from robustcf.recommender import open_recommender
 from robustcf.training import loop
 from robustcf.training.config import TrainConfig
@@ -218,11 +216,11 @@ class Workshop:
             self._vision()
         if "sweep" in needed:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(sweep_summary, "plot_panels", lambda *_, **__: None)
+                patch.setattr(grid, "plot_panels", lambda *_, **__: None)
                 self._must(*SWEEP, run=self.home / "sweep")
         if "poisoning" in needed:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(poison_summary, "plot_panels", lambda *_, **__: None)
+                patch.setattr(grid, "plot_panels", lambda *_, **__: None)
                 self._must(*POISON, run=self.home / "poisoning")
         (self.home / "preset").mkdir()
         preset = {"config": {"model": "ultragcn", "dim": 2, "epochs": 1}, "found": {}}
@@ -374,8 +372,7 @@ class Workshop:
         before = _listing(run) if folder.reads else None
         with pytest.MonkeyPatch.context() as patch:
             # Pictures take a second and read nothing.
-            patch.setattr(sweep_summary, "plot_panels", lambda *_, **__: None)
-            patch.setattr(poison_summary, "plot_panels", lambda *_, **__: None)
+            patch.setattr(grid, "plot_panels", lambda *_, **__: None)
             code, out, err = self.call(words, run)
         fault = self._fault(code, out, err)
         if folder.reads and _listing(run) != before:

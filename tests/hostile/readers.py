@@ -30,16 +30,15 @@ from safetensors.numpy import save as save_tensors
 from robustcf._io import sandbox
 from robustcf._io.reading import read_member, read_members
 from robustcf._io.sandbox import Given, read_apart
-from robustcf._io.schema import record, whole
 from robustcf._io.unpickling import read_pickle
 from robustcf.data import cache, checkerboard, id_lists, load, prepare
 from robustcf.data.catalog import parse_manifest
 from robustcf.data.formats import read_ratings
 from robustcf.data.large.opening import check_prepared
 from robustcf.estimators import read_matrix, two_to_inf
-from robustcf.experiments.config import RunConfig
-from robustcf.experiments.grids import keep_plan, kept_plan
-from robustcf.experiments.sweeps import SweepPlan
+from robustcf.experiments.grid import keep_plan
+from robustcf.experiments.run import RunConfig
+from robustcf.experiments.sweep import SweepPlan
 from robustcf.models.voting import fit_vote
 from robustcf.poisoning.injection import read_profiles
 from robustcf.recommender import Recommender, open_recommender
@@ -295,7 +294,7 @@ def _saved_readers() -> dict[str, Reader]:
 def _plan(path: Path) -> None:
     """A spoilt plan in the folder of a sweep that is begun again."""
     asked = {**SweepPlan("demo", regs=("none",)).identity(), "fingerprint": "a"}
-    keep_plan(path, kept_plan(path, record({"threads": whole(1)}), "sweep"), asked, "sweep")
+    keep_plan(path, asked, "sweep")
 
 
 def _frame() -> pd.DataFrame:

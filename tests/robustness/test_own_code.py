@@ -269,7 +269,7 @@ def test_runs_under_an_attack_of_ones_own_are_compared(here, answer, refusal):
 
 def test_a_sweep_of_ones_own_attack_and_regularizer(here, answer, monkeypatch):
     monkeypatch.setattr(
-        "robustcf.experiments.sweeps.summary.plot_panels", lambda panels, path, **options: path
+        "robustcf.experiments.grid.plot_panels", lambda panels, path, **options: path
     )
     words = ("--regs", "none", "my_module:RowSum", "--seeds", "1", "--attacks")
     found = answer(

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +20,10 @@ from robustcf._io.temporary import alone_in
 from robustcf.attacks import FGM, RandomNoise, Softmax
 from robustcf.cli.main import run
 from robustcf.errors import InputError
-from robustcf.experiments import RunDir
+from robustcf.experiments import RunDir, grid
+from robustcf.experiments import sweep as sweep_module
 from robustcf.experiments.saved import open_run
-from robustcf.experiments.sweeps import Summary, SweepPlan, execute, sweep
-from robustcf.experiments.sweeps import summary as summary_module
-from robustcf.experiments.sweeps.report import findings
+from robustcf.experiments.sweep import SweepPlan, SweepSummary, sweep
 from robustcf.recommender import open_recommender
 from robustcf.robustness import RobustnessCurve, Threat, measure
 from robustcf.training.config import TrainConfig
@@ -57,7 +57,7 @@ def plan(table) -> SweepPlan:
 
 
 @pytest.fixture(scope="module")
-def whole(plan, tmp_path_factory) -> Summary:
+def whole(plan, tmp_path_factory) -> SweepSummary:
     """A sweep that nobody disturbed."""
     return sweep(plan, tmp_path_factory.mktemp("sweeps") / "whole")
 
@@ -65,7 +65,7 @@ def whole(plan, tmp_path_factory) -> Summary:
 @pytest.fixture
 def no_pictures(monkeypatch) -> None:
     """Drawing takes longer than all the rest; that it repeats itself is tested once."""
-    monkeypatch.setattr(summary_module, "plot_panels", lambda panels, path, **options: path)
+    monkeypatch.setattr(grid, "plot_panels", lambda panels, path, **options: path)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -131,7 +131,7 @@ def test_the_report_has_its_parts(whole, plan):
     assert "torch" in text
     mean = whole.values("fgm-bce", "none").mean(axis=0)
     assert f"| {mean[1]:.4f} (" in text
-    assert "--regs weight_decay none --seeds 2" in plan.command()
+    assert "--regs weight_decay none --attacks fgm-bce" in plan.command()
     assert plan.dataset not in text, "no machine's paths"
 
 
@@ -196,9 +196,9 @@ def test_a_sweep_takes_what_the_commands_have_made(whole, plan, tmp_path, capsys
             for path in left.glob("certificate*"):
                 path.unlink()
     made = []
-    measured = execute.measure
+    measured = sweep_module.measure
     monkeypatch.setattr(
-        execute,
+        sweep_module,
         "measure",
         lambda target, name, *rest: made.append(name) or measured(target, name, *rest),
     )
@@ -273,7 +273,7 @@ def test_the_command_that_is_named_makes_the_very_curve(bare, capsys, words):
 @pytest.mark.usefixtures("no_pictures")
 def test_a_finished_sweep_computes_nothing_again(whole, plan, monkeypatch):
     before = contents(whole.out)
-    monkeypatch.setattr(execute, "measure", None)
+    monkeypatch.setattr(sweep_module, "measure", None)
     monkeypatch.setattr(RunDir, "execute", None)
     sweep(plan, whole.out)
     assert contents(whole.out) == before
@@ -363,9 +363,8 @@ def test_runs_at_a_time_change_nothing(whole, plan, tmp_path):
 )
 def test_a_folder_keeps_its_plan(whole, plan, change, message):
     before = contents(whole.out)
-    fields = {name: getattr(plan, name) for name in plan.__dataclass_fields__}
     with pytest.raises(InputError, match=f"holds a sweep with {message}.*another --out"):
-        sweep(SweepPlan(**{**fields, **change}), whole.out)
+        sweep(replace(plan, **change), whole.out)
     assert contents(whole.out) == before
 
 
@@ -373,7 +372,7 @@ def test_a_folder_keeps_its_data_and_its_runs(whole, plan, table, tmp_path):
     other = tmp_path / "mine.csv"
     other.write_text(Path(table).read_text() + "\nu0,i59")
     with pytest.raises(InputError, match="holds a sweep with dataset"):
-        sweep(SweepPlan(**{**_fields(plan), "dataset": str(other)}), whole.out)
+        sweep(replace(plan, dataset=str(other)), whole.out)
     kept = Path(table).read_text()
     try:
         Path(table).write_text(kept + "\nu0,i59")
@@ -381,17 +380,33 @@ def test_a_folder_keeps_its_data_and_its_runs(whole, plan, table, tmp_path):
             sweep(plan, whole.out)
     finally:
         Path(table).write_text(kept)
-    changed = SweepPlan(**{**_fields(plan), "changes": {**CHANGES, "dim": 5}})
+    changed = replace(plan, changes={**CHANGES, "dim": 5})
     with pytest.raises(InputError, match="trained with other settings"):
         sweep(changed, tmp_path / "new", runs=whole.out / "runs")
 
 
 @pytest.mark.usefixtures("no_pictures")
+def test_several_models_are_settings_of_one_sweep(plan, tmp_path):
+    small = {"dim": 4, "epochs": 1}
+    both = replace(plan, models=("ultragcn", "bpr-mf"), regs=("none",), seeds=(0,), changes=small)
+    found = sweep(both, tmp_path)
+    assert list(found.settings) == ["ultragcn-none", "bpr-mf-none"]
+    for setting, model in zip(found.settings, both.models, strict=True):
+        alone = replace(both, models=(model,))
+        trained = RunDir(tmp_path / "runs" / f"{setting}-seed0")
+        assert trained.config.train.resolved() == alone.train_config("none", 0)[0]
+        expected = measure(trained.recommender(), "fgm-bce", epsilons=SIZES).curve["ndcg@10"]
+        np.testing.assert_allclose(found.values("fgm-bce", setting)[0], expected, atol=1e-7)
+    (contrast,) = found.comparisons["fgm-bce"].contrasts
+    assert (contrast.first, contrast.second) == ("ultragcn-none", "bpr-mf-none")
+    assert "--model ultragcn bpr-mf" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.usefixtures("no_pictures")
 def test_sweeps_of_other_attacks_may_share_runs(whole, plan, tmp_path):
-    other = SweepPlan(**{**_fields(plan), "attacks": ("pgd-softmax",), "unit": "absolute"})
+    other = replace(plan, attacks=("pgd-softmax",), unit="absolute")
     found = sweep(other, tmp_path / "other", runs=whole.out / "runs")
-    assert found.attacks == ["pgd-softmax"]
-    assert found.first.epsilons == SIZES
+    assert list(found.curves) == ["pgd-softmax", "random-pgd", "certificate"]
     clean = found.values("pgd-softmax", "none")[:, 0]
     np.testing.assert_array_equal(clean, whole.values("fgm-bce", "none")[:, 0])
     assert not (tmp_path / "other" / "runs").exists()
@@ -401,7 +416,7 @@ def test_sweeps_of_other_attacks_may_share_runs(whole, plan, tmp_path):
 @pytest.mark.usefixtures("no_pictures")
 def test_auto_is_the_worst_of_all_and_certificates_need_rows(whole, plan, tmp_path):
     attacks = ("auto", "fgm-softmax", "pgd-bpr")
-    other = SweepPlan(**{**_fields(plan), "attacks": attacks, "budget": "frobenius"})
+    other = replace(plan, attacks=attacks, budget="frobenius")
     found = sweep(other, tmp_path / "other", runs=whole.out / "runs")
     assert list(found.curves) == [*attacks, "random-auto", "random", "random-pgd"]
     target = open_recommender(whole.out / "runs" / "none-seed0")
@@ -419,7 +434,7 @@ def test_auto_is_the_worst_of_all_and_certificates_need_rows(whole, plan, tmp_pa
     report = (tmp_path / "other" / "report.md").read_text()
     for name in found.curves:
         assert f"- `{name}` is {found.words(name)}." in report
-    said = findings(found)
+    said = found.findings()
     first = next(n for n, sentence in enumerate(said) if sentence.startswith("Area under"))
     assert "against `auto`, the headline attack" in said[first]
 
@@ -439,7 +454,7 @@ def test_a_curve_that_is_not_whole_is_made_again(whole, plan):
 @pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"threads": "many"}'])
 def test_a_plan_that_cannot_be_read_is_refused(plan, tmp_path, text):
     (tmp_path / "sweep.json").write_text(text)
-    with pytest.raises(InputError, match="no plan of a sweep"):
+    with pytest.raises(InputError, match="not the plan of a sweep"):
         sweep(plan, tmp_path)
 
 
@@ -472,31 +487,27 @@ def test_jobs_are_as_many_as_the_cores_allow(plan, tmp_path, jobs):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"regs": ()}, "regs must be some and differ"),
-        ({"regs": ("none", "none")}, "regs must be some and differ"),
+        ({"regs": ()}, "regs must be a non-empty list"),
+        ({"regs": ("none", "none")}, "regs must be a non-empty list"),
         ({"regs": ("dropout",)}, "regs must be out of none, weight_decay.*got 'dropout'"),
-        ({"seeds": (1, 1)}, "seeds must be some and differ"),
+        ({"seeds": (1, 1)}, "seeds must be a non-empty list"),
         ({"attacks": ("fgm-mse",)}, "objective must be one of bce, bpr, softmax"),
         ({"attacks": ("fgsm",)}, "attack must be one of fgm-bce"),
-        ({"attacks": ("random",)}, "random is no attack, and always next to them"),
-        ({"attacks": ("random-auto",)}, "random-auto is no attack"),
-        ({"attacks": ("certificate",)}, "certificate is no attack, and always next"),
+        ({"attacks": ("random",)}, "random is added"),
+        ({"attacks": ("random-auto",)}, "random-auto is added"),
+        ({"attacks": ("certificate",)}, "certificate is added"),
         ({"budget": "l1"}, "norm must be one of row, frobenius, spectral, got 'l1'"),
-        ({"model": "svd"}, "model must be one of"),
+        ({"models": ("svd",)}, "model must be one of"),
         ({"epsilons": (0.2, 0.1)}, "ascending"),
         ({"changes": {"dmi": 3}}, "did you mean 'dim'"),
     ],
 )
 def test_plans_refuse(plan, change, message):
     with pytest.raises(InputError, match=message):
-        SweepPlan(**{**_fields(plan), **change})
+        replace(plan, **change)
 
 
-def _fields(plan: SweepPlan) -> dict[str, object]:
-    return {name: getattr(plan, name) for name in plan.__dataclass_fields__}
-
-
-def planted_summary(tmp_path: Path, falls: dict[str, dict[str, tuple[float, ...]]]) -> Summary:
+def planted_summary(tmp_path: Path, falls: dict[str, dict[str, tuple[float, ...]]]) -> SweepSummary:
     """A summary of hand-made curves: attack -> setting -> how far users fall at each size."""
     regs = tuple(next(iter(falls.values())))
     attacks = tuple(name for name in falls if name != "random")
@@ -517,13 +528,8 @@ def planted_summary(tmp_path: Path, falls: dict[str, dict[str, tuple[float, ...]
             ]
             for reg, fall in by_setting.items()
         }
-    return Summary(
-        plan,
-        tmp_path,
-        "f" * 64,
-        curves,
-        {reg: TrainConfig.of(model="ultragcn").flat() for reg in regs},
-    )
+    settings = {reg: TrainConfig.of(model="ultragcn").flat() for reg in regs}
+    return SweepSummary(plan, tmp_path, curves, settings, {})
 
 
 def test_settings_come_from_presets():
@@ -552,7 +558,7 @@ def test_an_effect_of_one_attack_is_called_so_first(tmp_path):
         "fgm-softmax": {"weight_decay": (0, 0.1, 0.2), "two_to_inf": (0, 0.2, 0.3)},
         "random": {"weight_decay": (0, 0, 0.05), "two_to_inf": (0, 0.05, 0.1)},
     }
-    said = findings(planted_summary(tmp_path, falls))
+    said = planted_summary(tmp_path, falls).findings()
     assert said[0].startswith(
         "**The order depends on the attack.** two_to_inf is ahead of weight_decay under `fgm-bce` "
         "and behind under `fgm-softmax`"
@@ -570,7 +576,7 @@ def test_a_unit_that_flatters_a_setting_is_named(tmp_path):
     for reg, ratio in (("weight_decay", 1.2), ("two_to_inf", 3.4)):
         for curve in summary.curves["fgm-bce"][reg]:
             curve.facts["unevenness"] = {"users": 1.0, "items": ratio}
-    (said,) = [sentence for sentence in findings(summary) if "uneven" in sentence]
+    (said,) = [sentence for sentence in summary.findings() if "uneven" in sentence]
     assert said.startswith("two_to_inf: row norms are uneven (items: root mean square 3.4 medians)")
 
 
@@ -590,7 +596,7 @@ def test_an_effect_that_holds_is_not_talked_down(tmp_path):
         "fgm-softmax": {"weight_decay": (0, 0.2, 0.4), "two_to_inf": (0, 0.1, 0.2)},
         "random": {"weight_decay": (0, 0, 0.05), "two_to_inf": (0, 0, 0.05)},
     }
-    said = findings(planted_summary(tmp_path, falls))
+    said = planted_summary(tmp_path, falls).findings()
     assert not any("depends on the attack" in sentence for sentence in said)
     assert not any("noise" in sentence for sentence in said)
     assert said[0].startswith("Area under ndcg@10 against `fgm-bce`, mean over seeds: two_to_inf")
@@ -633,7 +639,7 @@ def test_the_command_sweeps_by_the_headline_attack_and_own_lengths(table, tmp_pa
     data = json.loads(capsys.readouterr().out)
     assert data["plan"]["unit"] == "own"
     assert data["plan"]["attacks"] == ["auto"]
-    assert data["axis"] == "epsilon, row budget, in each row's own length"
+    assert data["axis"] == "epsilon, row budget, as a share of each row's own length"
     assert list(data["curves"]) == ["auto", "random-auto", "certificate"]
     target = open_recommender(Path(out) / "runs" / "none-seed0")
     result = measure(target, "auto", Threat(unit="own"), [0, 0.1])

@@ -8,8 +8,8 @@ import pytest
 import robustcf
 from robustcf.data import Interactions, Split, load
 from robustcf.errors import InputError
-from robustcf.experiments.comparing import Sweep, _judged_alike, compare, sweep
 from robustcf.experiments.comparison import Comparison, compare_curves
+from robustcf.experiments.in_memory import Sweep, _judged_alike, compare, sweep
 from robustcf.factors import Factors
 from robustcf.models.voting import fit_vote
 from robustcf.recommender import Recommender

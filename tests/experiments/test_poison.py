@@ -16,11 +16,18 @@ from robustcf._registry import DEFENCES
 from robustcf.cli.main import run
 from robustcf.data import load
 from robustcf.errors import InputError, Interrupted
-from robustcf.experiments.grids import compact_json, in_parallel
-from robustcf.experiments.poisoning import PoisonPlan, execute, poison
-from robustcf.experiments.poisoning.plan import Part
-from robustcf.experiments.poisoning.report import findings
-from robustcf.experiments.poisoning.summary import LOST, PoisonSummary, summarize
+from robustcf.experiments import grid
+from robustcf.experiments import poison as poison_module
+from robustcf.experiments.grid import compact_json, in_parallel
+from robustcf.experiments.poison import (
+    LOST,
+    Part,
+    PoisonPlan,
+    PoisonSummary,
+    Row,
+    poison,
+    read_summary,
+)
 from robustcf.poisoning import PoisonThreat, RandomItems, Targets, read_profiles, retrained
 from robustcf.training import TrainConfig
 from tests.experiments.conftest import small_table
@@ -70,23 +77,24 @@ def test_cells_are_what_retraining_gives(plan, whole):
         outcome = retrained(split, config, found.profiles, found.targets, ks=(3, 5))
         clean = retrained(split, config, [], found.targets, ks=(3, 5))
         for metric in ("hit_rate@5", "ndcg@3", "share@5"):
-            values = whole.values("als", "none", "random", 3, f"target {metric}")
+            values = whole.values(Row("als", "none", "random", 3), f"target {metric}")
             assert values[seed] == outcome.exposure[metric]
-            values = whole.values("als", "none", "clean", 0, f"target {metric}")
+            values = whole.values(Row("als", "none", "clean", 0), f"target {metric}")
             assert values[seed] == clean.exposure[metric]
         lost = clean.quality["ndcg@10"] - outcome.quality["ndcg@10"]
-        assert whole.values("als", "none", "random", 3, LOST)[seed] == lost
+        assert whole.values(Row("als", "none", "random", 3), LOST)[seed] == lost
 
 
 def test_auto_is_the_worst_for_each_seed(plan, whole):
     assert plan.tried == ("random", "bandwagon")
     for fakes in (3, 0.2):
         each = [
-            whole.values("als", "none", name, fakes, "target hit_rate@5") for name in plan.tried
+            whole.values(Row("als", "none", name, fakes), "target hit_rate@5")
+            for name in plan.tried
         ]
-        auto = whole.values("als", "none", "auto", fakes, "target hit_rate@5")
+        auto = whole.values(Row("als", "none", "auto", fakes), "target hit_rate@5")
         assert np.array_equal(auto, np.max(each, axis=0))
-        assert set(whole.chosen("als", "none", fakes)) <= set(plan.tried)
+        assert set(whole.chosen(Row("als", "none", "auto", fakes))) <= set(plan.tried)
 
 
 def test_profiles_are_kept_and_can_be_looked_at(plan, whole):
@@ -102,16 +110,16 @@ def test_files_say_what_the_summary_says(whole):
     written = json.loads((whole.out / "results.json").read_text())
     assert len(written["results"]) == 1 + 2 * 3
     first = next(row for row in written["results"] if row["attack"] == "bandwagon")
-    values = whole.values("als", "none", "bandwagon", 3, "target share@3")
+    values = whole.values(Row("als", "none", "bandwagon", 3), "target share@3")
     assert first["target share@3"] == np.round(values, 7).tolist()
     assert first["spent"]["fakes"] == 3
     with open(whole.out / "results.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 7 * len(whole.metrics) * 2
     report = (whole.out / "report.md").read_text()
-    assert all(finding in report for finding in findings(whole))
+    assert all(finding in report for finding in whole.findings())
     assert whole.plan.command() in report
-    low, mean, high = whole.target_spread("als", "none", "random", 3)
+    low, mean, high = whole.target_spread(Row("als", "none", "random", 3))
     assert low <= mean <= high
 
 
@@ -126,7 +134,7 @@ def test_a_stopped_grid_goes_on_and_ends_with_the_same_files(plan, whole, tmp_pa
         made.append(arguments)
         return retrained(*arguments, **options)
 
-    monkeypatch.setattr(execute, "retrained", stopping)
+    monkeypatch.setattr(poison_module, "retrained", stopping)
     with pytest.raises(Interrupted, match="go on with the same command"):
         poison(plan, out)
     monkeypatch.undo()
@@ -144,7 +152,7 @@ def test_jobs_do_not_change_anything(plan, whole, tmp_path):
 
 def test_a_folder_belongs_to_one_plan(plan, whole, table, tmp_path):
     other = PoisonPlan(table, models=("als",), changes=SMALL, knowledge="none", fakes=(1,))
-    with pytest.raises(InputError, match="holds a poisoning with attacks"):
+    with pytest.raises(InputError, match="holds a poisoning with seeds"):
         poison(other, whole.out)
     with (
         alone_in(whole.out, "another process", file=".lock"),
@@ -152,7 +160,7 @@ def test_a_folder_belongs_to_one_plan(plan, whole, table, tmp_path):
     ):
         poison(plan, whole.out)
     (tmp_path / "poison.json").write_text("[]")
-    with pytest.raises(InputError, match="is no plan of a poisoning"):
+    with pytest.raises(InputError, match="is not the plan of a poisoning"):
         poison(plan, tmp_path)
     with pytest.raises(InputError, match="jobs must be between 1"):
         poison(plan, tmp_path, jobs=0)
@@ -167,7 +175,7 @@ def test_defaults_that_were_others_when_it_was_begun_are_another_plan(
     def stopping(*_):
         raise RuntimeError("stopped")
 
-    monkeypatch.setattr(execute, "_complete", stopping)
+    monkeypatch.setattr(PoisonPlan, "complete", stopping)
     with pytest.raises(RuntimeError, match="stopped"):
         poison(plan, tmp_path)
     kept = json.loads((tmp_path / "poison.json").read_text())
@@ -187,7 +195,7 @@ def test_a_preset_file_that_was_changed_is_another_plan(table, tmp_path, monkeyp
     def stopping(*_):
         raise RuntimeError("stopped")
 
-    monkeypatch.setattr(execute, "_complete", stopping)
+    monkeypatch.setattr(PoisonPlan, "complete", stopping)
     plan = PoisonPlan(table, models=("als",), preset=str(preset))
     for _ in range(2):
         with pytest.raises(RuntimeError, match="stopped"):
@@ -200,9 +208,9 @@ def test_a_preset_file_that_was_changed_is_another_plan(table, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"attacks": ()}, "attacks must be some and differ"),
-        ({"fakes": (0.1, 0.1)}, "fakes must be some and differ"),
-        ({"fakes": (0.01, 0.01 + 1e-15)}, "fakes must be some and differ"),
+        ({"attacks": ()}, "attacks must be a non-empty list"),
+        ({"fakes": (0.1, 0.1)}, "fakes must be a non-empty list"),
+        ({"fakes": (0.01, 0.01 + 1e-15)}, "fakes must be a non-empty list"),
         ({"seeds": (-1,)}, "every seed must be an integer of at least 0, got -1"),
         ({"seeds": (0.5,)}, "every seed must be an integer"),
         ({"fakes": (-1,)}, "fakes must be a finite number and not negative"),
@@ -225,7 +233,7 @@ def test_one_account_and_as_many_as_users_are_two_sizes(table, tmp_path, monkeyp
         found = retrained(split, config, [], targets, **options)
         return replace(found, quality=dict.fromkeys(found.quality, len(profiles)))
 
-    monkeypatch.setattr(execute, "retrained", told)
+    monkeypatch.setattr(poison_module, "retrained", told)
     plan = PoisonPlan(
         table,
         models=("als",),
@@ -237,8 +245,8 @@ def test_one_account_and_as_many_as_users_are_two_sizes(table, tmp_path, monkeyp
         ks=(3,),
     )
     found = poison(plan, tmp_path / "out")
-    assert found.values("als", "none", "random", 1, "ndcg@10").tolist() == [1]
-    assert found.values("als", "none", "random", 1.0, "ndcg@10").tolist() == [found.n_users]
+    assert found.values(Row("als", "none", "random", 1), "ndcg@10").tolist() == [1]
+    assert found.values(Row("als", "none", "random", 1.0), "ndcg@10").tolist() == [found.n_users]
     # No command asks for the seed 5 alone.
     assert plan.command() is None
     assert "Command" not in (tmp_path / "out" / "report.md").read_text()
@@ -280,14 +288,14 @@ def test_a_file_without_profiles_is_refused(table, tmp_path):
 def test_data_without_test_pairs_are_refused(plan, tmp_path, monkeypatch):
     split = load(plan.dataset)
     nothing = split.test.take(np.zeros(len(split.test), dtype=bool))
-    monkeypatch.setattr(execute, "load", lambda *_, **__: replace(split, test=nothing))
+    monkeypatch.setattr(grid, "load", lambda *_, **__: replace(split, test=nothing))
     with pytest.raises(InputError, match="has no test pairs"):
         poison(plan, tmp_path / "out")
 
 
 def test_a_summary_needs_all_cells(plan, tmp_path):
-    with pytest.raises(InputError, match=r"cells.als-none-clean-seed0.json is not there"):
-        summarize(plan, tmp_path, load(plan.dataset))
+    with pytest.raises(InputError, match=r"cells.als-none-clean-seed0.json is missing"):
+        read_summary(plan, tmp_path, load(plan.dataset))
 
 
 def test_lists_of_numbers_are_on_one_line_and_texts_stay():
@@ -309,7 +317,7 @@ def test_only_the_workers_of_a_grid_are_stopped(monkeypatch):
         # Only for the call: the process below is killed by the same function.
         with monkeypatch.context() as patched:
             patched.setattr(
-                "robustcf.experiments.grids.os.kill", lambda pid, _: signalled.append(pid)
+                "robustcf.experiments.grid.os.kill", lambda pid, _: signalled.append(pid)
             )
             with pytest.raises(KeyboardInterrupt):
                 in_parallel(time.sleep, {"one": (0,)}, 1, interrupted)
@@ -381,4 +389,4 @@ def test_the_command_line(table, tmp_path, capsys):
         assert said in capsys.readouterr().err
         assert not (tmp_path / "other").exists()
     assert run([*words, "--profiles", "x.csv", "--fakes", "1"]) == 2
-    assert "--profiles brings its own fake users" in capsys.readouterr().err
+    assert "no effect with --profiles" in capsys.readouterr().err

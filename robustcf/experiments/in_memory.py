@@ -1,4 +1,4 @@
-"""``sweep`` and ``compare``: several recommenders under the same attacks, side by side."""
+"""``sweep`` and ``compare``: several recommenders in memory under the same attacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from robustcf._checks import check_list
 from robustcf._io.progress import bar
-from robustcf._io.text import rows_table
+from robustcf._io.text import aligned, rows_table
 from robustcf._runtime import threads_used
 from robustcf.data.interactions import Interactions, Labels
 from robustcf.errors import InputError
@@ -31,11 +31,11 @@ Models = Mapping[str, Recommender | Sequence[Recommender]] | Iterable[Recommende
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """Recommenders under attacks: one result for each recommender and attack.
+    """Recommenders under attacks.
 
     Args:
         results: label -> attack -> one result for each recommender of that label (seeds).
-        metric: what tables and pictures show.
+        metric: of tables and pictures.
     """
 
     results: Mapping[str, Mapping[str, Sequence[Result]]]
@@ -81,29 +81,26 @@ class Sweep:
             raise InputError(f"attack must be one of {', '.join(first)}, got {attack!r}")
         order = first[chosen][0]
         groups = {
-            label: [_aligned(result, order)[self.metric] for result in attacks[chosen]]
+            label: [_per_user(result, order, self.metric) for result in attacks[chosen]]
             for label, attacks in self.results.items()
         }
         return compare_curves(groups, order.curve.epsilons, metric=self.metric, **options)
 
     def _blocks(self) -> list[tuple[list[str], list[list[str]]]]:
-        """Return epsilons and rows of each table; attacks at the same epsilons share one."""
+        """Epsilons and rows of each table; attacks at the same epsilons share one."""
         blocks: dict[tuple[float, ...], list[list[str]]] = {}
         for label, attacks in self.results.items():
             for attack, results in attacks.items():
-                values = [f"{value:.4f}" for value in _mean(results, self.metric)]
+                mean = np.mean([result.curve[self.metric] for result in results], axis=0)
                 rows = blocks.setdefault(results[0].curve.epsilons, [])
-                rows.append([label, attack, *values])
+                rows.append([label, attack, *(f"{value:.4f}" for value in mean)])
         return [([f"{size:g}" for size in sizes], rows) for sizes, rows in blocks.items()]
 
     def __str__(self) -> str:
         tables = []
         for epsilons, rows in self._blocks():
-            lines = [["model", self.metric, *epsilons], *rows]
-            widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-            tables.append(
-                "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
-            )
+            header = ["model", self.metric, *epsilons]
+            tables.append(aligned(header, rows, left=range(len(header))))
         return "\n\n".join(tables)
 
     def __repr__(self) -> str:
@@ -131,18 +128,15 @@ def sweep(
     """Attack several recommenders in the same way.
 
     Args:
-        models: label -> recommender, or several that differ in their seed; or recommenders, which
-            are called by their labels.
+        models: label -> recommender, or several that differ in their seed; or recommenders with
+            labels of their own.
         attacks: names, see :func:`robustcf.measure`; ``certificate`` is one of them.
         threat: what the attacker may do and knows.
-        epsilons: ascending, from 0 on; None for those of the attack.
+        epsilons: ascending; None for those of the attack.
         ks: cutoffs of the metrics.
         threads: CPU threads, see :func:`robustcf.train`.
         progress: whether to show a bar; None: in a terminal and in a notebook.
         **options: of the attack: ``steps``, ``seed`` and so on.
-
-    Returns:
-        The results; ``print`` shows a table, ``.to_frame()`` has all numbers.
 
     Raises:
         InputError: no recommenders, labels that repeat, or data that differ.
@@ -193,18 +187,19 @@ def compare(
     """Say which recommender is better at which size of attack, with paired tests over users.
 
     Users are matched by their labels. Several recommenders of one label (seeds) are averaged, user
-    by user.
+    by user. Other arguments are those of :func:`sweep` and of
+    :func:`robustcf.experiments.comparison.compare_curves`.
 
     Args:
-        models: see :func:`sweep`; at least two labels.
+        models: at least two labels.
         attack: the attack that all of them face.
         threat: what the attacker may do and knows.
-        epsilons: ascending, from 0 on.
+        epsilons: ascending; None for those of the attack.
         k: cutoff of NDCG.
         seed: of resamples and flips.
         resamples: of the bootstrap and of the sign-flip test.
         confidence: of the intervals.
-        threads: CPU threads, see :func:`robustcf.train`.
+        threads: CPU threads.
         progress: whether to show a bar.
         **options: of the attack.
 
@@ -228,32 +223,30 @@ def _groups(models: Models) -> dict[str, list[Recommender]]:
         raise InputError("expected several recommenders, got one: use robustcf.measure")
     if isinstance(models, Mapping):
         groups = {
-            label: [each] if isinstance(each, Recommender) else _listed(each)
+            label: _listed([each] if isinstance(each, Recommender) else each)
             for label, each in models.items()
         }
     else:
         listed = _listed(models)
-        for model in listed:
-            check_recommender(model)
         groups = {model.label: [model] for model in listed}
         if len(groups) < len(listed):
             raise InputError(
                 "recommenders have the same label: give a dict of label -> recommender"
             )
-    for group in groups.values():
-        for model in group:
-            check_recommender(model)
     if not groups or not all(groups.values()):
         raise InputError("expected at least one recommender for each label, got none")
     return groups
 
 
-def _listed(models: Any) -> list[Any]:
+def _listed(models: Any) -> list[Recommender]:
     if isinstance(models, str) or not isinstance(models, Iterable):
         raise InputError(
             f"expected Recommenders, in a list or a dict of label -> Recommender, got {models!r}"
         )
-    return list(models)
+    listed = list(models)
+    for model in listed:
+        check_recommender(model)
+    return listed
 
 
 def _check_same_data(models: Sequence[Recommender]) -> None:
@@ -267,7 +260,7 @@ def _check_same_data(models: Sequence[Recommender]) -> None:
 
 
 def _judged_alike(one: Recommender, other: Recommender) -> bool:
-    """Return whether two are judged by the same pairs, which are matched by their labels."""
+    """Return whether two are evaluated on the same pairs, which are matched by their labels."""
     if one.part != other.part:
         return False
     if one.split is other.split and one.mask == other.mask:
@@ -290,30 +283,25 @@ def _judged_alike(one: Recommender, other: Recommender) -> bool:
 def _places(
     own: Labels | None, theirs: Labels | None, n_own: int, n_theirs: int
 ) -> npt.NDArray[np.int64]:
-    """Return for each row of another model the row with the same label, or -1."""
+    """For each row of another model the row with the same label, or -1."""
     names = range(n_own) if own is None else own.tolist()
     place = {name: n for n, name in enumerate(names)}
     others = range(n_theirs) if theirs is None else theirs.tolist()
     return np.array([place.get(name, -1) for name in others], dtype=np.int64)
 
 
-def _aligned(result: Result, order: Result) -> Mapping[str, npt.NDArray[np.float64]]:
-    """Return the per-user values of a result in the order of the users of another."""
-    own, wanted = (_names(each) for each in (result, order))
-    if np.array_equal(own, wanted):
-        return result.curve.per_user
-    place = {name: n for n, name in enumerate(own.tolist())}
-    if sorted(place) != sorted(wanted.tolist()):
+def _per_user(result: Result, order: Result, metric: str) -> npt.NDArray[np.float64]:
+    """Epsilons x users of a result, in the order of the users of another."""
+    values = result.curve.per_user[metric]
+    own, wanted = (_names(each).tolist() for each in (result, order))
+    if own == wanted:
+        return values
+    place = {name: n for n, name in enumerate(own)}
+    if sorted(place) != sorted(wanted):
         raise InputError("recommenders must be judged by the same users, got different ones")
-    rows = [place[name] for name in wanted.tolist()]
-    return {name: values[:, rows] for name, values in result.curve.per_user.items()}
+    return values[:, [place[name] for name in wanted]]
 
 
 def _names(result: Result) -> npt.NDArray[Any]:
     labels, users = result.model.user_labels, result.curve.users
     return users if labels is None else labels[users]
-
-
-def _mean(results: Sequence[Result], metric: str) -> npt.NDArray[np.float64]:
-    found: npt.NDArray[np.float64] = np.mean([result.curve[metric] for result in results], axis=0)
-    return found

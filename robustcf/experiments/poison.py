@@ -1,0 +1,631 @@
+"""Poisoning grids: models x attacks x numbers of fake users x seeds, retrained and evaluated."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from robustcf._checks import check_cutoffs
+from robustcf._io.files import read_json, write_bytes, write_json
+from robustcf._io.plots import Line, Panel
+from robustcf._io.reading import read_plain
+from robustcf._io.schema import NOT_NEGATIVE, OBJECT, Kind, check_kind, list_of, record, whole
+from robustcf._io.text import aligned, markdown
+from robustcf._registry import DEFENCES, POISONINGS
+from robustcf._runtime import threads_used
+from robustcf.data import Split
+from robustcf.errors import InputError
+from robustcf.experiments.grid import (
+    Array,
+    Plan,
+    check_unique,
+    make_folder,
+    rounded,
+    run_grid,
+    spread,
+    write_picture,
+    write_tables,
+)
+from robustcf.poisoning.base import spent
+from robustcf.poisoning.exposure import CUTOFFS
+from robustcf.poisoning.injection import read_profiles, write_profiles
+from robustcf.poisoning.threat import NONE, ItemIds, PoisonThreat, Targets, fakes_name
+from robustcf.poisoning.victim import AUTO, QUALITY, damage, members, retrained
+from robustcf.training.config import TrainConfig
+from robustcf.training.presets import KINDS, adapted, choose
+
+#: In the place of an attack: profiles from a file, and no fake users.
+FILE, CLEAN = "file", "clean"
+UNDEFENDED = "none"
+LOST = "ndcg@10 lost"
+CELLS, PROFILES = "cells", "profiles"
+_EXPOSURE = ("hit_rate", "ndcg", "share")
+_MOST_BYTES = 1 << 30
+_KNOWS = {
+    "data": "all training pairs",
+    "part": "the training pairs of some users",
+    "none": "how popular the items are, and nothing else",
+}
+_WANTS = {
+    "promote": "to have the targets recommended",
+    "demote": "to keep the targets from being recommended",
+    "availability": "to make recommendations worse for all users",
+}
+Cell = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A cell of the grid: the profiles of an attack, against all victims.
+
+    Args:
+        attack: its name, ``file`` or ``clean``.
+        fakes: number or share; 0 for clean.
+        seed: of targets, attack and training.
+    """
+
+    attack: str
+    fakes: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The name of the file of the profiles."""
+        middle = "" if self.attack == CLEAN else f"-{fakes_name(self.fakes)}"
+        return f"{self.attack.replace(':', '.')}{middle}-seed{self.seed}"
+
+
+class Row(NamedTuple):
+    """A victim under an attack, with all seeds."""
+
+    model: str
+    defence: str
+    attack: str = CLEAN
+    fakes: float = 0
+
+    @property
+    def victim(self) -> str:
+        """Model and defence in words."""
+        return self.model if self.defence == UNDEFENDED else f"{self.model} with {self.defence}"
+
+    @property
+    def size(self) -> str:
+        """The number of fakes in words."""
+        return "those of the file" if self.attack == FILE else fakes_name(self.fakes)
+
+    def stem(self, seed: int) -> str:
+        """The name of the file of a cell."""
+        victim = f"{self.model}-{self.defence}".replace(":", ".")
+        return f"{victim}-{Part(self.attack, self.fakes, seed).name}"
+
+
+@dataclass(frozen=True)
+class PoisonPlan(Plan):
+    """Victims x attacks x numbers of fakes x seeds.
+
+    Args:
+        models: the victims, one or several (default: the best known for the data).
+        preset: how the victims train: ``tuned``, ``robust``, ``paper`` or a file.
+        seeds: of targets, attacks and training.
+        attacks: how the fake users choose their items; ``auto`` (default): all of them, and the
+            worst for each seed.
+        fakes: numbers or shares; the clean recommender (0) is always included.
+        targets: what the attacks are about, drawn anew for each seed.
+        length: items per profile; None for the mean of the genuine users.
+        goal: see :class:`robustcf.poisoning.PoisonThreat`.
+        knowledge: likewise.
+        known: likewise.
+        defences: what the victim does about it, or ``none``.
+        profiles: a file of profiles instead of attacks and numbers of fakes.
+        ks: cutoffs of the exposure (default 10 50).
+
+    Example:
+        >>> plan = PoisonPlan("demo", models=("als",), attacks=("random",), seeds=(0,))
+        >>> [part.name for part in plan.cells()]
+        ['clean-seed0', 'random-1%-seed0']
+        >>> print(plan.command())
+        robustcf poison --dataset demo --model als --attack random --fakes 1% --targets 5 --k 10 50
+        --preset tuned --seeds 1 --threads 1 --out DIR
+    """
+
+    grid, verb, step = "poisoning", "poison", "training"
+    lists = ("models", "seeds", "attacks", "defences")
+
+    models: tuple[str, ...] = ()
+    preset: str = "tuned"
+    attacks: tuple[str, ...] = (AUTO,)
+    fakes: tuple[float, ...] = (0.01,)
+    targets: Targets = field(default_factory=Targets)
+    length: int | None = None
+    goal: str = "promote"
+    knowledge: str = "data"
+    known: float = 0.2
+    defences: tuple[str, ...] = (UNDEFENDED,)
+    profiles: str | None = None
+    ks: tuple[int, ...] = CUTOFFS
+
+    def __post_init__(self) -> None:
+        if self.preset == "auto":
+            raise InputError(
+                "a victim is trained many times, and the preset auto would search each time: take "
+                "tuned, or a file that 'robustcf tune' wrote"
+            )
+        if not self.models:
+            best = choose(self.data_name, kind=self.preset).config.resolved().model.name
+            object.__setattr__(self, "models", (best,))
+        super().__post_init__()
+        # One account (1) and as many as users (1.0) are equal numbers, but not the same.
+        check_unique("fakes", [fakes_name(fakes) for fakes in self.fakes])
+        object.__setattr__(self, "ks", check_cutoffs(self.ks))
+        for name in self.defences:
+            if name != UNDEFENDED:
+                DEFENCES[name]
+        for fakes in self.fakes:
+            self.threat(fakes)
+        for name in self.attacks if self.profiles is None else ():
+            if name == AUTO:
+                continue
+            kind = POISONINGS[name]
+            if self.goal not in kind.goals:
+                raise InputError(
+                    f"{name} has the goals {', '.join(kind.goals)}, not {self.goal!r}: leave it out"
+                )
+            if self.knowledge == NONE and kind.needs_pairs:
+                raise InputError(
+                    f"{name} learns from pairs, and the knowledge is none: leave it out, or grant "
+                    "data or part"
+                )
+        for model in self.models:
+            self.train_config(model, 0)
+
+    def threat(self, fakes: float) -> PoisonThreat:
+        """What the attacker may do with so many fakes."""
+        return PoisonThreat(fakes, self.length, self.targets, self.goal, self.knowledge, self.known)
+
+    @property
+    def tried(self) -> tuple[str, ...]:
+        """The attacks whose profiles are made: those named, and the members of ``auto``."""
+        if self.profiles is not None:
+            return (FILE,)
+        named = [name for name in self.attacks if name != AUTO]
+        more = members(self.goal, self.knowledge) if AUTO in self.attacks else ()
+        return tuple(dict.fromkeys((*named, *more)))
+
+    @property
+    def sizes(self) -> tuple[float, ...]:
+        """The numbers of fakes of the attacks; the content of a file counts as one size."""
+        return (1,) if self.profiles is not None else tuple(f for f in self.fakes if f)
+
+    def cells(self) -> list[Part]:
+        """All pieces of work: the clean recommenders of a seed, then its attacks."""
+        found = []
+        for seed in self.seeds:
+            found.append(Part(CLEAN, 0, seed))
+            found += [Part(name, fakes, seed) for fakes in self.sizes for name in self.tried]
+        return found
+
+    def steps(self) -> list[Row]:
+        """Every victim."""
+        return [Row(model, defence) for model in self.models for defence in self.defences]
+
+    def train_config(self, model: str, seed: int) -> tuple[TrainConfig, str]:
+        """How a victim trains, and the name of the preset it came from."""
+        chosen = choose(self.data_name, model, None, self.preset, changed=self.changes)
+        return adapted(chosen.config, self.changes).replace(seed=seed), chosen.name
+
+    def pinned(self, split: Split) -> dict[str, Any]:
+        """Return training settings and digests of files, which may change before it is resumed."""
+        self._check(split)
+        files = {"profiles": self.profiles}
+        if self.preset not in KINDS:
+            files["preset"] = self.preset
+        digests = {
+            name: hashlib.sha256(read_plain(Path(path), _MOST_BYTES, follow=True)).hexdigest()
+            for name, path in files.items()
+            if path is not None
+        }
+        return (
+            super().pinned(split)
+            | digests
+            | {
+                f"settings of {model}": self.train_config(model, self.seeds[0])[0].as_dict()
+                for model in self.models
+            }
+        )
+
+    def own_words(self) -> list[str]:
+        """The options of ``robustcf poison`` alone."""
+        if self.profiles is None:
+            words = ["--attack", *self.attacks, "--fakes", *map(fakes_name, self.fakes)]
+            words += ["--length", str(self.length)] if self.length is not None else []
+        else:
+            words = ["--profiles", Path(self.profiles).name]
+        if self.targets.labels:
+            words += ["--target", *self.targets.labels]
+        else:
+            words += ["--targets", str(self.targets.count)]
+            words += ["--target-kind", self.targets.kind] if self.targets.kind != "rare" else []
+        words += ["--goal", self.goal] if self.goal != "promote" else []
+        words += ["--knowledge", self.knowledge] if self.knowledge != "data" else []
+        words += ["--known", f"{self.known:g}"] if self.knowledge == "part" else []
+        words += ["--defence", *self.defences] if self.defences != (UNDEFENDED,) else []
+        return [*words, "--k", *map(str, self.ks)]
+
+    def _check(self, split: Split) -> None:
+        if len(split.test) == 0:
+            raise InputError(
+                f"{split.name} has no test pairs, so lost quality cannot be measured; give "
+                "--test-ratio or --test-file"
+            )
+        for seed in self.seeds:
+            self.targets.choose(split.train, seed)
+            for fakes in self.sizes if self.profiles is None else ():
+                self.threat(fakes).granted(split.train, seed)
+        if self.profiles is not None and not read_profiles(self.profiles, split.train):
+            raise InputError(f"{self.profiles} has no profiles: expected one or more, a pair a row")
+
+    def complete(self, folder: Path, cell: Part, split: Split) -> Iterator[str]:
+        """Retrain every victim that has no result yet."""
+        profiles: tuple[ItemIds, ...] | None = None
+        with threads_used(self.threads, exact=True):
+            for victim in self.steps():
+                row = victim._replace(attack=cell.attack, fakes=cell.fakes)
+                if _read_cell(self, folder, row, cell.seed) is None:
+                    if profiles is None:
+                        profiles = self._profiles(folder, cell, split)
+                    targets = self.targets.choose(split.train, cell.seed)
+                    found = retrained(
+                        split,
+                        self.train_config(row.model, cell.seed)[0],
+                        profiles,
+                        targets,
+                        defence=None if row.defence == UNDEFENDED else DEFENCES[row.defence](),
+                        ks=self.ks,
+                    )
+                    result = {
+                        **row._asdict(),
+                        "seed": cell.seed,
+                        "targets": targets.tolist(),
+                        "spent": spent(profiles),
+                        **_plain(found.as_dict()),
+                    }
+                    make_folder(folder / CELLS)
+                    write_json(folder / CELLS / f"{row.stem(cell.seed)}.json", result)
+                yield row.victim
+
+    def _profiles(self, folder: Path, part: Part, split: Split) -> tuple[ItemIds, ...]:
+        """The profiles of an attack, written to a file as well, to look at and to reuse.
+
+        They are made again for every missing cell: the file may have been changed since.
+        """
+        if part.attack == CLEAN:
+            return ()
+        if part.attack == FILE:
+            return read_profiles(str(self.profiles), split.train)
+        attack = POISONINGS[part.attack]()
+        found = attack.attack(split.train, self.threat(part.fakes), part.seed)
+        make_folder(folder / PROFILES)
+        write_profiles(folder / PROFILES / f"{part.name}.csv", found.profiles, split.train)
+        return found.profiles
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy as Python's own, which JSON can hold."""
+    if isinstance(value, dict):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+
+
+def _read_cell(plan: PoisonPlan, folder: Path, row: Row, seed: int) -> Cell | None:
+    """A cell from its file; None where it is missing or spoilt, so that it is made again."""
+    path = folder / CELLS / f"{row.stem(seed)}.json"
+    if not path.is_file():
+        return None
+    try:
+        cell = read_json(path)
+        check_kind(path, cell, _cell_kind(plan.ks))
+    except InputError:
+        return None
+    named = {**row._asdict(), "seed": seed}
+    return cell if {key: cell.get(key) for key in named} == named else None
+
+
+def _cell_kind(ks: Sequence[int]) -> Kind:
+    rates = {f"{kind}@{k}": NOT_NEGATIVE for kind in _EXPOSURE for k in ks}
+    single = record({f"hit_rate@{k}": list_of(NOT_NEGATIVE, 1) for k in ks})
+    return record(
+        {
+            "spent": record({name: whole() for name in ("fakes", "length", "pairs")}),
+            "exposure": record({**rates, "by_target": single}),
+            "quality": record(dict.fromkeys(QUALITY, NOT_NEGATIVE)),
+            "defence_report": OBJECT,
+        }
+    )
+
+
+def poison(
+    plan: PoisonPlan, out: str | Path, *, jobs: int = 1, progress: bool = False
+) -> PoisonSummary:
+    """Attack, retrain and evaluate, or resume a grid that was stopped.
+
+    Writes ``poison.json`` (the plan), ``profiles/`` (CSV, per attack, size and seed), ``cells/``
+    (JSON, per victim and attack), ``results.json``, ``results.csv``, a picture (PNG and SVG),
+    ``report.md`` and ``report.txt``.
+
+    Args:
+        plan: what to do.
+        out: the folder.
+        jobs: attacks at a time.
+        progress: whether to show a bar.
+
+    Raises:
+        InputError: see :func:`robustcf.experiments.grid.run_grid`.
+
+    Cost: one training per victim, attack, size and seed that is missing.
+    """
+
+    def summarize(plan: PoisonPlan, split: Split) -> PoisonSummary:
+        summary = read_summary(plan, Path(out), split)
+        summary.write()
+        return summary
+
+    return run_grid(plan, Path(out), summarize, jobs=jobs, progress=progress)
+
+
+def read_summary(plan: PoisonPlan, folder: Path, split: Split) -> PoisonSummary:
+    """Read all cells of a grid; raise where one is missing."""
+    cells: dict[str, Cell] = {}
+    for victim in plan.steps():
+        for part in plan.cells():
+            row = victim._replace(attack=part.attack, fakes=part.fakes)
+            cell, stem = _read_cell(plan, folder, row, part.seed), row.stem(part.seed)
+            if cell is None:
+                raise InputError(f"{folder / CELLS / stem}.json is missing: repeat the command")
+            cells[stem] = cell
+    return PoisonSummary(plan, folder, split.name, split.n_users, cells, plan.facts(split))
+
+
+@dataclass(frozen=True, eq=False)
+class PoisonSummary:
+    """The results of a poisoning grid.
+
+    Args:
+        plan: what was asked for.
+        out: its folder.
+        dataset: name of the data.
+        n_users: genuine users.
+        cells: name of the file -> the cell.
+        facts: plan, environment and fingerprint of the data.
+    """
+
+    plan: PoisonPlan
+    out: Path
+    dataset: str
+    n_users: int
+    cells: Mapping[str, Cell]
+    facts: Mapping[str, Any]
+
+    @property
+    def attacks(self) -> list[str]:
+        """The attacks that have rows: those tried, and ``auto`` where it was asked for."""
+        auto = [AUTO] if AUTO in self.plan.attacks and self.plan.profiles is None else []
+        return [*self.plan.tried, *auto]
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics of exposure, then quality and its loss."""
+        return [*(f"target {kind}@{k}" for kind in _EXPOSURE for k in self.plan.ks), *QUALITY, LOST]
+
+    @property
+    def headline(self) -> str:
+        """The metric that the goal is about."""
+        return LOST if self.plan.goal == "availability" else self._hit_rate
+
+    @property
+    def _hit_rate(self) -> str:
+        return f"target hit_rate@{max(self.plan.ks)}"
+
+    def rows(self, victim: Row) -> Iterator[Row]:
+        """The rows of a victim: clean, then every attack of every size."""
+        yield victim
+        for fakes in self.plan.sizes:
+            for attack in self.attacks:
+                yield victim._replace(attack=attack, fakes=fakes)
+
+    def cell(self, row: Row, seed: int) -> Cell:
+        """A cell; of ``auto``, that of the attack that did most to this victim."""
+        if row.attack != AUTO:
+            return self.cells[row.stem(seed)]
+        found = [self.cell(row._replace(attack=name), seed) for name in self.plan.tried]
+        return max(found, key=lambda cell: damage(self.plan.goal, _rates(cell), cell["quality"]))
+
+    def _cells(self, row: Row) -> list[Cell]:
+        return [self.cell(row, seed) for seed in self.plan.seeds]
+
+    def values(self, row: Row, metric: str) -> Array:
+        """A metric, seed by seed."""
+        if metric == LOST:
+            clean = Row(row.model, row.defence)
+            return self.values(clean, "ndcg@10") - self.values(row, "ndcg@10")
+        part = "exposure" if metric.startswith("target ") else "quality"
+        name = metric.removeprefix("target ")
+        return np.array([cell[part][name] for cell in self._cells(row)], dtype=np.float64)
+
+    def mean(self, row: Row, metric: str) -> float:
+        """Mean over seeds."""
+        return float(np.mean(self.values(row, metric)))
+
+    def target_spread(self, row: Row) -> tuple[float, float, float]:
+        """Hit rate at the largest cutoff of single targets, over all seeds: lowest, mean, highest.
+
+        Each over the genuine users who lack that target.
+        """
+        k = f"hit_rate@{max(self.plan.ks)}"
+        found = [value for cell in self._cells(row) for value in cell["exposure"]["by_target"][k]]
+        return float(min(found)), float(np.mean(found)), float(max(found))
+
+    def chosen(self, row: Row) -> list[str]:
+        """The attacks that ``auto`` took, seed by seed."""
+        return [str(cell["attack"]) for cell in self._cells(row)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON: the plan, then metrics seed by seed."""
+        results = [self._result(row) for each in self.plan.steps() for row in self.rows(each)]
+        head = {"n_users": self.n_users, "headline": self.headline}
+        return {**self.facts, **head, "results": results}
+
+    def _result(self, row: Row) -> dict[str, Any]:
+        cells = self._cells(row)
+        spent = dict(cells[0]["spent"])
+        result = row._asdict() | {
+            "fakes": str(spent["fakes"]) if row.attack == FILE else fakes_name(row.fakes),
+            "spent": spent,
+            **{metric: rounded(self.values(row, metric)) for metric in self.metrics},
+            "single targets": rounded(self.target_spread(row)),
+        }
+        if row.attack == AUTO:
+            result["chosen"] = self.chosen(row)
+        if row.defence != UNDEFENDED:
+            result["defence_report"] = [cell["defence_report"] for cell in cells]
+        return result
+
+    def write(self) -> None:
+        """Write tables, the picture and both reports into the folder of the grid."""
+        values = self.as_dict()
+        rows = (
+            {key: result[key] for key in Row._fields}
+            | {"seed": seed, "metric": metric, "value": value}
+            for result in values["results"]
+            for metric in self.metrics
+            for seed, value in zip(self.plan.seeds, result[metric], strict=True)
+        )
+        write_tables(self.out, "results", values, rows)
+        title = f"{self.dataset}: {self.plan.goal} {self.plan.targets.words()}"
+        panels = [self._panels(metric) for metric in (self._hit_rate, LOST)]
+        write_picture(self.out, "poison", panels, title)
+        parts = [
+            f"# {' and '.join(self.plan.models)} on {self.dataset} with fake users",
+            "## What the result says",
+            "\n".join(f"- {finding}" for finding in self.findings()),
+            "![users who see a target, and quality lost, by the number of fake users](poison.png)",
+            "## Numbers",
+            "Mean over seeds (lowest to highest seed), in percent. Each seed draws its targets "
+            "anew.",
+            *map(self._table, self.plan.steps()),
+            "## What the numbers mean",
+            self._meaning(),
+            "## How it was made",
+            self._made(),
+        ]
+        write_bytes(self.out / "report.md", ("\n\n".join(parts) + "\n").encode())
+        write_bytes(self.out / "report.txt", (self.text() + "\n").encode())
+
+    def _panels(self, metric: str) -> list[Panel]:
+        """A panel per victim, a line per attack."""
+        name, below = "NDCG@10 lost, x 100", None  # an attack may improve quality
+        if metric != LOST:
+            name, below = f"users who see a target, % (first {max(self.plan.ks)})", 0.0
+        panels = []
+        for victim in self.plan.steps():
+            lines = []
+            for attack in self.attacks:
+                rows = [victim, *(Row(*victim[:2], attack, fakes) for fakes in self.plan.sizes)]
+                # Of the first attack: auto may spend another number for each seed.
+                spent = [
+                    self.cell(row._replace(attack=self.plan.tried[0]), self.plan.seeds[0])["spent"]
+                    for row in rows[1:]
+                ]
+                sizes = [0.0, *(100 * each["fakes"] / self.n_users for each in spent)]
+                values = 100 * np.stack([self.values(row, metric) for row in rows], axis=1)
+                lines.append(Line(attack, sizes, values))
+            axis = "fake users, % of the genuine ones"
+            panels.append(Panel(lines, axis, name, victim.victim, below))
+        return panels
+
+    def findings(self) -> list[str]:
+        """Return what the numbers support, in sentences: the worst attack per victim and size."""
+        metric, sentences = self.headline, []
+        for victim in self.plan.steps():
+            for fakes in self.plan.sizes:
+                means = {
+                    row: self.mean(row, metric)
+                    for row in (victim._replace(attack=a, fakes=fakes) for a in self.plan.tried)
+                }
+                worst = (min if self.plan.goal == "demote" else max)(means, key=lambda r: means[r])
+                lost = self.mean(worst, LOST)
+                sentences.append(
+                    f"{worst.victim}, {worst.size} fakes: `{worst.attack}` did most, {metric} "
+                    f"{100 * means[worst]:.2f} % (clean {100 * self.mean(victim, metric):.2f} %); "
+                    f"NDCG@10 of genuine users {'fell' if lost >= 0 else 'rose'} by "
+                    f"{abs(lost):.4f}."
+                )
+        return sentences
+
+    @property
+    def _columns(self) -> list[str]:
+        return [name for name in self.metrics if name != "recall@20"]
+
+    def text(self) -> str:
+        """Return the report for a terminal: one table, and the findings."""
+        rows = [
+            [*row[:3], row.size, *(f"{100 * self.mean(row, name):.3f}" for name in self._columns)]
+            for victim in self.plan.steps()
+            for row in self.rows(victim)
+        ]
+        table = aligned([*Row._fields, *self._columns], rows, left=range(len(Row._fields)))
+        return "\n\n".join([f"{table}\n(in percent, mean over seeds)", *self.findings()])
+
+    def _table(self, victim: Row) -> str:
+        single = f"single targets, hit_rate@{max(self.plan.ks)}"
+        rows = []
+        for row in self.rows(victim):
+            chosen = f" ({', '.join(dict.fromkeys(self.chosen(row)))})"
+            low, mean, high = (100 * value for value in self.target_spread(row))
+            rows.append(
+                [
+                    row.attack + (chosen if row.attack == AUTO else ""),
+                    row.size,
+                    *(spread(100 * self.values(row, metric), 3) for metric in self._columns),
+                    f"{mean:.3f} ({low:.3f} to {high:.3f})",
+                ]
+            )
+        table = markdown(["attack", "fakes", *self._columns, single], rows)
+        return f"### {victim.victim}\n\n{table}"
+
+    def _meaning(self) -> str:
+        return (
+            "- Genuine users only. A user lacks a target without a pair of it in train, validation "
+            "or test; other targets do not count.\n"
+            "- `target hit_rate@k`: users with at least one lacked target among the first k items, "
+            "divided by users who lack at least one. `target ndcg@k`: NDCG with the lacked targets "
+            "as the relevant items, over the same users.\n"
+            "- `target share@k`: places of the first k that hold a lacked target, divided by all "
+            "places, over all genuine users.\n"
+            f"- `{LOST}`: NDCG@10 on test of the clean recommender of the same seed, minus that of "
+            "the poisoned one.\n"
+            "- `auto`: for each seed the attack that did most to this victim after retraining, by "
+            f"{self.headline}."
+        )
+
+    def _made(self) -> str:
+        plan = self.plan
+        presets = (f"{model}: {plan.train_config(model, 0)[1]}" for model in plan.models)
+        return plan.made(
+            f"The attacker wants {_WANTS[plan.goal]} ({plan.targets.words()}) and knows "
+            f"{_KNOWS[plan.knowledge]}.",
+            "Each seed is that of targets, attack and training. The victim is trained anew for "
+            "each cell: all its epochs, by its own rule.",
+            f"{self.n_users:,} genuine users.",
+            f"Presets: {', '.join(presets)}.",
+        )
+
+
+def _rates(cell: Cell) -> dict[str, float]:
+    return {name: value for name, value in cell["exposure"].items() if "@" in name}
