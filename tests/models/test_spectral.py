@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from robustcf.data import Interactions, load
+from robustcf.data import Interactions, interactions, load
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics import evaluate
-from robustcf.models.spectral import spectral_factors
-from tests.models.test_models import with_cold
+from robustcf.models import spectral
+from robustcf.models.spectral import spectral_factors, truncated_svd
+from tests.models.test_base import with_cold
+from tests.models.test_ease import random_pairs
+
+SEEDS = [0, 1, 2]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_spectral_start_is_the_svd_of_the_normalized_matrix(seed: int) -> None:
     rng = np.random.default_rng(seed)
     cells = rng.random((40, 30)) < 0.3
@@ -35,7 +40,7 @@ def test_spectral_start_is_the_svd_of_the_normalized_matrix(seed: int) -> None:
     assert (V[:, 5] == -2.0).all()
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_smooth_start_is_a_low_pass_filter_with_popularity(seed: int) -> None:
     rng = np.random.default_rng(seed)
     cells = rng.random((40, 30)) < np.linspace(0.1, 0.6, 30)
@@ -70,3 +75,26 @@ def test_spectral_start_of_any_width(dim: int) -> None:
     assert (U[4, :-1] == 0).all()
     with pytest.raises(InputError, match="dim"):
         spectral_factors(with_cold(), 0, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("most", [1, 100, 1 << 22])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_weights_do_not_depend_on_blocks(seed: int, most: int, monkeypatch: Any) -> None:
+    monkeypatch.setattr(spectral, "user_ranges", lambda p: interactions.user_ranges(p, most))
+    train = load("demo", seed=seed).train.between(100, 400)
+    found = spectral._normalized(train, train.item_degrees)
+    dense = train.csr().toarray().astype(np.float64)
+    rows, columns = dense.sum(1, keepdims=True), dense.sum(0, keepdims=True)
+    expected = (dense / np.sqrt(np.maximum(rows * columns, 1))).astype(np.float32)
+    np.testing.assert_allclose(found.toarray(), expected, rtol=1e-6)
+    assert np.shares_memory(found.indices, train.items), "the items were copied"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_truncated_svd_is_numpys(seed: int) -> None:
+    R = random_pairs(seed, 60, 40).csr().astype(np.float32)
+    sizes = np.linalg.svd(R.toarray(), compute_uv=False)
+    left, found, right = truncated_svd(R, 5, np.random.default_rng(seed))
+    assert np.abs(found.numpy() - sizes[:5]).max() < 2e-2 * sizes[0]
+    torch.testing.assert_close(left.T @ left, torch.eye(5), atol=1e-5, rtol=0)
+    torch.testing.assert_close(right.T @ right, torch.eye(5), atol=1e-5, rtol=0)

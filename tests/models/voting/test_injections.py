@@ -117,6 +117,12 @@ def test_altered_and_removed_accounts_count_as_fakes_where_groups_vote(seed):
             assert (values >= certified.per_user[name][1][kept]).all()
 
 
+def labelled_ml_100k(real_data) -> Split:
+    split = load("ml-100k", data_dir=str(real_data))
+    names = np.arange(split.n_users).astype(str)
+    return Split.from_csr(split.train.csr(), test=split.test.csr(), user_labels=names)
+
+
 def against(split: Split, vote: PartitionVote, user: int, number: int, length: int) -> np.ndarray:
     """Fakes made for one user: their whole history, for the full vote, and the best outsiders."""
     history = split.train.items_of(user)
@@ -132,10 +138,7 @@ def against(split: Split, vote: PartitionVote, user: int, number: int, length: i
 @pytest.mark.realdata
 @pytest.mark.parametrize("damping", [0.0, 0.5])
 def test_injections_made_for_single_users_of_ml_100k(real_data, damping):
-    split = load("ml-100k", data_dir=str(real_data))
-    split = Split.from_csr(
-        split.train.csr(), test=split.test.csr(), user_labels=np.arange(split.n_users).astype(str)
-    )
+    split = labelled_ml_100k(real_data)
     config = VoteConfig(cap=0.15, damping=damping)
     vote = PartitionVote(split.train, config)
     users = np.random.default_rng(0).choice(np.flatnonzero(split.test.user_degrees), 25, False)
@@ -155,33 +158,18 @@ def test_injections_made_for_single_users_of_ml_100k(real_data, damping):
 
 @pytest.mark.slow
 @pytest.mark.realdata
-@pytest.mark.parametrize("kind", ["random", "popular", "copies", "surrogate", "greedy"])
+@pytest.mark.parametrize("kind", list(POISONINGS))
 def test_injections_for_everybody_in_ml_100k(real_data, kind):
-    split = load("ml-100k", data_dir=str(real_data))
-    split = Split.from_csr(
-        split.train.csr(), test=split.test.csr(), user_labels=np.arange(split.n_users).astype(str)
-    )
-    rng, number = np.random.default_rng(1), 10
-    profiles = split.train.csr().toarray()
+    split, number = labelled_ml_100k(real_data), 10
+    attacked = POISONINGS[kind]().attack(split.train, PoisonThreat(fakes=number), seed=1)
     fakes = np.zeros((number, split.n_items), dtype=np.float32)
-    if kind == "copies":
-        fakes = profiles[rng.choice(split.n_users, number)].copy()
-    made = kind in ("surrogate", "greedy")
-    if made:
-        found = POISONINGS[kind]().attack(split.train, PoisonThreat(fakes=number), seed=1)
-        for fake, items in zip(fakes, found.profiles, strict=True):
-            fake[items] = 1
-    fillers = np.argsort(-split.train.item_degrees)[:170] if kind == "popular" else split.n_items
-    for fake in () if made else fakes:
-        if kind != "copies":
-            fake[rng.choice(fillers, 100, replace=False)] = 1
-        fake[rng.choice(split.n_items, 5, replace=False)] = 1
+    for fake, items in zip(fakes, attacked.profiles, strict=True):
+        fake[items] = 1
+    spoilt = poisoned(split, fakes)
+    users = np.flatnonzero(split.test.user_degrees)[::6]
     for config in (VoteConfig(cap=0.15, damping=0.5), VoteConfig(groups=100)):
-        users = np.flatnonzero(split.test.user_degrees)[::6]
-        certified = PartitionVote(split.train, config).certify_fakes(
-            split, [0, number], (10,), users=users
-        )
-        spoilt = poisoned(split, fakes)
+        vote = PartitionVote(split.train, config)
+        certified = vote.certify_fakes(split, [0, number], (10,), users=users)
         found = PartitionVote(spoilt.train, config).evaluate(spoilt, (10,))
         kept = np.isin(found.users, users)
         for name, values in certified.per_user.items():

@@ -13,7 +13,7 @@ from robustcf.data import Split, checkerboard, load
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.models.voting import PartitionVote, Vote, VoteConfig, choose, fit_vote
-from robustcf.models.voting.voters import FULL_VOTE, Accounts, Groups, group_of
+from robustcf.models.voting.voters import FULL_VOTE, Groups, group_of
 from robustcf.recommender import Ranking
 from robustcf.robustness import measure
 from tests.models.voting.helpers import ACCOUNTS, DAMPED, world
@@ -111,26 +111,6 @@ def test_a_group_is_a_keyed_hash_of_the_label_alone():
     assert np.bincount(group_of(many, 5, "k")).min() > 300
 
 
-@pytest.mark.parametrize("config", [DAMPED, VoteConfig(groups=6, votes=3)], ids=["one", "groups"])
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.slow
-def test_blocks_do_not_change_a_bit(config, seed, monkeypatch):
-    split = world(seed, n_users=30, n_items=12)
-    vote = PartitionVote(split.train, config)
-
-    def everything():
-        report = vote.evaluate(split, (3, 5))
-        certified = vote.certify_fakes(split, [0, 1, 3], (3, 5))
-        return report.per_user, certified.per_user
-
-    whole = everything()
-    for size in (1, 40, 100):
-        monkeypatch.setattr("robustcf.models.voting.voters._BLOCK", size)
-        monkeypatch.setattr("robustcf.models.voting.voters._GROUP_BLOCK", size)
-        for one, other in zip(whole, everything(), strict=True):
-            assert all(np.array_equal(one[name], other[name]) for name in one)
-
-
 @pytest.mark.parametrize("share", [0.0, 1.1])
 def test_sparse_and_dense_counting_agree(share, monkeypatch):
     split = world(5, n_users=30, n_items=12)
@@ -181,15 +161,6 @@ def test_no_fakes_is_the_evaluation_and_more_fakes_never_help():
             assert certified[name] == [float(row.mean()) for row in rows]
 
 
-def test_somebody_without_a_history_sees_what_is_popular():
-    pairs = Interactions.from_pairs([0, 1, 2, 2], [3, 3, 1, 3], 4, 5)[0]
-    vote = PartitionVote(pairs, ACCOUNTS)
-    found, scores = plain(vote.top_for_history(np.array([], dtype=np.int64), 2, pairs))
-    assert found == [3, 1]
-    assert scores == [3.0 * FULL_VOTE, FULL_VOTE]
-    assert PartitionVote(pairs, ACCOUNTS).rank(np.array([3]), 2, pairs).tolist() == [[3, 1]]
-
-
 def test_a_new_user_is_served_like_one_with_the_same_history():
     split = world(3, n_users=30, n_items=12)
     for config in (DAMPED, VoteConfig(groups=6, votes=4)):
@@ -204,22 +175,6 @@ def test_a_new_user_is_served_like_one_with_the_same_history():
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_candidates_are_chosen_from_and_keep_their_order(seed):
-    split = world(seed, n_users=30, n_items=12)
-    some = np.array([0, 3, 4, 7, 11])
-    for config in (ACCOUNTS, DAMPED):
-        vote = PartitionVote(split.train, config)
-        for user in (0, 4, 9):
-            whole = zip(*served_to(vote, user, 12, split.train), strict=True)
-            expected = [pair for pair in whole if pair[0] in some]
-            found = plain(vote.top(np.array([user]), 9, split.train, some))
-            assert list(zip(*found, strict=True)) == expected
-            history = split.train.items_of(user)
-            new = vote.top_for_history(history, 9, split.train, candidates=some)
-            assert plain(new) == found
-
-
-@pytest.mark.parametrize("seed", SEEDS)
 def test_similar_items_are_those_of_the_same_accounts(seed):
     split = world(seed, n_users=30, n_items=12)
     held = split.train.csr().toarray().astype(float)
@@ -230,23 +185,6 @@ def test_similar_items_are_those_of_the_same_accounts(seed):
         others = sorted((i for i in range(12) if i != item), key=lambda i: (-cosine[i], i))
         assert items.tolist() == others[:4]
         assert scores == pytest.approx(cosine[items])
-
-
-def test_a_vote_is_made_again_from_what_it_keeps():
-    split = world(1, n_users=30, n_items=12)
-    for config in (DAMPED, VoteConfig(groups=6, votes=4, key="k")):
-        vote = PartitionVote(split.train, config)
-        kept = vote.stored()
-        assert kept.needs_interactions
-        again = PartitionVote.restored(kept.tensors, kept.facts, split.train)
-        assert again.config == config
-        users = np.arange(30)
-        for one, other in zip(vote.top(users, 5), again.top(users, 5), strict=True):
-            assert np.array_equal(one, other)
-        with pytest.raises(InputError, match="interactions"):
-            PartitionVote.restored(kept.tensors, kept.facts, None)
-        with pytest.raises(InputError, match="settings"):
-            PartitionVote.restored({}, {"settings": 3}, split.train)
 
 
 def test_fitting_chooses_refits_and_recommends():
@@ -278,46 +216,29 @@ def test_a_vote_has_no_embeddings():
             asked()
 
 
-def test_lists_run_out_with_the_items():
+def test_edges_of_lists():
     pairs = Interactions.from_pairs([0, 0, 1], [0, 1, 2], 2, 3)[0]
-    assert PartitionVote(pairs, ACCOUNTS).rank(np.array([0]), 5, pairs).tolist() == [[2, -1, -1]]
+    vote = PartitionVote(pairs, ACCOUNTS)
+    assert vote.rank(np.array([0]), 5, pairs).tolist() == [[2, -1, -1]], "items run out"
+    assert vote.rank(np.array([]), 5, pairs).shape == (0, 3), "no users"
+    pairs = Interactions.from_pairs([0, 1, 2, 2], [3, 3, 1, 3], 4, 5)[0]
+    vote = PartitionVote(pairs, ACCOUNTS)
+    popular = vote.top_for_history(np.array([], dtype=np.int64), 2, pairs)
+    assert plain(popular) == ([3, 1], [3.0 * FULL_VOTE, FULL_VOTE]), "no history"
+    assert vote.rank(np.array([3]), 2, pairs).tolist() == [[3, 1]]
 
 
-def test_damping_is_computed_once():
-    split = world(0)
-    accounts = Accounts(split.train, DAMPED)
-    most = int(accounts.degrees.max())
-    for fakes in (1, 3, 0):
-        factors = accounts.damping(fakes)
-        assert factors.tolist() == [(DAMPED.prior + n) ** -0.6 for n in range(most + fakes + 1)]
-    assert np.shares_memory(accounts.damping(2), accounts.damping(3))
-    other = accounts.with_settings(dataclasses.replace(DAMPED, damping=0.0))
-    assert set(other.damping(3).tolist()) == {1.0}
-
-
-def test_nobody_has_lists_of_the_usual_length():
-    pairs = Interactions.from_pairs([0, 0, 1], [0, 1, 2], 2, 3)[0]
-    assert PartitionVote(pairs, ACCOUNTS).rank(np.array([]), 5, pairs).shape == (0, 3)
-
-
-@pytest.mark.parametrize(
-    ("users", "words"),
-    [
-        ([-1], r"user ids must be in \[0, 12\), got -1 to -1"),
-        ([10**6], r"user ids must be in \[0, 12\)"),
-        ([0.0], "users must be a list of integer ids,"),
-        ([[0]], "list of integer ids"),
-    ],
-)
-def test_users_who_are_not_there_are_refused(users, words):
+@pytest.mark.parametrize("users", [[-1], [10**6], [0.0], [[0]]])
+def test_unknown_users_are_refused(users):
     split = world(0)
     vote = PartitionVote(split.train, ACCOUNTS)
-    with pytest.raises(InputError, match=words):
-        vote.certify_fakes(split, [0], users=users)
-    with pytest.raises(InputError, match=words):
-        vote.rank(users, 2, None)
-    with pytest.raises(InputError, match=words):
-        vote.top(np.array(users), 2)
+    for ask in (
+        lambda: vote.certify_fakes(split, [0], users=users),
+        lambda: vote.rank(users, 2, None),
+        lambda: vote.top(np.array(users), 2),
+    ):
+        with pytest.raises(InputError, match="user"):
+            ask()
 
 
 def test_chosen_users_are_no_sample():
@@ -330,8 +251,6 @@ def test_chosen_users_are_no_sample():
     assert found.as_dict()["protocol"]["chosen_from"] == len(known)
     assert "sample_seed" not in found.as_dict()["protocol"]
     assert "chosen" not in str(vote.certify_fakes(split, [0]).protocol)
-    with pytest.raises(InputError, match="users must be at least one, got none"):
-        vote.certify_fakes(split, [0], users=[])
 
 
 @pytest.mark.slow
@@ -362,48 +281,39 @@ def test_without_valid_or_with_groups_nothing_is_chosen():
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("name", "value"),
     [
-        ({"groups": 0}, "groups must be an integer"),
-        ({"cap": 0.0}, "cap must be a number from 0.001 to 1"),
-        ({"cap": 2.0}, "cap must be a number"),
-        ({"cap": math.nan}, "cap must be a finite number"),
-        ({"power": 65}, "power"),
-        ({"damping": 1.0}, "the proof would not hold"),
-        ({"prior": 0.5}, "prior must be a number from 1"),
-        ({"ridge": 0.0}, "ridge must be a number"),
-        ({"base": "mine"}, "base"),
-        ({"refit": "maybe"}, "refit"),
-        ({"key": 3}, "key must be a text"),
-        ({"fakes": 0}, "fakes"),
-        ({"votes": 0}, "votes"),
+        ("groups", 0), ("cap", 0.0), ("cap", 2.0), ("cap", math.nan), ("power", 65),
+        ("damping", 1.0), ("prior", 0.5), ("ridge", 0.0), ("base", "mine"), ("refit", "maybe"),
+        ("key", 3), ("fakes", 0), ("votes", 0),
+    ],
+)  # fmt: skip
+def test_settings_are_checked(name, value):
+    with pytest.raises(InputError, match=name):
+        VoteConfig(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (lambda train, vote: PartitionVote(train, VoteConfig(groups=13)), "groups"),
+        (lambda train, vote: PartitionVote(train, VoteConfig()), "chosen"),
+        (lambda train, vote: PartitionVote(train.take(np.zeros(len(train), bool))), "no votes"),
+        (lambda train, vote: vote.evaluate(world(0, n_items=7)), "different data"),
+        (lambda train, vote: vote.top_for_history(np.array([6]), 2, train), "item ids"),
+        (lambda train, vote: vote.certify_fakes(world(0), [0])["auc"], "metric"),
+        (lambda train, vote: vote.certify_fakes(world(0), [2, 1]), "ascending"),
+        (lambda train, vote: vote.certify_fakes(world(0), [0], users=[]), "at least one"),
+        (lambda train, vote: PartitionVote(train, VoteConfig(groups=1)), "more groups"),
+        (lambda train, vote: PartitionVote.restored({}, vote.stored().facts, None), "interactions"),
+        (lambda train, vote: PartitionVote.restored({}, {"settings": 3}, train), "settings"),
     ],
 )
-def test_settings_are_checked(settings, words):
-    with pytest.raises(InputError, match=words):
-        VoteConfig(**settings)
-
-
-def test_what_does_not_fit_is_an_error(monkeypatch):
-    split = world(0)
-    with pytest.raises(InputError, match="from 1 to the number of users, 12, got 13"):
-        PartitionVote(split.train, VoteConfig(groups=13))
-    with pytest.raises(InputError, match="be chosen on validation data first"):
-        PartitionVote(split.train, VoteConfig())
-    with pytest.raises(InputError, match="no votes"):
-        PartitionVote(split.train.take(np.zeros(len(split.train), dtype=bool)))
-    vote = PartitionVote(split.train, ACCOUNTS)
-    with pytest.raises(InputError, match="they are different data"):
-        vote.evaluate(world(0, n_items=7))
-    with pytest.raises(InputError, match="item ids"):
-        vote.top_for_history(np.array([6]), 2, split.train)
-    with pytest.raises(InputError, match="there are ndcg@10"):
-        vote.certify_fakes(split, [0])["auc"]
-    with pytest.raises(InputError, match="ascending"):
-        vote.certify_fakes(split, [2, 1])
+def test_what_does_not_fit_is_an_error(call, word, monkeypatch):
     monkeypatch.setattr("robustcf.models.voting.voters._MOST_MEMBERS", 3)
-    with pytest.raises(InputError, match="take more groups"):
-        PartitionVote(split.train, VoteConfig(groups=1))
+    train = world(0).train
+    with pytest.raises(InputError, match=word):
+        call(train, PartitionVote(train, ACCOUNTS))
 
 
 def test_a_choice_without_a_single_hit_falls_back():
@@ -415,38 +325,25 @@ def test_a_choice_without_a_single_hit_falls_back():
     assert (chosen.config.cap, chosen.config.damping) == (0.15, 0.3)
 
 
-def without_labels(pairs: Interactions) -> Interactions:
-    return Interactions(pairs.users, pairs.items, pairs.n_users, pairs.n_items)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_groups_by_label_and_by_row_are_not_confused(seed: int) -> None:
-    split = world(seed)
-    config = VoteConfig(groups=3, votes=2)
-    kinds = {"labels": split.train, "rows": without_labels(split.train)}
+@pytest.mark.parametrize("seed", SEEDS)
+def test_groups_by_label_and_by_row_are_not_confused(seed):
+    split, config = world(seed), VoteConfig(groups=3, votes=2)
+    bare = Interactions(split.train.users, split.train.items, split.n_users, split.n_items)
+    kinds = {"labels": split.train, "rows": bare}
     for name, other in (("labels", "rows"), ("rows", "labels")):
         fitted = PartitionVote(kinds[name], config)
-        stored = fitted.stored()
-        assert stored.facts["members"] == name
-        again = PartitionVote.restored({}, stored.facts, kinds[name])
+        facts = fitted.stored().facts
+        assert facts["members"] == name
+        again = PartitionVote.restored({}, facts, kinds[name])
         assert (again.voters.members == fitted.voters.members).all()
         with pytest.raises(InputError, match="labels"):
-            PartitionVote.restored({}, stored.facts, kinds[other])
-    with pytest.raises(InputError, match="labels"):
-        PartitionVote(kinds["rows"], config).evaluate(split)
-    with pytest.raises(InputError, match="labels"):
-        PartitionVote(kinds["rows"], config).certify_fakes(split, [0])
-
-
-def test_what_decides_the_groups_must_be_known() -> None:
-    split = world(0)
-    facts = dict(PartitionVote(split.train, VoteConfig(groups=3, votes=2)).stored().facts)
-    for wrong in ("names", 3, None, ["labels"]):
-        with pytest.raises(InputError, match="members"):
-            PartitionVote.restored({}, {**facts, "members": wrong}, split.train)
-
-
-def test_accounts_vote_with_and_without_labels() -> None:
-    split = world(0)
-    facts = PartitionVote(split.train, ACCOUNTS).stored().facts
-    PartitionVote.restored({}, facts, without_labels(split.train))
+            PartitionVote.restored({}, facts, kinds[other])
+        for wrong in ("names", 3, None, ["labels"]):
+            with pytest.raises(InputError, match="members"):
+                PartitionVote.restored({}, {**facts, "members": wrong}, kinds[name])
+    vote = PartitionVote(bare, config)
+    for ask in (lambda: vote.evaluate(split), lambda: vote.certify_fakes(split, [0])):
+        with pytest.raises(InputError, match="labels"):
+            ask()
+    accounts = PartitionVote(split.train, ACCOUNTS).stored().facts
+    PartitionVote.restored({}, accounts, bare)  # accounts vote with and without labels

@@ -11,42 +11,12 @@ import torch
 from robustcf.data import Interactions, checkerboard, load
 from robustcf.errors import InputError
 from robustcf.factors import Factors
-from robustcf.models import BPRMF, LightGCN, SoftmaxMF, UltraGCN, fold_in
+from robustcf.models import BPRMF, SoftmaxMF, fold_in
 from robustcf.objectives import BCE, BPR, Batch, Gradient, Objective, Softmax
-from tests.models.test_models import with_cold
+from tests.models.test_base import with_cold
 
 SEEDS = [0, 1, 2]
 KINDS = [BCE, BPR, Softmax]
-MADE = [(BCE, UltraGCN), (BPR, BPRMF), (Softmax, UltraGCN), (BPR, LightGCN)]
-
-
-@pytest.mark.parametrize(("kind", "make"), MADE)
-@pytest.mark.parametrize("offset", [False, True])
-def test_finds_the_minimum(kind: Any, make: Any, offset: bool) -> None:
-    split = load("demo")
-    objective, factors = kind(split.train), make(split.train, dim=6).factors()
-    items = split.train.items_of(0).astype(np.int64)
-    row = fold_in(objective, factors, items, ridge=0.1, offset=offset).double()
-    assert row.shape == (6,)
-    V = factors.items.double()
-    loss = objective.user_loss(items, torch.cat([V, torch.ones(len(V), 1)], 1) if offset else V)
-
-    def value(u: torch.Tensor) -> float:
-        """With an offset, the least over it: of a line, by ternary search."""
-        if not offset:
-            return float(loss(u) + 0.1 * u @ u)
-        low, high = -50.0, 50.0
-        for _ in range(80):
-            a, b = low + (high - low) / 3, high - (high - low) / 3
-            left, right = (loss(torch.cat([u, u.new_tensor([c])])) for c in (a, b))
-            low, high = (low, b) if left < right else (a, high)
-        return float(loss(torch.cat([u, u.new_tensor([low])])) + 0.1 * u @ u)
-
-    rng = np.random.default_rng(0)
-    least = value(row)
-    for _ in range(5 if offset else 20):
-        step = torch.tensor(rng.standard_normal(6)) * 0.05
-        assert least <= value(row + step)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -99,10 +69,10 @@ def test_any_numbers_of_items_and_kinds_of_lists() -> None:
     assert fold_in(BPR(pairs), factors, [5]).shape == (4,)
 
 
-@pytest.mark.parametrize(("kind", "make"), MADE)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("items", [[], [6], [-1], [0, 0], [0.5], [[0]], ["a"], [True]])
-def test_refuses(kind: Any, make: Any, items: Any) -> None:
-    objective, factors = kind(with_cold()), make(with_cold(), dim=2).factors()
+def test_refuses(kind: Any, items: Any) -> None:
+    objective, factors = kind(with_cold()), BPRMF(with_cold(), dim=2).factors()
     with pytest.raises(InputError, match="item"):
         fold_in(objective, factors, items)
     with pytest.raises(InputError, match="ridge"):
@@ -122,7 +92,7 @@ def test_refuses_where_it_makes_no_sense() -> None:
         ) -> Gradient:
             raise NotImplementedError
 
-    with pytest.raises(InputError, match="mute does not define the loss of a new user"):
+    with pytest.raises(InputError, match="mute"):
         fold_in(Mute(full), BPRMF(full, dim=2).factors(), [0])
 
 
@@ -142,7 +112,7 @@ def test_a_row_of_length_1_is_the_best_of_its_length(seed: int) -> None:
         assert float(loss(row)) <= float(loss(near / near.norm())) + 1e-9
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_columns_held_fixed_stay_at_the_users_mean(seed):
     """Biases: the rest is the best there is with them in place (a free one would do better)."""
     from scipy.optimize import minimize
