@@ -38,10 +38,7 @@ _MOST_USERS = 20_000
 
 
 def fit_surrogate(pairs: Interactions, seed: int, n_users: int | None = None) -> Factors:
-    """Return the rows of the first users (of all) in ALS of rank 64, a few sweeps from its start.
-
-    Cost: some fifty products of pairs x 64.
-    """
+    """Return ALS of rank 64, a few sweeps from its start, with the rows of the first users."""
     dim = min(_RANK, max(1, min(pairs.n_users, pairs.n_items) - 1))
     config = ALSConfig(dim=dim, unobserved=_UNOBSERVED, ridge=_RIDGE, sweeps=_SWEEPS)
     factors = ALS(pairs, config, seed=seed).factors()
@@ -50,24 +47,14 @@ def fit_surrogate(pairs: Interactions, seed: int, n_users: int | None = None) ->
 
 @dataclass(frozen=True, eq=False)
 class HalfSteps:
-    """The systems of a fitted surrogate that fake users change.
+    """The systems of a surrogate, fitted to the known pairs, that fake users change."""
 
-    Args:
-        factors: of the surrogate, genuine users alone.
-        pairs: the known pairs.
-        pushed: ids of the items whose rows follow the fake users.
-    """
-
-    factors: Factors
+    factors: Factors  # of the genuine users alone
     pairs: Interactions
-    pushed: ItemIds
+    pushed: ItemIds  # whose rows follow the fake users
 
     def fake_rows(self, weights: Tensor, fillers: Tensor) -> Tensor:
-        """Return rows of fake users who have the pushed items and, in parts, the fillers.
-
-        Args:
-            weights: fakes x fillers, in [0, 1].
-            fillers: ids.
+        """Return rows of fakes who have the pushed items and the fillers by weights in [0, 1].
 
         Cost: fakes x fillers x dim^2, some fakes at a time.
         """
@@ -88,12 +75,7 @@ class HalfSteps:
         return torch.cat(rows)
 
     def item_rows(self, fakes: Tensor, counts: Tensor) -> Tensor:
-        """Return rows of the pushed items once fake users with these rows have them.
-
-        Args:
-            fakes: a row for each kind of fake user.
-            counts: how many there are of each kind.
-        """
+        """Return rows of the pushed items once so many fakes with each of these rows have them."""
         U = self.factors.users
         weighted = fakes * counts[:, None]
         spread, pull, number = fakes.T @ weighted, weighted.sum(dim=0), counts.sum()

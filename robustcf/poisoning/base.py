@@ -21,20 +21,11 @@ class ProfileError(RobustcfError, RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What a subclass is to do.
+    """What a subclass is to do, by what it knows of the data; all randomness is from ``rng``."""
 
-    Args:
-        fakes: profiles at most.
-        length: items of a profile at most.
-        targets: ids of the targets, ascending.
-        goal: ``promote``, ``demote`` or ``availability``.
-        known: what is known of the data.
-        rng: for everything random.
-    """
-
-    fakes: int
-    length: int
-    targets: ItemIds
+    fakes: int  # profiles at most
+    length: int  # items of a profile at most
+    targets: ItemIds  # ascending
     goal: str
     known: Knowledge
     rng: np.random.Generator
@@ -89,12 +80,7 @@ class Poisoning(ABC):
         """Return for each fake user the ids of its items, each once, in any order."""
 
     def attack(self, train: Interactions, threat: PoisonThreat, seed: int = 0) -> Injected:
-        """Return profiles that keep to a threat.
-
-        Args:
-            train: the training pairs of the genuine users.
-            threat: what is allowed, wanted and known.
-            seed: of the targets, of what is known, and of everything random in the attack.
+        """Return profiles that keep to a threat; the seed draws targets and known users too.
 
         Raises:
             InputError: the threat does not fit the data, or the attack does not have this goal.

@@ -24,13 +24,12 @@ CUTOFFS = (10, 50)
 
 @dataclass(frozen=True, eq=False)
 class Exposure:
-    """How much of the targets genuine users are recommended.
+    """How much of the targets genuine users are recommended, see :func:`exposure`.
 
     Args:
         values: ``hit_rate@k``, ``ndcg@k``, ``share@k`` -> value.
-        by_target: ``hit_rate@k`` of each target alone, over the users who lack it: k -> values,
-            targets by ascending id, each once.
-        n_users: users behind hit rate and NDCG: genuine ones who lack at least one target.
+        by_target: k -> the hit rate of each target alone, over the users who lack it.
+        n_users: users who lack at least one target.
     """
 
     values: Mapping[str, float]
@@ -75,9 +74,6 @@ def exposure(
         targets: ids, in any order.
         ks: cutoffs.
         mask: parts whose pairs are not candidates; None for the split's own protocol on test.
-
-    Raises:
-        InputError: factors of other sizes, or targets that are not items.
 
     Cost: one product of users x items x dim; memory of a few blocks.
 

@@ -16,8 +16,6 @@ _TENTH = 10
 class RandomItems(Poisoning):
     """The targets, and fillers drawn from the whole catalogue: the control for every attack.
 
-    Cost: one permutation of the catalogue for each fake user.
-
     Example:
         >>> from robustcf.data import load
         >>> from robustcf.poisoning import PoisonThreat
@@ -40,15 +38,6 @@ class Bandwagon(Poisoning):
     Fake users are then near everybody. A profile longer than that tenth goes on with the next in
     popularity. To demote, the popular items gain what the targets are to lose; to harm everybody,
     lists become more alike.
-
-    Cost: one permutation of the popular items for each fake user.
-
-    Example:
-        >>> from robustcf.data import load
-        >>> from robustcf.poisoning import PoisonThreat
-        >>> found = Bandwagon().attack(load("demo").train, PoisonThreat(fakes=3, length=10))
-        >>> found.realised["pairs"]
-        30
     """
 
     name = "bandwagon"
@@ -68,15 +57,6 @@ class CopiedProfiles(Poisoning):
     To demote, users who have a target are copied, without the targets: what they like otherwise
     gains on them. To harm everybody, plain copies: the control of that goal. A profile that is
     shorter than allowed stays so, as a genuine one would.
-
-    Cost: one permutation of a profile for each fake user.
-
-    Example:
-        >>> from robustcf.data import load
-        >>> from robustcf.poisoning import PoisonThreat
-        >>> found = CopiedProfiles().attack(load("demo").train, PoisonThreat(fakes=3, length=10))
-        >>> found.realised["fakes"]
-        3
     """
 
     name = "copy"

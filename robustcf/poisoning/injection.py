@@ -28,11 +28,6 @@ def inject(train: Interactions, profiles: Sequence[ItemIds]) -> Interactions:
 
     A fake pair has the largest weight and the latest time of the data; labels of fakes are new.
 
-    Raises:
-        InputError: a profile is not a list of item ids of the catalogue, each once.
-
-    Cost: one copy of the pairs.
-
     Example:
         >>> from robustcf.data import checkerboard
         >>> train = checkerboard().train
@@ -68,15 +63,7 @@ def inject(train: Interactions, profiles: Sequence[ItemIds]) -> Interactions:
 
 
 def inject_split(split: Split, profiles: Sequence[ItemIds]) -> Split:
-    """Return a split with fake users in train; valid and test stay the genuine users'.
-
-    Example:
-        >>> from robustcf.data import checkerboard
-        >>> split = checkerboard()
-        >>> poisoned = inject_split(split, [np.array([0, 3])])
-        >>> len(poisoned.train) - len(split.train), len(poisoned.test) - len(split.test)
-        (2, 0)
-    """
+    """Return a split with fake users in train; valid and test stay the genuine users'."""
     return with_train(split, inject(split.train, profiles)) if len(profiles) else split
 
 
@@ -139,11 +126,8 @@ def write_profiles(
 def read_profiles(path: str | Path, train: Interactions) -> tuple[ItemIds, ...]:
     """Profiles from a table with the columns ``user`` and ``item``: see :func:`write_profiles`.
 
-    They come in the order of the file; a header alone is no profiles.
-
-    Args:
-        path: CSV, TSV or another table.
-        train: whose items they are, by label, or by id where it has none.
+    They come in the order of the file; a header alone is no profiles. Items go by the labels of
+    ``train``, or by id where it has none.
 
     Raises:
         DataError: it is not such a table.

@@ -54,13 +54,6 @@ class Greedy(Poisoning):
         decay: what is left of an item's probability once it is chosen.
 
     Cost: ``retrainings`` fits of ALS, and one row of scores for each fake user.
-
-    Example:
-        >>> from robustcf.data import load
-        >>> from robustcf.poisoning import PoisonThreat
-        >>> attack = Greedy(retrainings=2)
-        >>> attack.attack(load("demo").train, PoisonThreat(fakes=4, length=20)).realised["fakes"]
-        4
     """
 
     name = "greedy"
@@ -109,19 +102,12 @@ def _nearest(
 
 @dataclass(frozen=True, eq=False)
 class _Push:
-    """Items to push above a score of each user.
+    """Items to push above a score of each user."""
 
-    Args:
-        items: ids; every profile has them.
-        users: ids of the users who are to see them.
-        bars: the score of each of these users that is to be passed.
-        lacking: users x items: whether the user lacks the item, so that it can be recommended.
-    """
-
-    items: ItemIds
-    users: Tensor
-    bars: Tensor
-    lacking: Tensor
+    items: ItemIds  # every profile has them
+    users: Tensor  # who are to see them
+    bars: Tensor  # the score of each of these users that is to be passed
+    lacking: Tensor  # users x items: whether the user lacks the item
 
 
 class Surrogate(Poisoning):
@@ -258,7 +244,7 @@ def _followed(
     """Weights after some steps along the gradient of the soft count of hits.
 
     Each step moves the entry with the largest gradient of a profile by ``stride``, the others in
-    proportion: few items change places, and the profile stays that of somebody like its model.
+    proportion, so that few items change places.
     """
     if len(fillers) == 0:
         return weights
@@ -323,11 +309,7 @@ def _binarized(task: Task, push: _Push, weights: Tensor, fillers: Tensor) -> lis
 
 
 def _reached(task: Task, pairs: Interactions, factors: Factors, push: _Push) -> float:
-    """How far the goal is reached in a surrogate that was fitted with the fakes in.
-
-    The share of users who see a pushed item, or, to demote, who do not see a target; then, where
-    these are equal, the mean distance to that.
-    """
+    """The share of users who see a pushed item, or no target; where equal, the mean distance."""
     judged = task.targets if task.goal == DEMOTE else push.items
     top = top_items(factors, push.users.numpy(), cutoff_of(pairs.n_items), pairs)
     shown = np.isin(top, judged)

@@ -58,11 +58,7 @@ class Targets:
             raise InputError(f"target labels must differ, got {list(labels)}")
 
     def choose(self, train: Interactions, seed: int) -> ItemIds:
-        """Return the ids of the targets, ascending; the same for the same seed.
-
-        Raises:
-            InputError: more targets than items with pairs, an unknown label, or two of one item.
-        """
+        """Return the ids of the targets, ascending; the same for the same seed."""
         if self.labels:
             items = np.sort(np.array([_item_of(train, label) for label in self.labels]))
             if np.any(items[1:] == items[:-1]):
@@ -141,11 +137,7 @@ class PoisonThreat:
             raise InputError(f"known must be a share above 0 and at most 1, got {self.known!r}")
 
     def granted(self, train: Interactions, seed: int) -> tuple[int, int, ItemIds]:
-        """Return the fake accounts, the items of each at most, and the targets, for these pairs.
-
-        Raises:
-            InputError: the threat does not fit the data.
-        """
+        """Return the fake accounts, the items of each at most, and the targets, for these pairs."""
         count = self.fakes
         if isinstance(count, float):
             # A share that is not 0 is at least one account.
@@ -227,9 +219,6 @@ class Knowledge:
 
 def parse_fakes(text: str) -> float:
     """Read ``1%`` and ``0.01`` as a share (a float), ``60`` as a number of accounts (an integer).
-
-    Raises:
-        InputError: it is neither, negative or not finite.
 
     Example:
         >>> parse_fakes("0.5%"), parse_fakes("60"), parse_fakes("0")

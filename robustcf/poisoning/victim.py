@@ -28,21 +28,13 @@ AUTO = "auto"
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What genuine users get of a recommender that was trained on these data.
-
-    Args:
-        exposure: how much of the targets they are recommended.
-        quality: ``ndcg@10`` and ``recall@20`` on their test pairs.
-        epochs: of the training.
-        train_seconds: time of the training.
-        defence: the report of a defence; empty without one.
-    """
+    """What genuine users get of a recommender that was trained on these data."""
 
     exposure: Exposure
-    quality: Mapping[str, float]
+    quality: Mapping[str, float]  # see QUALITY; empty without test pairs
     epochs: int
     train_seconds: float
-    defence: Mapping[str, Any]
+    defence: Mapping[str, Any]  # its report; empty without one
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; no times, so that the same work gives the same bytes."""
@@ -75,8 +67,6 @@ def retrained(
         targets: the items to look for.
         defence: what the victim does to data and settings first, or None.
         ks: cutoffs of the exposure.
-
-    Cost: one training, two evaluations.
 
     Example:
         >>> import numpy as np
@@ -125,13 +115,7 @@ def damage(goal: str, exposed: Mapping[str, float], quality: Mapping[str, float]
 
 @dataclass(frozen=True, eq=False)
 class Strongest:
-    """The attack that did most, and all that were tried.
-
-    Args:
-        name: of the strongest.
-        injected: its profiles.
-        outcomes: name -> what each of them did.
-    """
+    """The attack that did most, its profiles, and what each of those that were tried did."""
 
     name: str
     injected: Injected
@@ -170,18 +154,8 @@ def strongest(
 ) -> Strongest:
     """Return the worst of several attacks after retraining the victim, with its defence.
 
-    Args:
-        split: the genuine users' data.
-        config: how the victim trains.
-        threat: what the attacker may do, wants and knows.
-        attacks: names; by default all that the threat allows.
-        defence: of the victim, or None.
-        seed: of targets and attacks.
-        ks: cutoffs of the exposure.
-
-    Raises:
-        InputError: the goal is availability, and there are no test pairs to see it by; or what
-            :meth:`robustcf.poisoning.Poisoning.attack` raises.
+    The ``attacks`` are names, by default all that the threat allows; the other arguments are those
+    of :func:`retrained` and :meth:`Poisoning.attack`.
 
     Cost: that of every attack, and one training of the victim for each.
 

@@ -75,12 +75,7 @@ class AdversaryConfig:
 
 
 class Adversary:
-    """The adversarial term of a training loop.
-
-    Args:
-        batches: of the objective that is attacked, of the same users or pairs as the loop's own,
-            see :func:`adversary`.
-        config: size and weight; None for the defaults.
+    """The adversarial term of a training loop, for batches as :func:`adversary` makes them.
 
     Cost of a step: two gradients of the objective (one where it is the loop's own), a copy of
     the factors; with a size by loss one more product of users x items x dim (BPR: with the drawn
@@ -173,10 +168,7 @@ class Adversary:
             V: items.
             into: the loop's gradient, for the same users.
             own: the objective's gradient on this batch, where it is known already.
-            value: whether to compute the attacked loss too.
-
-        Returns:
-            The objective at the attacked point, or its bound, unweighted; or None.
+            value: whether to return the attacked loss, or its bound, unweighted.
         """
         there = self.attacked(batch, U, V, own, value=value)
         into.add(there, self.config.weight)
@@ -217,7 +209,7 @@ class AttackBCE(Adversary):
 
     @classmethod
     def objective_for(cls, objective: Objective[Any]) -> Objective[Any]:
-        """Return the loop's own without the item-item term where it is a cross-entropy."""
+        """Return the loop's own cross-entropy without that term, or a default one."""
         if not isinstance(objective, BCE):
             return _beside(objective, BCE, BCE.Config(item_weight=0.0))
         if objective.config.item_weight == 0:
@@ -237,24 +229,10 @@ class Margin(Adversary):
     For a pair (u, i) and another item j, the gap ``s_ui - s_uj`` falls under row perturbations of
     at most a (users) and b (items) by at most ``a ||v_i - v_j|| + 2 b ||u|| + 2 a b``. The term is
     an objective that compares items with every gap less that; so it is at least that loss under
-    *every* attack of the size, and where it is small, radii are large.
-
-    Args:
-        batches: of an objective that compares items.
-        config: size and weight; the size is taken anew in every step.
+    *every* attack of the size, and where it is small, radii are large. The size is taken anew in
+    every step.
 
     Cost of a step: one gradient, and the distances of items from each other or from their mean.
-
-    Example:
-        >>> from robustcf.data import checkerboard
-        >>> from robustcf.models import BPRMF
-        >>> train = checkerboard().train
-        >>> batches, (U, V) = Batches(BPR(train)), BPRMF(train, dim=4).factors()
-        >>> margin = Margin(batches)
-        >>> batch, theirs = next(margin.rounds(batches, epoch=0))
-        >>> here = batches.objective.gradient(batch, U, V, value=True)
-        >>> margin.add_gradient(theirs, U, V, here, value=True) > here.value
-        True
     """
 
     objective: ComparingObjective[Any]
@@ -319,21 +297,10 @@ def _beside(
 
 
 def adversary(name: str, batches: Batches, config: AdversaryConfig | None = None) -> Adversary:
-    """Return the adversary of a name for a training, on the training's pairs.
+    """Return the adversary of a name, or ``module:Class``, for the batches of a training.
 
-    Where its objective is not the training's own, its batches have the same seed and sizes: they
-    visit the same users or pairs in the same order, and draw their own negatives.
-
-    Args:
-        name: ``bpr``, ``bce``, ``softmax`` or ``margin``, or ``module:Class``.
-        batches: of the training.
-        config: size and weight.
-
-    Example:
-        >>> from robustcf.data import checkerboard
-        >>> batches = Batches(BPR(checkerboard().train))
-        >>> adversary("bpr", batches).objective is batches.objective
-        True
+    Where its objective is not the training's own, its batches visit the same users or pairs in the
+    same order, and draw their own negatives.
     """
     kind = ADVERSARIES[name]
     objective = kind.objective_for(batches.objective)

@@ -33,31 +33,18 @@ from robustcf.training.loop import Fitted, Optimizer, Stop, fit, two_to_inf
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A trained recommender and how it came about.
+    """Trained factors and how they came about."""
 
-    Args:
-        factors: the embeddings; on one of several ranks, of its own users.
-        config: what it was trained with.
-        split: the data.
-        fit_on: ``train``, or ``train and valid``.
-        epochs: epochs behind the factors.
-        history: one row per epoch, of all stages.
-        train_seconds: time spent learning, validations included.
-        valid: metrics on valid of the factors that were fit without it, or None.
-        interrupted: whether Ctrl-C ended it.
-        rows: which users the factors are of, where several ranks trained; None: all.
-    """
-
-    factors: Factors
+    factors: Factors  # on one of several ranks, of its own users
     config: TrainConfig
     split: Split
-    fit_on: str
-    epochs: int
-    history: list[dict[str, Any]]
-    train_seconds: float
-    valid: MetricReport | None = None
+    fit_on: str  # ``train``, or ``train and valid``
+    epochs: int  # behind the factors
+    history: list[dict[str, Any]]  # one row per epoch, of all stages
+    train_seconds: float  # validations included
+    valid: MetricReport | None = None  # of the factors that were fit without valid
     interrupted: bool = False
-    rows: Rows | None = None
+    rows: Rows | None = None  # the users of the factors, where several ranks trained
 
     @property
     def seen(self) -> Interactions:
@@ -122,13 +109,7 @@ class Trained:
 def build_model(
     config: TrainConfig, train: Interactions, *, device: torch.device | str = "cpu", **options: Any
 ) -> Model[Any]:
-    """Return the model of a configuration on these pairs; options are a ``start``, a ``shard``.
-
-    Example:
-        >>> from robustcf.data import checkerboard
-        >>> build_model(TrainConfig.of(model="bpr-mf", dim=3), checkerboard().train).dim
-        3
-    """
+    """Return the model of a configuration on these pairs; options are a ``start``, a ``shard``."""
     chosen = config.resolved().model
     kind = MODELS[chosen.name]
     return kind(train, chosen.settings, seed=config.seed, device=device, **options)
@@ -137,38 +118,19 @@ def build_model(
 def build_objective(
     config: TrainConfig, pairs: Interactions, *, device: torch.device | str = "cpu", **options: Any
 ) -> Objective[Any]:
-    """Return the objective of a configuration on these pairs; the option is a ``shard``.
-
-    Example:
-        >>> from robustcf.data import checkerboard
-        >>> build_objective(TrainConfig.of(model="bpr-mf"), checkerboard().train).name
-        'bpr'
-    """
+    """Return the objective of a configuration on these pairs; the option is a ``shard``."""
     chosen = config.resolved().objective
     return OBJECTIVES[chosen.name](pairs, chosen.settings, device=device, **options)
 
 
 def build_regularizer(config: TrainConfig) -> Regularizer:
-    """Return the regularizer of a configuration.
-
-    Example:
-        >>> build_regularizer(TrainConfig.of(reg="two_to_inf", reg_top=8))
-        TwoToInf(estimator=exact, top=8, side=users)
-    """
+    """Return the regularizer of a configuration."""
     chosen = config.resolved().reg
     return REGULARIZERS[chosen.name].configured(chosen.settings, config.seed)
 
 
 def build_adversary(config: TrainConfig, batches: Batches) -> Adversary | None:
-    """Return the adversary of a configuration; None for ``none``, or where its weight is 0.
-
-    Example:
-        >>> from robustcf.data import checkerboard
-        >>> config = TrainConfig.of(adversarial="softmax", adv_eps=0.05)
-        >>> batches = Batches(build_objective(config, checkerboard().train))
-        >>> build_adversary(config, batches).config.eps
-        0.05
-    """
+    """Return the adversary of a configuration; None for ``none``, or where its weight is 0."""
     chosen = config.resolved().adversary
     if chosen.name == "none" or chosen.settings.weight == 0:
         return None
@@ -179,12 +141,6 @@ def gauged(factors: Factors, config: TrainConfig, rows: Rows | None = None) -> F
     """Return trained factors in the gauge, shrunk and cut to a rank, as a configuration says.
 
     With ``rows``, those of the users of one of several ranks, all of which must ask.
-
-    Example:
-        >>> factors = Factors(torch.ones(2, 1), torch.tensor([[4.0], [8.0]]))
-        >>> balanced = gauged(factors, TrainConfig.of(gauge="balanced"))
-        >>> (balanced.items ** 2).round(decimals=3).tolist()
-        [[2.0], [2.0]]
     """
     if config.gauge == "none":
         return factors
@@ -201,16 +157,7 @@ def check_trainable(
     from outside of the package is imported, and not run. What would not fit into memory is found by
     a rough count of bytes.
 
-    Raises:
-        InputError: the message says which setting, and what to do.
-
     Cost: some hundredths of a second.
-
-    Example:
-        >>> from robustcf.data import checkerboard
-        >>> check_trainable(checkerboard(), TrainConfig.of(beta1=1.5))
-        Traceback (most recent call last):
-        robustcf.errors.InputError: beta1 must be in [0, 1), got 1.5
     """
     config = config.resolved()
     _check_memory(split, config, torch.device(device))
@@ -285,11 +232,6 @@ def fit_split(
         device: where the tensors live.
         checkpoint: where to keep the state, and to resume from.
         progress: whether to show a bar.
-
-    Example:
-        >>> from robustcf.data import checkerboard
-        >>> fit_split(checkerboard(), TrainConfig.of(dim=4, epochs=2)).epochs
-        2
     """
     if config is None:
         from robustcf.training.presets import preset  # reads all presets: only where one is used

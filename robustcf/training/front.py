@@ -113,16 +113,7 @@ def train(
 
 
 def model_config(kind: type[Model[Any]], settings: Mapping[str, Any]) -> TrainConfig:
-    """Return the configuration of a model class and flat settings.
-
-    Raises:
-        InputError: a setting is unknown or out of range, or the class cannot be found by its name.
-
-    Example:
-        >>> from robustcf.models import BPRMF
-        >>> model_config(BPRMF, {"dim": 8}).model.settings.dim
-        8
-    """
+    """Return the configuration of a model class, which its name must find, and flat settings."""
     known = kind.name in MODELS and MODELS[kind.name] is kind
     name = kind.name if known else f"{kind.__module__}:{kind.__qualname__}"
     if not known and ("." in kind.__qualname__ or kind.__module__ == "__main__"):

@@ -33,39 +33,25 @@ _PAIRS_PER_UNIT = 1024
 class Stop:
     """When a fit ends, and whether the best epoch is chosen by validation.
 
-    Args:
-        epochs: epochs at most; with 0 the model stays as it starts.
-        validate: the value to maximize, for factors, or the values of single users, whose mean it
-            is; None: nothing is chosen.
-        every: epochs between validations.
-        patience: validations that are worse than the best before stopping; 0 never. With the values
-            of users, worse is what lies below by at least the standard error of the difference,
-            and what is neither better nor worse has three times the patience: on few users a
-            validation is mostly noise.
-        planned: epochs the learning rate falls over (``epochs`` where it is None).
+    Validation gives the value to maximize, or the values of single users, whose mean it is. With
+    these, an epoch is worse that lies below the best by at least the standard error of the
+    difference, and what is neither better nor worse has three times the patience: on few users a
+    validation is mostly noise.
     """
 
-    epochs: int
+    epochs: int  # at most; with 0 the model stays as it starts
     validate: Callable[[Factors], float | Values] | None = None
-    every: int = 1
-    patience: int = 0
-    planned: int | None = None
+    every: int = 1  # epochs between validations
+    patience: int = 0  # validations that are worse than the best before stopping; 0 never
+    planned: int | None = None  # epochs the learning rate falls over, if not ``epochs``
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """How parameters are updated: Adam, with a rate for the items and one for the users.
-
-    Args:
-        lr: learning rate of the items.
-        user_lr: of the users; None for the same.
-        schedule: how both fall over the epochs.
-        beta1: Adam's first decay.
-        beta2: Adam's second decay.
-    """
+    """How parameters are updated: Adam, with a rate for the items and one for the users."""
 
     lr: float = 7e-3
-    user_lr: float | None = None
+    user_lr: float | None = None  # None for the same
     schedule: str = "linear"
     beta1: float = 0.9
     beta2: float = 0.999
@@ -73,18 +59,11 @@ class Optimizer:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """The result of a fit.
+    """The result of a fit."""
 
-    Args:
-        factors: of the chosen epoch.
-        epochs: the epochs these factors took.
-        history: one row per epoch.
-        interrupted: whether Ctrl-C ended it.
-    """
-
-    factors: Factors
-    epochs: int
-    history: list[dict[str, Any]]
+    factors: Factors  # of the chosen epoch
+    epochs: int  # that these factors took
+    history: list[dict[str, Any]]  # one row per epoch
     interrupted: bool = False
 
 
@@ -121,7 +100,7 @@ def fit(
         reg: any module of two tensors.
         reg_weight: see above.
         adversary: a second loss at attacked factors, see :mod:`robustcf.training.adversarial`.
-        optimizer: learning rates and their schedule; None for the defaults.
+        optimizer: learning rates and their schedule.
         checkpoint: where to keep the state, and to resume from.
         stage: the name of the state in the checkpoint.
         progress: whether to show a bar (loss per pair, validation, norm of the scores).
@@ -131,7 +110,6 @@ def fit(
 
     Raises:
         TrainingError: something is not finite; the message says which term.
-        RanksError: another rank has ended or does not answer.
 
     Cost: that of the epochs and of the adversary's; the parameters and two moments in memory, and
     once more the parameters where an epoch is chosen.
@@ -349,11 +327,6 @@ def _not_finite(what: str, epoch: int) -> str:
 
 
 def two_to_inf(factors: Factors) -> float:
-    """Return ||U V^T||_{2->inf}: the largest norm of a user's scores over the whole catalogue.
-
-    Example:
-        >>> two_to_inf(Factors(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]])))
-        10.0
-    """
+    """Return ||U V^T||_{2->inf}: the largest norm of a user's scores over the whole catalogue."""
     norms = LowRank(factors.users, factors.items).row_norms()
     return float(norms.max()) if len(norms) else 0.0

@@ -20,14 +20,7 @@ _EPS = 1e-8
 
 
 def schedule(name: str, progress: float) -> float:
-    """Return the factor of the learning rate after a share ``progress`` of the planned steps.
-
-    ``linear`` and ``cosine`` fall from 1 to 0, ``constant`` stays 1.
-
-    Example:
-        >>> schedule("linear", 0.25), round(schedule("cosine", 0.5), 3), schedule("constant", 0.9)
-        (0.75, 0.5, 1.0)
-    """
+    """Return the factor of the learning rate after a share ``progress`` of the planned steps."""
     if name == "linear":
         return max(0.0, 1.0 - progress)
     if name == "cosine":
@@ -43,18 +36,7 @@ class Adam:
     A row counts its own steps. In an epoch over blocks of users every user is visited once, so
     for them this is plain Adam at one step per epoch; items take a step with every block.
 
-    Args:
-        parameter: updated in place.
-        beta1: decay of the mean of gradients.
-        beta2: decay of the mean of squares.
-
     Cost: memory of two more tensors like the parameter; a step reads and writes its rows.
-
-    Example:
-        >>> weights = torch.zeros(2, 1)
-        >>> Adam(weights).step(torch.ones(1, 1), lr=0.1, rows=torch.tensor([1]))
-        >>> weights.round(decimals=4).flatten().tolist()
-        [0.0, -0.10000000149011612]
     """
 
     def __init__(self, parameter: Tensor, *, beta1: float = 0.9, beta2: float = 0.999) -> None:

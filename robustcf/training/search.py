@@ -25,6 +25,7 @@ from robustcf._checks import check_number
 from robustcf._io import files
 from robustcf._io.progress import bar
 from robustcf._io.schema import (
+    ABSENT,
     NAME,
     NOT_NEGATIVE,
     NUMBER,
@@ -55,12 +56,13 @@ _VALUE = f"valid {METRIC}"
 _TRIAL_KIND = record(
     {
         "settings": record({"model": NAME}),
-        _VALUE: nullable(NUMBER),
+        "value": nullable(NUMBER),
         "error": nullable(NOT_NEGATIVE),
         "seconds": NOT_NEGATIVE,
         "stage": TEXT,
         "parts": whole(1),
-    }
+    },
+    others=ABSENT,
 )
 _BEGUN_KIND = record({"found": record({"fingerprint": TEXT}, {"seed": whole(0, 2**128)})})
 # A trial that is this many standard errors behind the best is not trained for further parts.
@@ -73,63 +75,27 @@ _PAIRS_PER_PART, _MOST_PARTS = 8_000, 3
 class Trial:
     """One configuration that was tried.
 
-    Args:
-        settings: the flat settings that differ from the defaults.
-        value: NDCG@20 on valid, mean over the validation parts; None where training diverged. Of a
-            trial that was given up after some of the parts: the value of the best trial before it,
-            plus the difference to it on these parts.
-        error: standard error over users of its difference to the best trial before it; None for
-            the first.
-        seconds: what it took.
-        stage: ``portfolio`` or ``improve``.
-        parts: validation parts that it was trained for.
+    The value is NDCG@20 on valid, mean over the validation parts; None where training diverged. Of
+    a trial that was given up after some of the parts: the value of the best trial before it, plus
+    the difference to it on these parts.
     """
 
-    settings: Values
+    settings: Values  # flat, those that differ from the defaults
     value: float | None
-    error: float | None
+    error: float | None  # standard error over users of the difference to the best before it
     seconds: float
-    stage: str
-    parts: int = 1
-
-    @property
-    def key(self) -> str:
-        """What tells trials apart."""
-        return _key(self.settings)
-
-    @property
-    def words(self) -> str:
-        """The value for a table."""
-        return "not finite" if self.value is None else f"{self.value:.4f}"
+    stage: str  # ``portfolio`` or ``improve``
+    parts: int = 1  # validation parts that it was trained for
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        return {
-            "settings": dict(self.settings),
-            _VALUE: self.value,
-            "error": self.error,
-            "seconds": round(self.seconds, 3),
-            "stage": self.stage,
-            "parts": self.parts,
-        }
+        return {**vars(self), "seconds": round(self.seconds, 3)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Trial:
         """Return the trial of what :meth:`as_dict` gives."""
-        try:
-            check_kind("", values, _TRIAL_KIND)
-        except InputError as error:
-            raise InputError(
-                f"a trial must have settings, value, error, seconds, stage and parts ({error})"
-            ) from error
-        return cls(
-            dict(values["settings"]),
-            values[_VALUE],
-            values["error"],
-            float(values["seconds"]),
-            values["stage"],
-            values["parts"],
-        )
+        check_kind("", values, _TRIAL_KIND)
+        return cls(**values)
 
     def beats(self, best: Trial | None) -> bool:
         """Return whether it is better than the best so far."""
@@ -151,19 +117,12 @@ def read_trials(path: Path) -> list[Trial]:
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a search.
-
-    Args:
-        settings: the flat settings of the best trial; its number of epochs is chosen.
-        trials: all trials, in their order.
-        parts: validation parts behind the value of the best trial.
-        seconds: of all trials.
-    """
+    """The result of a search: the flat settings of the best trial, and all trials in order."""
 
     settings: Values
     trials: tuple[Trial, ...]
-    parts: int
-    seconds: float
+    parts: int  # validation parts behind the value of the best trial
+    seconds: float  # of all trials
 
     @property
     def config(self) -> TrainConfig:
@@ -200,18 +159,12 @@ class Found:
         lines = [f"{_VALUE:>14}  seconds  settings"]
         for trial in sorted(self.trials, key=lambda t: -(t.value if t.value is not None else -1.0)):
             given_up = " (given up)" if trial.parts < self.parts else ""
-            words = f"{_words(trial.settings)}{given_up}"
-            lines.append(f"{trial.words:>14}  {trial.seconds:7.1f}  {words}")
+            lines.append(f"{_line(trial, 14, 7)}{given_up}")
         return "\n".join(lines)
 
 
 def search_settings(minutes: float | None = None) -> Values:
-    """Return what a run writes down of a search to come.
-
-    Example:
-        >>> search_settings()
-        {'minutes': 5.0}
-    """
+    """Return what a run writes down of a search to come."""
     wanted = MINUTES if minutes is None else minutes
     return {"minutes": check_number("minutes", wanted, positive=True)}
 
@@ -266,8 +219,7 @@ def search(
             steps.set_postfix_str(f"best {best.value:.4f}" if best else "")
             steps.update()
             if report is not None:
-                last = trials[-1]
-                report(f"{last.words}  {last.seconds:6.1f} s  {_words(last.settings)}")
+                report(_line(trials[-1], unit=" s"))
 
         return _Search(split, minutes * 60.0, seed, device, done, tried).run()
 
@@ -286,7 +238,7 @@ class _Search:
     ) -> None:
         self.parts, self.size = validation_parts(split, seed), Size.of(split)
         self.limit, self.seed, self.device, self.tried = limit, seed, device, tried
-        self.known = {trial.key: trial for trial in done}
+        self.known = {_key(trial.settings): trial for trial in done}
         self.trials: list[Trial] = []
         self.best: Trial | None = None
         # Of the best trial, user by user and part by part; None: it was made by an earlier search.
@@ -327,7 +279,7 @@ class _Search:
         """Try settings, unless they were tried or would take too long."""
         key = _key(settings)
         for trial in self.trials:
-            if trial.key == key:
+            if _key(trial.settings) == key:
                 return trial
         if self.trials and self.spent + self.predicted(settings) > self.until():
             return None
@@ -410,8 +362,8 @@ def _difference(users: Sequence[Values64], rivals: Sequence[Values64]) -> tuple[
 
 def _with_others(trials: Sequence[Trial], known: Iterable[Trial]) -> list[Trial]:
     """Trials, and behind them those of an earlier search that are not among them."""
-    tried = {trial.key for trial in trials}
-    return [*trials, *(trial for trial in known if trial.key not in tried)]
+    tried = {_key(trial.settings) for trial in trials}
+    return [*trials, *(trial for trial in known if _key(trial.settings) not in tried)]
 
 
 def _family(settings: Settings) -> str:
@@ -423,6 +375,11 @@ def _key(settings: Settings) -> str:
     return repr(sorted(settings.items(), key=lambda pair: pair[0]))
 
 
+def _line(trial: Trial, width: int = 0, digits: int = 6, unit: str = "") -> str:
+    value = "not finite" if trial.value is None else f"{trial.value:.4f}"
+    return f"{value:>{width}}  {trial.seconds:{digits}.1f}{unit}  {_words(trial.settings)}"
+
+
 def _words(settings: Settings) -> str:
     rest = " ".join(f"{key}={value}" for key, value in settings.items() if key != "model")
     return f"{settings['model']} {rest}".rstrip()
@@ -432,11 +389,6 @@ def validation_parts(split: Split, seed: int) -> list[Split]:
     """Return the split, and where its validation part is small and was drawn, others like it.
 
     Where each user's latest pair was held out, there is no other part like it.
-
-    Example:
-        >>> from robustcf.data import load
-        >>> [len(part.valid) for part in validation_parts(load("demo"), 0)]
-        [9067, 9076, 9076]
     """
     parts = [split]
     if split.valid_source != "carved":

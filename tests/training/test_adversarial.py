@@ -74,29 +74,69 @@ def weights_of(rival: Adversary) -> dict[str, Any]:
     return {name: getattr(config, name) for name in WEIGHTS}
 
 
+def naive_user_loss(
+    name: str, batch: Batch, user: int, U: Tensor, V: Tensor, weights: dict[str, Any]
+) -> float:
+    """The mean loss of a user's pairs, pair by pair."""
+    if name == "bpr" and batch.items is not None:
+        assert batch.negatives is not None
+        here = batch.users == user
+        alone = Batch(batch.users[here], batch.items[here], batch.negatives[here])
+        return float(batch_loss(name, alone, U, V, BOARD.train)) / int(here.sum())
+    drawn = batch.negatives if name == "bpr" else None
+    alone = Batch(torch.tensor([user]), None, drawn)
+    value = float(batch_loss(name, alone, U, V, BOARD.train, c=weights))
+    return value if name == "softmax" else value / int(BOARD.train.user_degrees[user])
+
+
+def naive_shares(
+    size: str, name: str, batch: Batch, U: Tensor, V: Tensor, weights: dict[str, Any]
+) -> Tensor:
+    """VAT and PamaCF: 2 sigmoid(x), with x written out user by user; 1 for the same size."""
+    factor = torch.ones(len(U), dtype=U.dtype)
+    users = sorted(set(batch.users.tolist()))
+    if size == "loss":
+        losses = {user: naive_user_loss(name, batch, user, U, V, weights) for user in users}
+        mean = sum(losses.values()) / len(losses)
+        x = {user: 1 - loss / mean for user, loss in losses.items()}
+    else:
+        lengths = [float(row.norm()) for row in U]  # everybody has pairs here
+        x = {user: lengths[user] / (sum(lengths) / len(lengths)) - 1 for user in users}
+    for user, value in x.items():
+        factor[user] = 1 if size == "same" else 2 / (1 + np.exp(-value))
+    return factor
+
+
+CASES = [
+    *((name, training, "same") for name in STEPPING for training in OBJECTIVES),
+    *((name, name, size) for name in STEPPING for size in ("loss", "norm")),
+]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(
-    ("name", "training", "batching"), list(itertools.product(STEPPING, OBJECTIVES, BATCHINGS))
-)
-def test_the_step_is_the_formula(name: str, training: str, batching: str, seed: int) -> None:
+@pytest.mark.parametrize("batching", BATCHINGS)
+@pytest.mark.parametrize(("name", "training", "size"), CASES)
+def test_the_step_is_the_formula(
+    name: str, training: str, size: str, batching: str, seed: int
+) -> None:
     """loss(U, V) + weight * A(U + D_U, V + D_V), D constant: autograd on the definition."""
     batches = batches_of(training, batching, seed)
-    rival = adversary(name, batches, AdversaryConfig(eps=0.3, weight=0.7))
+    rival = adversary(name, batches, AdversaryConfig(eps=0.3, weight=0.7, size=size))
     batch, theirs = list(rival.rounds(batches, epoch=1))[2]
-    assert torch.equal(batch.users, theirs.users)
-    if batch.items is not None:
-        assert torch.equal(batch.items, theirs.items)
     U, V = factors_of(seed)
     before = U.clone(), V.clone()
+    c = weights_of(rival)
 
     def uphill(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor, float]:
         u, v = u.clone().requires_grad_(), v.clone().requires_grad_()
-        value = batch_loss(name, theirs, u, v, BOARD.train, c=weights_of(rival))
+        value = batch_loss(name, theirs, u, v, BOARD.train, c=c)
         return *torch.autograd.grad(value, (u, v)), float(value.detach())
 
+    shares = naive_shares(size, name, theirs, U, V, c)
+    assert size == "same" or shares.min() < 1 < shares.max()
     at_users, at_items, _ = uphill(U, V)
-    to_users = row_steps(at_users, 0.3 * float(U.norm(dim=1).median()))
+    to_users = row_steps(at_users, 0.3 * float(U.norm(dim=1).median())) * shares[:, None]
     to_items = row_steps(at_items, 0.3 * float(V.norm(dim=1).median()))
     there_users, there_items, value = uphill(U + to_users, V + to_items)
 
@@ -345,26 +385,23 @@ def test_an_adversary_of_ones_own_is_found_by_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "training", "settings", "word"),
+    ("name", "settings", "word"),
     [
-        ("x", "bpr", {}, "adversary"),
-        ("bpr", "bpr", {"eps": -0.1}, "adv_eps"),
-        ("bpr", "bpr", {"eps": float("inf")}, "adv_eps"),
-        ("bpr", "bpr", {"eps": "large"}, "adv_eps"),
-        ("bpr", "bpr", {"weight": -1.0}, "adv_weight"),
-        ("bpr", "bpr", {"weight": float("nan")}, "adv_weight"),
-        ("bpr", "bpr", {"size": "mine"}, "adv_size"),
-        ("margin", "bpr", {"size": "loss"}, "one size"),
+        ("x", {}, "adversary"),
+        ("bpr", {"eps": -0.1}, "adv_eps"),
+        ("bpr", {"eps": float("inf")}, "adv_eps"),
+        ("bpr", {"eps": "large"}, "adv_eps"),
+        ("bpr", {"weight": -1.0}, "adv_weight"),
+        ("bpr", {"weight": float("nan")}, "adv_weight"),
+        ("bpr", {"size": "mine"}, "adv_size"),
+        ("margin", {"size": "loss"}, "one size"),
     ],
 )
-def test_refuses(name: str, training: str, settings: dict[str, Any], word: str) -> None:
+def test_refuses(name: str, settings: dict[str, Any], word: str) -> None:
     with pytest.raises(InputError, match=word):
-        adversary(name, batches_of(training, "rows"), AdversaryConfig(**settings))
-
-
-def test_a_margin_needs_comparisons() -> None:
+        adversary(name, batches_of("bpr", "rows"), AdversaryConfig(**settings))
     with pytest.raises(InputError, match="bpr or softmax"):
-        Margin(batches_of("bce", "rows"))
+        Margin(batches_of("bce", "rows"))  # which compares nothing
 
 
 def test_the_defaults_are_those_of_the_config() -> None:
@@ -376,70 +413,6 @@ def test_the_defaults_are_those_of_the_config() -> None:
 
 
 # --- a size per user ------------------------------------------------------------------------
-
-
-def naive_user_loss(
-    name: str, batch: Batch, user: int, U: Tensor, V: Tensor, weights: dict[str, Any]
-) -> float:
-    """The mean loss of a user's pairs, pair by pair."""
-    if name == "bpr" and batch.items is not None:
-        assert batch.negatives is not None
-        here = batch.users == user
-        alone = Batch(batch.users[here], batch.items[here], batch.negatives[here])
-        return float(batch_loss(name, alone, U, V, BOARD.train)) / int(here.sum())
-    drawn = batch.negatives if name == "bpr" else None
-    alone = Batch(torch.tensor([user]), None, drawn)
-    value = float(batch_loss(name, alone, U, V, BOARD.train, c=weights))
-    return value if name == "softmax" else value / int(BOARD.train.user_degrees[user])
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("size", ["loss", "norm"])
-@pytest.mark.parametrize(("name", "batching"), list(itertools.product(STEPPING, BATCHINGS)))
-@pytest.mark.slow
-def test_the_step_with_a_size_per_user_is_the_formula(
-    name: str, batching: str, size: str, seed: int
-) -> None:
-    """VAT and PamaCF: eps * 2 sigmoid(x), with x written out user by user."""
-    batches = batches_of(name, batching, seed)
-    rival = adversary(name, batches, AdversaryConfig(eps=0.3, weight=0.7, size=size))
-    batch, theirs = list(rival.rounds(batches, epoch=1))[2]
-    U, V = factors_of(seed)
-    c = weights_of(rival)
-
-    def uphill(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        u, v = u.clone().requires_grad_(), v.clone().requires_grad_()
-        value = batch_loss(name, theirs, u, v, BOARD.train, c=c)
-        users, items = torch.autograd.grad(value, (u, v))
-        return users, items
-
-    users = sorted(set(theirs.users.tolist()))
-    if size == "loss":
-        losses = {user: naive_user_loss(name, theirs, user, U, V, c) for user in users}
-        mean = sum(losses.values()) / len(losses)
-        x = {user: 1 - loss / mean for user, loss in losses.items()}
-    else:
-        lengths = [float(row.norm()) for row in U]  # everybody has pairs here
-        x = {user: lengths[user] / (sum(lengths) / len(lengths)) - 1 for user in users}
-    factor = torch.ones(len(U), dtype=U.dtype)
-    for user, value in x.items():
-        factor[user] = 2 / (1 + np.exp(-value))
-    assert factor[users].min() < 1 < factor[users].max()
-
-    at_users, at_items = uphill(U, V)
-    to_users = row_steps(at_users, 0.3 * float(U.norm(dim=1).median())) * factor[:, None]
-    to_items = row_steps(at_items, 0.3 * float(V.norm(dim=1).median()))
-    there_users, there_items = uphill(U + to_users, V + to_items)
-
-    gradient = batches.objective.gradient(batch, U, V)
-    gradient = gradient if batching == "rows" else gradient.whole(len(U))
-    plain = gradient.users.clone(), gradient.items.clone()
-    own = gradient if rival.objective is batches.objective else None
-    rival.add_gradient(theirs, U, V, gradient, own=own)
-    if gradient.rows is not None:
-        there_users = there_users[gradient.rows]
-    torch.testing.assert_close(gradient.users, plain[0] + 0.7 * there_users)
-    torch.testing.assert_close(gradient.items, plain[1] + 0.7 * there_items)
 
 
 @pytest.mark.parametrize("size", ["loss", "norm"])
@@ -483,17 +456,6 @@ def test_losses_of_users_are_those_of_new_users(p: float | None, sampled: int | 
             slow_users, slow = super(type(objective), objective).user_losses(batch, U, V)
             assert users.tolist() == slow_users.tolist()
             torch.testing.assert_close(losses, slow)
-
-
-@pytest.mark.parametrize("size", ["loss", "norm"])
-@pytest.mark.parametrize("batching", BATCHINGS)
-def test_training_with_a_size_per_user_learns_and_differs(batching: str, size: str) -> None:
-    config = TrainConfig.of(
-        model="bpr-mf", dim=8, epochs=3, batching=batching, adversarial="bpr", adv_eps=0.3
-    )
-    same, own = (fit_split(BOARD, config.replace(adv_size=each)) for each in ("same", size))
-    assert not torch.equal(same.factors.users, own.factors.users)
-    assert torch.isfinite(own.factors.users).all()
 
 
 def test_objectives_that_know_no_loss_of_a_user_say_so() -> None:

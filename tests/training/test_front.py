@@ -59,10 +59,6 @@ def same_bits(one: Recommender, other: Recommender) -> bool:
 # --- train ------------------------------------------------------------------------------------
 
 
-def test_it_is_the_train_of_the_package() -> None:
-    assert robustcf.train is train
-
-
 @pytest.mark.slow
 def test_a_set_with_presets_gets_the_best_model_known_for_it() -> None:
     split = load("demo")
@@ -159,13 +155,6 @@ def test_data_without_a_preset_are_searched_on() -> None:
     assert (asked.training or {})["search"]["trials"] > 3
 
 
-def test_test_pairs_are_never_looked_at() -> None:
-    split = checkerboard()
-    none = split.test.take(np.zeros(len(split.test), dtype=bool))
-    blind = dataclasses.replace(split, test=none)
-    assert same_bits(*(train(each, "bpr-mf", dim=4, epochs=3) for each in (split, blind)))
-
-
 def test_an_interrupted_training_says_so(monkeypatch) -> None:
     def stopped(*given: Any, **options: Any) -> Any:
         return dataclasses.replace(fit_split(*given, **options), interrupted=True)
@@ -180,6 +169,10 @@ def test_an_interrupted_training_says_so(monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("model", "options", "word"),
     [
+        (UltraGCN, {}, "model"),
+        (UltraGCN(dim=4), {}, "model"),
+        (3, {}, "model"),
+        ({"model": "als"}, {}, "model"),
         ("bpr-mf", {"dmi": 3}, "dim"),
         ("bpr-mf", {"dim": 0}, "dim"),
         ("bprmf", {}, "bpr-mf"),
@@ -205,12 +198,6 @@ def test_an_interrupted_training_says_so(monkeypatch) -> None:
 def test_what_train_refuses(model: Any, options: dict[str, Any], word: str) -> None:
     with pytest.raises(InputError, match=word):
         train(checkerboard(), model, **options)
-
-
-@pytest.mark.parametrize("model", [UltraGCN, UltraGCN(dim=4), 3, {"model": "als"}])
-def test_a_model_is_named(model: Any) -> None:
-    with pytest.raises(InputError, match="model"):
-        train(checkerboard(), model)
 
 
 # --- fit --------------------------------------------------------------------------------------
@@ -247,14 +234,6 @@ def test_fit_gives_the_bits_of_the_same_configuration(name: str) -> None:
     assert fitted.label.startswith(f"{name}, ")
     again = MODELS[name](**settings).fit(split)
     assert same_bits(fitted, again)
-
-
-def test_a_model_may_be_fit_several_times() -> None:
-    model = BPRMF(dim=4, epochs=2)
-    one, two = checkerboard(), load(table())
-    first, other, again = model.fit(one), model.fit(two), model.fit(one)
-    assert same_bits(first, again)
-    assert other.n_users == two.n_users
 
 
 def test_settings_come_as_a_config_or_one_by_one() -> None:

@@ -91,12 +91,6 @@ def test_what_would_take_too_long_is_left_out(clockwork: dict[str, Any]) -> None
     assert made.count("ease") == 1
 
 
-def test_nothing_is_tried_twice(clockwork: dict[str, Any]) -> None:
-    search(checkerboard(), minutes=60)
-    made = [json.dumps(settings, sort_keys=True) for settings in clockwork["made"]]
-    assert len(made) == len(set(made))
-
-
 def test_a_stopped_search_goes_on_to_the_same_end(clockwork: dict[str, Any]) -> None:
     clockwork["value"] = lambda s: 0.1 + 0.001 * len(str(sorted(s.items())))
     clockwork["seconds"] = lambda s: 0.3
@@ -248,12 +242,6 @@ def test_ease_is_exact_where_that_fits_into_memory() -> None:
     assert max(entry["dim"] for entry in made if entry is not None) == 512
 
 
-def test_seconds_of_some_parts_foretell_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    state, _ = race(monkeypatch, {})
-    state.trials.append(Trial({"model": "als", "dim": 8}, 0.1, None, 2.0, "portfolio", 2))
-    assert state.predicted({"model": "als", "dim": 8}) == pytest.approx(3.0)
-
-
 @pytest.mark.parametrize(
     ("settings", "key", "wanted"),
     [
@@ -280,15 +268,6 @@ def test_diverged_trials_are_kept_and_never_chosen(clockwork: dict[str, Any]) ->
     assert found.settings["model"] != "als"
     assert "not finite" in found.table()
     clockwork["value"] = lambda s: None
-    with pytest.raises(TrainingError, match="trials of the search diverged"):
-        search(checkerboard())
-
-
-def test_a_trial_that_diverges_has_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    def diverges(*_: Any, **__: Any) -> None:
-        raise TrainingError("not finite")
-
-    monkeypatch.setattr(module, "fit_split", diverges)
     with pytest.raises(TrainingError, match="diverged"):
         search(checkerboard())
 
@@ -329,20 +308,6 @@ def some_pairs(seed: int, timed: bool = False) -> Interactions:
     return Interactions(users, items, *dense.shape, timestamps=times)
 
 
-def test_small_sets_are_validated_on_several_parts() -> None:
-    split = checkerboard()
-    parts = validation_parts(split, 3)
-    if split.valid_source != "carved":
-        assert parts == [split]
-        return
-    assert len(parts) == 3
-    assert parts[0] is split
-    for part in parts[1:]:
-        assert len(part.train) + len(part.valid) == len(split.train) + len(split.valid)
-        assert part.test is split.test
-        assert not np.array_equal(part.valid.items, split.valid.items)
-
-
 @pytest.mark.parametrize("timed", [False, True])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("split_seed", [0, 1, 2, 3])
@@ -374,21 +339,38 @@ def test_parts_of_leave_one_out_leave_one_out(seed: int) -> None:
 
 @pytest.mark.parametrize("minutes", [0.0, -1.0, float("nan"), "x"])
 def test_refuses_minutes(minutes: Any) -> None:
-    with pytest.raises(InputError, match="minutes must be a finite number"):
+    with pytest.raises(InputError, match="minutes"):
         search(checkerboard(), minutes=minutes)
 
 
 def test_refuses_data_without_validation_pairs() -> None:
     pairs = checkerboard().train
     none = pairs.take(np.zeros(len(pairs), dtype=bool))
-    split = Split("bare", pairs, none, none)
-    with pytest.raises(InputError, match="bare has no validation pairs to search on"):
-        search(split)
+    with pytest.raises(InputError, match="validation"):
+        search(Split("bare", pairs, none, none))
 
 
-def test_refuses_trials_that_are_none() -> None:
-    with pytest.raises(InputError, match="a trial must have settings, value"):
-        Trial.from_dict({"settings": {}})
+def fingerprint(value: str) -> str:
+    return json.dumps({"config": None, "found": {"fingerprint": value, "trials": []}})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "resume", "word"),
+    [
+        ("mine.txt", None, False, "json"),
+        ("mine.json", None, True, "not there"),
+        ("mine.json", "{}", False, "exists"),
+        ("mine.json", fingerprint("x"), True, "other data"),
+        ("mine.json", fingerprint(checkerboard().fingerprint), True, "seed"),
+    ],
+)
+def test_tune_refuses(
+    name: str, content: str | None, resume: bool, word: str, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=word):
+        tune_to_file(checkerboard(), tmp_path / name, resume=resume)
 
 
 # --- presets in files -----------------------------------------------------------------------
@@ -403,8 +385,6 @@ def test_tune_writes_a_preset_that_train_takes(clockwork: dict[str, Any], tmp_pa
     assert preset.config.epochs_chosen
     assert preset.found["settings"] == found.settings
     assert choose("anything", kind=str(path)).config == preset.config
-    with pytest.raises(InputError, match="exists already: choose another file, or go on with"):
-        tune_to_file(checkerboard(), path)
     clockwork["made"].clear()
     assert tune_to_file(checkerboard(), path, resume=True) == found
     assert clockwork["made"] == []
@@ -423,52 +403,22 @@ def test_tune_keeps_trials_that_fewer_minutes_do_not_come_to(
 
 
 @pytest.mark.parametrize(
-    ("begun", "message"),
-    [
-        (3, "must be 0, as asked for, got 3"),
-        (None, "must be 0, as asked for, got none"),
-        ("x", "found.seed must be an integer"),
-    ],
+    "content", [{"found": {}}, {"config": {"dmi": 3}}, {"config": {}, "found": 3}]
 )
-def test_tune_does_not_mix_seeds(
-    begun: Any, message: str, clockwork: dict[str, Any], tmp_path: Path
-) -> None:
+def test_files_that_are_no_presets_are_refused(content: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=str(path)):
+        read_preset(path)
+
+
+def test_tune_does_not_mix_seeds(clockwork: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     tune_to_file(checkerboard(), path, seed=3)
     assert tune_to_file(checkerboard(), path, seed=3, resume=True).trials
-    content = json.loads(path.read_text())
-    content["found"].pop("seed")
-    content["found"].update({} if begun is None else {"seed": begun})
-    path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=message):
-        tune_to_file(checkerboard(), path, resume=True)
-
-
-def test_tune_refuses(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a preset is a .json file"):
-        tune_to_file(checkerboard(), tmp_path / "mine.txt")
-    with pytest.raises(InputError, match="is not there: nothing to go on with"):
-        tune_to_file(checkerboard(), tmp_path / "mine.json", resume=True)
-    other = tmp_path / "other.json"
-    other.write_text(json.dumps({"config": None, "found": {"fingerprint": "x", "trials": []}}))
-    with pytest.raises(InputError, match="is of other data than"):
-        tune_to_file(checkerboard(), other, resume=True)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"found": {}}, "a preset must have an object 'config' with settings, got None"),
-        ({"config": {"dmi": 3}}, "unknown setting 'dmi'"),
-    ],
-)
-def test_files_that_are_no_presets_are_refused(
-    content: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "bad.json"
-    path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=message):
-        read_preset(path)
+    for seed in (4, "x"):
+        with pytest.raises(InputError, match="seed"):
+            tune_to_file(checkerboard(), path, seed=seed, resume=True)
 
 
 @pytest.mark.parametrize("content", [{"trials": 3}, {"trials": [{"settings": {}}]}])
@@ -486,11 +436,11 @@ def test_what_is_named_decides_the_preset(tmp_path: Path) -> None:
     assert choose("ml-1m", reg="two_to_inf").name == "ml-1m.ultragcn.two_to_inf"
     assert choose("ml-1m", kind="auto").searches
     for named in ({"model": "als"}, {"reg": "none"}, {"changed": ["dim"]}):
-        with pytest.raises(InputError, match="auto chooses model, regularizer and settings"):
+        with pytest.raises(InputError, match="auto"):
             choose("ml-1m", kind="auto", **named)
     path = tmp_path / "p.json"
     path.write_text(json.dumps({"config": {"model": "als"}}))
-    with pytest.raises(InputError, match="is for als with none: leave --model and --reg out"):
+    with pytest.raises(InputError, match="als"):
         choose("ml-1m", model="ultragcn", kind=str(path))
 
 
@@ -555,7 +505,7 @@ def test_a_killed_search_goes_on_with_its_run(
     result = CliRunner().invoke(train_command, ["--resume", str(out), "--json"])
     assert result.exit_code == 0, result.output
     made = [json.dumps(settings, sort_keys=True) for settings in clockwork["made"]]
-    assert len(made) == len(set(made))
+    assert len(made) == len(set(made)), "nothing is tried twice"
 
 
 def test_minutes_need_a_search(table: Path, tmp_path: Path) -> None:

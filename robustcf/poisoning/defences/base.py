@@ -20,12 +20,9 @@ _FEWEST_USERS = 20
 
 @dataclass(frozen=True, eq=False)
 class Detection:
-    """Who looks fake.
+    """Who looks fake: a flag and a score (the detector's own measure) for each user.
 
-    Args:
-        flagged: for each user, whether they do.
-        scores: for each user, how much, by the detector's own measure; 0 without pairs.
-        items: ids of the items that the flagged users promote, where the detector knows.
+    The ids of the items that the flagged users promote are there where the detector knows.
     """
 
     flagged: npt.NDArray[np.bool_]
@@ -61,19 +58,12 @@ class Detection:
 
 @dataclass(frozen=True, eq=False)
 class Defended:
-    """What a defence makes of data and settings.
+    """What a defence makes of data and settings."""
 
-    Args:
-        train: the pairs to learn from. Users keep their ids; one who is removed has no pairs.
-        config: the settings to train with.
-        report: what was done, plain values for JSON: ``flagged`` has the ids of removed users.
-        detection: who looked fake, or None where the defence looks for nobody.
-    """
-
-    train: Interactions
+    train: Interactions  # users keep their ids; one who is removed has no pairs
     config: TrainConfig
-    report: Mapping[str, Any]
-    detection: Detection | None = None
+    report: Mapping[str, Any]  # plain values for JSON; ``flagged`` has the ids of removed users
+    detection: Detection | None = None  # of a detector
 
 
 class Defence(ABC):

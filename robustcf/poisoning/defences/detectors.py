@@ -53,17 +53,7 @@ class PCASelection(Detector):
     ``components / n_items`` of a random profile, lies more than ``threshold`` robust standard
     deviations below the median. It cannot find copied profiles or those of popular items.
 
-    Args:
-        components: principal components that count.
-        threshold: see above.
-
     Cost: a truncated SVD of the pairs, some ten products with ``components`` + 9 columns.
-
-    Example:
-        >>> from robustcf.data import load
-        >>> found = PCASelection().detect(load("demo").train)
-        >>> bool(found.flagged.any())
-        False
     """
 
     name: ClassVar[str] = "pca"
@@ -90,14 +80,12 @@ class PCASelection(Detector):
         # eigenvectors subspace iteration finds with products of R alone.
         R, back = train.csr().astype(np.float64), train.csr().T.tocsr().astype(np.float64)
 
-        def forward(X: Numbers) -> Numbers:
-            product: Numbers = inverse[:, None] * (R @ X - mean[:, None] * X.sum(axis=0))
-            return product
+        def forward(X: Any) -> Any:
+            return inverse[:, None] * (R @ X - mean[:, None] * X.sum(axis=0))
 
-        def backward(Y: Numbers) -> Numbers:
+        def backward(Y: Any) -> Any:
             scaled = inverse[:, None] * Y
-            product: Numbers = back @ scaled - (mean[:, None] * scaled).sum(axis=0)
-            return product
+            return back @ scaled - (mean[:, None] * scaled).sum(axis=0)
 
         width = min(count + 9, train.n_users, n)
         rng = np.random.default_rng(0)  # the answer does not depend on it, only its last digits
@@ -121,9 +109,6 @@ class Twins(Detector):
     told apart by what one has and the other has not: an item that is in the surplus of more twins
     than its popularity explains (Poisson, chance at most 0.001 / items) is promoted, and twins with
     such an item in their surplus are flagged. Twins that add nothing in common are left alone.
-
-    Args:
-        threshold: see above.
 
     Cost: the cosines of all pairs of users, 64 MB at a time.
 
@@ -177,17 +162,8 @@ class Groups(Detector):
     It cannot see a single target, fewer than ``least`` accounts, or accounts that share out the
     targets among themselves.
 
-    Args:
-        least: the smallest group.
-        link: see above.
-
     Cost: the cosines of all pairs of users, 64 MB at a time, and the common users of all pairs of
     items, a thousand items at a time.
-
-    Example:
-        >>> from robustcf.data import load
-        >>> Groups().detect(load("demo").train).items.tolist()
-        []
     """
 
     name: ClassVar[str] = "groups"
@@ -272,13 +248,7 @@ class AllDetectors(Detector):
 
 
 def union(found: list[Detection]) -> Detection:
-    """Return several detections as one; the score counts them.
-
-    Example:
-        >>> a, b = (Detection(np.array(x), np.zeros(2)) for x in ([True, False], [True, True]))
-        >>> union([a, b]).scores.tolist()
-        [2.0, 1.0]
-    """
+    """Return several detections as one; the score counts them."""
     counts = np.sum([each.flagged for each in found], axis=0).astype(np.float64)
     items = np.unique(np.concatenate([each.items for each in found]))
     return Detection(counts > 0, counts, items)

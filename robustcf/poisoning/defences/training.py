@@ -38,11 +38,7 @@ class LeverageCap(Defence):
         self.max_share = max_share
 
     def apply(self, train: Interactions, config: TrainConfig) -> Defended:
-        """Return the pairs as they are, and the settings with the cap.
-
-        Raises:
-            InputError: neither model nor objective knows such weights.
-        """
+        """Return the pairs as they are, and the settings with the cap."""
         config = config.resolved()
         if _has_cap(type(config.model.settings)):
             key = "model.max_share"
@@ -79,12 +75,7 @@ class _SizedTraining(Defence):
         self.eps, self.weight = check_number("eps", eps), check_number("weight", weight)
 
     def apply(self, train: Interactions, config: TrainConfig) -> Defended:
-        """Return the pairs as they are, and the settings with adversarial training.
-
-        Raises:
-            InputError: the model is not trained in epochs, or on an objective that no adversary
-                attacks.
-        """
+        """Return the pairs as they are, and the settings with adversarial training."""
         name = config.objective.name
         if config.epochs == 0:
             raise InputError(
@@ -102,28 +93,14 @@ class _SizedTraining(Defence):
 
 
 class SizeByLoss(_SizedTraining):
-    """Whom the model fits best is attacked most (VAT), see :mod:`robustcf.training.adversarial`.
-
-    Example:
-        >>> from robustcf.data import load
-        >>> config = SizeByLoss().apply(load("demo").train, TrainConfig.of(model="bpr-mf")).config
-        >>> config.adversary.name, config.adversary.settings.size
-        ('bpr', 'loss')
-    """
+    """Whom the model fits best is attacked most (VAT), see :mod:`robustcf.training.adversarial`."""
 
     name: ClassVar[str] = "adversarial-loss"
     size: ClassVar[str] = "loss"
 
 
 class SizeByNorm(_SizedTraining):
-    """Users with long rows are attacked most (PamaCF), see :mod:`robustcf.training.adversarial`.
-
-    Example:
-        >>> from robustcf.data import load
-        >>> config = SizeByNorm().apply(load("demo").train, TrainConfig.of(model="bpr-mf")).config
-        >>> config.adversary.settings.size
-        'norm'
-    """
+    """Users with long rows are attacked most (PamaCF), see :mod:`robustcf.training.adversarial`."""
 
     name: ClassVar[str] = "adversarial-norm"
     size: ClassVar[str] = "norm"

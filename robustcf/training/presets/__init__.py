@@ -34,17 +34,11 @@ _PAIRS = {"lr": 1e-3, "user_lr": None, "schedule": "constant"}
 
 @dataclass(frozen=True)
 class Preset:
-    """A configuration and where it comes from.
+    """A configuration and how it was found."""
 
-    Args:
-        name: the file's, without ``.json``.
-        config: the settings.
-        found: how they were found: the script, its command, the metrics on valid.
-    """
-
-    name: str
+    name: str  # the file's, without ``.json``
     config: TrainConfig
-    found: Mapping[str, Any]
+    found: Mapping[str, Any]  # the script, its command, the metrics on valid
 
     @property
     def searches(self) -> bool:
@@ -64,9 +58,6 @@ def preset(
             that was measured.
         reg: the regularizer, by default the model's own; ``robust`` chooses it itself.
         kind: ``tuned``, ``robust`` or ``paper``.
-
-    Raises:
-        InputError: a name is unknown, or there is no such preset.
 
     Example:
         >>> preset("my-file.csv").name
@@ -118,13 +109,8 @@ def choose(
 ) -> Preset:
     """Return the preset that is meant by the arguments of a training.
 
-    Args:
-        dataset: its name.
-        model: None for the best known.
-        reg: None for the model's own.
-        kind: one of :data:`KINDS`, a file, or None: ``tuned`` where there is a tuned preset or
-            another argument is given, otherwise ``auto``.
-        changed: names of settings that will be changed.
+    The kind is one of :data:`KINDS`, a file, or None: ``tuned`` where there is a tuned preset or a
+    model, a regularizer or settings to change are given, otherwise ``auto``.
 
     Example:
         >>> choose("my-file.csv").searches, choose("ml-1m").searches
@@ -155,12 +141,7 @@ def choose(
 
 
 def best_model(dataset: str) -> str | None:
-    """Return the model with the best NDCG@20 on valid among the tuned presets of a set, or None.
-
-    Example:
-        >>> best_model("my-file.csv") is None
-        True
-    """
+    """Return the model with the best NDCG@20 on valid among the tuned presets of a set, or None."""
     return _best(dataset, None, lambda valid: valid["ndcg@20"])
 
 
@@ -176,11 +157,7 @@ def _best(dataset: str, kind: str | None, value: Callable[[Any], float]) -> str 
 
 
 def read_preset(path: str | os.PathLike[str]) -> Preset:
-    """Return the preset of a file, as ``robustcf tune`` writes it.
-
-    Raises:
-        InputError: it cannot be read, or is not a preset.
-    """
+    """Return the preset of a file, as ``robustcf tune`` writes it."""
     raw = files.read_json(Path(path), follow=True)
     config, found = raw.get("config"), raw.get("found") or {}
     if not isinstance(config, dict):
@@ -196,12 +173,7 @@ def read_preset(path: str | os.PathLike[str]) -> Preset:
 
 @cache
 def presets() -> Mapping[str, Preset]:
-    """Return all presets by name.
-
-    Example:
-        >>> "ml-1m.ultragcn.weight_decay" in presets()
-        True
-    """
+    """Return all presets by name."""
     found = {}
     for entry in sorted(resources.files(__package__).iterdir(), key=lambda e: e.name):
         if not entry.name.endswith(".json"):
