@@ -20,6 +20,7 @@ from robustcf._io.files import (
     json_bytes,
     not_inert,
     read_arrays,
+    read_facts,
     read_json,
     read_tensors,
     write_arrays,
@@ -59,35 +60,20 @@ def test_a_write_that_fails_leaves_the_old_file(
     assert os.listdir(tmp_path) == ["a"]
 
 
-@pytest.mark.parametrize(
-    "cut", [lambda w: (w, w), lambda w: (w[:3], w[2:]), lambda w: (w[:2], w[2:])]
-)
-def test_tensors_that_share_numbers_are_written(tmp_path: Path, cut: Any) -> None:
-    users, items = cut(torch.randn(5, 3))
-    write_tensors(tmp_path / "a", {"users": users, "items": items}, {})
-    write_tensors(tmp_path / "b", {"users": users.clone(), "items": items.clone()}, {})
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    found, _ = read_tensors(tmp_path / "a")
-    assert torch.equal(found["users"], users)
-    assert torch.equal(found["items"], items)
-
-
 def test_a_folder_appears_with_its_files(tmp_path: Path) -> None:
-    target = tmp_path / "deep" / "run"
-    create_folder(target, {"a": b"1", "b": b"2"})
-    assert {path.name: path.read_bytes() for path in target.iterdir()} == {"a": b"1", "b": b"2"}
-    assert target.stat().st_mode & 0o777 == 0o755
-    assert os.listdir(tmp_path / "deep") == ["run"]
     (tmp_path / "empty").mkdir()
-    create_folder(tmp_path / "empty", {"a": b"1"})
-    assert (tmp_path / "empty" / "a").read_bytes() == b"1"
+    for target in (tmp_path / "deep" / "run", tmp_path / "empty"):
+        create_folder(target, {"a": b"1", "b": b"2"})
+        assert {path.name: path.read_bytes() for path in target.iterdir()} == {"a": b"1", "b": b"2"}
+        assert target.stat().st_mode & 0o777 == 0o755
+    assert os.listdir(tmp_path / "deep") == ["run"]
 
 
-def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
+def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
     create_folder(tmp_path / "run", {"a": b"1"})
     (tmp_path / "file").write_bytes(b"x")
     for name in ("run", "file"):
-        with pytest.raises(InputError, match=f"{name} exists already: choose another --out"):
+        with pytest.raises(InputError, match="exists already"):
             create_folder(tmp_path / name, {"a": b"2"})
     assert (tmp_path / "run" / "a").read_bytes() == b"1"
 
@@ -103,30 +89,9 @@ def test_json(tmp_path: Path) -> None:
     values = {"a": [1, 2.5, None, True], "ü": {"b": "c"}}
     write_json(tmp_path / "x.json", values)
     assert read_json(tmp_path / "x.json") == values
-    assert json_bytes(values) == (tmp_path / "x.json").read_bytes()
     for bad in (float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="Out of range float values"):
+        with pytest.raises(ValueError, match="Out of range"):
             json_bytes({"a": bad})
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"{", "is no readable JSON file"),
-        (b"\xff\xfe", "is no readable JSON file"),
-        (b"[1]", "must hold a JSON object, got list"),
-        (b"null", "must hold a JSON object, got NoneType"),
-        (None, r"x.json is not there \(No such file\)"),
-    ],
-)
-def test_what_is_no_json_object_is_said(
-    tmp_path: Path, content: bytes | None, message: str
-) -> None:
-    path = tmp_path / "x.json"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(InputError, match=message):
-        read_json(path)
 
 
 def test_csv() -> None:
@@ -134,71 +99,6 @@ def test_csv() -> None:
     assert csv_bytes(rows) == b'a,b\n1,"x,y"\n,"say ""z"""\n'
     assert csv_bytes([]) == b""
     assert csv_bytes([{"a": 1}, {"b": 2, "a": 3}]) == b"a,b\n1,\n3,2\n"
-
-
-def test_arrays(tmp_path: Path) -> None:
-    path = tmp_path / "x.npz"
-    arrays = {"a": np.arange(6).reshape(2, 3), "b": np.array([1.5], dtype=np.float32)}
-    write_arrays(path, arrays)
-    found = read_arrays(path)
-    assert found.keys() == arrays.keys()
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(found[name], array)
-        assert found[name].dtype == array.dtype
-
-
-def test_damaged_arrays_are_said_and_nothing_is_unpickled(tmp_path: Path) -> None:
-    path = tmp_path / "x.npz"
-    with pytest.raises(InputError, match="x.npz is not there"):
-        read_arrays(path)
-    write_arrays(path, {"a": np.arange(1000)})
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(InputError, match="is no readable npz file"):
-        read_arrays(path)
-    np.savez(path, a=np.array([{"x": 1}], dtype=object))
-    with pytest.raises(InputError, match="an array of objects, which is a pickle"):
-        read_arrays(path)
-
-
-def test_tensors(tmp_path: Path) -> None:
-    path = tmp_path / "x.safetensors"
-    tensors = {"a": torch.arange(6).reshape(2, 3), "b": torch.randn(3, dtype=torch.float64)}
-    write_tensors(path, tensors, {"what": "facts"})
-    found, facts = read_tensors(path)
-    assert facts == {"what": "facts"}
-    assert found.keys() == tensors.keys()
-    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
-    path.write_bytes(b"nothing of the kind")
-    with pytest.raises(InputError, match="is no readable safetensors file"):
-        read_tensors(path)
-    with pytest.raises(InputError, match="absent is not there"):
-        read_tensors(tmp_path / "absent")
-
-
-def test_checkpoints_are_kept_by_stage(tmp_path: Path) -> None:
-    files = CheckpointFiles(tmp_path, every=0.0)
-    assert files.load("train") is None
-    strided = torch.arange(6.0).reshape(2, 3).T
-    files.save("train", {"users": strided}, {"epoch": 1}, final=False)
-    files.save("refit", {"users": torch.ones(1)}, {"epoch": 9}, final=True)
-    tensors, facts = files.load("train")
-    assert torch.equal(tensors["users"], strided)
-    assert facts == {"epoch": 1}
-    assert files.load("refit")[1] == {"epoch": 9}
-    (tmp_path / "other").write_bytes(b"stays")
-    files.clear()
-    assert os.listdir(tmp_path) == ["other"]
-
-
-def test_checkpoints_are_not_written_too_often(tmp_path: Path) -> None:
-    files = CheckpointFiles(tmp_path, every=3600.0)
-    files.save("train", {"users": torch.ones(1)}, {"epoch": 1}, final=False)
-    assert files.load("train") is None
-    files.save("train", {"users": torch.ones(1)}, {"epoch": 2}, final=True)
-    assert files.load("train")[1] == {"epoch": 2}
-    files.last -= 3601.0
-    files.save("train", {"users": torch.ones(1)}, {"epoch": 3}, final=False)
-    assert files.load("train")[1] == {"epoch": 3}
 
 
 @pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r", "'=", "''-"])
@@ -218,3 +118,77 @@ def test_text_that_a_spreadsheet_would_run_gets_an_apostrophe(begin: str) -> Non
 def test_numbers_and_other_text_are_written_as_they_are(value: Any) -> None:
     assert inert(value) is value
     assert csv_bytes([{"a": value, "b": 0}]) == csv_bytes([{"a": value, "b": 0}], raw=True)
+
+
+def test_arrays(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    with pytest.raises(InputError, match="is not there"):
+        read_arrays(path)
+    arrays = {"a": np.arange(6).reshape(2, 3), "b": np.array([1.5], dtype=np.float32)}
+    write_arrays(path, arrays)
+    found = read_arrays(path)
+    assert found.keys() == arrays.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found[name], array)
+        assert found[name].dtype == array.dtype
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(InputError, match="no readable npz"):
+        read_arrays(path)
+    np.savez(path, a=np.array([{"x": 1}], dtype=object))
+    with pytest.raises(InputError, match="which is a pickle"):
+        read_arrays(path)
+
+
+def test_tensors(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    tensors = {"a": torch.arange(6).reshape(2, 3), "b": torch.randn(3, dtype=torch.float64)}
+    write_tensors(path, tensors, {"what": "facts"})
+    found, facts = read_tensors(path)
+    assert facts == read_facts(path) == {"what": "facts"}
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+    path.write_bytes(b"nothing of the kind")
+    for read in (read_tensors, read_facts):
+        with pytest.raises(InputError, match="no readable safetensors"):
+            read(path)
+        with pytest.raises(InputError, match="is not there"):
+            read(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    "cut", [lambda w: (w, w), lambda w: (w[:3], w[2:]), lambda w: (w[:2], w[2:])]
+)
+def test_tensors_that_share_numbers_are_written(tmp_path: Path, cut: Any) -> None:
+    users, items = cut(torch.randn(5, 3))
+    write_tensors(tmp_path / "a", {"users": users, "items": items}, {})
+    write_tensors(tmp_path / "b", {"users": users.clone(), "items": items.clone()}, {})
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    found, _ = read_tensors(tmp_path / "a")
+    assert torch.equal(found["users"], users)
+    assert torch.equal(found["items"], items)
+
+
+def test_checkpoints_are_kept_by_stage(tmp_path: Path) -> None:
+    files = CheckpointFiles(tmp_path, every=0.0)
+    assert files.load("train") is None
+    strided = torch.arange(6.0).reshape(2, 3).T
+    files.save("train", {"users": strided}, {"epoch": 1}, final=False)
+    files.save("refit", {"users": torch.ones(1)}, {"epoch": 9}, final=True)
+    tensors, facts = files.load("train")
+    assert torch.equal(tensors["users"], strided)
+    assert facts == {"epoch": 1}
+    assert files.load("refit")[1] == {"epoch": 9}
+    (tmp_path / "other").write_bytes(b"stays")
+    files.clear()
+    assert os.listdir(tmp_path) == ["other"]
+
+
+def test_checkpoints_are_not_saved_too_often(tmp_path: Path) -> None:
+    files = CheckpointFiles(tmp_path, every=3600.0)
+    files.save("train", {"users": torch.ones(1)}, {"epoch": 1}, final=False)
+    assert files.load("train") is None
+    files.save("train", {"users": torch.ones(1)}, {"epoch": 2}, final=True)
+    assert files.load("train")[1] == {"epoch": 2}
+    files.last -= 3601.0
+    files.save("train", {"users": torch.ones(1)}, {"epoch": 3}, final=False)
+    assert files.load("train")[1] == {"epoch": 3}

@@ -7,13 +7,7 @@ import re
 
 import pytest
 
-from robustcf._io.limits import (
-    VARIABLE,
-    Limits,
-    check_expansion,
-    limits,
-    raised_limits,
-)
+from robustcf._io.limits import VARIABLE, Limits, check_expansion, limits, raised_limits
 from robustcf.errors import DataError, InputError
 from tests.conftest import ROOT
 
@@ -21,18 +15,14 @@ from tests.conftest import ROOT
 def test_a_file_may_become_a_multiple_of_itself_or_a_small_number_of_bytes():
     held = Limits(expansion=10, small_bytes=1000)
     assert [held.allowance(size) for size in (0, 99, 100, 101)] == [1000, 1000, 1000, 1010]
-
-
-def test_what_is_allowed_passes_and_one_byte_more_does_not():
+    assert held.reader_allowance(0) == held.reader_bytes
+    assert held.reader_allowance(10**9) == 12 * 10**9
+    assert held.reader_time(10**9) == held.reader_seconds + 50
     with raised_limits(expansion=10, small_bytes=1000):
         check_expansion("f", "it", 1000, 1)
         check_expansion("f", "it", 5000, 500)
-        with pytest.raises(DataError) as refusal:
+        with pytest.raises(DataError, match="5,001"):
             check_expansion("f", "it", 5001, 500)
-    assert str(refusal.value) == (
-        "f: it takes at least 5,001 bytes in memory, expected at most 10 times the file's 500 "
-        "bytes (or 1,000); if you trust it, raise the limit: ROBUSTCF_LIMITS=expansion=11"
-    )
 
 
 @pytest.mark.parametrize(("needed", "size"), [(10**9, 1), (10**9, 0), (10**12 + 1, 3)])
@@ -55,36 +45,29 @@ def test_limits_are_raised_for_a_block_and_nest():
 
 def test_limits_come_from_the_variable(monkeypatch):
     monkeypatch.setenv(VARIABLE, "columns=20000, image_pixels=5")
-    assert (limits().columns, limits().image_pixels) == (20000, 5)
-    assert limits().expansion == Limits().expansion
+    assert limits() == dataclasses.replace(Limits(), columns=20000, image_pixels=5)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("colums=3", "did you mean 'columns'"),
-        ("columns", "must hold words such as columns=20000, got 'columns'"),
-        ("columns=-1", "must hold words"),
-        ("columns=x", "must hold words"),
-        ("columns=" + "9" * 30, "must hold words"),
-        ("columns=\u00b2", "must hold words"),
-        ("columns=0", "the limit columns must be an integer of at least 1, got 0"),
+        *("colums=3", "columns", "columns=-1", "columns=x", "columns=" + "9" * 30),
+        *("columns=\u00b2", "columns=0"),
     ],
 )
-def test_a_variable_that_makes_no_sense_is_refused(monkeypatch, text, message):
+def test_a_variable_that_makes_no_sense_is_refused(monkeypatch, text):
     monkeypatch.setenv(VARIABLE, text)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError):
         limits()
+
+
+@pytest.mark.parametrize("changes", [{"lines": 3}, {"columns": 0}])
+def test_limits_that_are_none_are_refused(changes):
+    with pytest.raises(InputError), raised_limits(**changes):
+        pass
 
 
 def test_the_guide_has_every_limit_with_its_default():
     guide = (ROOT / "docs" / "guides" / "data.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", guide, re.MULTILINE))
     assert {name: int(value) for name, value in rows.items()} == dataclasses.asdict(Limits())
-
-
-def test_limits_that_are_none_are_refused():
-    with pytest.raises(InputError, match="unknown setting 'lines'"), raised_limits(lines=3):
-        pass
-    with pytest.raises(InputError, match="at least 1, got 0"), raised_limits(columns=0):
-        pass

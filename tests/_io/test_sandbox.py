@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from robustcf._io import sandbox
-from robustcf._io.limits import limits, raised_limits
+from robustcf._io.limits import raised_limits
 from robustcf._io.sandbox import Located, read_apart
 from robustcf.adapters.reading import read
 from robustcf.errors import DataError, InputError
@@ -311,10 +311,3 @@ def test_arrays_lie_within_their_file():
     ):
         with pytest.raises(DataError):
             wrong.check("a", [32, 0])
-
-
-def test_limits_of_the_reader_grow_with_the_file():
-    held = limits()
-    assert held.reader_allowance(0) == held.reader_bytes
-    assert held.reader_allowance(10**9) == 12 * 10**9
-    assert held.reader_time(10**9) == held.reader_seconds + 50

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -49,112 +49,53 @@ class Folder:
 
     Args:
         name: of the sound one.
-        commands: the words of each; RUN and OTHER stand for the spoilt and for a sound folder.
+        commands: in some, RUN stands for the spoilt and OTHER for a sound folder.
         reads: whether the commands may only read it.
     """
 
     name: str
-    commands: Sequence[tuple[str, ...]]
+    commands: Sequence[str]
     reads: bool = False
 
 
-ATTACK = ("--attack", "fgm", "--epsilons", "0", "0.1")
+ATTACK = "attack RUN --attack fgm --epsilons 0 0.1"
 SWEEP = (
-    *("sweep", "--dataset", "TABLE", "--out", "RUN", "--regs", "none", "--seeds", "1"),
-    *("--attacks", "fgm", "--epsilons", "0", "0.1", "--set", "dim=2", "--set", "epochs=1"),
-    *("--set", "block_users=20", "--threads", "1"),
+    "sweep --dataset TABLE --out RUN --regs none --seeds 1 --attacks fgm --epsilons 0 0.1 "
+    "--set dim=2 --set epochs=1 --set block_users=20 --threads 1"
 )
 POISON = (
-    *("poison", "--dataset", "TABLE", "--out", "RUN", "--model", "als", "--set", "dim=2"),
-    *("--set", "sweeps=1", "--attack", "random", "--fakes", "2", "--targets", "2"),
-    *("--seeds", "1", "--threads", "1"),
+    "poison --dataset TABLE --out RUN --model als --set dim=2 --set sweeps=1 --attack random "
+    "--fakes 2 --targets 2 --seeds 1 --threads 1"
 )
-PRESET = (
-    *("train", "--dataset", "TABLE", "--out", "OUT", "--preset", "RUN/preset.json"),
-    *("--epochs", "1", "--threads", "1"),
-)
+PRESET = "train --dataset TABLE --out OUT --preset RUN/preset.json --epochs 1 --threads 1"
+EVALUATE, RESUME, COMPARE = "evaluate RUN", "train --resume RUN", "compare RUN OTHER"
+USER, ITEMS = "recommend RUN --user u1", "recommend RUN --items i1 i2"
+HARDEN = "harden RUN --out OUT.safetensors"
+AUDIT = "audit RUN --only norms popularity"
+IMPORT = "import FACTORS --interactions RUN --out OUT --force"
 FOLDERS = {
-    "run, read": Folder(
-        "finished",
-        [
-            ("evaluate", "RUN"),
-            ("compare", "RUN", "OTHER"),
-            ("recommend", "RUN", "--user", "u1"),
-            ("recommend", "RUN", "--items", "i1", "i2"),
-        ],
-        reads=True,
-    ),
-    "run, attacked": Folder(
-        "finished",
-        [
-            ("attack", "RUN", *ATTACK),
-            ("certify", "RUN", "--epsilons", "0", "0.01"),
-        ],
-    ),
-    "run, resumed": Folder("finished", [("train", "--resume", "RUN")]),
-    "saved recommender, read": Folder(
-        "saved",
-        [
-            ("evaluate", "RUN"),
-            ("recommend", "RUN", "--user", "u1"),
-            ("recommend", "RUN", "--items", "i1", "i2"),
-            ("audit", "RUN", "--only", "norms", "popularity"),
-            ("import", "FACTORS", "--interactions", "RUN", "--out", "OUT", "--force"),
-        ],
-        reads=True,
-    ),
-    "saved recommender": Folder(
-        "saved",
-        [
-            ("attack", "RUN", *ATTACK),
-            ("harden", "RUN", "--out", "OUT.safetensors"),
-        ],
-    ),
+    "run, read": Folder("finished", [EVALUATE, COMPARE, USER, ITEMS], reads=True),
+    "run, attacked": Folder("finished", [ATTACK, "certify RUN --epsilons 0 0.01"]),
+    "run, resumed": Folder("finished", [RESUME]),
+    "saved recommender, read": Folder("saved", [EVALUATE, USER, ITEMS, AUDIT, IMPORT], reads=True),
+    "saved recommender": Folder("saved", [ATTACK, HARDEN]),
     "saved recommender without interactions": Folder(
-        "bare",
-        [
-            ("recommend", "RUN", "--items", "i1", "i2"),
-            ("recommend", "RUN", "--user", "u1"),
-            ("evaluate", "RUN"),
-            ("harden", "RUN", "--out", "OUT.safetensors"),
-        ],
-        reads=True,
+        "bare", [ITEMS, USER, EVALUATE, HARDEN], reads=True
     ),
     "unfinished run": Folder(
-        "unfinished",
-        [
-            ("train", "--resume", "RUN"),
-            ("train", "--resume", "RUN"),
-            ("evaluate", "RUN"),
-            ("evaluate", "RUN", "--allow-unfinished"),
-        ],
+        "unfinished", [RESUME, RESUME, EVALUATE, f"{EVALUATE} --allow-unfinished"]
     ),
-    "run of a vote, read": Folder(
-        "vote",
-        [
-            ("evaluate", "RUN"),
-            ("compare", "RUN", "OTHER"),
-            ("recommend", "RUN", "--user", "u1"),
-            ("recommend", "RUN", "--items", "i1", "i2"),
-        ],
-        reads=True,
-    ),
-    "run of a vote": Folder(
-        "vote",
-        [
-            ("certify", "RUN", "--fakes", "0", "1", "3"),
-            ("train", "--resume", "RUN"),
-        ],
-    ),
+    "run of a vote, read": Folder("vote", [EVALUATE, COMPARE, USER, ITEMS], reads=True),
+    "run of a vote": Folder("vote", ["certify RUN --fakes 0 1 3", RESUME]),
     "vision run": Folder(
         "vision",
         [
-            ("vision", "evaluate", "RUN", "--jacobian-images", "2"),
-            ("vision", "train", "--resume", "RUN"),
-            ("vision", "jacobian", "RUN", "--trials", "1", "--budgets", "5"),
+            "vision evaluate RUN --jacobian-images 2",
+            "vision train --resume RUN",
+            "vision jacobian RUN --trials 1 --budgets 5",
         ],
     ),
-    "unfinished vision run": Folder("unfinished vision", [("vision", "train", "--resume", "RUN")]),
+    "unfinished vision run": Folder("unfinished vision", ["vision train --resume RUN"]),
     "sweep": Folder("sweep", [SWEEP]),
     "poisoning": Folder("poisoning", [POISON]),
     "preset of a run": Folder("preset", [PRESET]),
@@ -183,12 +124,24 @@ def table_text() -> str:
     return "\n".join(lines)
 
 
-class Workshop:
-    """Sound folders, made once; spoilt copies of them, made for each case.
+def save_images(path: Path) -> None:
+    """Sixty small images of three classes, as ``.npz``."""
+    rng = np.random.default_rng(0)
+    pixels, labels = rng.integers(0, 255, (60, 8, 8, 1), dtype=np.uint8), np.arange(60) % 3
+    parts = dict(x_train=pixels, y_train=labels, x_test=pixels[:12], y_test=labels[:12])
+    np.savez(path, **parts)
 
-    Args:
-        home: an empty folder.
-    """
+
+@contextlib.contextmanager
+def without_pictures() -> Iterator[None]:
+    """Pictures take a second and read nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grid, "plot_panels", lambda *_, **__: None)
+        yield
+
+
+class Workshop:
+    """Sound folders, made once; spoilt copies of them, made for each case."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -204,45 +157,35 @@ class Workshop:
         self.secret.write_text(f"{SECRET}\n" * 5)
         self.table.write_text(table_text())
         if needed & {"finished", "saved", "bare"}:
-            self._train("finished")
-            self._train("other", "--reg", "none")
-            self._save()
-        if "vote" in needed:
-            words = ("train", "--dataset", "TABLE", "--out", "RUN", "--model", "vote")
-            self._must(*words, "--threads", "1", "--set", "groups=8", run=self.home / "vote")
+            small = "--model ultragcn --dim 4 --epochs 3 --threads 1 --set block_users=20"
+            for name, extra in (("finished", ""), ("other", "--reg none")):
+                self._must(f"train --dataset TABLE --out RUN {small} {extra}", name)
+                self._must(ATTACK, name)
+            model = open_recommender(self.home / "finished")
+            model.save(self.home / "saved")
+            model.save(self.home / "bare", include_interactions=False)
+            U, V = model.factors
+            np.savez(self.factors, U=U.numpy(), V=V.numpy())
+        made = {
+            "vote": "train --dataset TABLE --out RUN --model vote --threads 1 --set groups=8",
+            "sweep": SWEEP,
+            "poisoning": POISON,
+        }
+        for name in needed & made.keys():
+            self._must(made[name], name)
         if "unfinished" in needed:
             self._unfinished()
         if needed & {"vision", "unfinished vision"}:
             self._vision()
-        if "sweep" in needed:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(grid, "plot_panels", lambda *_, **__: None)
-                self._must(*SWEEP, run=self.home / "sweep")
-        if "poisoning" in needed:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(grid, "plot_panels", lambda *_, **__: None)
-                self._must(*POISON, run=self.home / "poisoning")
         (self.home / "preset").mkdir()
         preset = {"config": {"model": "ultragcn", "dim": 2, "epochs": 1}, "found": {}}
         (self.home / "preset" / "preset.json").write_text(json.dumps(preset))
 
-    def _must(self, *words: str, run: Path) -> None:
-        code, _, err = self.call(words, run)
+    def _must(self, words: str, name: str) -> None:
+        with without_pictures():
+            code, _, err = self.call(words, self.home / name)
         if code != 0:
             raise RuntimeError(f"a sound command failed: {words} {err}")
-
-    def _train(self, name: str, *extra: str) -> None:
-        small = ("--model", "ultragcn", "--dim", "4", "--epochs", "3", "--threads", "1")
-        words = ("train", "--dataset", "TABLE", "--out", "RUN", *small, *extra)
-        self._must(*words, "--set", "block_users=20", run=self.home / name)
-        self._must("attack", "RUN", *ATTACK, run=self.home / name)
-
-    def _save(self) -> None:
-        model = open_recommender(self.home / "finished")
-        model.save(self.home / "saved")
-        model.save(self.home / "bare", include_interactions=False)
-        U, V = model.factors
-        np.savez(self.factors, U=U.numpy(), V=V.numpy())
 
     def _unfinished(self) -> None:
         split = load(str(self.table), cache=False)
@@ -257,11 +200,7 @@ class Workshop:
             run.execute(split, every=0.0)
 
     def _vision(self) -> None:
-        rng = np.random.default_rng(0)
-        pixels = rng.integers(0, 255, (60, 8, 8, 1), dtype=np.uint8)
-        labels = np.arange(60) % 3
-        parts = dict(x_train=pixels, y_train=labels, x_test=pixels[:12], y_test=labels[:12])
-        np.savez(self.images, **parts)
+        save_images(self.images)
         split = load_images(str(self.images))
         for name, stop in (("vision", None), ("unfinished vision", 1)):
             train = VisionConfig(
@@ -276,7 +215,7 @@ class Workshop:
                     _stopped_at(patch, vision_training, "_epoch", stop)
                 run.execute(split, every=0.0)
 
-    def call(self, words: Sequence[str], run: Path) -> tuple[int, str, str]:
+    def call(self, words: str, run: Path) -> tuple[int, str, str]:
         """Run a command line; its exit code, and what it wrote to stdout and stderr."""
         names = {
             "RUN": str(run), "RUN/preset.json": str(run / "preset.json"),
@@ -287,7 +226,7 @@ class Workshop:
         # As strict about characters as a terminal is.
         out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in "oe")
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = command_line([names.get(word, word) for word in words])
+            code = command_line([names.get(word, word) for word in words.split()])
         written = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore[attr-defined]
         return code, written[0], written[1]
 
@@ -321,17 +260,14 @@ class Workshop:
             file.write_bytes(spoil.spoil_bytes(rng, content))
             return file, "other bytes"
         paths = (str(self.trap), str(self.secret), str(self.trap / "new"), f"{self.trap}/../trap")
-        what = "other bytes"
-        if file.suffix == ".json":
-            what, content = self._json(rng, content, paths)
-        elif file.suffix == ".safetensors":
-            what, content = spoil.spoil_tensors(rng, content, paths)
-        elif file.suffix == ".npz":
-            what, content = "an odd array", spoil.spoil_npz(rng, content)
-        elif file.suffix == ".parquet":
-            what, content = "odd columns", spoil.spoil_parquet(rng, content)
-        else:
-            content = spoil.spoil_bytes(rng, content)
+        ways = {
+            ".json": lambda: self._json(rng, content, paths),
+            ".safetensors": lambda: spoil.spoil_tensors(rng, content, paths),
+            ".npz": lambda: ("an odd array", spoil.spoil_npz(rng, content)),
+            ".parquet": lambda: ("odd columns", spoil.spoil_parquet(rng, content)),
+        }
+        plain = lambda: ("other bytes", spoil.spoil_bytes(rng, content))  # noqa: E731
+        what, content = ways.get(file.suffix, plain)()
         file.write_bytes(content)
         return file, what
 
@@ -367,12 +303,10 @@ class Workshop:
         """
         run = work / "run"
         shutil.copytree(self.home / folder.name, run)
-        words = rng.choice(list(folder.commands))
-        what = f"{self.spoil(rng, run)}; robustcf {' '.join(words)}"
+        words = rng.choice(folder.commands)
+        what = f"{self.spoil(rng, run)}; robustcf {words}"
         before = _listing(run) if folder.reads else None
-        with pytest.MonkeyPatch.context() as patch:
-            # Pictures take a second and read nothing.
-            patch.setattr(grid, "plot_panels", lambda *_, **__: None)
+        with without_pictures():
             code, out, err = self.call(words, run)
         fault = self._fault(code, out, err)
         if folder.reads and _listing(run) != before:

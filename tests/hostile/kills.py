@@ -1,13 +1,10 @@
 """The kill harness: ends a command inside every single file write, repeats it, compares bytes.
 
 ``python -m tests.hostile.kills train`` runs a command once undisturbed, and counts the points at
-which it touches the disk below its folder: before a file is made, in the middle of every write,
-before every renaming, removing and changing of permissions. Then, for each point, it runs the
-command anew in a fresh folder, has the kernel end it there by SIGKILL, goes on as a user would, and
-compares all files with those of the undisturbed run.
-
-The points come from Python's audit events, so code that is new is counted too, however it writes.
-Everything is imported once; each run is a fork, which takes no second.
+which it touches the disk below its folder, by Python's audit events: before a file is made, in the
+middle of every write, before every renaming, removing and changing of permissions. Then, for each
+point, it runs the command anew in a fresh folder, has the kernel end it there by SIGKILL, goes on
+as a user would, and compares all files with those of the undisturbed run. Each run is a fork.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ from robustcf.cli.main import run as command_line
 from robustcf.data import catalog
 from tests.data.faulty_server import Plan, serve
 from tests.data.toy import toy_manifest
-from tests.hostile.folders import table_text
+from tests.hostile.folders import save_images, table_text
 
 # --- points ---------------------------------------------------------------------------------
 
@@ -49,12 +46,7 @@ _CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.li
 
 
 class Points:
-    """Counts the points at which a process touches the disk, and ends it at one of them.
-
-    Args:
-        below: what happens elsewhere does not count.
-        kill_at: the number of the point; None to count only.
-    """
+    """Counts the points at which a process touches the disk ``below``; ends it at one of them."""
 
     def __init__(self, below: Path, kill_at: int | None) -> None:
         self.below, self.kill_at = str(below), kill_at
@@ -68,34 +60,28 @@ class Points:
         def watched(*arguments: Any, **options: Any) -> Any:
             file = opened(*arguments, **options)
             writes = getattr(file, "mode", "r") not in ("r", "rb")
-            inside = self._inside(_path_of(arguments[0]))
+            inside = _path_of(arguments[0]).startswith(self.below)
             return _Watched(file, self) if writes and inside else file
 
         io.open = watched  # type: ignore[assignment]
         builtins.open = watched  # type: ignore[assignment]
         os.fdopen = lambda descriptor, *more, **options: watched(descriptor, *more, **options)
 
-    def _inside(self, path: str) -> bool:
-        return path.startswith(self.below)
-
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
-            path, _, flags = arguments
-            if not isinstance(flags, int) or not flags & (os.O_CREAT | os.O_TRUNC):
-                return
-        elif event in _CHANGES:
-            path = arguments[0]
+            flags = arguments[2]
+            changes = isinstance(flags, int) and flags & (os.O_CREAT | os.O_TRUNC)
         else:
-            return
-        if isinstance(path, int):
-            return
-        path = os.path.abspath(os.fsdecode(path))
-        if self._inside(path):
-            self.point(f"{event} {path}")
+            changes = event in _CHANGES
+        if changes and not isinstance(arguments[0], int):
+            path = _path_of(arguments[0])
+            if path.startswith(self.below):
+                self.point(f"{event} {path}")
 
     def point(self, what: str) -> None:
         """The process may end here."""
-        self.seen.append(_without_token(what.replace(self.below, "")))
+        what = re.sub(r"[0-9a-f]{16}(?=\.robustcf-tmp)", "TOKEN", what.replace(self.below, ""))
+        self.seen.append(what)
         if self.kill_at == len(self.seen) - 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -133,10 +119,6 @@ def _path_of(file: Any) -> str:
     return os.path.abspath(os.fsdecode(file))
 
 
-def _without_token(text: str) -> str:
-    return re.sub(r"[0-9a-f]{16}(?=\.robustcf-tmp)", "TOKEN", text)
-
-
 # --- commands -------------------------------------------------------------------------------
 
 
@@ -159,7 +141,7 @@ class Command:
     resume: tuple[str, ...] | None = None
     after: Callable[[Path], None] = field(default=lambda work: None)
     around: Callable[[], AbstractContextManager[None]] = nullcontext
-    setup: Callable[[Path], None] = field(default=lambda work: None)
+    setup: Callable[[Path], None] = field(default=lambda work: _table(work))
 
 
 def _table(work: Path) -> None:
@@ -177,15 +159,6 @@ def _nothing_learnt(work: Path) -> None:
     for path in (work / "out").iterdir():
         if path.name not in ("config.json", "environment.json", "data.json"):
             path.unlink()
-
-
-def _images(work: Path) -> None:
-    rng = np.random.default_rng(0)
-    pixels, labels = rng.integers(0, 255, (60, 8, 8, 1), dtype=np.uint8), np.arange(60) % 3
-    np.savez(
-        work / "images.npz",
-        x_train=pixels, y_train=labels, x_test=pixels[:12], y_test=labels[:12],
-    )  # fmt: skip
 
 
 BODY = np.random.default_rng(0).integers(48, 58, 150_000, dtype=np.uint8).tobytes()
@@ -218,82 +191,58 @@ def _served() -> Iterator[None]:
         os.close(reading), os.close(writing)
 
 
-SMALL = (
-    *("--dataset", "WORK/mine.csv", "--model", "ultragcn", "--dim", "2", "--epochs", "2"),
-    *("--threads", "1", "--set", "block_users=20"),
+def _words(text: str) -> tuple[str, ...]:
+    """A command line; OUT and TABLE are in the folder of the work."""
+    text = text.replace("OUT", "--out WORK/out").replace("TABLE", "--dataset WORK/mine.csv")
+    return tuple(text.split())
+
+
+TRAIN = _words(
+    "train OUT TABLE --model ultragcn --dim 2 --epochs 2 --threads 1 --set block_users=20"
 )
-TRAIN = ("train", "--out", "WORK/out", *SMALL)
-VOTE = (
-    *("train", "--out", "WORK/out", "--dataset", "WORK/mine.csv", "--model", "vote"),
-    *("--threads", "1", "--set", "cap=0.2"),
-)
+VOTE = _words("train OUT TABLE --model vote --threads 1 --set cap=0.2")
+RESUME = ("train", "--resume", "WORK/out")
 COMMANDS = {
-    "train": Command(TRAIN, resume=("train", "--resume", "WORK/out"), setup=_table),
+    "train": Command(TRAIN, resume=RESUME),
     "train over a failed run": Command(
-        TRAIN,
-        before=(TRAIN,),
-        after=_nothing_learnt,
-        resume=("train", "--resume", "WORK/out"),
-        setup=_table,
+        TRAIN, before=(TRAIN,), after=_nothing_learnt, resume=RESUME
     ),
     "sweep": Command(
-        (
-            *("sweep", "--dataset", "WORK/mine.csv", "--out", "WORK/out", "--regs", "none"),
-            *("--seeds", "1", "--attacks", "fgm", "--epsilons", "0", "0.1", "--threads", "1"),
-            *("--set", "dim=2", "--set", "epochs=1", "--set", "block_users=20"),
-        ),
-        setup=_table,
+        _words(
+            "sweep OUT TABLE --regs none --seeds 1 --attacks fgm --epsilons 0 0.1 --threads 1 "
+            "--set dim=2 --set epochs=1 --set block_users=20"
+        )
     ),
     "poison": Command(
-        (
-            *("poison", "--dataset", "WORK/mine.csv", "--out", "WORK/out", "--model", "als"),
-            *("--attack", "random", "--fakes", "2", "--targets", "2", "--seeds", "1"),
-            *("--threads", "1", "--set", "dim=2", "--set", "sweeps=1"),
-        ),
-        setup=_table,
+        _words(
+            "poison OUT TABLE --model als --attack random --fakes 2 --targets 2 --seeds 1 "
+            "--threads 1 --set dim=2 --set sweeps=1"
+        )
     ),
-    "detect": Command(
-        ("detect", "--dataset", "WORK/mine.csv", "--out", "WORK/suspects.csv"), setup=_table
-    ),
-    "attack": Command(
-        ("attack", "WORK/out", "--attack", "fgm", "--epsilons", "0", "0.1"),
-        before=(TRAIN,),
-        setup=_table,
-    ),
-    "certify": Command(
-        ("certify", "WORK/out", "--epsilons", "0", "0.01"), before=(TRAIN,), setup=_table
-    ),
-    "train a vote": Command(VOTE, resume=("train", "--resume", "WORK/out"), setup=_table),
-    "certify against fakes": Command(
-        ("certify", "WORK/out", "--fakes", "0", "1"), before=(VOTE,), setup=_table
-    ),
+    "detect": Command(_words("detect TABLE --out WORK/suspects.csv")),
+    "attack": Command(_words("attack WORK/out --attack fgm --epsilons 0 0.1"), before=(TRAIN,)),
+    "certify": Command(_words("certify WORK/out --epsilons 0 0.01"), before=(TRAIN,)),
+    "train a vote": Command(VOTE, resume=RESUME),
+    "certify against fakes": Command(_words("certify WORK/out --fakes 0 1"), before=(VOTE,)),
     "import": Command(
-        (
-            *("import", "WORK/mine.npz", "--interactions", "WORK/mine.csv", "--out", "WORK/out"),
-            *("--rows", "sorted", "--force"),
-        ),
+        _words("import WORK/mine.npz --interactions WORK/mine.csv OUT --rows sorted --force"),
         setup=_factors,
     ),
     "vision train": Command(
-        (
-            *("vision", "train", "--dataset", "WORK/images.npz", "--out", "WORK/out"),
-            *("--depth", "10", "--width", "1", "--epochs", "2", "--batch-size", "30"),
-            *("--threads", "1"),
+        _words(
+            "vision train OUT --dataset WORK/images.npz --depth 10 --width 1 --epochs 2 "
+            "--batch-size 30 --threads 1"
         ),
-        resume=("vision", "train", "--resume", "WORK/out"),
-        setup=_images,
+        resume=("vision", *RESUME),
+        setup=lambda work: save_images(work / "images.npz"),
     ),
     "datasets fetch": Command(
-        ("datasets", "fetch", "toy", "--data-dir", "WORK/data"), around=_served
+        _words("datasets fetch toy --data-dir WORK/data"), around=_served, setup=lambda work: None
     ),
     "datasets prepare": Command(
-        (
-            *("datasets", "prepare", "WORK/mine.csv", "--out", "WORK/out", "--shards", "2"),
-            *("--memory", "2GB"),
-        ),
-        setup=_table,
+        _words("datasets prepare WORK/mine.csv OUT --shards 2 --memory 2GB")
     ),
-    "datasets info": Command(("datasets", "info", "WORK/mine.csv"), setup=_table),
+    "datasets info": Command(_words("datasets info WORK/mine.csv")),
 }
 
 
@@ -327,12 +276,7 @@ TIMES: dict[str, Callable[[bytes], Any]] = {
 
 
 class Harness:
-    """Runs a command, ends it, goes on, compares.
-
-    Args:
-        command: which.
-        home: a folder to work in.
-    """
+    """Runs a command in a folder, ends it, goes on, compares."""
 
     def __init__(self, command: Command, home: Path) -> None:
         self.command, self.home = command, home
@@ -444,13 +388,8 @@ def try_all(name: str, home: Path, every: int = 1, first: int = 0) -> Iterator[d
 def _difference(expected: dict[str, Any], found: dict[str, Any]) -> str | None:
     lost, left = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
     other = sorted(name for name in expected if name in found and expected[name] != found[name])
-    told = [
-        f"{words} {', '.join(names)}"
-        for words, names in (
-            ("lost:", lost), ("left:", left), ("other bytes:", other)
-        )
-        if names
-    ]  # fmt: skip
+    faults = {"lost": lost, "left": left, "other bytes": other}
+    told = [f"{word}: {', '.join(names)}" for word, names in faults.items() if names]
     return "; ".join(told) or None
 
 
@@ -479,11 +418,11 @@ def import_all() -> None:
     for module in pkgutil.walk_packages(robustcf.__path__, "robustcf."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    late = (
-        "pandas matplotlib.figure matplotlib.backends.backend_agg matplotlib.backends.backend_svg"
-    )
-    late += " PIL.GifImagePlugin PIL.JpegImagePlugin pyarrow.parquet scipy.sparse.linalg requests"
-    for name in late.split():
+    for name in (
+        *("pandas", "matplotlib.figure", "matplotlib.backends.backend_agg", "requests"),
+        *("matplotlib.backends.backend_svg", "PIL.GifImagePlugin", "PIL.JpegImagePlugin"),
+        *("pyarrow.parquet", "scipy.sparse.linalg"),
+    ):
         importlib.import_module(name)
 
 

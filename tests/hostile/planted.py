@@ -51,6 +51,10 @@ def _memory() -> None:
     bytearray(b"x") * (300 << 20)
 
 
+def _honest_warning() -> None:
+    warnings.warn("the gradient of bce is zero everywhere", RuntimeWarning, stacklevel=1)
+
+
 def _wait() -> None:
     reading, _ = os.pipe()
     os.read(reading, 1)
@@ -85,6 +89,7 @@ def main() -> int:
         readers = {
             name: Reader(".x", [b"abc"], _sometimes(fault)) for name, (fault, _) in FAULTS.items()
         }
+        readers["honest"] = Reader(".x", [b"abc"], _sometimes(_honest_warning))
         fuzzer = Fuzzer(Path(home), planted=readers, limits=limits)
         outcome = fuzzer.run(0, CASES)
         found = defaultdict(list)
@@ -94,6 +99,8 @@ def main() -> int:
             # On a busy machine the clock may end a case before its own fault does.
             if not any(words in case.fault for case in found[name]):
                 missed.append(f"{name}: {[case.fault[-200:] for case in found[name]]}")
+        if found["honest"]:
+            missed.append(f"an honest warning counts as a fault: {found['honest']}")
         if outcome.cases != CASES or not outcome.counts["refused"]:
             missed.append(f"not all cases were tried: {outcome.counts}")
         again = found["wrong exception"][0]

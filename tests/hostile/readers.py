@@ -10,7 +10,8 @@ import os
 import pickle
 import tempfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -21,6 +22,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import scipy.io
 import scipy.sparse as sp
 import torch
@@ -59,14 +61,7 @@ Spoiler = Callable[[Random, bytes], bytes]
 
 @dataclass(frozen=True)
 class Reader:
-    """Something that reads a file.
-
-    Args:
-        suffix: how the file's name ends.
-        files: sound files.
-        read: called with the path of a spoilt one.
-        spoilers: ways to spoil it that know its format.
-    """
+    """Something that reads files of a suffix: sound ones, and ways to spoil them by format."""
 
     suffix: str
     files: Sequence[bytes]
@@ -129,31 +124,38 @@ def _image(kind: str, size: int = 8) -> bytes:
     return saved(lambda file: Image.fromarray(pixels).save(file, kind))
 
 
+@contextmanager
+def _cache_in(folder: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROBUSTCF_CACHE", str(folder))
+        yield
+
+
 def _cached(path: Path) -> None:
     """A spoilt copy of a parsed table changes nothing: the table is read again."""
-    folder = path.with_suffix("")
+    folder, content = path.with_suffix(""), path.read_bytes()
     folder.mkdir()
     table = folder / "a.csv"
     table.write_bytes(_CSV)
-    before = os.environ.get("ROBUSTCF_CACHE")
-    os.environ["ROBUSTCF_CACHE"] = str(folder)
-    try:
+    with _cache_in(folder):
         sound = load(table)
         (entry,) = (folder / "parsed").iterdir()
-        entry.write_bytes(path.read_bytes())
-        forged = path.read_bytes()[:1] == b"\0"
+        forged = content[:1] == b"\0"
         if forged:  # with the right checksum
-            rest = path.read_bytes()[32:]
-            digest = hashlib.sha256(entry.name.encode() + rest).digest()
-            entry.write_bytes(digest + rest)
+            digest = hashlib.sha256(entry.name.encode() + content[32:]).digest()
+            content = digest + content[32:]
+        entry.write_bytes(content)
         found = load(table)
-        if not forged and found.fingerprint != sound.fingerprint:
-            raise AssertionError("other data came out of the cache")
-    finally:
-        if before is None:
-            del os.environ["ROBUSTCF_CACHE"]
-        else:
-            os.environ["ROBUSTCF_CACHE"] = before
+    if not forged and found.fingerprint != sound.fingerprint:
+        raise AssertionError("other data came out of the cache")
+
+
+def _entry() -> bytes:
+    """A parsed table as the cache has it, of another name: its checksum does not fit."""
+    with tempfile.TemporaryDirectory() as folder, _cache_in(Path(folder)):
+        split = load("demo", cache=False)
+        cache.write("x.parsed", {"train": split.train, "test": split.test}, ())
+        return bytes(32) + (Path(folder) / "parsed" / "x.parsed").read_bytes()[32:]
 
 
 def _prepared(name: str) -> Callable[[Path], Any]:
@@ -171,8 +173,6 @@ def _prepared(name: str) -> Callable[[Path], Any]:
 
 
 def _layout(name: str) -> list[bytes]:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         write_layout(Path(folder), (0, 2, 5))
         return [(Path(folder) / name).read_bytes()]
@@ -214,8 +214,6 @@ def _foreign(reader: str, options: dict[str, Any] | None = None) -> Callable[[Pa
 
 def _saved_recommender(kind: str) -> dict[str, bytes]:
     """The files of a sound one: of factors, of factors without their interactions, of a vote."""
-    import tempfile
-
     split = labelled_split(n_users=12, n_items=9)
     rng = np.random.default_rng(0)
     if kind == "vote":
@@ -310,24 +308,6 @@ def _frame() -> pd.DataFrame:
 
 
 _CSV = _frame().to_csv(index=False).encode()
-
-
-def _entry() -> bytes:
-    """A parsed table as the cache has it, of another name: its checksum does not fit."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        before = os.environ.get("ROBUSTCF_CACHE")
-        os.environ["ROBUSTCF_CACHE"] = folder
-        try:
-            split = load("demo", cache=False)
-            cache.write("x.parsed", cache.Parsed({"train": split.train, "test": split.test}))
-        finally:
-            if before is None:
-                del os.environ["ROBUSTCF_CACHE"]
-            else:
-                os.environ["ROBUSTCF_CACHE"] = before
-        return bytes(32) + (Path(folder) / "parsed" / "x.parsed").read_bytes()[32:]
 
 
 def readers_by_name() -> dict[str, Reader]:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.hostile.kills import COMMANDS
-from tests.hostile.promises import counted, words_in
 from tests.hostile.test_fuzz import python
 
 
@@ -23,22 +22,10 @@ def kills(*words: str, timeout: float = 280) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_killed_in_some_writes() -> None:
-    found = kills("train", "--every", "16", "--first", "6")
-    tried = [entry["what"] for entry in found if "point" in entry]
-    assert len(tried) >= 3
-
-
-@pytest.mark.slow
 def test_killed_in_every_twelfth_write() -> None:
-    """Of all commands; and they have the points that the documents tell of."""
+    """Of all commands."""
     found = kills(*COMMANDS, "--every", "12", "--first", "4")
     assert {entry["command"] for entry in found if "point" in entry} == set(COMMANDS)
-    points = {entry["command"]: len(entry["points"]) for entry in found if "points" in entry}
-    told = {words_in(promise)[0]: number for promise, _, number in counted("point")}
-    assert told.keys() == COMMANDS.keys()
-    for command, number in told.items():
-        assert points[command] >= number, f"{command}: {points[command]} points, not {number}"
 
 
 @pytest.mark.long
@@ -52,7 +39,6 @@ def test_killed_in_every_write(command: str) -> None:
 
 IN_PLACE = """
     import sys
-    from pathlib import Path
     from robustcf._io import files
 
     def in_place(path, parts):
