@@ -154,7 +154,7 @@ def _entry() -> bytes:
     """A parsed table as the cache has it, of another name: its checksum does not fit."""
     with tempfile.TemporaryDirectory() as folder, _cache_in(Path(folder)):
         split = load("demo", cache=False)
-        cache.write("x.parsed", {"train": split.train, "test": split.test}, ())
+        cache.write("x.parsed", cache.Parsed({"train": split.train, "test": split.test}))
         return bytes(32) + (Path(folder) / "parsed" / "x.parsed").read_bytes()[32:]
 
 
