@@ -11,7 +11,6 @@ from robustcf.adapters.ordering import ordered
 from robustcf.adapters.reading import read
 from robustcf.cli.main import run
 from robustcf.data import load
-from robustcf.errors import InputError
 from robustcf.recommender import Recommender, open_recommender
 from robustcf.robustness import harden
 from tests.adapters.helpers import library, naive_ndcg, world, write_pairs
@@ -92,12 +91,6 @@ def test_implicit_loads_what_is_written_back(tmp_path, kind):
     assert again.factors == model.factors
 
 
-def test_implicit_before_it_is_fitted():
-    implicit = library("implicit.cpu.als")
-    with pytest.raises(InputError, match="must be trained"):
-        from_implicit(implicit.AlternatingLeastSquares())
-
-
 @pytest.mark.realdata
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", IMPLICIT)
@@ -170,43 +163,6 @@ def test_cornac(tmp_path, name):
         columns = [n for n, item in enumerate(items) if item in model.iid_map]
         here = product[rows][:, [model.iid_map[items[n]] for n in columns]]
         np.testing.assert_allclose(here, scores[:, columns], rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_cornac_models_without_factors():
-    cornac = library("cornac")
-    _, _, split = world(0, 60, 40)
-    data = cornac_set(split, list(range(60)), list(range(40)))
-    model = cornac.models.MostPop()
-    model.fit(data)
-    with pytest.raises(InputError, match="a cornac MostPop has no factors"):
-        from_cornac(model)
-    with pytest.raises(InputError, match="must be trained and have u_factors"):
-        from_cornac(cornac.models.BPR())
-
-
-def test_cornac_serves_by_vectors():
-    """A model that is known by its vectors alone; one that does not rank by the dot product."""
-
-    class Vectors:
-        measure = "dot_product"
-        uid_map, iid_map = {"a": 0, "b": 1}, {"x": 1, "y": 0}
-
-        def get_vector_measure(self):
-            return self.measure
-
-        def get_user_vectors(self):
-            return np.array([[0.5, 1.0], [0.2, 1.0]])
-
-        def get_item_vectors(self):
-            return np.array([[0.1, 3.0], [0.3, 4.0]])
-
-    found = from_cornac(Vectors())
-    assert found.fixed == (1,)
-    assert found.item_labels.tolist() == ["y", "x"]
-    Vectors.measure = "cosine"
-    with pytest.raises(InputError, match="ranks by cosine, not by the dot product"):
-        from_cornac(Vectors())
 
 
 @pytest.mark.slow

@@ -38,12 +38,12 @@ def check_written(found, target, source_of=lambda path: path):
     for kind in ("user_labels", "item_labels"):
         mine, theirs = getattr(found, kind), getattr(again, kind)
         assert (mine is None and theirs is None) or mine.tolist() == theirs.tolist()
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="exists"):
         found.write_back(other, target)
-    with pytest.raises(InputError, match="shape of those that were read"):
+    with pytest.raises(InputError, match="shape"):
         found.write_back(Factors(other.users[:1], other.items), target.with_name("x"))
     if found.fixed:
-        with pytest.raises(InputError, match="held fixed and must be written"):
+        with pytest.raises(InputError, match="held fixed"):
             found.write_back(
                 Factors(*(part * 0.5 for part in found.factors)), target.with_name("x")
             )
@@ -93,23 +93,41 @@ def test_bfloat16(tmp_path):
     assert load_file(tmp_path / "b.safetensors")["U"].dtype == torch.bfloat16
 
 
-def test_names_that_are_given_and_names_that_cannot_be_told(tmp_path):
-    U, V, _ = world()
-    path = tmp_path / "a.npz"
-    np.savez(path, first=U, second=V, user_a=U * 2, user_b=U * 3)
-    found = read(path, user_key="first", item_key="second")
-    assert np.array_equal(found.factors.users.numpy(), U)
-    with pytest.raises(InputError, match=r"found 2 matrices for the users .*--user-key"):
-        read(path)
-    with pytest.raises(InputError, match=r"found 0 matrices for the items .*--item-key"):
-        read(path, user_key="first")
-    with pytest.raises(InputError, match="has no 'third'; there are first 40x4"):
-        read(path, user_key="third", item_key="second")
-    np.savez(path, U=U.T, V=V[: len(U)].T)
-    with pytest.raises(InputError, match=r"U has 40 columns and V 30.*transposed"):
-        read(path)
-    with pytest.raises(InputError, match="id_key means nothing for npz"):
-        read(path, user_key="U", item_key="U", id_key="x")
+A, B, _ = world()
+BIAS = np.ones(len(A), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "word"),
+    [
+        ({"user_a": A, "user_b": A, "item": B}, {}, "--user-key"),
+        ({"user": A, "second": B}, {}, "--item-key"),
+        ({"user": A, "item": B}, {"user_key": "third"}, "there are user 40x4"),
+        ({"U": A.T, "V": B[: len(A)].T}, {}, "transposed"),
+        ({"U": A, "V": B}, {"id_key": "x"}, "id_key"),
+        ({"U": A, "V": B, "user_bias": BIAS, "user_bias_2": BIAS}, {}, "user_bias_key"),
+        ({"U": A, "V": B}, {"user_bias_key": "nothing"}, "nothing"),
+        ({"U": A, "V": B, "item_bias": BIAS}, {}, "30 rows"),
+        ({"U": A, "V": B, "user_bias": np.array(["a"] * 40)}, {}, "one number"),
+        ({"U": A, "V": B}, {"fixed": (4,)}, "fixed columns"),
+        ({"U": A, "V": B}, {"fixed": range(4)}, "all 4 columns"),
+        ({"U": A.astype("i8"), "V": B}, {"user_key": "U", "item_key": "V"}, "numbers"),
+        ({"U": A.astype("?"), "V": B}, {"user_key": "U", "item_key": "V"}, "numbers"),
+        ({"U": A.astype("U3"), "V": B}, {"user_key": "U", "item_key": "V"}, "numbers"),
+        ({"U": np.where(A[3, 1] == A, np.nan, A), "V": B}, {}, "nan in row 3"),
+        ({"U": A, "V": np.where(B[3, 1] == B, -np.inf, B)}, {}, "-inf in row 3"),
+    ],
+)
+def test_errors_of_named_matrices(tmp_path, arrays, options, word):
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(InputError, match=word):
+        read(tmp_path / "a.npz", **options)
+
+
+def test_names_that_are_given(tmp_path):
+    np.savez(tmp_path / "a.npz", first=A, second=B, user_a=A * 2, user_b=A * 3)
+    found = read(tmp_path / "a.npz", user_key="first", item_key="second")
+    assert np.array_equal(found.factors.users.numpy(), A)
 
 
 def test_biases_of_their_own_become_fixed_columns(tmp_path):
@@ -132,14 +150,7 @@ def test_biases_of_their_own_become_fixed_columns(tmp_path):
     assert np.array_equal(raw["user_bias"], bu)
     assert raw["item_biases"].shape == (30, 1)
     np.savez(path, users=U, items=V, user_bias=bu, user_bias_2=bu)
-    with pytest.raises(InputError, match="name one with user_bias_key"):
-        read(path)
     assert read(path, user_bias_key="user_bias_2").fixed == (4,)
-    with pytest.raises(InputError, match="has no 'nothing'"):
-        read(path, user_bias_key="nothing")
-    np.savez(path, users=U, items=V, item_bias=bu)
-    with pytest.raises(InputError, match="one number for each of the 30 rows"):
-        read(path)
 
 
 def test_a_constant_column_is_a_bias(tmp_path):
@@ -151,10 +162,6 @@ def test_a_constant_column_is_a_bias(tmp_path):
     assert "column 4 is constant, so it is a bias: held fixed" in found.notes
     assert read(path, fixed=()).fixed == ()
     assert read(path, fixed=(1, 0)).fixed == (0, 1)
-    with pytest.raises(InputError, match=r"fixed columns must be in \[0, 5\)"):
-        read(path, fixed=(5,))
-    with pytest.raises(InputError, match="all 5 columns are biases"):
-        read(path, fixed=range(5))
     # Zeros are no constant that a bias could be multiplied with.
     np.savez(path, U=np.hstack([U, np.zeros((40, 1))]), V=np.hstack([V, V[:, :1]]))
     assert read(path).fixed == ()
@@ -168,14 +175,9 @@ def test_two_npy(tmp_path):
     assert np.array_equal(found.factors.users.numpy(), U)
     check_written(found, tmp_path / "new", lambda path: [path / "u.npy", path / "i.npy"])
     (tmp_path / "x.npz").write_bytes(b"")
-    with pytest.raises(InputError, match="two files must be"):
-        read([tmp_path / "u.npy", tmp_path / "x.npz"])
-    with pytest.raises(InputError, match="expected an implicit .npz"):
-        read(tmp_path / "u.npy")
-    with pytest.raises(InputError, match="there is no such file"):
-        read(tmp_path / "nothing.npz")
-    with pytest.raises(InputError, match="one path, or two"):
-        read([tmp_path / "u.npy"] * 3)
+    for names in ("u.npy x.npz", "u.npy", "nothing.npz", "u.npy u.npy u.npy"):
+        with pytest.raises(InputError):
+            read([tmp_path / name for name in names.split()])
 
 
 def save_parquet(path, ids, vectors, kind=None, names=("id", "features")):
@@ -209,13 +211,13 @@ def test_parquet_with_more_columns(tmp_path):
     pq.write_table(table, tmp_path / "u.parquet")
     save_parquet(tmp_path / "i.parquet", range(30), V, names=("id", "v"))
     paths = [tmp_path / "u.parquet", tmp_path / "i.parquet"]
-    with pytest.raises(InputError, match="expected one column of ids, found .*id.*age"):
+    with pytest.raises(InputError, match="age"):
         read(paths)
     assert read(paths, id_key="id", vector_key="v").user_labels.tolist() == list(range(40))
-    with pytest.raises(InputError, match="has no column 'w'"):
+    with pytest.raises(InputError, match="w"):
         read(paths, id_key="id", vector_key="w")
     save_parquet(tmp_path / "i.parquet", range(30), V[:, :3], names=("id", "v"))
-    with pytest.raises(InputError, match="vectors of 4 and .* of 3"):
+    with pytest.raises(InputError, match="of 3"):
         read(paths, id_key="id", vector_key="v")
 
 
@@ -293,7 +295,7 @@ def test_ids_from_files(tmp_path):
     with pytest.raises(DataError, match="text"):
         read(tmp_path / "a.npz", user_ids=tmp_path / "nothing.txt")
     (tmp_path / "users.txt").write_text("\n".join(["same"] * 40))
-    with pytest.raises(DataError, match="user ids must differ, got 'same' more than once"):
+    with pytest.raises(DataError, match="same"):
         read(tmp_path / "a.npz", user_ids=tmp_path / "users.txt")
     save_parquet(tmp_path / "u.parquet", range(40), U)
     save_parquet(tmp_path / "i.parquet", range(30), V)

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from robustcf.adapters import Imported, joined
+from robustcf.adapters import Imported
 from robustcf.cli.main import run
 from robustcf.data import EvaluationProtocol, Split, load
 from robustcf.errors import InputError
@@ -16,8 +16,8 @@ from robustcf.factors import Factors
 from robustcf.metrics import evaluate
 from robustcf.models.spectral import spectral_factors
 from robustcf.recommender import open_recommender
-from robustcf.recommender.matching import match
-from tests.adapters.helpers import naive_ndcg, rows_of, saved_import, world, write_pairs
+from robustcf.recommender.matching import Rows, match
+from tests.adapters.helpers import naive_ndcg, saved_import, world, write_pairs
 
 SEEDS = (0, 1, 2)
 
@@ -105,15 +105,15 @@ def test_other_catalogues_keep_the_order_of_labels(tmp_path):
     assert made.split.item_labels.tolist() == list(range(31))
 
 
-def test_what_does_not_go_with_a_split():
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [("split test", {}), ("train", {"with_valid": True}), ("split", {"user_col": "user"})],
+)
+def test_what_does_not_go_with_a_split(arguments, options):
     U, V, split = published()
-    mine = Imported(Factors.of(U, V), "x", "y")
-    with pytest.raises(InputError, match="of its own"):
-        match(rows_of(mine), split, split.test)
-    with pytest.raises(InputError, match="with_valid"):
-        match(rows_of(mine), split.train, with_valid=True)
-    with pytest.raises(InputError, match="for tables"):
-        match(rows_of(mine), split, user_col="user")
+    given = {"split": split, "train": split.train, "test": split.test}
+    with pytest.raises(InputError):
+        match(Rows(*U.shape[:1], len(V)), *(given[name] for name in arguments.split()), **options)
 
 
 def told(capsys, *words):
@@ -176,13 +176,3 @@ def test_options_of_names(capsys, tmp_path, demo, monkeypatch):
     assert run(["import", str(path), "--interactions", "yelp2018", "--data-dir", str(tmp_path),
                 "--out", str(tmp_path / "r")]) == 1  # fmt: skip
     assert "(give --data-dir DIR, or --download)" in capsys.readouterr().err
-
-
-def test_a_bar_over_the_users(capsys):
-    U, V, split = published()
-    model = joined(Imported(Factors.of(U, V), "arrays", "mine"), split, check=False)
-    quiet = model.evaluate()
-    assert capsys.readouterr().err == ""
-    shown = model.evaluate(progress=True)
-    assert "40/40" in capsys.readouterr().err
-    assert shown.as_dict() == quiet.as_dict()

@@ -12,7 +12,7 @@ from robustcf.adapters.ordering import in_label_order
 from robustcf.data.interactions import Interactions
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
-from robustcf.recommender.matching import ROWS, match
+from robustcf.recommender.matching import match
 from tests.adapters.helpers import rows_of, world, write_pairs
 
 
@@ -106,21 +106,10 @@ def test_an_item_without_pairs_stays_in_the_catalogue(tmp_path):
     found = match(rows_of(mine), write_pairs(tmp_path / "train.csv", some, None, items)).split
     assert found.n_items == 30
     assert found.train.item_degrees[7] == 0
-
-
-def test_row_numbers_that_do_not_fit(tmp_path):
-    mine, split = imported()
-    one = write_pairs(tmp_path / "a.csv", split.train, [n + 1 for n in range(40)])
-    with pytest.raises(DataError, match="40 user rows.*from 1 to 40.*count from 1"):
-        match(rows_of(mine), one)
-    text = write_pairs(tmp_path / "b.csv", split.train, [f"u{n}" for n in range(40)])
-    with pytest.raises(DataError, match="row numbers"):
-        match(rows_of(mine), text)
-    with pytest.raises(DataError, match="41 users"):
-        match(rows_of(mine), np.ones((41, 30)))
-    # Fewer distinct ids than rows are cold rows, more cannot be.
+    # Row numbers: fewer distinct ids than rows are cold rows.
     few = split.train.take(split.train.users < 30)
-    assert match(rows_of(mine), write_pairs(tmp_path / "c.csv", few)).split.n_users == 40
+    plain, _ = imported()
+    assert match(rows_of(plain), write_pairs(tmp_path / "few.csv", few)).split.n_users == 40
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -153,42 +142,46 @@ def test_rows_in_the_order_of_ids_or_of_appearance(tmp_path, seed):
     assert found.user_labels.tolist() == [names[n] for n in first_users]
     assert "items: no labels, rows taken in the order of first appearance" in notes
 
-    few = split.train.take(split.train.users > 0)
-    with pytest.raises(DataError, match="39 distinct"):
-        match(rows_of(mine), write_pairs(tmp_path / "few.csv", few, names, texts), rows="sorted")
-    with pytest.raises(InputError, match="rows"):
-        match(rows_of(mine), train, rows="guess")
-    assert ROWS == ("number", "sorted", "appearance")
+
+LABELLED = Interactions.from_pairs([0], [0], 40, 30, user_labels=np.arange(40))[0]
+CSR = {"format": np.array("csr"), "shape": np.array([40, 30]), "data": np.ones(2)}
 
 
-def test_pairs_that_are_none(tmp_path):
+@pytest.mark.parametrize(
+    ("given", "options", "kind", "word"),
+    [
+        ("nothing.csv", {}, DataError, "no such file"),
+        ("nothing.npz", {}, DataError, "no such file"),
+        ("matrix, pairs.csv", {}, InputError, "one kind"),
+        ("train", {"min_rating": 3}, InputError, "min_rating"),
+        ("train, split", {}, InputError, "split"),
+        ("pairs.csv, pairs.csv", {}, DataError, "both train and test"),
+        ("train, none", {}, DataError, "no pairs"),
+        ("labelled", {"rows": "appearance"}, InputError, "rows"),
+        ("labelled", {"rows": "sorted"}, InputError, "rows"),
+        ("pairs.csv", {"rows": "guess"}, InputError, "rows"),
+        ("array.npz", {}, DataError, "scipy"),
+        ("damaged.npz", {}, DataError, "scipy"),
+        ("from_1.csv", {}, DataError, "count from 1"),
+        ("text.csv", {}, DataError, "row numbers"),
+        ("wide", {}, DataError, "41 users"),
+        ("few.csv", {"rows": "sorted"}, DataError, "39 distinct"),
+    ],
+)
+def test_errors(tmp_path, given, options, kind, word):
     mine, split = imported()
-    train = write_pairs(tmp_path / "train.csv", split.train)
-    with pytest.raises(DataError, match="no such file"):
-        match(rows_of(mine), tmp_path / "nothing.csv")
-    with pytest.raises(DataError, match="no such file"):
-        match(rows_of(mine), tmp_path / "nothing.npz")
-    with pytest.raises(InputError, match="two files of one kind"):
-        match(rows_of(mine), split.train.csr(), train)
-    with pytest.raises(InputError, match="min_rating"):
-        match(rows_of(mine), split.train, min_rating=3)
-    with pytest.raises(InputError, match="split"):
-        match(rows_of(mine), split.train, split)
-    with pytest.raises(DataError, match="both train and test"):
-        match(rows_of(mine), train, train)
-    with pytest.raises(DataError, match="test has no pairs"):
-        match(rows_of(mine), split.train, split.test.take(split.test.users < 0))
-    labelled = Interactions.from_pairs([0], [0], 40, 30, user_labels=np.arange(40))[0]
-    for rows in ("appearance", "sorted"):
-        with pytest.raises(InputError, match="rows"):
-            match(rows_of(mine), labelled, rows=rows)
-    np.savez(tmp_path / "x.npz", a=np.ones(3))
-    with pytest.raises(DataError, match="scipy"):
-        match(rows_of(mine), tmp_path / "x.npz")
-    bad = {"format": np.array("csr"), "shape": np.array([40, 30]), "data": np.ones(2)}
-    np.savez(tmp_path / "x.npz", **bad, indices=np.array([0, 99]), indptr=np.arange(41))
-    with pytest.raises(DataError, match="scipy"):
-        match(rows_of(mine), tmp_path / "x.npz")
+    write_pairs(tmp_path / "pairs.csv", split.train)
+    write_pairs(tmp_path / "from_1.csv", split.train, [n + 1 for n in range(40)])
+    write_pairs(tmp_path / "text.csv", split.train, [f"u{n}" for n in range(40)])
+    write_pairs(tmp_path / "few.csv", split.train.take(split.train.users > 0))
+    np.savez(tmp_path / "array.npz", a=np.ones(3))
+    bad = {"indices": np.array([0, 99]), "indptr": np.arange(41)}
+    np.savez(tmp_path / "damaged.npz", **CSR, **bad)
+    things = {"train": split.train, "split": split, "labelled": LABELLED, "wide": np.ones((41, 30))}
+    things |= {"matrix": split.train.csr(), "none": split.test.take(split.test.users < 0)}
+    arguments = [things.get(name, tmp_path / name) for name in given.split(", ")]
+    with pytest.raises(kind, match=word):
+        match(rows_of(mine), *arguments, **options)
 
 
 def test_ratings_and_columns(tmp_path):
