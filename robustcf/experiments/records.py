@@ -7,22 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from robustcf._io import schema
 from robustcf._io.reading import read_json
-from robustcf._io.schema import (
-    FLAG,
-    NAME,
-    NOT_NEGATIVE,
-    NUMBER,
-    OBJECT,
-    POSITIVE,
-    TEXT,
-    Kind,
-    check_kind,
-    choice,
-    nullable,
-    record,
-    whole,
-)
+from robustcf._io.schema import FLAG, NAME, OBJECT, TEXT, Kind, check_kind, nullable, record, whole
 from robustcf._io.temporary import clear_leftovers
 from robustcf._io.text import counted
 from robustcf.data.split import FIT_ON
@@ -46,7 +33,7 @@ CONFIG_KIND = record(
         "threads": whole(1, MOST_THREADS),
         "device": NAME,
         "preset": nullable(TEXT),
-        "search": nullable(record({}, {"minutes": POSITIVE})),
+        "search": nullable(record({}, {"minutes": schema.POSITIVE})),
     },
 )
 ENVIRONMENT_KIND = record({"python": TEXT, "packages": OBJECT, "seed": whole()})
@@ -63,8 +50,8 @@ DATA_KIND = record(
 )
 _SHOWN = ("ndcg@10", "recall@20", "ndcg@20", "mrr@10", "coverage@10")
 _PART_KIND = record(
-    {**dict.fromkeys(_SHOWN, NUMBER), "protocol": PROTOCOL},
-    others=NUMBER,
+    {**dict.fromkeys(_SHOWN, schema.NUMBER), "protocol": PROTOCOL},
+    others=schema.NUMBER,
 )
 #: What every result says, whatever was trained.
 RESULT_KIND = record({"interrupted": FLAG, "epochs": whole(), "reg": TEXT, "model": TEXT})
@@ -76,14 +63,14 @@ METRICS_KIND = record(
         "test": nullable(_PART_KIND),
         "valid": nullable(_PART_KIND),
         "epochs": whole(),
-        "train_seconds": NOT_NEGATIVE,
-        "learnt_from": choice(*FIT_ON),
+        "train_seconds": schema.NOT_NEGATIVE,
+        "learnt_from": schema.choice(*FIT_ON),
         "interrupted": FLAG,
     },
     {
-        "two_to_inf": NOT_NEGATIVE,
+        "two_to_inf": schema.NOT_NEGATIVE,
         "search": record(
-            {"trials": whole(), "seconds": NOT_NEGATIVE, "chosen": TEXT, "baseline": FLAG}
+            {"trials": whole(), "seconds": schema.NOT_NEGATIVE, "chosen": TEXT, "baseline": FLAG}
         ),
     },
 )

@@ -158,47 +158,29 @@ def _missing(
     """Which runs lack the curve that was asked for, and the commands that make it."""
     pool = sorted((curve for curves in found for curve in curves), key=_strength)
     if not pool:
-        saved = sorted({curve.name for run in runs for curve in run.curves.values()})
-        others = [name for name in saved if all(name in run.curves for run in runs)]
-        hint = f" (--attack {others[0]} compares by one that all runs have)" if others else ""
-        command = _plain_command(attack or "auto")
-        lines = "; ".join(f"robustcf {command}".format(run.path) for run in runs)
+        saved = sorted({name for run in runs for name in run.curves})
+        common = [name for name in saved if all(name in run.curves for run in runs)]
+        hint = f" (--attack {common[0]} compares by one that all runs have)" if common else ""
+        certify = attack == "certificate"
         return (
             f"no run has a saved curve of {attack or 'an attack'}; saved are "
-            f"{', '.join(saved) or 'none'}{hint}: "
-            + (f"make it with: {lines}" if command else "give --attack one of these names")
+            f"{', '.join(saved) or 'none'}{hint}: give --attack one of these names, or make one "
+            f"with 'robustcf {'certify' if certify else 'attack'} RUN'"
         )
     counts = Counter(curve.name for curve in pool)
     wanted = max(pool, key=lambda curve: counts[curve.name])
-    lacking = [run for run in runs if wanted.name not in run.curves]
-    differing = [
-        f"; {near.path} differs in {_difference(wanted, near)}"
-        for run, curves in zip(runs, found, strict=True)
-        if run in lacking and curves
-        for near in [min(curves, key=lambda curve: len(_differing(wanted, curve)))]
-    ]
-    commands = "; ".join(_command(wanted, run.path) for run in lacking)
+    lacking = [n for n, run in enumerate(runs) if wanted.name not in run.curves]
+    near = [min(found[n], key=lambda c: len(_differences(wanted, c))) for n in lacking if found[n]]
+    told = (f"; {curve.path} differs in {', '.join(_differences(wanted, curve))}" for curve in near)
     return (
-        f"not all runs have a saved curve {wanted.name} ({_words(wanted)}){''.join(differing)}: "
-        f"make it with: {commands}"
+        f"not all runs have a saved curve {wanted.name} ({_words(wanted)}){''.join(told)}: make "
+        f"it with: {'; '.join(_command(wanted, runs[n].path) for n in lacking)}"
     )
 
 
-def _plain_command(attack: str) -> str:
-    kind, _, objective = attack.partition("-")
-    if kind in (*_ATTACKS, "random") and objective in ("", *_OBJECTIVES):
-        return f"attack {{}} --attack {kind}" + (f" --objective {objective}" if objective else "")
-    return {"certificate": "certify {}", "personal": "attack {} --personal"}.get(attack, "")
-
-
-def _differing(one: SavedCurve, other: SavedCurve) -> list[str]:
-    keys = [key for key, value in one.settings.items() if value != other.settings[key]]
-    return keys or ["protocol"]
-
-
-def _difference(one: SavedCurve, other: SavedCurve) -> str:
-    both = [{**curve.settings, "protocol": curve.facts["protocol"]} for curve in (one, other)]
-    return ", ".join(f"{key} ({both[0][key]}, {both[1][key]})" for key in _differing(one, other))
+def _differences(one: SavedCurve, other: SavedCurve) -> list[str]:
+    pairs = {key: (value, other.settings[key]) for key, value in one.settings.items()}
+    return [f"{key} ({a}, {b})" for key, (a, b) in pairs.items() if a != b] or ["protocol"]
 
 
 def _words(curve: SavedCurve) -> str:

@@ -55,27 +55,17 @@ __all__ = [
     "worst_of",
 ]
 
+_HOMES = {
+    ".certified": ("CertifiedRadii", "certified_radii"),
+    ".curves": ("RobustnessCurve",),
+    ".hardening": ("Hardened", "harden", "harden_by_trial"),
+    ".measuring": ("Result", "certify", "measure"),
+    ".quantization": ("Quantized", "quantization_table", "quantize"),
+    ".table": ("NAMES", "AttackSpec"),
+    ".threat": ("Threat",),
+    ".worst": ("joint_of", "worst_counts", "worst_of"),
+    "robustcf._registry": ("ATTACKS",),
+}
 __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "CertifiedRadii": ".certified",
-        "certified_radii": ".certified",
-        "RobustnessCurve": ".curves",
-        "Hardened": ".hardening",
-        "harden": ".hardening",
-        "harden_by_trial": ".hardening",
-        "Result": ".measuring",
-        "certify": ".measuring",
-        "measure": ".measuring",
-        "Quantized": ".quantization",
-        "quantization_table": ".quantization",
-        "quantize": ".quantization",
-        "NAMES": ".table",
-        "AttackSpec": ".table",
-        "Threat": ".threat",
-        "joint_of": ".worst",
-        "worst_counts": ".worst",
-        "worst_of": ".worst",
-        "ATTACKS": "robustcf._registry",
-    },
+    __name__, {name: home for home, names in _HOMES.items() for name in names}
 )

@@ -32,24 +32,13 @@ def certified_curve(
     *,
     bound: str = "tight",
 ) -> RobustnessCurve:
-    """Lower bounds of every per-user metric under all attacks of a threat.
+    """Lower bounds of every per-user metric under all attacks of a threat of the norm ``row``.
 
     No attack that moves each row of U and of V by at most epsilon (in the Euclidean norm) brings
-    any user below these values; the proofs are in :mod:`robustcf.attacks.certificates`.
+    any user below these values; the proofs are in :mod:`robustcf.attacks.certificates`. Coverage,
+    which is about all users together, has no bound.
 
-    Args:
-        model: the recommender.
-        threat: of the norm ``row``; what the attacker knows does not matter.
-        epsilons: ascending, from 0 on.
-        ks: cutoffs of the metrics, ascending.
-        bound: ``tight``, exact for every pair, or ``plain``, the sum of the worst of each term.
-
-    Returns:
-        A curve without coverage, which is about all users together. At epsilon 0 it is the clean
-        result to the bit.
-
-    Cost: one evaluation and one float64 product of users x items x dim, whatever the number of
-    epsilons.
+    Cost: one evaluation and one float64 product of users x items x dim, for any number of epsilons.
 
     Example:
         >>> import torch
@@ -83,14 +72,7 @@ def curve_from_users(
 ) -> RobustnessCurve:
     """A curve from the values of single users at each epsilon.
 
-    Args:
-        attack: its name.
-        threat: what the attacker may do.
-        epsilons: ascending.
-        per_size: for each epsilon, metric -> one value per user.
-        clean: the evaluation without attack.
-        moved: how far rows of U and of V move at epsilon 1.
-        kind: of the curve.
+    ``moved`` is how far rows of U and of V move at epsilon 1; at 0 the curve is the clean result.
     """
     per_user = {name: np.stack([values[name] for values in per_size]) for name in clean.per_user}
     means = {name: values.mean(axis=1) for name, values in per_user.items()}
@@ -130,17 +112,13 @@ class CertifiedRadii:
     protocol: Protocol
 
     def __repr__(self) -> str:
-        middles = ", ".join(
-            f"top {k}: {np.quantile(values, 0.5, method='lower'):.3g}"
-            for k, values in self.radii.items()
-        )
+        middles = ", ".join(f"{k}: {_shown(v['median'])}" for k, v in self.as_dict().items())
         return f"CertifiedRadii(median {middles}; {self.threat.unit_words})"
 
     def _repr_html_(self) -> str:
         names = (*_QUARTILES, "mean")
         rows = [
-            [name, *("unbounded" if found[n] is None else f"{found[n]:.3g}" for n in names)]
-            for name, found in self.as_dict().items()
+            [name, *(_shown(found[n]) for n in names)] for name, found in self.as_dict().items()
         ]
         return rows_table(["", *names], rows, f"certified radii, {self.threat.unit_words}")
 
@@ -158,20 +136,17 @@ class CertifiedRadii:
     def as_dict(self) -> dict[str, Any]:
         """Mean and quartiles over users for each k, ready for JSON; None where infinite."""
 
-        def finite(value: float) -> float | None:
-            return float(value) if np.isfinite(value) else None
-
-        def quartile(values: npt.NDArray[np.float64], share: float) -> float | None:
+        def told(values: npt.NDArray[np.float64]) -> dict[str, float | None]:
             # Of infinite radii no mean can be taken, but the nearest of them can.
-            return finite(np.quantile(values, share, method="lower"))
+            quartiles = np.quantile(values, list(_QUARTILES.values()), method="lower")
+            found = {"mean": values.mean(), **dict(zip(_QUARTILES, quartiles, strict=True))}
+            return {name: float(v) if np.isfinite(v) else None for name, v in found.items()}
 
-        return {
-            f"top{k}": {
-                "mean": finite(values.mean()),
-                **{name: quartile(values, share) for name, share in _QUARTILES.items()},
-            }
-            for k, values in self.radii.items()
-        }
+        return {f"top{k}": told(values) for k, values in self.radii.items()}
+
+
+def _shown(radius: float | None) -> str:
+    return "unbounded" if radius is None else f"{radius:.3g}"
 
 
 def certified_radii(
@@ -188,9 +163,6 @@ def certified_radii(
         threat: of the norm ``row``; None for the default, relative sizes.
         ks: sizes of the set; 1 is the first recommendation.
         bound: ``tight`` gives the exact radius, ``plain`` a lower bound of it.
-
-    Raises:
-        InputError: another norm, bad ks or bound.
 
     Cost: for each k one ranking and one float64 product of users x items x dim.
 

@@ -19,23 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._io import schema
 from robustcf._io.files import json_bytes, read_arrays, write_arrays, write_bytes
 from robustcf._io.reading import parse_json, read_plain
-from robustcf._io.schema import (
-    FLAG,
-    NOT_NEGATIVE,
-    NUMBER,
-    OBJECT,
-    TEXT,
-    Kind,
-    check_kind,
-    choice,
-    list_of,
-    nullable,
-    record,
-    shown,
-    whole,
-)
+from robustcf._io.schema import TEXT, Kind, check_kind, choice, list_of, nullable, record, shown
 from robustcf._io.text import rows_table
 from robustcf.errors import InputError
 
@@ -62,26 +49,29 @@ _SETTINGS = ("attack", "objective", "kind", "budget", "unit", "side", "knowledge
 # Above this a median row norm does not stand for the rows, see robustcf.attacks.unevenness.
 _UNEVEN = 1.5
 
-# The cutoff of a metric becomes a number.
-_METRIC = re.compile(r"[a-z_]+@[1-9][0-9]{0,8}")
 _NAME = Kind("a name of letters, digits and signs", lambda v: TEXT.fits(v) and 0 < len(v) < 200)
 _METRIC_NAME = Kind(
-    "a metric with its cutoff, as ndcg@10", lambda v: TEXT.fits(v) and bool(_METRIC.fullmatch(v))
+    "a metric with its cutoff, as ndcg@10",
+    lambda v: TEXT.fits(v) and bool(re.fullmatch(r"[a-z_]+@[1-9][0-9]{0,8}", v)),
 )
 # All metrics are rates; a mean of ones may round up.
 _MOST_RATE = 1 + 1e-6
-_RATE = Kind("a number in [0, 1]", lambda v: NUMBER.fits(v) and 0 <= v <= _MOST_RATE)
+_RATE = Kind("a number in [0, 1]", lambda v: schema.NUMBER.fits(v) and 0 <= v <= _MOST_RATE)
 #: How numbers were made, see :class:`robustcf.metrics.evaluate.Protocol`.
 PROTOCOL = record(
     {
         "dataset": TEXT,
         "part": choice("train", "valid", "test"),
         "masked": list_of(TEXT),
-        "n_users": whole(),
-        "n_users_left_out": whole(),
-        "n_items": whole(),
+        "n_users": schema.whole(),
+        "n_users_left_out": schema.whole(),
+        "n_items": schema.whole(),
     },
-    {"capped": list_of(whole(1)), "sampled_from": whole(1), "sample_seed": whole()},
+    {
+        "capped": list_of(schema.whole(1)),
+        "sampled_from": schema.whole(1),
+        "sample_seed": schema.whole(),
+    },
 )
 _CURVE = record(
     {
@@ -90,18 +80,18 @@ _CURVE = record(
         "objective": nullable(_NAME),
         "kind": choice(*_KIND_WORDS),
         "budget": choice("row", "frobenius", "spectral"),
-        "relative": FLAG,
+        "relative": schema.FLAG,
         "unit": choice("relative", "own", "absolute"),
         "side": choice("both", "users", "items"),
         "knowledge": nullable(choice("labels", "data", "none")),
-        "epsilons": list_of(NOT_NEGATIVE, 1),
+        "epsilons": list_of(schema.NOT_NEGATIVE, 1),
         "metrics": list_of(_METRIC_NAME, 1),
-        "realised": list_of(OBJECT),
+        "realised": list_of(schema.OBJECT),
         "protocol": PROTOCOL,
     },
     {
-        **{key: whole(1) for key in ("steps", "restarts", "draws")},
-        "seed": whole(),
+        **{key: schema.whole(1) for key in ("steps", "restarts", "draws")},
+        "seed": schema.whole(),
         "bound": choice("tight", "plain"),
     },
 )
@@ -147,7 +137,7 @@ class RobustnessCurve:
     @property
     def name(self) -> str:
         """The name of its file: the attack and a digest of all settings."""
-        return _file_name(self._facts())
+        return SavedCurve(Path(), self._facts()).name
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; without the values of single users."""
@@ -203,7 +193,7 @@ class RobustnessCurve:
     def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> Path:
         """Write the curve as JSON, and the values of single users next to it as ``.npz``.
 
-        Each file is written whole or not at all, the values of the users first.
+        Each is written whole or not at all, the values of the users first.
 
         Args:
             path: the JSON file; its folder is made.
@@ -260,8 +250,11 @@ class RobustnessCurve:
                 "'robustcf attack'"
             ) from error
         facts = saved.facts
-        protocol = {key: facts["protocol"].get(key) for key in Protocol.__dataclass_fields__}
-        given = {key: value for key, value in protocol.items() if value is not None}
+        protocol = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in facts["protocol"].items()
+            if key in Protocol.__dataclass_fields__
+        }
         return cls(
             attack=facts["attack"],
             objective=facts["objective"],
@@ -271,9 +264,7 @@ class RobustnessCurve:
             users=arrays.pop("users"),
             per_user={name: array.astype(np.float64) for name, array in arrays.items()},
             realised=tuple(facts["realised"]),
-            protocol=Protocol(
-                **{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-            ),
+            protocol=Protocol(**protocol),
             kind=facts["kind"],
             options={key: facts[key] for key in OPTIONS if key in facts},
         )
@@ -294,7 +285,10 @@ class SavedCurve:
     @cached_property
     def name(self) -> str:
         """The name that its settings give it, whatever the file is called."""
-        return _file_name(self.facts)
+        told = [self.settings, self.facts["metrics"], self.facts["protocol"]]
+        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+        attack = filter(None, (self.facts["attack"], self.facts["objective"]))
+        return f"{'-'.join(attack).replace(':', '.')}-{digest}"
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -311,27 +305,18 @@ class SavedCurve:
         return self.arrays()["users"]
 
     def per_user(self, metric: str) -> npt.NDArray[np.float64]:
-        """Epsilons x users.
-
-        Raises:
-            InputError: there are no values of single users for this metric.
-        """
+        """Epsilons x users; an error for coverage, which is not of single users."""
         arrays = self.arrays()
         if metric not in arrays:
             known = ", ".join(name for name in arrays if name != "users")
-            why = " (coverage is of the whole list, not of single users)"
             raise InputError(
-                f"{self.path} has no values of single users for {metric!r}"
-                f"{why if metric.startswith('coverage') else ''}; there are {known}"
+                f"{self.path} has no values of single users for {metric!r} (coverage is of the "
+                f"whole list); there are {known}"
             )
         return arrays[metric].astype(np.float64)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The values of single users: metric -> epsilons x users; and ``users``, their ids.
-
-        Raises:
-            InputError: the file cannot be read, or an array is of another shape, kind or range.
-        """
+        """The values of single users, checked: metric -> epsilons x users; and ``users``, ids."""
         path = self.path.with_suffix(".npz")
         arrays = read_arrays(path)
         users = arrays.get("users")
@@ -364,22 +349,6 @@ def settings_of(facts: Mapping[str, Any]) -> dict[str, Any]:
         "ks": cutoffs,
         "part": facts["protocol"]["part"],
     }
-
-
-def _file_name(facts: Mapping[str, Any]) -> str:
-    told = [settings_of(facts), facts["metrics"], facts["protocol"]]
-    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
-    return f"{attack_name(facts).replace(':', '.')}-{digest}"
-
-
-def attack_name(facts: Mapping[str, Any]) -> str:
-    """The attack with its objective, as :func:`robustcf.measure` takes it.
-
-    Example:
-        >>> attack_name({"attack": "fgm", "objective": "bce"})
-        'fgm-bce'
-    """
-    return "-".join(filter(None, (facts["attack"], facts["objective"])))
 
 
 def read_curves(folder: Path) -> dict[str, SavedCurve]:

@@ -77,8 +77,7 @@ class Hardened:
 
     Args:
         name: in words.
-        shrink_by: see :func:`robustcf.robustness.harden`.
-        rank: the same.
+        shrink_by: see :func:`robustcf.robustness.harden`; so is ``rank``.
         clean: NDCG@10 without an attack.
         joint: NDCG@10 under the attack at the cutoff, one value for each size.
         certified: the certified lower bound at size 0.02.
@@ -113,11 +112,10 @@ def harden_by_trial(
 
     Candidates are the factors as they are, the balanced gauge, and with it several ranks and
     shrinkings. Of those that keep the clean quality, the one with the highest NDCG@10 under the
-    attack at the cutoff (joint), mean over the sizes, is chosen. Judge the model by validation
-    pairs here, never by those that you will report on.
+    attack at the cutoff (joint), mean over the sizes, is chosen.
 
     Args:
-        model: the recommender; judged by the pairs to choose by.
+        model: the recommender; judged by validation pairs, never by those that you will report on.
         sizes: of the attack, in median row norms.
         kept: the share of the clean NDCG@10 that must stay.
         steps: of the attack.

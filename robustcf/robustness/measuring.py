@@ -124,8 +124,7 @@ class Result:
         """Write the curve, its control and its companion, each under the name of its settings.
 
         Returns:
-            The curve's file, and whether it replaced another result of the same settings, from
-            another version or number of threads, say. An equal one is left as it is.
+            The curve's file, and whether another result of the same settings was replaced.
         """
         place = Path(folder)
         saved = self.curve.store(place, self.extra())
@@ -143,12 +142,7 @@ class Result:
         return frame
 
     def plot(self, path: str | Path | None = None, metric: str | None = None) -> Figure | Path:
-        """Draw a metric against epsilon, with the random control next to it.
-
-        Args:
-            path: where to write it, ``.png`` or ``.svg``; None returns the figure.
-            metric: None for the first one.
-        """
+        """Draw a metric (None: the first) and its control: a figure, or with a path its file."""
         from robustcf.robustness.plots import plot_curves
 
         label = self.model.label or "model"
@@ -192,9 +186,9 @@ class Result:
             rows.append([f"{size:g}", *(f"{values[n]:.4f}" for values in columns.values())])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.rjust, row, widths)) for row in rows]
-        how = self.spec.words(self.threat, self.model.part)
         budget = f"{self.threat.norm} budget on {self.threat.side}, {self.threat.unit_words}"
-        return "\n".join([self.headline, *lines, f"{how}; {budget}; {self.curve.protocol}"])
+        how = f"{self.spec.words()}; {budget}; {self.curve.protocol}"
+        return "\n".join([self.headline, *lines, how])
 
     @property
     def headline(self) -> str:
@@ -235,10 +229,6 @@ def measure(
     Returns:
         The result; ``print`` shows it as a table, ``.curve["ndcg@10"]`` has the numbers.
 
-    Raises:
-        InputError: an unknown attack, sizes that are not ascending or beyond computing, a norm
-            without certificate, an attacker who knows nothing and needs to.
-
     Cost: for every size, one evaluation per member and direction, and the gradients of the attack:
     one in all for ``fgm``, ``(steps + 1) * restarts`` per size for ``pgd`` and ``cutoff``. ``auto``
     is ``cutoff`` and three ``fgm``, once with labels (50 steps a size) and once without (10).
@@ -275,7 +265,7 @@ def measure(
     with threads_used(threads, model.n_users, model.n_items):
         result = _result(request, control=control)
         if spec.kind == AUTO and request.threat.knowledge == "labels" and control:
-            guessing = replace(request, threat=replace(threat, knowledge="data"))
+            guessing = replace(request, spec=spec, threat=replace(threat, knowledge="data"))
             result = replace(result, with_data=_result(guessing, control=False))
     return result
 
@@ -305,9 +295,6 @@ def certify(
         A :class:`Result` with a certified curve; with ``fakes``, a
         :class:`robustcf.models.voting.CertifiedVotes`.
 
-    Raises:
-        InputError: a kind without embeddings, or one without a certificate against fakes.
-
     Example:
         >>> import numpy as np
         >>> rng = np.random.default_rng(0)
@@ -334,8 +321,8 @@ def _result(request: Request, *, control: bool) -> Result:
         worst = worst_of(members, spec.kind, cumulative=True)
         result = replace(
             result,
-            curve=replace(joint, options=request.options),
-            per_user=replace(worst, options=request.options),
+            curve=replace(joint, options=spec.options),
+            per_user=replace(worst, options=spec.options),
             members=members if spec.kind == AUTO else None,
         )
     if spec.kind == RANDOM:

@@ -42,6 +42,7 @@ CERTIFICATE, PERSONAL = "certificate", "personal"
 _GRADIENT = ("fgm", "pgd")
 _OWN_OBJECTIVE = "softmax"  # of a gradient attack from outside of the package
 _MEMBERS = (CUTOFF, "fgm-softmax", "fgm-bpr", "fgm-bce")  # of auto
+_MANY = ("steps", "restarts", "seed")  # options of attacks in steps
 # Not an attack of some size -> where it is done.
 _ELSEWHERE = {
     "quantization": "use robustcf.robustness.quantization_table(model), or 'robustcf attack RUN "
@@ -102,9 +103,15 @@ class AttackSpec:
             object.__setattr__(self, "objective", chosen)
         elif self.kind in WAYS:
             object.__setattr__(self, "objective", None)
-        elif ":" not in self.kind and not _is_installed(self.kind):
-            hint = f": {_ELSEWHERE[self.kind]}" if self.kind in _ELSEWHERE else ""
-            raise InputError(f"attack must be one of {', '.join(NAMES)}, got {self.name!r}{hint}")
+        elif ":" not in self.kind:
+            try:
+                ATTACKS[self.kind]  # of an installed package
+            except InputError:
+                hint = f": {_ELSEWHERE[self.kind]}" if self.kind in _ELSEWHERE else ""
+                known = ", ".join(NAMES)
+                raise InputError(
+                    f"attack must be one of {known}, got {self.name!r}{hint}"
+                ) from None
 
     @classmethod
     def parse(cls, name: str, **options: Any) -> AttackSpec:
@@ -136,29 +143,25 @@ class AttackSpec:
         """How it is made."""
         return WAYS.get(self.kind, _OWN)
 
-    def against(self, threat: Threat, part: str) -> Threat:
-        """The threat with what the attacker knows filled in, when this part is judged by."""
-        if threat.knowledge is not None and self.way.told:
-            return threat
-        # Without held-out pairs, those of the training are the relevant ones, and are known.
-        data = self.way.told and part == "train"
-        return replace(threat, knowledge="data" if data else self.way.knowledge)
+    def against(self, threat: Threat, part: str) -> tuple[AttackSpec, Threat]:
+        """The attack and the threat with their defaults filled in, if this part is judged by."""
+        way = self.way
+        if threat.knowledge is None or not way.told:
+            # Without held-out pairs, those of the training are the relevant ones, and are known.
+            data = way.told and part == "train"
+            threat = replace(threat, knowledge="data" if data else way.knowledge)
+        if self.kind not in STEPS:
+            return self, threat
+        guesses = self.kind != "pgd" and _guesses(threat, part)
+        usual = _GUESSING_STEPS if guesses else STEPS[self.kind]
+        return replace(self, steps=self.steps or usual), threat
 
-    def guesses(self, threat: Threat, part: str) -> bool:
-        """Whether the attacker has to guess the relevant items: held out, and not known."""
-        known = self.against(threat, part).knowledge
-        return self.kind in (AUTO, CUTOFF) and known == "data" and part != "train"
-
-    def n_steps(self, threat: Threat, part: str) -> int:
-        """Its steps; 1 where it has no choice."""
-        usual = _GUESSING_STEPS if self.guesses(threat, part) else STEPS.get(self.kind, 1)
-        return self.steps or usual
-
-    def options(self, threat: Threat, part: str) -> dict[str, Any]:
-        """The options that decide its result, with their defaults."""
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that decide its result."""
         if self.kind in STEPS:
             seed = {"seed": self.seed} if self.restarts > 1 else {}
-            return {"steps": self.n_steps(threat, part), "restarts": self.restarts, **seed}
+            return {"steps": self.steps, "restarts": self.restarts, **seed}
         if self.kind == RANDOM:
             return {"seed": self.seed, "draws": 1}
         return {"bound": self.bound} if self.kind == CERTIFICATE else {}
@@ -167,22 +170,12 @@ class AttackSpec:
         self, threat: Threat, part: str, epsilons: Sequence[float], ks: Sequence[int]
     ) -> dict[str, Any]:
         """The settings of its curve, as :func:`robustcf.robustness.curves.settings_of` has them."""
-        known = self.against(threat, part)
-        return settings_of(
-            {
-                "attack": self.kind,
-                "objective": self.objective,
-                "kind": self.way.kind,
-                "budget": known.norm,
-                "unit": known.unit,
-                "side": known.side,
-                "knowledge": known.knowledge,
-                **self.options(known, part),
-                "epsilons": epsilons,
-                "metrics": [f"ndcg@{k}" for k in ks],
-                "protocol": {"part": part},
-            }
-        )
+        spec, known = self.against(threat, part)
+        facts = {"attack": self.kind, "objective": self.objective, "kind": self.way.kind}
+        facts |= {"budget": known.norm, **known.as_dict(), **spec.options}
+        metrics = [f"ndcg@{k}" for k in ks]
+        asked = {"epsilons": epsilons, "metrics": metrics, "protocol": {"part": part}}
+        return settings_of({**facts, **asked})
 
     def control_settings(
         self, threat: Threat, part: str, epsilons: Sequence[float], ks: Sequence[int]
@@ -196,9 +189,9 @@ class AttackSpec:
         """Its default sizes."""
         return CERTIFIED_SIZES if self.way.certifies else ATTACK_SIZES[unit]
 
-    def words(self, threat: Threat | None = None, part: str = "test") -> str:
+    def words(self) -> str:
         """The attack in a few words for people."""
-        steps = self.n_steps(threat or Threat(), part)
+        steps = self.steps or STEPS.get(self.kind, 1)
         many = f"{counted(steps, 'step')}, {counted(self.restarts, 'start')}"
         what = {
             "pgd": f"pgd ({many}; or its first step, whichever leaves less)",
@@ -211,20 +204,12 @@ class AttackSpec:
         return f"{what} on {self.objective}" if self.objective else what
 
 
-def _is_installed(name: str) -> bool:
-    try:
-        ATTACKS[name]
-    except InputError:
-        return False
-    return True
-
-
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One measurement: what, by whom, how, at which sizes and cutoffs; with a bar or without.
+    """One measurement, with all defaults filled in.
 
-    ``built`` is an attack that exists already. Requests that follow from one another share the
-    evaluations of models without attack.
+    ``built`` is an attack that exists already. Requests that follow from one another share
+    ``clean``, the evaluation of the model without attack.
     """
 
     model: Recommender
@@ -234,34 +219,28 @@ class Request:
     ks: tuple[int, ...]
     progress: bool = False
     built: Attack | None = None
-    unattacked: dict[tuple[Recommender, tuple[int, ...]], MetricReport] = field(
-        default_factory=dict
-    )
+    clean: list[MetricReport] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "threat", self.spec.against(self.threat, self.model.part))
+        spec, threat = self.spec.against(self.threat, self.model.part)
+        object.__setattr__(self, "spec", spec)
+        object.__setattr__(self, "threat", threat)
 
     @property
     def metric(self) -> str:
         """What an attack is to make least."""
         return f"ndcg@{self.ks[0]}"
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options that decide the result."""
-        return self.spec.options(self.threat, self.model.part)
-
     def curve(self, attack: Attack) -> RobustnessCurve:
         """The curve of a single attack; at epsilon 0 it is the clean result to the bit."""
-        model, this = self.model, (self.model, self.ks)
-        if self.epsilons[0] == 0 and this not in self.unattacked:
-            self.unattacked[this] = model.evaluate(self.ks)
+        if self.epsilons[0] == 0 and not self.clean:
+            self.clean.append(self.model.evaluate(self.ks))
         reports, realised = [], []
         for epsilon in self.epsilons:
-            attacked = attack.perturb(model.factors, epsilon)
+            attacked = attack.perturb(self.model.factors, epsilon)
             realised.append(attacked.realised)
-            clean = self.unattacked[this] if epsilon == 0 else None
-            reports.append(clean or model.evaluate(self.ks, attacked.factors))
+            known = self.clean[0] if epsilon == 0 else None
+            reports.append(known or self.model.evaluate(self.ks, attacked.factors))
         first = reports[0]
         return RobustnessCurve(
             attack=attack.name,
@@ -273,7 +252,7 @@ class Request:
             users=first.users,
             realised=tuple(realised),
             protocol=first.protocol,
-            options=self.options,
+            options=self.spec.options,
         )
 
     def objective(self) -> Objective[Any]:
@@ -290,14 +269,9 @@ class Request:
             return kind(pairs, weights, **place)
         return kind(pairs, **place)
 
-    def budget(self) -> dict[str, Any]:
-        """The options that every attack on the model has: norm, unit, side, fixed columns."""
-        return self.threat.options(self.model)
-
-    def many(self) -> dict[str, int]:
-        """The options of attacks in steps."""
-        steps = self.spec.n_steps(self.threat, self.model.part)
-        return {"steps": steps, "restarts": self.spec.restarts, "seed": self.spec.seed}
+    def options(self, *names: str) -> dict[str, Any]:
+        """The options of an attack on the model: norm, unit, side, fixed columns, and these."""
+        return {**self.threat.options(self.model), **{n: getattr(self.spec, n) for n in names}}
 
 
 Curves = dict[str, RobustnessCurve]
@@ -328,14 +302,14 @@ class Way:
 
 
 def _fgm(request: Request) -> Curves:
-    return {"fgm": request.curve(FGM(request.objective(), **request.budget()))}
+    return {"fgm": request.curve(FGM(request.objective(), **request.options()))}
 
 
 def _pgd(request: Request) -> Curves:
     """PGD, and its first step: the objective is not the metric, where one long step may do more."""
     objective = request.objective()
-    pgd = PGD(objective, **request.many(), **request.budget())
-    fgm = FGM(objective, **request.budget())
+    pgd = PGD(objective, **request.options(*_MANY))
+    fgm = FGM(objective, **request.options())
     fgm.views = pgd.views
     return {"pgd": request.curve(pgd), "fgm": request.curve(fgm)}
 
@@ -346,10 +320,15 @@ def _cutoff(request: Request) -> Curves:
     pairs = request.threat.pairs(model)
     if model.part == "train":
         pairs = model.relevant  # known
-    if request.spec.guesses(request.threat, model.part):
+    elif _guesses(request.threat, model.part):
         pairs = guessed_labels(model, k)
-    how = {"progress": request.progress, **request.many(), **request.budget()}
+    how = {"progress": request.progress, **request.options(*_MANY)}
     return {CUTOFF: request.curve(Cutoff(pairs, model.seen, k, **how))}
+
+
+def _guesses(threat: Threat, part: str) -> bool:
+    """Whether the relevant items are held out and not known."""
+    return threat.knowledge == "data" and part != "train"
 
 
 def guessed_labels(model: Recommender, k: int) -> Interactions:
@@ -367,16 +346,16 @@ def guessed_labels(model: Recommender, k: int) -> Interactions:
 
 def _auto(request: Request) -> Curves:
     """The attack at the cutoff, and one step on each objective: each as it is alone."""
-    spec, curves = request.spec, Curves()
+    curves = Curves()
     for name in _MEMBERS:
-        options = {"steps": spec.steps, "restarts": spec.restarts, "seed": spec.seed}
+        options = {option: getattr(request.spec, option) for option in _MANY}
         member = replace(request, spec=AttackSpec.parse(name, **options))
         (curves[name],) = member.spec.way.members(member).values()
     return curves
 
 
 def _random(request: Request) -> Curves:
-    return {RANDOM: request.curve(RandomNoise(seed=request.spec.seed, **request.budget()))}
+    return {RANDOM: request.curve(RandomNoise(**request.options("seed")))}
 
 
 def random_directions(request: Request, draws: int) -> Curves:
@@ -395,7 +374,7 @@ def random_directions(request: Request, draws: int) -> Curves:
 def _certificate(request: Request) -> Curves:
     asked = (request.model, request.threat, request.epsilons, request.ks)
     curve = certified_curve(*asked, bound=request.spec.bound)
-    return {CERTIFICATE: replace(curve, options=request.options)}
+    return {CERTIFICATE: replace(curve, options=request.spec.options)}
 
 
 def _personal(request: Request) -> Curves:
@@ -409,9 +388,9 @@ def _own(request: Request) -> Curves:
     if attack is None:
         kind = ATTACKS[name]
         aim = [request.objective()] if issubclass(kind, FGM) else []
-        attack = kind(*aim, **request.budget())
+        attack = kind(*aim, **request.options())
     else:
-        told = {key: getattr(attack, key, None) for key in ("steps", "restarts", "seed")}
+        told = {key: getattr(attack, key, None) for key in _MANY}
         options = {key: value for key, value in told.items() if type(value) is int}
     # Its own name: a class that derives from FGM has inherited another one.
     return {name: replace(request.curve(attack), attack=name, options=options)}

@@ -1,15 +1,11 @@
 """Several attacks as one: the single worst for all users together, or the worst for each user.
 
-**Joint.** An attacker who owns the embeddings changes them once, for all users, and chooses the
-perturbation that leaves the least mean metric: :func:`joint_of`. This is the headline result.
+An attacker who owns the embeddings changes them once, for all users: :func:`joint_of`, the headline
+result. The worst of several for each user, :func:`worst_of`, is not reached by any single
+perturbation, and choosing does harm by itself: each user's worst of eight random directions looks
+like a real attack. So the two are never mixed, and each has a control that chooses as often.
 
-**Per user.** For each user the worst of several perturbations: :func:`worst_of`. No single one of
-them reaches its mean over users. Choosing does harm by itself: each user's worst of eight random
-directions looks like a real attack. So it is never mixed with the joint number, and its control
-chooses from as many random directions in the same way.
-
-Neither is a certificate. A perturbation of a smaller size is within a larger budget, so it counts
-there as well.
+A perturbation of a smaller size is within a larger budget, so it counts there as well.
 """
 
 from __future__ import annotations

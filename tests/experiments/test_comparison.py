@@ -257,7 +257,7 @@ def test_the_strongest_common_curve_is_taken(tmp_path):
 
     add("random-row-absolute")
     add("certificate-row-absolute")
-    with pytest.raises(InputError, match="no run has .*--attack certificate-.*--attack auto"):
+    with pytest.raises(InputError, match="no run has .*--attack certificate-"):
         taken()
     make_run(
         tmp_path / "a", values, train=TrainConfig.of(model="ultragcn"), name="auto-row-relative"
@@ -324,13 +324,7 @@ def test_a_missing_curve_is_named_with_the_command_that_makes_it(runs):
     make_run(runs[0], values, name="cutoff-row-absolute-labels", options=options)
     (found,) = commands(two, "cutoff")
     assert "--steps 3 --restarts 2 --seed 5" in found
-    for name, command in (
-        ("pgd-bpr", "attack {} --attack pgd --objective bpr"),
-        ("auto", "attack {} --attack auto"),
-        ("personal", "attack {} --personal"),
-    ):
-        assert commands(two, name) == [f"robustcf {command.format(run)}" for run in two]
-    for name in ("fgm-sofmax", "foo", "quantization", "certificate-bce"):
+    for name in ("fgm-sofmax", "foo", "auto", "certificate-bce"):
         assert f"no run has a saved curve of {name}; saved are" in refusal(two, name)
         assert "give --attack one of these names" in refusal(two, name)
 

@@ -159,36 +159,6 @@ def test_own_curves_do_not_see_the_length_of_single_users(seed, attack, side):
     assert not seen["relative"] or side == "items", "so it can fail"
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_neither_do_attacks_where_the_items_stay(seed):
-    target = random_target(seed)
-    U, V = target.factors
-    lengths = 2.0 ** torch.randint(
-        -5, 6, (len(U), 1), generator=torch.Generator().manual_seed(seed)
-    )
-    other = target.with_factors(Factors(lengths * U, V))
-    threat = Threat(unit="own", side="users")
-    one, two = (measure(each, "cutoff", threat, SIZES, steps=10).curve for each in (target, other))
-    for name, values in one.per_user.items():
-        np.testing.assert_array_equal(two.per_user[name], values)
-    assert one["ndcg@10"][-1] < one["ndcg@10"][0]
-    relative = Threat(side="users")
-    one, two = (measure(e, "cutoff", relative, SIZES, steps=10).curve for e in (target, other))
-    assert not np.array_equal(one.per_user["ndcg@10"], two.per_user["ndcg@10"])
-
-
-def test_absolute_curves_do_see_the_scale():
-    """So the test above can fail."""
-    target = random_target(0)
-    U, V = target.factors
-    threat = Threat(unit="absolute")
-    one, two = (
-        measure(target.with_factors(factors), "fgm-softmax", threat, [0.5]).curve["ndcg@10"][0]
-        for factors in (target.factors, Factors(16 * U, V))
-    )
-    assert one != two
-
-
 # --- results ----------------------------------------------------------------------------------
 
 
@@ -432,29 +402,6 @@ def test_the_table_of_targets_is_left_as_it_was():
 # --- what it refuses ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"ks": 10}, r"ks must be a list, got 10: give \[10\]"),
-        ({"epsilons": 0.1}, r"epsilons must be a list, got 0.1: give \[0.1\]"),
-        ({"epsilons": []}, "epsilons must name at least one attack size, got none"),
-        ({"epsilons": np.array([])}, "epsilons must name at least one attack size, got none"),
-        ({"threat": "row"}, "threat must be a Threat, got 'row': give Threat"),
-        (
-            {"step": 3},
-            "unknown option 'step' of an attack; known: objective, steps, restarts, seed, bound",
-        ),
-        ({"objective": "bce"}, "'fgm-softmax' names its objective: leave the option objective out"),
-        ({"attack": "quantization"}, r"got 'quantization': use .*quantization_table\(model\)"),
-        ({"attack": RandomNoise(), "epsilons": ()}, "epsilons must name at least one attack size"),
-    ],
-)
-def test_what_measure_refuses(options, message):
-    target = random_target(0)
-    with pytest.raises(InputError, match=message):
-        measure(target, **{"attack": "fgm-softmax", **options})
-
-
 def test_embeddings_alone_are_no_target():
     U, V = random_target(0).factors
     for function in (measure, harden, certified_radii, quantization_table):
@@ -464,9 +411,3 @@ def test_embeddings_alone_are_no_target():
         check_recommender((U, V))
     with pytest.raises(InputError, match="threat must be a Threat, got 'row'"):
         certified_radii(random_target(0), "row")
-
-
-def test_no_sizes_given_are_those_of_the_table():
-    target = random_target(0)
-    assert measure(target, "random").curve.epsilons == (0.0, 0.02, 0.05, 0.1, 0.2)
-    assert measure(target, RandomNoise(), epsilons=None).curve.epsilons[-1] == 0.2

@@ -15,43 +15,38 @@ from robustcf.recommender import Recommender
 from robustcf.robustness import AttackSpec, Threat, certified_radii, measure
 from robustcf.robustness.table import ATTACK_SIZES, CERTIFIED_SIZES, NAMES
 from robustcf.robustness.threat import KNOWLEDGE, UNITS
-from tests.robustness.helpers import BOARD, RIGHT, random_target
+from tests.robustness.helpers import random_target
 
 # Two seeds while one works, the third before one hands in.
 SEEDS = [0, 1, pytest.param(2, marks=pytest.mark.slow)]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"norm": "l1"}, "norm must be one of row, frobenius, spectral, got 'l1'"),
-        ({"unit": "percent"}, "unit must be one of relative, own, absolute, got 'percent'"),
-        ({"side": "rows"}, "side must be one of both, users, items, got 'rows'"),
-        ({"knowledge": "all"}, "knowledge must be one of none, data, labels, got 'all'"),
-        ({"norm": None}, "norm must be one of"),
-        ({"unit": True}, "unit must be one of"),
-        ({"norm": "frobenius", "unit": "own"}, "goes with the norm 'row', got 'frobenius'"),
-        ({"norm": "spectral", "unit": "own"}, "goes with the norm 'row', got 'spectral'"),
-    ],
-)
-def test_what_is_no_threat_is_refused(options, message):
-    with pytest.raises(InputError, match=message):
-        Threat(**options)
-
-
-def test_the_default_is_relative_on_both_sides_by_whom_the_attack_assumes():
-    assert Threat() == Threat("row", "relative", "both", None)
-    assert Threat().as_dict() == {
-        "norm": "row", "unit": "relative", "side": "both", "knowledge": None,
-    }  # fmt: skip
-    json.dumps(Threat().as_dict())
-
-
 EVERY = [
     words
     for words in itertools.product(BUDGETS, UNITS, SIDES, KNOWLEDGE)
     if words[1] != "own" or words[0] == "row"
 ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"norm": "l1"}, "norm"),
+        ({"norm": None}, "norm"),
+        ({"unit": "percent"}, "unit"),
+        ({"unit": True}, "unit"),
+        ({"side": "rows"}, "side"),
+        ({"knowledge": "all"}, "knowledge"),
+        ({"norm": "frobenius", "unit": "own"}, "frobenius"),
+        ({"norm": "spectral", "unit": "own"}, "spectral"),
+    ],
+)
+def test_what_is_not_a_threat_is_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        Threat(**options)
+
+
+def test_the_default_is_relative_on_both_sides_by_whom_the_attack_assumes():
+    default = {"norm": "row", "unit": "relative", "side": "both", "knowledge": None}
+    assert json.loads(json.dumps(Threat().as_dict())) == default
 
 
 @pytest.mark.parametrize("words", EVERY, ids="-".join)
@@ -66,7 +61,7 @@ def test_every_threat_says_what_a_size_means(words):
     unit_words = {"row": "median row norms", "frobenius": "Frobenius", "spectral": "spectral norms"}
     assert (unit_words[norm] in threat.axis) == (unit == "relative")
     assert ("each row's own length" in threat.axis) == (unit == "own")
-    assert threat.unit_words.removeprefix("in ") in threat.axis
+    assert threat.unit_words in threat.axis
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -106,7 +101,6 @@ def test_own_sizes_are_shares_of_each_row(seed, side, attack, monkeypatch):
 
     monkeypatch.setattr(Recommender, "evaluate", watched)
     result = measure(target, attack, Threat(unit="own", side=side), [0, 0.3], steps=3)
-    assert moved
     largest = dict.fromkeys(("users", "items"), 0.0)
     for factors in moved:
         for name, before, after in zip(largest, target.factors, factors, strict=True):
@@ -139,49 +133,24 @@ def test_unless_told_an_attacker_knows_what_the_attack_assumes(attack, known):
         assert result.control.threat.knowledge == "none"
     for curve in (result.members or {}).values():
         assert curve.threat.knowledge == known
-    alone = measure(
-        Recommender(*target.factors, target.known), attack, epsilons=[0, 0.1], **options
-    )
-    expected = {"random": "none", "certificate": "labels", "personal": "labels"}
-    assert alone.threat.knowledge == expected.get(attack, "data"), "no held-out pairs: no labels"
-    assert alone.with_data is None
+    blind = {"random": "none", "certificate": "labels", "personal": "labels"}
+    if attack in blind:  # whatever it is told
+        other = measure(target, attack, Threat(knowledge="data"), [0, 0.1])
+        assert other.as_dict() == result.as_dict()
+    alone = Recommender(*target.factors, target.known)
+    found = measure(alone, attack, epsilons=[0, 0.1], **options)
+    assert found.threat.knowledge == blind.get(attack, "data"), "no held-out pairs: no labels"
+    assert found.with_data is None
 
 
 @pytest.mark.parametrize("attack", ["auto", "cutoff", "fgm-bce", "pgd-softmax"])
-def test_labels_need_pairs_that_were_held_out(attack):
+def test_attackers_need_pairs_to_aim_at(attack):
     target = random_target(0)
-    alone = Recommender(*target.factors, target.known)
-    with pytest.raises(InputError, match="knowledge 'labels' is about held-out pairs"):
-        measure(alone, attack, Threat(knowledge="labels"), [0, 0.1])
-
-
-def test_knowledge_is_which_pairs_are_pushed_down():
-    target = random_target(0)
-    seen = {}
-    for knowledge, pairs in (("data", target.known), ("labels", target.relevant)):
-        assert Threat(knowledge=knowledge).pairs(target) is pairs
-        named = measure(target, "fgm-softmax", Threat(knowledge=knowledge), [0, 0.3]).curve
-        built = measure(target, FGM(Softmax(pairs)), epsilons=[0, 0.3]).curve
-        assert named.as_lists() == built.as_lists()
-        seen[knowledge] = named["ndcg@10"][1]
-    assert seen["labels"] < seen["data"], "who knows what counts does more harm"
-
-
-@pytest.mark.parametrize("attack", ["fgm-bce", "pgd-bpr", "auto", "cutoff"])
-def test_who_knows_nothing_has_nothing_to_aim_at(attack):
-    target = random_target(0)
-    with pytest.raises(InputError, match="an attacker who knows nothing has no pairs to aim at"):
+    with pytest.raises(InputError, match="knows nothing"):
         measure(target, attack, Threat(knowledge="none"), [0, 0.1])
-
-
-@pytest.mark.parametrize("attack", ["random", "certificate", "personal"])
-@pytest.mark.parametrize("knowledge", KNOWLEDGE)
-def test_where_knowledge_does_not_matter_it_changes_nothing(attack, knowledge):
-    target = random_target(0)
-    plain = measure(target, attack, epsilons=[0, 0.1]).curve
-    curve = measure(target, attack, Threat(knowledge=knowledge), [0, 0.1]).curve
-    assert curve.as_dict() == plain.as_dict()
-    assert curve.threat.knowledge == ("none" if attack == "random" else "labels")
+    alone = Recommender(*target.factors, target.known)
+    with pytest.raises(InputError, match="held-out"):
+        measure(alone, attack, Threat(knowledge="labels"), [0, 0.1])
 
 
 @pytest.mark.parametrize("norm", ["frobenius", "spectral"])
@@ -189,83 +158,77 @@ def test_certificates_are_about_rows(norm):
     target = random_target(0)
     for attack in ("certificate", "personal"):
         for sizes in ([0, 0.1], [0]):
-            with pytest.raises(InputError, match=f"norm 'row' only, got '{norm}'"):
+            with pytest.raises(InputError, match=norm):
                 measure(target, attack, Threat(norm), sizes)
-    with pytest.raises(InputError, match="there are certificates for the norm 'row' only"):
+    with pytest.raises(InputError, match=norm):
         certified_radii(target, Threat(norm))
 
 
-def test_attacks_that_there_are_not():
-    target = random_target(0)
-    for name in ("fgm", "mse", "fgm-mse", "pgd-", "auto-bce", "", "quantization"):
-        if name == "fgm":
-            assert measure(target, name, epsilons=[0]).spec.name == "fgm-bce"
-            continue
-        with pytest.raises(InputError, match="(attack|objective) must be one of"):
-            measure(target, name, epsilons=[0])
-    for options, message in (
-        ({"steps": 0}, "steps must be an integer of at least 1"),
-        ({"restarts": 1.5}, "restarts must be an integer"),
-        ({"seed": -1}, "seed must be an integer of at least 0"),
-        ({"bound": "loose"}, "bound must be one of tight, plain, got 'loose'"),
-    ):
-        with pytest.raises(InputError, match=message):
-            measure(target, "pgd-bce", epsilons=[0], **options)
-    with pytest.raises(InputError, match="attack must be a name, an AttackSpec"):
-        measure(target, AttackSpec("pgd"), epsilons=[0], steps=3)
-    with pytest.raises(InputError, match="attack must be a name, an AttackSpec"):
-        measure(target, FGM, epsilons=[0])
-    with pytest.raises(InputError, match="unknown option .stepz. of an attack"):
-        measure(target, "pgd-bce", epsilons=[0], stepz=3)
+@pytest.mark.parametrize(
+    ("attack", "options", "message"),
+    [
+        *((name, {}, "one of") for name in ("mse", "fgm-mse", "pgd-", "auto-bce", "")),
+        ("quantization", {}, r"quantization_table\(model\)"),
+        ("pgd-bce", {"steps": 0}, "steps"),
+        ("pgd-bce", {"restarts": 1.5}, "restarts"),
+        ("pgd-bce", {"seed": -1}, "seed"),
+        ("pgd-bce", {"bound": "loose"}, "bound"),
+        ("pgd-bce", {"stepz": 3}, "stepz"),
+        ("pgd-bce", {"objective": "bce"}, "leave the option"),
+        (AttackSpec("pgd"), {"steps": 3}, "AttackSpec"),
+        (FGM, {}, "AttackSpec"),
+        (RandomNoise(), {"threat": Threat()}, "built"),
+        (RandomNoise(), {"steps": 3}, "built"),
+        ("random", {"threat": "row"}, "Threat"),
+        ("random", {"ks": 10}, "ks must be a list"),
+        ("random", {"ks": []}, "cutoff"),
+        ("random", {"ks": [0]}, "cutoff"),
+        ("random", {"epsilons": 0.1}, "epsilons must be a list"),
+        ("random", {"epsilons": np.array([])}, "epsilons"),
+        (RandomNoise(), {"epsilons": ()}, "epsilons"),
+    ],
+)
+def test_what_measure_refuses(attack, options, message):
+    with pytest.raises(InputError, match=message):
+        measure(random_target(0), attack, **{"epsilons": [0], **options})
 
 
 def test_an_attack_that_is_built_has_its_budget_and_options():
     target = random_target(0)
-    noise = RandomNoise()
-    for options in ({"threat": Threat()}, {"steps": 3}):
-        with pytest.raises(InputError, match="an attack that is built has its budget and options"):
-            measure(target, noise, epsilons=[0], **options)
     built = PGD(Softmax(target.known), BUDGETS["spectral"](), relative=False, side="items")
     result = measure(target, built, epsilons=[0, 0.5])
     assert result.threat == Threat("spectral", "absolute", "items", "data")
     assert result.control.threat == Threat("spectral", "absolute", "items", "none")
     assert result.spec.name == "robustcf.attacks.gradient:PGD-softmax"
     assert measure(target, built).curve.epsilons == ATTACK_SIZES["absolute"]
+    labels = measure(target, FGM(Softmax(target.relevant)), epsilons=[0, 0.3]).curve
+    named = measure(target, "fgm-softmax", Threat(knowledge="labels"), [0, 0.3]).curve
+    assert labels.threat.knowledge == "labels"
+    assert labels.as_lists() == named.as_lists()
     own = measure(target, RandomNoise(OwnRowBudget()), epsilons=[0, 0.5])
     assert own.threat == Threat("row", "own", "both", "data")
     assert own.curve.as_lists() == own.control.as_lists()
 
 
 @pytest.mark.parametrize("attack", ["auto", "fgm-bce", "random", "certificate", "personal"])
-@pytest.mark.parametrize("unit", ["relative", "own", "absolute"])
-def test_sizes_beyond_computing_are_the_askers_fault(attack, unit):
+@pytest.mark.parametrize("unit", UNITS)
+def test_sizes_beyond_computing_are_refused(attack, unit):
     for size in (1e160, 1e308):
-        with pytest.raises(
-            InputError, match=r"an attack of size 1e\+\d+ makes embeddings or scores"
-        ):
+        with pytest.raises(InputError, match="an attack of size"):
             measure(random_target(0), attack, Threat(unit=unit), [0, size], steps=2)
     # Large is not yet too large.
     found = measure(random_target(0), attack, Threat(unit=unit), [0, 1e9], ks=(3,), steps=2)
     assert np.isfinite(found.curve["ndcg@3"]).all()
 
 
-def test_sizes_when_none_are_asked_for():
-    target = Recommender(*RIGHT, BOARD)
-    for name in NAMES:
-        spec = AttackSpec.parse(name)
-        for unit in UNITS:
-            expected = CERTIFIED_SIZES if spec.way.certifies else ATTACK_SIZES[unit]
-            assert spec.sizes(unit) == expected
-    assert measure(target, "random").curve.epsilons == ATTACK_SIZES["relative"]
-    assert measure(target, "random", Threat(unit="absolute")).curve.epsilons[-1] == 1.6
-    assert measure(target, "certificate").curve.epsilons == CERTIFIED_SIZES
-
-
-def test_cutoffs_are_sorted_and_checked():
-    target = Recommender(*RIGHT, BOARD)
-    result = measure(target, "random", epsilons=[0], ks=[7, 3, 7])
-    assert result.ks == [3, 7]
-    assert result.metric == "ndcg@3"
-    for ks, message in (([], "at least one cutoff"), ([0], "every cutoff must be an integer")):
-        with pytest.raises(InputError, match=message):
-            measure(target, "random", epsilons=[0], ks=ks)
+def test_sizes_and_cutoffs_when_none_are_asked_for():
+    target = random_target(0)
+    for name, unit in itertools.product(NAMES, UNITS):
+        expected = CERTIFIED_SIZES if name in ("certificate", "personal") else ATTACK_SIZES[unit]
+        assert AttackSpec.parse(name).sizes(unit) == expected
+    for attack, unit in (("random", "relative"), ("random", "absolute"), (RandomNoise(), "own")):
+        threat = Threat(unit=unit) if isinstance(attack, str) else None
+        assert measure(target, attack, threat).curve.epsilons == ATTACK_SIZES[unit]
+    result = measure(target, "certificate", ks=[7, 3, 7])
+    assert result.curve.epsilons == CERTIFIED_SIZES
+    assert (result.ks, result.metric) == ([3, 7], "ndcg@3")
