@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from robustcf._io.fetching import cache_dir
 from robustcf._io.reading import open_regular
@@ -54,14 +53,10 @@ def cached(
     parse: Callable[[], Parsed],
     enabled: bool | Literal["read"],
 ) -> Parsed:
-    """Return the entry of these sources and options, or parse and keep the result.
+    """Return the entry of these checksums and options, or parse and keep the result.
 
     Args:
-        name: readable start of the entry's name.
-        sources: checksums of the files.
-        options: everything else that the result depends on.
-        parse: makes the result.
-        enabled: False: no cache at all; ``read``: keep nothing.
+        enabled: False: no cache at all; ``read``: write no entry.
     """
     if not enabled:
         return parse()
@@ -87,8 +82,6 @@ def read(key: str) -> Parsed | None:
 
     Raises:
         DamagedEntry: there was one that had been altered, or was damaged.
-
-    Cost: the bytes are read twice, once to check them.
     """
     path = _folder() / key
     try:
@@ -114,20 +107,15 @@ def _digest(key: str, handle: BinaryIO) -> bytes:
 
 
 def _parse(handle: BinaryIO) -> Parsed:
-    def array() -> npt.NDArray[Any]:
-        found: npt.NDArray[Any] = np.lib.format.read_array(handle, allow_pickle=False)
-        return found
+    def array() -> Any:
+        return np.lib.format.read_array(handle, allow_pickle=False)
 
     meta = json.loads(str(array()))
     arrays = {name: array() for name in meta["arrays"]}
-    labels: dict[str, Any] = {kind: arrays.get(kind) for kind in _LABELS}
-    sizes = {name: meta[name] for name in ("n_users", "n_items")}
+    shared: dict[str, Any] = {kind: arrays.get(kind) for kind in _LABELS}
+    shared |= {name: meta[name] for name in ("n_users", "n_items")}
     parts = {
-        part: Interactions(
-            **{name: arrays.get(f"{part}.{name}") for name in _COLUMNS},  # type: ignore[arg-type]
-            **sizes,
-            **labels,
-        )
+        part: Interactions(**shared | {name: arrays.get(f"{part}.{name}") for name in _COLUMNS})
         for part in meta["parts"]
     }
     return Parsed(parts, tuple(meta["notes"]), meta["unit"])

@@ -39,34 +39,19 @@ _KIND = record(
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that is known of a data set before it is read.
-
-    Args:
-        name: the name to load it by.
-        title: one line about it.
-        layout: ``split`` (published train and test files), ``pairs`` (one file, split here),
-            or ``generated``.
-        counts: users, items, and pairs of each part; a loaded set that differs is an error.
-        parts: part name -> alternatives.
-        labels: ``users`` and ``items`` -> alternatives of a list of original ids; optional.
-        homepage: where the data come from.
-        licence: its terms.
-        citation: what to cite.
-        aliases: other names.
-        least_per_user: users with fewer pairs are left out (unsplit sets only).
-    """
+    """All that is known of a data set before it is read."""
 
     name: str
     title: str
-    layout: Layout
-    counts: Mapping[str, int]
-    parts: Mapping[str, tuple[SourceFile, ...]]
-    labels: Mapping[str, tuple[SourceFile, ...]]
+    layout: Layout  # published train and test files, one file that is split here, or generated
+    counts: Mapping[str, int]  # users, items, and pairs of each part; others are an error
+    parts: Mapping[str, tuple[SourceFile, ...]]  # name -> alternatives
+    labels: Mapping[str, tuple[SourceFile, ...]]  # "users", "items" -> lists of original ids
     homepage: str
     licence: str
     citation: str
     aliases: tuple[str, ...] = ()
-    least_per_user: int = 1
+    least_per_user: int = 1  # users with fewer pairs are left out (unsplit sets only)
 
     @property
     def n_interactions(self) -> int:
@@ -124,11 +109,7 @@ def unknown_name(name: str) -> str:
 
 
 def parse_manifest(content: bytes, source: str) -> Manifest:
-    """Return a manifest from its JSON text.
-
-    Raises:
-        DataError: it is not JSON, or not a manifest.
-    """
+    """Return a manifest from its JSON text."""
     raw = read_manifest(content, source, _KIND)
     for group in ("parts", "labels"):
         raw[group] = {part: tuple(map(parse_source, files)) for part, files in raw[group].items()}

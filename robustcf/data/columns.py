@@ -85,13 +85,7 @@ def refuse_header(path: Path, cells: list[str], columns: Columns) -> None:
 
 
 def find_columns(path: Path | str, header: list[Any], columns: Columns) -> dict[str, Any]:
-    """Return the table's own name (or position) of the column of each role, or None.
-
-    Args:
-        path: of a file; of a table in memory its name, as text.
-        header: names, or positions where there are none.
-        columns: those asked for.
-    """
+    """Return the name (or position) of the column of each role in a header, or None."""
     return {role: _column_name(path, header, role, getattr(columns, role)) for role in USUAL_NAMES}
 
 

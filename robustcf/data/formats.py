@@ -92,12 +92,7 @@ class Format:
 
 
 def read_table(path: Path, columns: Columns) -> Table:
-    """Read the user, item, rating and time columns of a file.
-
-    Raises:
-        DataError: an unknown suffix, an unreadable or empty file, a column that is not there, a
-            row without an id, more than the limits allow (:mod:`robustcf._io.limits`).
-    """
+    """Read the user, item, rating and time columns of a file, within the limits."""
     kind = kind_of(path)
     if kind not in FORMATS:
         raise DataError(

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from robustcf._io.text import counted
 from robustcf._randomness import stream
-from robustcf.data.interactions import Ids, Interactions, Labels
+from robustcf.data.interactions import Ids, Interactions, described
 from robustcf.data.split import Split
 from robustcf.data.times import Blocks, Moment, TimeUnit, cut_at_ratio, moment_of, shown
 from robustcf.errors import DataError
@@ -25,16 +25,11 @@ _EXAMPLES = 3  # labels that a note names
 
 
 def hold_out(users: Ids, ratio: float, rng: np.random.Generator) -> Mask:
-    """Choose a share of each user's pairs at random; True where held out.
+    """Choose a share of each user's pairs at random, of the users of sorted pairs.
 
     A user with n pairs gives ``round(ratio * n)`` of them, but at least one, and always keeps
     at least one: a user with a single pair gives none. (Halves are rounded up.) Called for one
     block of users after another with one generator, it chooses as called once for all.
-
-    Args:
-        users: the users of sorted pairs, all of each user's.
-        ratio: share, between 0 and 1.
-        rng: one number is drawn per pair.
 
     Cost: one sort of the pairs.
 
@@ -101,9 +96,9 @@ def split_pairs(
     """Cut unsplit pairs into train, valid and test, user by user or at points in time.
 
     Args:
-        name: the name of the split.
+        name: name of the split.
         pairs: all interactions.
-        seed: same seed, same split; test and valid draw from streams of their own.
+        seed: test and valid draw from streams of their own.
         strategy: ``random``: ``test_ratio`` of each user's pairs to test, then ``valid_ratio``
             of the rest to valid (at least one each, and at least one stays in train);
             ``leave-one-out``: the latest pair to test, the one before to valid;
@@ -113,8 +108,8 @@ def split_pairs(
         test_from: with ``time``, the first moment of test instead of a share: a number in the
             unit of the timestamps, a date, or ISO text (see :func:`robustcf.data.load`).
         valid_from: with ``time``, the first moment of valid.
-        notes: sentences to hand on.
-        sources: file name -> sha256 to hand on.
+        notes: of the split.
+        sources: of the split.
 
     Raises:
         DataError: an option is out of range, or the pairs cannot be cut in time.
@@ -169,10 +164,7 @@ class HoldOut:
         self._tied: int | None = None  # users with several latest pairs; None without times
 
     def look_at(self, times: Blocks | None) -> None:
-        """Find the cuts in time, if that is the strategy.
-
-        Args:
-            times: gives all times in blocks, each time it is called; None without times.
+        """Find the cuts in time, if that is the strategy; ``times`` gives all times in blocks.
 
         Raises:
             DataError: there are no times, or no pair is left for one of the parts.
@@ -235,12 +227,7 @@ class HoldOut:
         return {"train": train.take(~mask), "valid": train.take(mask)}
 
     def notes(self, new: str, empty: Sequence[str]) -> tuple[str, ...]:
-        """Return what is to be said of the split.
-
-        Args:
-            new: who is not in train, see :func:`new_in`.
-            empty: the parts without pairs.
-        """
+        """Return notes on the split, on who is ``new`` after the cut, and on ``empty`` parts."""
         why = "no user has enough pairs to give one away"
         notes = []
         if self.strategy == "time":
@@ -271,39 +258,35 @@ class HoldOut:
         self.look_at(None if times is None else lambda: [times])
         masks = self.parts(pairs.users, times)
         parts: dict[str, Any] = {part: pairs.take(mask) for part, mask in masks.items()}
-        new = new_in(
-            {
-                kind: np.flatnonzero(
-                    (getattr(pairs, f"{kind}_degrees") > 0)
-                    & (getattr(parts["train"], f"{kind}_degrees") == 0)
-                )
-                for kind in ("user", "item")
-            },
-            lambda kind, ids: _labels_of(getattr(pairs, f"{kind}_labels"), ids),
-        )
+        missing = {
+            kind: np.flatnonzero(
+                (getattr(pairs, f"{kind}_degrees") > 0)
+                & (getattr(parts["train"], f"{kind}_degrees") == 0)
+            )
+            for kind in ("user", "item")
+        }
+        labels = {"user": pairs.user_labels, "item": pairs.item_labels}
+
+        def named(kind: str, ids: npt.NDArray[np.intp]) -> list[object]:
+            own = labels[kind]
+            found: list[object] = (ids if own is None else own[ids]).tolist()
+            return found
+
+        empty = [part for part in ("test", "valid") if not len(parts[part])]
         return Split(
             name,
             **parts,
             valid_source="carved" if len(parts["valid"]) else "none",
-            notes=(*notes, *self.notes(new, [p for p in ("test", "valid") if not len(parts[p])])),
+            notes=(*notes, *self.notes(new_in(missing, named), empty)),
             sources=sources or {},
         )
-
-
-def _labels_of(labels: Labels | None, ids: npt.NDArray[np.intp]) -> list[object]:
-    found: list[object] = (ids if labels is None else labels[ids]).tolist()
-    return found
 
 
 def new_in(
     missing: Mapping[str, npt.NDArray[np.intp]],
     labels: Callable[[str, npt.NDArray[np.intp]], list[object]],
 ) -> str:
-    """Return how many users and items are not in train, and who some of them are.
-
-    Args:
-        missing: the ids of ``user`` and ``item``.
-        labels: gives the labels of some ids.
+    """Return how many users and items are missing, and the labels of some of them.
 
     Example:
         >>> new_in({"user": np.arange(5), "item": np.arange(0)}, lambda kind, ids: list("abc"))
@@ -336,12 +319,18 @@ def core_degrees(
         degrees: of users and items in all pairs.
         k: least degree.
 
+    Raises:
+        DataError: no pair is left.
+
     Cost: one pass over the pairs per round; rounds are few (tens at most on real data).
     """
     users, items = degrees
     while True:
         enough_users, enough_items = users >= k, items >= k
         if np.array_equal(enough_users, users > 0) and np.array_equal(enough_items, items > 0):
+            if not users.any():
+                before = told(*degrees)
+                raise DataError(f"no pair is left in the {k}-core of {before}; choose a smaller k")
             return users, items
         users, items = np.zeros_like(users), np.zeros_like(items)
         for of_users, of_items in blocks():
@@ -350,9 +339,15 @@ def core_degrees(
             items += np.bincount(of_items[stay], minlength=len(items))
 
 
-def empty_core(k: int, pairs: object) -> DataError:
-    """Return the error of a k-core without pairs."""
-    return DataError(f"no pair is left in the {k}-core of {pairs}; choose a smaller k")
+def told(users: Degrees, items: Degrees) -> str:
+    """Return how a set of pairs of these degrees is told."""
+    return described(int(users.sum()), int((users > 0).sum()), int((items > 0).sum()))
+
+
+def check_core(k: int | None) -> None:
+    """Raise unless k is a least degree, or None."""
+    if k is not None and k < 1:
+        raise DataError(f"k-core needs k of at least 1, got {k}")
 
 
 def k_core(pairs: Interactions, k: int) -> Interactions:
@@ -367,12 +362,9 @@ def k_core(pairs: Interactions, k: int) -> Interactions:
         >>> k_core(x, 2)
         Interactions(4 pairs, 2 users x 2 items)
     """
-    if k < 1:
-        raise DataError(f"k-core needs k of at least 1, got {k}")
+    check_core(k)
     degrees = pairs.user_degrees, pairs.item_degrees
     users, items = core_degrees(lambda: [(pairs.users, pairs.items)], degrees, k)
-    if not users.any():
-        raise empty_core(k, pairs)
     return compact(pairs.take((users > 0)[pairs.users] & (items > 0)[pairs.items]))
 
 

@@ -73,16 +73,7 @@ def _joined(parts: Iterable[RawPairs]) -> RawPairs:
 
 
 def read_counted_lists(data: bytes, source: str) -> RawPairs:
-    r"""Parse CiteULike's ``users.dat``: line n is user n, ``count item item ...``.
-
-    Raises:
-        DataError: as :func:`read_adjacency`, or a count that is not the number of items behind it.
-
-    Example:
-        >>> pairs = read_counted_lists(b"2 7 3\n1 5", "toy.dat")
-        >>> pairs.users.tolist(), pairs.items.tolist()
-        ([0, 0, 1], [7, 3, 5])
-    """
+    """Parse CiteULike's ``users.dat``: line n is user n, ``count item item ...``."""
     return _joined(_counted_items(lines, source) for lines in _numbers_by_line(data, source))
 
 
@@ -99,13 +90,7 @@ def _counted_items(lines: _Lines, source: str) -> RawPairs:
 
 
 def read_json_lists(data: bytes, source: str) -> RawPairs:
-    """Parse a JSON list of lists: entry n holds the items of user n.
-
-    Example:
-        >>> pairs = read_json_lists(b"[[7, 3], [5]]", "toy.json")
-        >>> pairs.users.tolist(), pairs.items.tolist()
-        ([0, 0, 1], [7, 3, 5])
-    """
+    """Parse a JSON list of lists: entry n holds the items of user n."""
     try:
         lists = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -135,14 +120,7 @@ def _shown(value: object) -> str:
 
 
 def read_id_list(data: bytes, source: str) -> npt.NDArray[Any]:
-    r"""Parse a ``org_id remap_id`` list: entry n of the answer is the original id of n.
-
-    Original ids are integers where all of them are, else text.
-
-    Example:
-        >>> read_id_list(b"org_id remap_id\n10 1\n7 0\n", "user_list.txt").tolist()
-        [7, 10]
-    """
+    """Parse a ``org_id remap_id`` list: entry n is the original id of n, a number or text."""
     header, *rows = data.decode("utf-8", "replace").splitlines() or [""]
     if header.split() != ["org_id", "remap_id"]:
         raise DataError(f"{source}: expected the header 'org_id remap_id', got {header[:40]!r}")

@@ -138,18 +138,10 @@ class Interactions:
         user_labels: Labels | None = None,
         item_labels: Labels | None = None,
     ) -> Interactions:
-        """Build from a users x items matrix: every entry that is not 0 is a pair.
+        """Build from a users x items matrix of scipy or numpy, of finite numbers of at least 0.
 
-        Args:
-            matrix: a scipy sparse matrix or array of any format, or a dense numpy matrix.
-                Entries of one cell add up. Values other than 1 are kept as weights.
-            user_labels: the original name of each row, or None.
-            item_labels: the original name of each column, or None.
-
-        Raises:
-            DataError: it is not a matrix of finite numbers of at least 0.
-
-        Cost: one copy of the pairs.
+        Every entry that is not 0 is a pair. Entries of one cell add up. Values other than 1 are
+        kept as weights. Cost: one copy of the pairs.
 
         Example:
             >>> Interactions.from_csr(np.array([[0, 1], [1, 1]]))
@@ -157,15 +149,11 @@ class Interactions:
         """
         coo = _sparse(matrix)
         values = np.asarray(coo.data)
-        if values.size and not np.isfinite(values).all():
+        bad = ~(np.isfinite(values) & (values >= 0))
+        if bad.any():
             raise DataError(
-                f"a matrix of interactions must hold finite numbers, got "
-                f"{values[~np.isfinite(values)][0]}: repair it, or drop the entry"
-            )
-        if values.size and values.min() < 0:
-            raise DataError(
-                f"a matrix of interactions must not hold negative numbers, got {values.min()}: "
-                "set entries that are not interactions to 0"
+                "a matrix of interactions must hold finite numbers that are not negative, got "
+                f"{values[bad][0]}: repair the entry, or set it to 0"
             )
         there = values != 0
         weights = None if bool((values[there] == 1).all()) else values[there]
@@ -213,12 +201,7 @@ class Interactions:
         return _read_only(np.concatenate(([0], np.cumsum(self.user_degrees))))
 
     def items_of(self, user: int) -> Ids:
-        """Return the items of one user, ascending.
-
-        Example:
-            >>> Interactions.from_pairs([0, 1, 1], [2, 2, 0], 2, 3)[0].items_of(1).tolist()
-            [0, 2]
-        """
+        """Return the items of one user, ascending."""
         if not 0 <= user < self.n_users:
             raise DataError(f"user must be in [0, {self.n_users}), got {user}")
         return self.items[self.indptr[user] : self.indptr[user + 1]]
@@ -240,15 +223,7 @@ class Interactions:
         return rows, self.items[np.repeat(begin, counts) + within]
 
     def csr_of(self, users: npt.NDArray[np.integer[Any]]) -> csr_matrix:
-        """Return some rows of :meth:`csr`, without making all of it.
-
-        Cost: the pairs of these users alone.
-
-        Example:
-            >>> pairs = Interactions.from_pairs([0, 1, 1], [2, 0, 1], 2, 3)[0]
-            >>> pairs.csr_of(np.array([1])).toarray()
-            array([[1., 1., 0.]], dtype=float32)
-        """
+        """Return some rows of :meth:`csr`, at the cost of these rows alone."""
         _, items = self.rows(users)
         ends = np.concatenate(([0], np.cumsum(self.user_degrees[users])))
         return csr_over(np.ones(len(items), dtype=np.float32), items, ends, self.n_items)
@@ -273,18 +248,13 @@ class Interactions:
         return getattr(self, kind)
 
     def csr(self) -> csr_matrix:
-        """Return the 0/1 matrix (float32, users x items), built once and shared: read only.
-
-        Cost: 8 bytes per pair, once.
-        """
+        """Return the 0/1 matrix (float32, users x items), built once and shared: read only."""
         return self._csr
 
     @cached_property
     def _csr(self) -> csr_matrix:
-        ones = np.ones(len(self), dtype=np.float32)
-        matrix = csr_over(ones, self.items, self.indptr, self.n_items)
-        matrix.data.flags.writeable = False
-        return matrix
+        ones = _read_only(np.ones(len(self), dtype=np.float32))
+        return csr_over(ones, self.items, self.indptr, self.n_items)
 
     def take(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Interactions:
         """Return the chosen pairs (a mask, or positions) with the same ids and labels."""
@@ -338,14 +308,7 @@ def user_ranges(
 def csr_over(
     values: npt.NDArray[np.float32], items: Ids, indptr: npt.NDArray[np.int64], n_items: int
 ) -> csr_matrix:
-    """Return a matrix over the very arrays of sorted pairs: scipy copies views of an array.
-
-    Example:
-        >>> items = np.arange(10, dtype=np.int32)[2:4]
-        >>> matrix = csr_over(np.ones(2, dtype=np.float32), items, np.array([0, 1, 2]), 5)
-        >>> matrix.indices is items, matrix.toarray().tolist()
-        (True, [[0.0, 0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0, 0.0]])
-    """
+    """Return a matrix over the very arrays of sorted pairs: scipy would copy views."""
     from scipy.sparse import csr_matrix
 
     shape: Any = (len(indptr) - 1, n_items)
@@ -453,22 +416,15 @@ def _ids(kind: str, values: npt.ArrayLike, count: int) -> Ids:
         raise DataError(f"{kind} ids must be one-dimensional, got shape {array.shape}")
     if array.size == 0:
         return np.empty(0, dtype=np.int32)
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        where = int(np.flatnonzero(~np.isfinite(array))[0])
-        raise DataError(
-            f"{kind} ids must be integers, got {array[where]} at position {where}; "
-            "drop or repair the rows without an id"
-        )
     if array.dtype.kind not in "iu":
-        raise DataError(f"{kind} ids must be integers, got dtype {array.dtype}")
-    low, high = int(array.min()), int(array.max())
-    if low < 0:
-        where = int(array.argmin())
-        raise DataError(f"{kind} ids must not be negative, got {low} at position {where}")
-    if high >= count or high > _MAX_ID:
-        where = int(array.argmax())
+        missing = array.dtype.kind == "f" and not np.isfinite(array).all()
+        advice = "; drop or repair the rows without an id" if missing else ""
+        raise DataError(f"{kind} ids must be integers, got dtype {array.dtype}{advice}")
+    where = int(array.argmin() if array.min() < 0 else array.argmax())
+    if not 0 <= array[where] < min(count, _MAX_ID + 1):
         raise DataError(
-            f"{kind} ids must be below n_{kind}s = {count}, got {high} at position {where}"
+            f"{kind} ids must be at least 0 and below n_{kind}s = {count}, got {array[where]} at "
+            f"position {where}"
         )
     # A copy, so that nobody else holds a writable view of what is frozen afterwards.
     return np.array(array, dtype=np.int32)
@@ -484,7 +440,7 @@ def _column(
         raise DataError(f"{name} must have one entry per pair ({length}), got shape {array.shape}")
     if array.dtype.kind not in "iuf":
         raise DataError(f"{name} must be numbers, got dtype {array.dtype}")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
+    if not np.isfinite(array).all():
         where = int(np.flatnonzero(~np.isfinite(array))[0])
         raise DataError(f"{name} must be finite, got {array[where]} at position {where}")
     if dtype is np.int64 and array.dtype.kind == "f" and np.any(array != np.floor(array)):
@@ -497,11 +453,7 @@ def _column(
 
 
 def checked_labels(kind: str, values: Labels, count: int) -> Labels:
-    """Return labels as a frozen array of integers or text, no two alike.
-
-    Raises:
-        DataError: they are of another kind or number, or one is there twice.
-    """
+    """Return labels as a frozen array of ``count`` integers or texts, no two alike."""
     if _checked_labels.get(id(values)) is values:
         return values
     array = np.array(values)

@@ -23,7 +23,7 @@ from robustcf.data.id_lists import RawPairs, read_id_list
 from robustcf.data.interactions import Interactions
 from robustcf.data.large.layout import manifest_of
 from robustcf.data.large.opening import open_prepared
-from robustcf.data.plan import Options, Plan
+from robustcf.data.plan import Plan
 from robustcf.data.split import PARTS, EvaluationProtocol, Split, ValidSource
 from robustcf.data.tables import Table, to_interactions
 from robustcf.data.times import Moment
@@ -32,7 +32,6 @@ from robustcf.errors import DataError
 Parts = dict[str, Interactions]
 Cache = bool | Literal["read"]
 
-_COLUMNS = ("user_col", "item_col", "rating_col", "time_col")
 _CUT = ("split", "test_ratio", "valid_ratio", "test_from", "valid_from")
 
 
@@ -132,40 +131,35 @@ def load(
         ('cut in time: valid from 3, test from 4',
          "not in train, only after the cut: 1 user ('bob') and 1 item (3)")
     """
-    options = Options(
-        user_col=user_col, item_col=item_col, rating_col=rating_col, time_col=time_col,
-        min_rating=min_rating, k_core=k_core, split=split, test_ratio=test_ratio,
-        valid_ratio=valid_ratio, test_from=test_from, valid_from=valid_from,
+    plan = Plan(
+        seed, user_col, item_col, rating_col, time_col, min_rating, k_core,
+        split, test_ratio, valid_ratio, test_from, valid_from,
     )  # fmt: skip
     files = {"valid_file": valid_file, "test_file": test_file}
     tables = {"valid": valid, "test": test}
-    own = {**options, **files, **tables, "name": name}
+    own = {**plan.options(), **files, **tables, "name": name}
 
     def loaded() -> Split:
         if not isinstance(source, str | os.PathLike):
             _refuse(files, "cannot be used with data in memory: give tables as test and valid")
-            return _load_memory(_parts(source, valid, test), name or "own data", options, seed)
+            return _load_memory(_parts(source, valid, test), name or "own data", plan)
         place = os.fspath(source)
         if (manifest := catalog.find(place)) is not None:
             _refuse_options(manifest, own)
             if manifest.layout == "generated":
                 return synthetic.demo(seed)
-            plan = Plan.of(seed, **options)
             return _load_named(manifest, data_dir, download, plan, cache, policy)
         path = Path(place).expanduser()
         if (prepared := manifest_of(path)) is not None:
-            _refuse(
-                own,
-                f"cannot be used with {path}, a prepared set, which is filtered and split already: "
-                "give them to 'robustcf datasets prepare'",
-            )
+            why = f"cannot be used with {path}, a prepared set, which is filtered and split already"
+            _refuse(own, f"{why}: give them to 'robustcf datasets prepare'")
             return open_prepared(prepared)
         if not path.is_file():
             raise DataError(catalog.unknown_name(place))
         _refuse(tables, "cannot be used with a file: give files as test_file and valid_file")
         parts = _parts(path, valid_file, test_file)
         paths = {part: Path(file).expanduser() for part, file in parts.items()}
-        return _load_files(paths, name or path.name, options, seed, cache)
+        return _load_files(paths, name or path.name, plan, cache)
 
     return loaded().with_eval_users(eval_users)
 
@@ -187,11 +181,9 @@ def _refuse_options(manifest: Manifest, own: Mapping[str, Any]) -> None:
     # Ratings have times, and no split of them is the published one.
     formats = {file.format for files in manifest.parts.values() for file in files}
     allowed = ("min_rating", *_CUT) if formats & set(PUBLISHED_TABLES) else ()
-    _refuse(
-        {name: value for name, value in own.items() if name not in allowed},
-        f"cannot be used with {manifest.name}, a named set with a fixed protocol: give the path of "
-        "a file to split data your own way",
-    )
+    why = f"cannot be used with {manifest.name}, a named set with a fixed protocol"
+    refused = {name: value for name, value in own.items() if name not in allowed}
+    _refuse(refused, f"{why}: give the path of a file to split data your own way")
 
 
 def _load_named(
@@ -214,20 +206,18 @@ def _load_named(
     }
     sources = {file.path.name: file.sha256 for file in (*files.values(), *labels.values())}
     options = {"min_rating": plan.min_rating, "least_per_user": manifest.least_per_user}
-    parts, notes, _ = cached(
-        manifest.name,
-        sources,
-        options,
-        lambda: _parse_named(manifest, files, labels, plan.min_rating),
-        cache,
-    )
+
+    def parse() -> Parsed:
+        return _parse_named(manifest, files, labels, plan.min_rating)
+
+    parsed = cached(manifest.name, sources, options, parse, cache)
     if plan.min_rating is None:  # a threshold changes the counts, by design
-        _check_counts(manifest, parts)
+        _check_counts(manifest, parsed.parts)
     if manifest.layout == "pairs":
-        return plan.hold_out.split(manifest.name, parts["pairs"], notes, sources)
+        return plan.hold_out.split(manifest.name, parsed.parts["pairs"], parsed.notes, sources)
     # Published figures on a set with validation pairs leave these among the candidates.
-    protocol = EvaluationProtocol(test=("train",)) if "valid" in parts else None
-    return _of_parts(manifest.name, Parsed(parts, notes), plan, sources, protocol)
+    protocol = EvaluationProtocol(test=("train",)) if "valid" in parsed.parts else None
+    return _of_parts(manifest.name, parsed, plan, sources, protocol)
 
 
 def _of_parts(
@@ -323,10 +313,8 @@ def _bytes_of(file: LocatedFile) -> bytes:
 # --- own data -------------------------------------------------------------------------------
 
 
-def _load_files(
-    files: Mapping[str, Path], name: str, options: Options, seed: int, cache: Cache
-) -> Split:
-    plan = _own_plan(files, options, seed, "_file")
+def _load_files(files: Mapping[str, Path], name: str, plan: Plan, cache: Cache) -> Split:
+    _check_given_parts(files, plan, "_file")
     for part, path in files.items():
         if not path.is_file():
             raise DataError(f"{path}: no such file (given for {part})")
@@ -340,16 +328,15 @@ def _load_files(
     }
 
     def parse() -> Parsed:
-        tables = [read_table(path, plan.columns) for path in files.values()]
-        return _parsed(files, tables, plan)
+        return _parsed(files, [read_table(path, plan.columns) for path in files.values()], plan)
 
-    kept = {"columns": repr(plan.columns), "min_rating": plan.min_rating}
-    parsed = cached(str(files["train"]), checksums, kept, parse, cache)
+    options = {"columns": repr(plan.columns), "min_rating": plan.min_rating}
+    parsed = cached(str(files["train"]), checksums, options, parse, cache)
     return _split(name, parsed, plan, sources)
 
 
-def _load_memory(parts: Mapping[str, Any], name: str, options: Options, seed: int) -> Split:
-    plan = _own_plan(parts, options, seed, "")
+def _load_memory(parts: Mapping[str, Any], name: str, plan: Plan) -> Split:
+    _check_given_parts(parts, plan, "")
     for part, source in parts.items():
         memory.check_in_memory(part, source)
     matrices = {part: memory.is_matrix(source) for part, source in parts.items()}
@@ -357,28 +344,24 @@ def _load_memory(parts: Mapping[str, Any], name: str, options: Options, seed: in
         given = ", ".join(f"{part}: {type(source).__name__}" for part, source in parts.items())
         raise DataError(f"give all parts as tables, or all as matrices, got {given}")
     if matrices["train"]:
-        named = {name: options.get(name) for name in _COLUMNS}
-        _refuse(named, "cannot be used with a matrix: it has no columns; leave them out")
+        columns = plan.options("user_col", "item_col", "rating_col", "time_col")
+        _refuse(columns, "cannot be used with a matrix: it has no columns; leave them out")
         found, notes = memory.pairs_of(parts, name, plan.min_rating)
-        parsed = Parsed(found, tuple(notes))
-    else:
-        parsed = _parsed(parts, memory.tables_of(parts, name, plan.columns), plan)
-    return _split(name, parsed, plan, {})
+        return _split(name, Parsed(found, tuple(notes)), plan, {})
+    tables = memory.tables_of(parts, name, plan.columns)
+    return _split(name, _parsed(parts, tables, plan), plan, {})
 
 
-def _own_plan(parts: Mapping[str, Any], options: Options, seed: int, suffix: str) -> Plan:
-    """Return the plan of own data, after a check that the given parts go with it."""
-    if "valid" in parts and "test" not in parts:
+def _check_given_parts(parts: Mapping[str, Any], plan: Plan, suffix: str) -> None:
+    """Raise where given parts do not go with each other, or with an option."""
+    if "test" in parts:
+        refused = [n for n in ("k_core", *_CUT) if n != "valid_ratio" or "valid" in parts]
+        why = f"cannot be combined with test{suffix}: the given data are the split"
+        _refuse(plan.options(*refused), why)
+    elif "valid" in parts:
         raise DataError(
             f"valid{suffix} needs test{suffix} too: validation pairs alone do not make a split"
         )
-    if "test" in parts:
-        refused = {"k_core", *_CUT} - (set() if "valid" in parts else {"valid_ratio"})
-        _refuse(
-            {name: value for name, value in options.items() if name in refused},
-            f"cannot be combined with test{suffix}: the given data are the split",
-        )
-    return Plan.of(seed, **options)
 
 
 def _parsed(parts: Iterable[str], tables: list[Table], plan: Plan) -> Parsed:

@@ -91,9 +91,7 @@ def _table(source: Any, name: str, columns: Columns) -> Table:
 
 def _pandas(frame: pd.DataFrame, name: str, columns: Columns) -> RawTable:
     names = [str(column) for column in frame.columns]
-    _check_names(name, names, len(frame))
-    found = find_columns(name, names, columns)
-    wanted = _distinct(found)
+    found, wanted = _find(name, names, len(frame), columns)
     chosen = frame.iloc[:, [names.index(column) for column in wanted]]
     return RawTable(chosen.set_axis(wanted, axis=1), found)
 
@@ -105,10 +103,10 @@ def _arrow(source: Any, name: str, columns: Columns) -> RawTable:
     stream = _protocol(source) == "__arrow_c_stream__"
     try:
         table = pyarrow.table(source) if stream else pyarrow.interchange.from_dataframe(source)
-        _check_names(name, table.column_names, table.num_rows)
-        found = find_columns(name, table.column_names, columns)
+        found, _ = _find(name, table.column_names, table.num_rows, columns)
         notes = leave_nested_out(name, table.schema, found, columns)
-        frame = table.select(_distinct(found)).to_pandas(ignore_metadata=True, date_as_object=False)
+        wanted = [column for column in dict.fromkeys(found.values()) if column is not None]
+        frame = table.select(wanted).to_pandas(ignore_metadata=True, date_as_object=False)
     except DataError:
         raise
     except Exception as error:  # of any library that has the interface
@@ -120,11 +118,10 @@ def _arrow(source: Any, name: str, columns: Columns) -> RawTable:
     return RawTable(frame, found, notes)
 
 
-def _distinct(found: Mapping[str, str | None]) -> list[str]:
-    return [column for column in dict.fromkeys(found.values()) if column is not None]
-
-
-def _check_names(name: str, names: list[str], rows: int) -> None:
+def _find(
+    name: str, names: list[str], rows: int, columns: Columns
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the column of each role, and all of them, each once."""
     if rows == 0:
         raise no_rows(name, "table")
     repeated = [column for column, count in Counter(names).items() if count > 1]
@@ -132,6 +129,8 @@ def _check_names(name: str, names: list[str], rows: int) -> None:
         raise DataError(
             f"{name}: column names must differ, got {listed(repeated)} more than once; rename them"
         )
+    found = find_columns(name, names, columns)
+    return found, [column for column in dict.fromkeys(found.values()) if column is not None]
 
 
 def _ids(source: str, column: pd.Series[Any]) -> pd.Series[Any]:
@@ -153,19 +152,22 @@ def _ids(source: str, column: pd.Series[Any]) -> pd.Series[Any]:
     others = (types != types.iloc[0]).to_numpy()
     if not others.any():
         raise bad_cell(source, column, ~others, _WANTED, "convert the column, or name another")
-    raise _mixed(source, cells, int(np.flatnonzero(others)[0]))
-
-
-def _mixed(source: str, cells: pd.Series[Any], row: int) -> DataError:
-    """The error for ids of several types; those that only their type tells apart come first."""
-    problem = f"{source}: column {str(cells.name)!r} must hold ids of one type, got "
+    # Ids that only their type tells apart come first.
     first: dict[str, Any] = {}
-    for cell in cells:
-        twin = first.setdefault(str(cell), cell)
-        if type(twin) is not type(cell):
-            return DataError(f"{problem}{twin!r} and {cell!r}, the same as text; {_ONE_TYPE}")
-    kinds = [f"{type(cells.iloc[n]).__name__} in data row {n + 1}" for n in (0, row)]
-    return DataError(f"{problem}{' and '.join(kinds)}; {_ONE_TYPE}")
+    got = next(
+        (
+            f"{twin!r} and {cell!r}, the same as text"
+            for cell in cells
+            if type(twin := first.setdefault(str(cell), cell)) is not type(cell)
+        ),
+        " and ".join(
+            f"{type(cells.iloc[n]).__name__} in data row {n + 1}"
+            for n in (0, int(np.flatnonzero(others)[0]))
+        ),
+    )
+    raise DataError(
+        f"{source}: column {str(cells.name)!r} must hold ids of one type, got {got}; {_ONE_TYPE}"
+    )
 
 
 # --- matrices -------------------------------------------------------------------------------

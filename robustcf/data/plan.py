@@ -3,75 +3,63 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import PurePosixPath
-from typing import Any, TypedDict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from robustcf._io.text import counted
 from robustcf.data.columns import Columns
-from robustcf.data.holdout import HoldOut, Strategy
+from robustcf.data.holdout import HoldOut, Strategy, check_core
 from robustcf.data.times import Moment
 from robustcf.errors import DataError
 
 
-class Options(TypedDict, total=False):
-    """What :func:`robustcf.data.load` and :func:`robustcf.data.prepare` take about own data."""
-
-    user_col: str | int | None
-    item_col: str | int | None
-    rating_col: str | int | None
-    time_col: str | int | None
-    min_rating: float | None
-    k_core: int | None
-    split: Strategy | None
-    test_ratio: float | None
-    valid_ratio: float | None
-    test_from: Moment | None
-    valid_from: Moment | None
-
-
 @dataclass(frozen=True)
 class Plan:
-    """How rows become a split.
+    """How rows become a split; the fields are arguments of :func:`robustcf.data.load`.
 
-    Args:
-        columns: which columns to read.
-        min_rating: keep pairs rated at least this; None for all.
-        k_core: keep the k-core; None for all.
-        hold_out: which pairs go to valid and test.
+    Raises:
+        DataError: an option is out of range, or two do not go together.
     """
 
-    columns: Columns
-    min_rating: float | None
-    k_core: int | None
-    hold_out: HoldOut
+    seed: int = 0
+    user_col: str | int | None = None
+    item_col: str | int | None = None
+    rating_col: str | int | None = None
+    time_col: str | int | None = None
+    min_rating: float | None = None
+    k_core: int | None = None
+    split: Strategy | None = None
+    test_ratio: float | None = None
+    valid_ratio: float | None = None
+    test_from: Moment | None = None
+    valid_from: Moment | None = None
 
-    @classmethod
-    def of(
-        cls,
-        seed: int,
-        *,
-        user_col: str | int | None = None,
-        item_col: str | int | None = None,
-        rating_col: str | int | None = None,
-        time_col: str | int | None = None,
-        min_rating: float | None = None,
-        k_core: int | None = None,
-        split: Strategy | None = None,
-        **cut: Any,
-    ) -> Plan:
-        """Return the plan of :class:`Options`.
+    def __post_init__(self) -> None:
+        check_core(self.k_core)
+        self.hold_out  # noqa: B018  # checks its options
 
-        Raises:
-            DataError: an option is out of range, or two do not go together.
-        """
-        given = (user_col, item_col, rating_col, time_col)
-        columns = Columns(*(None if column is None else str(column) for column in given))
-        if k_core is not None and k_core < 1:
-            raise DataError(f"k-core needs k of at least 1, got {k_core}")
-        return cls(columns, min_rating, k_core, HoldOut(split or "random", seed, **cut))
+    def options(self, *names: str) -> dict[str, Any]:
+        """Return some options, by default all but the seed."""
+        return {name: value for name, value in vars(self).items() if name in (names or _OPTIONS)}
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The columns to read."""
+        given = (self.user_col, self.item_col, self.rating_col, self.time_col)
+        return Columns(*(None if column is None else str(column) for column in given))
+
+    @cached_property
+    def hold_out(self) -> HoldOut:
+        """The choice of pairs for valid and test."""
+        cut = self.options("test_ratio", "valid_ratio", "test_from", "valid_from")
+        return HoldOut(self.split or "random", self.seed, **cut)
+
+
+_OPTIONS = tuple(name for name in Plan.__annotations__ if name != "seed")
 
 
 class RowFilter:
@@ -81,7 +69,7 @@ class RowFilter:
         source: for messages.
         min_rating: keep pairs rated at least this; None for all.
         rated: whether there are ratings.
-        wanted: what is missing where there are none, for the message.
+        wanted: what to say where there are none.
     """
 
     def __init__(
@@ -110,22 +98,16 @@ class RowFilter:
         return enough
 
     def notes(self) -> list[str]:
-        """Return what was dropped.
-
-        Raises:
-            DataError: no row is left.
-        """
-        if self.min_rating is not None and not self._kept:
+        """Return what was dropped; no row left is a :class:`DataError`."""
+        least = f"{self.min_rating:g}" if self.min_rating is not None else ""
+        if least and not self._kept:
             raise DataError(
-                f"{self.source}: no rating reaches min_rating = {self.min_rating:g}; the highest "
-                f"is {self._highest:g}"
+                f"{self.source}: no rating reaches min_rating = {least}; the highest is "
+                f"{self._highest:g}"
             )
-        name = PurePosixPath(self.source.rstrip("/")).name or self.source
-        notes = []
-        if self.repeated:
-            notes.append(f"{name}: {counted(self.repeated, 'repeated pair')} dropped")
-        if self._low:
-            notes.append(
-                f"{name}: {counted(self._low, 'pair')} rated below {self.min_rating:g} dropped"
-            )
-        return notes
+        counts = (
+            (self.repeated, "repeated pair", ""),
+            (self._low, "pair", f" rated below {least}"),
+        )
+        name = Path(self.source).name or self.source
+        return [f"{name}: {counted(n, what)}{how} dropped" for n, what, how in counts if n]

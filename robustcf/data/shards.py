@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from robustcf._distributed import Ranks, Rows
 from robustcf.data.interactions import Interactions
-from robustcf.data.split import Split
+from robustcf.data.split import PARTS, Split
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Shard:
     def __post_init__(self) -> None:
         if not self.rows.whole:
             # Ranks find these out together, now: not when one of them asks first.
-            self.__dict__.update(item_degrees=self._item_degrees(), warm_users=self._warm_users())
+            self.item_degrees, self.warm_users  # noqa: B018
 
     @classmethod
     def of(cls, pairs: Interactions, ranks: Ranks | None = None) -> Shard:
@@ -69,22 +69,17 @@ class Shard:
 
     @cached_property
     def item_degrees(self) -> npt.NDArray[np.int64]:
-        """Number of users of each item, of all users; one sum over processes, once."""
-        return self.pairs.item_degrees
+        """Number of users of each item, of all processes."""
+        if self.rows.whole:
+            return self.pairs.item_degrees
+        import torch  # of one process, data do not need it
 
-    def _item_degrees(self) -> npt.NDArray[np.int64]:
-        import torch
-
-        own = torch.tensor(self.pairs.item_degrees)
-        found: npt.NDArray[np.int64] = self.ranks.sum(own).numpy()
+        found: npt.NDArray[np.int64] = self.ranks.sum(torch.tensor(self.pairs.item_degrees)).numpy()
         return found
 
     @cached_property
     def warm_users(self) -> npt.NDArray[np.int64]:
         """Users with pairs, of all processes, ascending, by their ids in the whole."""
-        return self._warm_users()
-
-    def _warm_users(self) -> npt.NDArray[np.int64]:
         own = np.flatnonzero(self.pairs.user_degrees) + self.rows.start
         return self.ranks.joined_array(own.astype(np.int64))
 
@@ -105,6 +100,14 @@ class SplitShard:
 
     whole: Split
     rows: Rows
+    train: Interactions = field(init=False)
+    valid: Interactions = field(init=False)
+    test: Interactions = field(init=False)
+
+    def __post_init__(self) -> None:
+        for part in PARTS:
+            pairs = getattr(self.whole, part).between(self.rows.start, self.rows.stop)
+            object.__setattr__(self, part, pairs)
 
     @property
     def name(self) -> str:
@@ -114,27 +117,12 @@ class SplitShard:
     @property
     def n_users(self) -> int:
         """Number of users here."""
-        return self.rows.stop - self.rows.start
+        return self.train.n_users
 
     @property
     def n_items(self) -> int:
         """Number of items, the same everywhere."""
         return self.whole.n_items
-
-    @cached_property
-    def train(self) -> Interactions:
-        """Their training pairs."""
-        return self.whole.train.between(self.rows.start, self.rows.stop)
-
-    @cached_property
-    def valid(self) -> Interactions:
-        """Their validation pairs."""
-        return self.whole.valid.between(self.rows.start, self.rows.stop)
-
-    @cached_property
-    def test(self) -> Interactions:
-        """Their test pairs."""
-        return self.whole.test.between(self.rows.start, self.rows.stop)
 
     @cached_property
     def train_full(self) -> Interactions:

@@ -34,9 +34,9 @@ class EvaluationProtocol:
     does); where valid was held out from the training pairs, and on own data, both are masked.
 
     Args:
-        test: masked when evaluating on test.
-        valid: masked when evaluating on valid.
-        train: masked when evaluating on the training pairs themselves.
+        test: masked on test.
+        valid: masked on valid.
+        train: masked on train.
         users: evaluate on a seeded sample of so many users; None for all.
         seed: of the sample.
     """
@@ -83,7 +83,7 @@ class Split:
     """A data set cut into train, valid and test.
 
     Args:
-        name: name of the set in tables and runs.
+        name: name of the set.
         train: pairs to learn from.
         valid: pairs to choose epochs and hyper-parameters on; may be empty.
         test: pairs to report on, never to choose by; may be empty.
@@ -132,11 +132,8 @@ class Split:
         self._check_disjoint()
 
     def _check_disjoint(self) -> None:
-        check_disjoint(
-            self.name,
-            {part: getattr(self, part) for part in PARTS},
-            "remove them from one of the two",
-        )
+        parts = {part: getattr(self, part) for part in PARTS}
+        check_disjoint(self.name, parts, "remove them from one of the two")
 
     @classmethod
     def from_csr(
@@ -150,14 +147,6 @@ class Split:
         item_labels: Labels | None = None,
     ) -> Split:
         """Build from users x items matrices of one shape, see :meth:`Interactions.from_csr`.
-
-        Args:
-            train: pairs to learn from.
-            test: pairs to report on, or None.
-            valid: pairs to choose by, or None.
-            name: name of the set.
-            user_labels: the original name of each row, or None.
-            item_labels: the original name of each column, or None.
 
         Example:
             >>> import numpy as np
@@ -175,13 +164,7 @@ class Split:
         return cls(name, pairs, held, judged, valid_source=source)
 
     def with_protocol(self, protocol: EvaluationProtocol) -> Self:
-        """Return the same split with another protocol; its pairs are not checked again.
-
-        Example:
-            >>> from robustcf.data import load
-            >>> load("demo").with_protocol(EvaluationProtocol(test=("train",))).masked("test")
-            ('train',)
-        """
+        """Return the same split with another protocol; its pairs are not checked again."""
         split = object.__new__(type(self))
         split.__dict__.update(self.__dict__, protocol=protocol)
         return split
@@ -244,11 +227,6 @@ class Split:
 
         Raises:
             DataError: the model was fit on the very pairs that it would be judged by.
-
-        Example:
-            >>> from robustcf.data import load
-            >>> load("demo").fit_mask("train and valid", "test")
-            ('train', 'valid')
         """
         if part == "train":
             return ()
@@ -261,13 +239,11 @@ class Split:
     @cached_property
     def fingerprint(self) -> str:
         """sha256 of sizes and pairs: equal for two splits exactly when their pairs are equal."""
-        parts = [getattr(self, part) for part in PARTS]
-        # Hashed where it is: bytes of it would be a copy.
-        columns = [
+        parts = (
             (len(part), (np.ascontiguousarray(c, dtype="<i4") for c in (part.users, part.items)))
-            for part in parts
-        ]
-        return fingerprint_of(self.n_users, self.n_items, columns)
+            for part in (self.train, self.valid, self.test)
+        )
+        return fingerprint_of(self.n_users, self.n_items, parts)
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
@@ -288,7 +264,7 @@ def fingerprint_of(
     for count, columns in parts:
         digest.update(f";{count};".encode())
         for column in columns:
-            digest.update(column.data)
+            digest.update(column.data)  # where it is: bytes of it would be a copy
     return digest.hexdigest()
 
 
@@ -313,10 +289,7 @@ def check_disjoint(
 
 
 def shared_pairs(a: Interactions, b: Interactions) -> tuple[int, tuple[int, int] | None]:
-    """Return how many pairs two sets of the same ids have in common, and the first of them.
-
-    Cost: one look at both; memory of a block of users.
-    """
+    """Return how many pairs two sets of the same ids share, and the first; in blocks of users."""
     n_items, count = max(a.n_items, 1), 0
     first: tuple[int, int] | None = None
     for start, stop in user_ranges(a.indptr + b.indptr):

@@ -65,12 +65,9 @@ def to_interactions(
 ) -> tuple[list[Interactions], list[str]]:
     """Number the labels of all tables together, drop repeats, apply the rating threshold.
 
-    Ids follow the order of the labels (numbers by value, text by code point), so they do not
-    depend on the order of rows. Of the rows that repeat a pair one counts: the latest, or the
-    first in the file where times are absent or tie. Its rating is compared with ``min_rating``.
-
-    Returns:
-        One :class:`Interactions` per table, sharing ids and labels, and notes on what was dropped.
+    Ids follow the order of the labels (numbers by value, text by code point). Of the rows that
+    repeat a pair the latest counts, or the first where times are absent or tie. The sets share ids
+    and labels; notes say what was dropped.
     """
     notes = [note for table in tables for note in table.notes]
     kept = [_rows_to_keep(table, min_rating, notes) for table in tables]

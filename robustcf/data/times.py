@@ -38,11 +38,7 @@ _DIGIT = 16  # bits of a time that are looked at in one pass
 
 
 def read_times(source: str, column: pd.Series[Any]) -> tuple[Times, TimeUnit]:
-    """Return the times of a column, and what they are.
-
-    Raises:
-        DataError: a cell is neither a number nor an ISO date, or too large.
-    """
+    """Return the times of a column, and their unit."""
     import pandas as pd
 
     no_number = np.ones(len(column), dtype=bool)
@@ -118,9 +114,6 @@ def moment_of(option: str, given: Moment, unit: TimeUnit, latest: int) -> int:
     compared with a date as seconds since 1970 or, by the size of the latest one, as milli-, micro-
     or nanoseconds.
 
-    Raises:
-        DataError: it is neither, or a number where the times are dates.
-
     Example:
         >>> moment_of("test_from", "1998-04-01", "numbers", latest=893_286_638)
         891388800
@@ -189,11 +182,7 @@ def cut_at_ratio(blocks: Blocks, ratio: float) -> int | None:
     Of the two possible cuts around the wanted one the nearer is taken, the earlier of two that
     are equally near. Each side keeps at least one time; None where all times are equal.
 
-    Args:
-        blocks: gives the times, in any order, as arrays; it is called several times.
-        ratio: share of the times that are not before the cut.
-
-    Cost: four or eight passes over the times, in the memory of one block.
+    Cost: four or eight passes over the times (calls of ``blocks``), in the memory of one block.
 
     Example:
         >>> times = np.array([1, 2, 3, 3, 3, 9])

@@ -1,15 +1,14 @@
-"""Interactions and Split: what they accept, what they refuse, and that they cannot change."""
+"""Interactions: what they accept, from arrays and matrices, and that they cannot change."""
 
 from __future__ import annotations
 
-import copy
-import hashlib
-import pickle
+from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
-from robustcf.data import Interactions, Split
+from robustcf.data import Interactions, interactions
 from robustcf.errors import DataError
 
 
@@ -17,13 +16,12 @@ def pairs(users, items, n_users=3, n_items=4, **extra) -> Interactions:
     return Interactions(np.array(users), np.array(items), n_users, n_items, **extra)
 
 
+def as_set(x: Interactions) -> set[tuple[int, int]]:
+    return set(zip(x.users.tolist(), x.items.tolist(), strict=True))
+
+
 def test_pairs_are_sorted_with_what_belongs_to_them():
-    x = pairs(
-        [2, 0, 2],
-        [1, 3, 0],
-        timestamps=np.array([10, 20, 30]),
-        weights=np.array([1.0, 2.0, 3.0]),
-    )
+    x = pairs([2, 0, 2], [1, 3, 0], timestamps=np.array([10, 20, 30]), weights=np.array([1, 2, 3]))
     assert x.users.tolist() == [0, 2, 2]
     assert x.items.tolist() == [3, 0, 1]
     assert x.timestamps.tolist() == [20, 30, 10]
@@ -32,9 +30,10 @@ def test_pairs_are_sorted_with_what_belongs_to_them():
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_csr_degrees_and_items_of_agree_with_a_dense_matrix(seed):
-    rng = np.random.default_rng(seed)
-    dense = rng.random((13, 17)) < 0.3
+@pytest.mark.parametrize("block", [7, 1 << 22])
+def test_csr_degrees_and_items_of_agree_with_a_dense_matrix(seed, block, monkeypatch):
+    monkeypatch.setattr(interactions, "BLOCK_PAIRS", block)
+    dense = np.random.default_rng(seed).random((13, 17)) < 0.3
     x = Interactions(*np.nonzero(dense), 13, 17)
     np.testing.assert_array_equal(x.csr().toarray(), dense.astype(np.float32))
     np.testing.assert_array_equal(x.user_degrees, dense.sum(1))
@@ -45,20 +44,23 @@ def test_csr_degrees_and_items_of_agree_with_a_dense_matrix(seed):
     assert x.csr() is x.csr()
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_ranges_of_users_cover_all_and_hold_so_many_pairs(seed):
+    degrees = np.random.default_rng(seed).integers(0, 9, 40)
+    ranges = list(interactions.user_ranges(np.concatenate(([0], np.cumsum(degrees))), 10))
+    assert [start for start, _ in ranges] == [0, *(stop for _, stop in ranges[:-1])]
+    assert ranges[-1][1] == 40
+    assert all(degrees[start:stop].sum() <= 10 or stop == start + 1 for start, stop in ranges)
+    assert list(interactions.user_ranges(np.array([0]))) == []
+
+
 def test_nothing_can_be_written_to():
     mine = np.array([0, 1])
     x = Interactions(mine, np.array([0, 1]), 2, 2, user_labels=np.array(["a", "b"]))
     mine[0] = 1  # the caller's array is the caller's: no effect
     assert x.users.tolist() == [0, 1]
-    for array in (
-        x.users,
-        x.items,
-        x.user_labels,
-        x.user_degrees,
-        x.indptr,
-        x.csr().indices,
-        x.csr().data,
-    ):
+    arrays = [x.users, x.items, x.user_labels, x.user_degrees, x.indptr]
+    for array in (*arrays, x.csr().indices, x.csr().data):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
     with pytest.raises(AttributeError):
@@ -76,41 +78,44 @@ def test_from_pairs_keeps_the_latest_repeat_and_counts():
     assert first.weights.tolist() == [7]
 
 
+ONE = dict(users=[0], items=[0])
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "word"),
     [
         (dict(users=[0, 1], items=[0]), "same length"),
-        (dict(users=[-1], items=[0]), "must not be negative, got -1"),
-        (dict(users=[3], items=[0]), r"below n_users = 3, got 3"),
-        (dict(users=[0], items=[4]), r"below n_items = 4, got 4"),
-        (dict(users=[0.0, np.nan], items=[0, 1]), "got nan at position 1"),
-        (dict(users=[0.5], items=[0]), "must be integers, got dtype float64"),
-        (dict(users=["a"], items=[0]), "must be integers, got dtype"),
+        (dict(users=[-1], items=[0]), "got -1"),
+        (dict(users=[3], items=[0]), "n_users = 3, got 3"),
+        (dict(users=[0], items=[4]), "n_items = 4, got 4"),
+        (dict(users=[0.0, np.nan], items=[0, 1]), "without an id"),
+        (dict(users=[0.5], items=[0]), "integers"),
+        (dict(users=["a"], items=[0]), "integers"),
         (dict(users=[[0]], items=[0]), "one-dimensional"),
-        (dict(users=[0, 0], items=[1, 1]), "1 pairs occur more than once.*user 0, item 1"),
-        (dict(users=[0], items=[0], timestamps=np.array([1, 2])), "one entry per pair"),
-        (dict(users=[0], items=[0], weights=np.array([np.inf])), "weights must be finite"),
-        (dict(users=[0], items=[0], weights=np.array(["x"])), "weights must be numbers"),
-        (dict(users=[0], items=[0], user_labels=np.array(["a"])), "length n_users = 3, got 1"),
-        (dict(users=[0], items=[0], user_labels=np.array(["a", "b", "a"])), "'a'.* more than once"),
-        (dict(users=[0], items=[0], user_labels=np.array([0.5, 1, 2])), "integers or strings"),
-        (dict(users=[], items=[], n_users=-1), "n_users must be an integer from 0.*got -1"),
-        (dict(users=[], items=[], n_items=1.5), "n_items must be an integer"),
-        (dict(users=[], items=[], n_users=None), "n_users must be an integer.*got None"),
-        (dict(users=[0], items=[0], timestamps=np.array([0.5])), "whole numbers, got fractions"),
-        (dict(users=[0], items=[0], timestamps=np.array([2**63], np.uint64)), "fit into int64"),
-        (dict(users=[0], items=[0], weights=np.array([1e300])), "fit into float32"),
+        (dict(users=[0, 0], items=[1, 1]), "1 pairs .*user 0, item 1"),
+        (dict(users=[], items=[], n_users=-1), "n_users"),
+        (dict(users=[], items=[], n_items=1.5), "n_items"),
+        (dict(users=[], items=[], n_users=None), "n_users"),
+        (dict(ONE, timestamps=np.array([1, 2])), "one entry per pair"),
+        (dict(ONE, timestamps=np.array([0.5])), "fractions"),
+        (dict(ONE, timestamps=np.array([2**63], np.uint64)), "int64"),
+        (dict(ONE, weights=np.array([np.inf])), "finite"),
+        (dict(ONE, weights=np.array(["x"])), "numbers"),
+        (dict(ONE, weights=np.array([1e300])), "float32"),
+        (dict(ONE, user_labels=np.array(["a"])), "n_users = 3, got 1"),
+        (dict(ONE, user_labels=np.array(["a", "b", "a"])), "'a'"),
+        (dict(ONE, user_labels=np.array([0.5, 1, 2])), "integers or strings"),
     ],
 )
-def test_bad_input_is_refused(arguments, message):
-    with pytest.raises(DataError, match=message):
+def test_bad_input_is_refused(arguments, word):
+    with pytest.raises(DataError, match=word):
         pairs(**arguments)
 
 
 def test_from_pairs_and_items_of_refuse_what_the_constructor_would():
     with pytest.raises(DataError, match="same length"):
         Interactions.from_pairs([0], [0, 1], 1, 2)
-    with pytest.raises(DataError, match=r"user must be in \[0, 3\), got 3"):
+    with pytest.raises(DataError, match="got 3"):
         pairs([0], [0]).items_of(3)
 
 
@@ -124,9 +129,8 @@ def test_an_empty_set_is_a_set():
 
 def test_equality_is_of_content():
     assert pairs([0, 1], [1, 2]) == pairs([1, 0], [2, 1])
-    assert pairs([0], [1]) != pairs([0], [2])
-    assert pairs([0], [1]) != pairs([0], [1], weights=np.array([1.0]))
-    assert pairs([0], [1]) != "pairs"
+    for other in (pairs([0], [2]), pairs([0], [1], weights=np.array([1.0])), "pairs"):
+        assert pairs([0], [1]) != other
     with pytest.raises(TypeError):
         hash(pairs([0], [1]))
 
@@ -137,79 +141,129 @@ def test_labels_may_be_an_object_array_of_text_and_are_checked_once():
     assert x.take(np.array([0])).user_labels is x.user_labels, "shared, not copied and re-sorted"
 
 
-def split(**parts) -> Split:
-    given = {"train": pairs([0, 1], [0, 1]), "valid": pairs([0], [1]), "test": pairs([1], [2])}
-    return Split("toy", **{**given, **parts})
-
-
-def test_split_gives_train_and_valid_back_together():
-    full = split().train_full
-    assert full == pairs([0, 0, 1], [0, 1, 1])
-    assert split().n_interactions == 4
-    assert (split().n_users, split().n_items) == (3, 4)
-
-
 def test_union_keeps_columns_that_both_have():
     left = pairs([0], [0], weights=np.array([1.0]), timestamps=np.array([3]))
-    right = pairs([0], [1], weights=np.array([2.0]))
-    both = left.union(right)
+    both = left.union(pairs([0], [1], weights=np.array([2.0])))
     assert both.weights.tolist() == [1.0, 2.0]
     assert both.timestamps is None
 
 
+# --- matrices -------------------------------------------------------------------------------
+
+
+def cells(seed: int) -> Any:
+    """A 0/1 matrix with an empty row and an empty column."""
+    dense = (np.random.default_rng(seed).random((6, 8)) < 0.4).astype(np.float64)
+    dense[2], dense[:, 5], dense[0, 0] = 0, 0, 1
+    return dense
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("layout", ["bsr", "coo", "csc", "csr", "dia", "dok", "lil"])
+@pytest.mark.parametrize("suffix", ["matrix", "array"])
+def test_every_format_of_scipy_gives_the_same_pairs(seed, layout, suffix):
+    matrix = getattr(sp, f"{layout}_{suffix}")(cells(seed))
+    found = Interactions.from_csr(matrix)
+    assert found == Interactions(*np.nonzero(cells(seed)), 6, 8)
+    assert found.weights is None
+    np.testing.assert_array_equal(matrix.toarray(), cells(seed))
+
+
+SCIPY_KINDS = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8", "g"]
+
+
+@pytest.mark.parametrize("kind", [*SCIPY_KINDS, "f2", ">f4", ">f8", ">i4", ">u2"])
+def test_every_type_of_number_gives_the_same_pairs(kind):
+    dense = cells(0).astype(kind)
+    expected = Interactions(*np.nonzero(cells(0)), 6, 8)
+    assert Interactions.from_csr(dense) == expected
+    if kind in SCIPY_KINDS:
+        assert Interactions.from_csr(sp.csr_matrix(dense)) == expected
+    if kind != "?":
+        assert set(Interactions.from_csr(2 * dense).weights.tolist()) == {2.0}
+
+
+def test_other_dense_things():
+    expected = Interactions(np.array([0, 1]), np.array([1, 0]), 2, 3)
+    lists = [[0, 1, 0], [1, 0, 0]]
+    for given in (
+        lists,
+        tuple(map(tuple, lists)),
+        np.asfortranarray(lists),
+        np.array([[0, 9, 1, 9, 0, 9], [1, 9, 0, 9, 0, 9]])[:, ::2],
+        np.broadcast_to(np.array(lists), (2, 3)),
+    ):
+        assert Interactions.from_csr(given) == expected
+
+
+def test_values_other_than_one_are_weights():
+    dense = np.array([[0.5, 0, 3], [0, 1, 0]])
+    for given in (dense, sp.csr_matrix(dense), sp.lil_matrix(dense)):
+        found = Interactions.from_csr(given)
+        assert as_set(found) == {(0, 0), (0, 2), (1, 1)}
+        assert found.weights.tolist() == [0.5, 3.0, 1.0]
+        assert found.weights.dtype == np.float32
+
+
+def test_explicit_zeros_are_no_pairs():
+    entries = [1.0, 0.0, 0.0, 1.0], ([0, 0, 1, 1], [0, 1, 0, 2])
+    coo = sp.coo_matrix(entries, shape=(2, 3))
+    for matrix in (coo, coo.tocsr(), coo.tocsc()):
+        found = Interactions.from_csr(matrix)
+        assert as_set(found) == {(0, 0), (1, 2)}
+        assert found.weights is None
+
+
 @pytest.mark.parametrize(
-    ("parts", "message"),
-    [
-        (dict(test=pairs([1, 0], [2, 0])), "1 pairs are in both train and test.*user 0, item 0"),
-        (dict(valid=pairs([1], [2])), "1 pairs are in both valid and test"),
-        (dict(test=pairs([1], [2], n_items=5)), "same users and items"),
-        (
-            dict(test=pairs([1], [2], user_labels=np.array([1, 2, 3]))),
-            "train and test must have the same user labels",
-        ),
-        (dict(train=pairs([], [])), "train has no interactions"),
-    ],
+    ("kind", "values", "total"),
+    [("u1", [255, 1], 256), ("i1", [100, 100], 200), ("f8", [0.5, 0.5], None), ("?", [1, 1], None)],
 )
-def test_a_split_that_is_none_is_refused(parts, message):
-    with pytest.raises(DataError, match=message):
-        split(**parts)
+def test_entries_of_one_cell_add_up(kind, values, total):
+    coo = sp.coo_matrix((np.array(values, dtype=kind), ([0, 0], [0, 0])), shape=(1, 1))
+    found = Interactions.from_csr(coo)
+    assert len(found) == 1
+    assert found.weights is None if total is None else found.weights.tolist() == [total]
+    # As they are in a CSR matrix that nobody has put in order.
+    csr = sp.csr_matrix((np.array([1.0, 1.0, 2.0]), np.array([2, 2, 0]), np.array([0, 3])), (1, 3))
+    found = Interactions.from_csr(csr)
+    assert as_set(found) == {(0, 0), (0, 2)}
+    assert found.weights.tolist() == [2.0, 2.0]
+    assert csr.nnz == 3, "the caller's matrix is the caller's"
 
 
-def test_an_overlap_is_named_by_label():
-    labels = dict(
-        user_labels=np.array(["ann", "bob", "cy"]), item_labels=np.array([10, 11, 12, 13])
-    )
-    train, test = pairs([1], [2], **labels), pairs([1], [2], **labels)
-    with pytest.raises(DataError, match="user 'bob', item 12"):
-        Split("toy", train, pairs([], [], **labels), test)
+@pytest.mark.parametrize("shape", [(0, 0), (0, 4), (3, 0), (3, 4)])
+def test_matrices_without_entries(shape):
+    for given in (np.zeros(shape), sp.csr_matrix(shape), sp.coo_array(shape)):
+        found = Interactions.from_csr(given)
+        assert (len(found), found.n_users, found.n_items) == (0, *shape)
 
 
-def test_fingerprint_is_the_documented_digest_and_tells_splits_apart():
-    one = split()
-    text = b"3,4"
-    for part in (one.train, one.valid, one.test):
-        text += f";{len(part)};".encode()
-        text += np.array(part.users, "<i4").tobytes() + np.array(part.items, "<i4").tobytes()
-    assert one.fingerprint == hashlib.sha256(text).hexdigest()
-    assert one.fingerprint != split(valid=pairs([], [])).fingerprint
-    moved = split(train=pairs([0, 1, 0], [0, 1, 1]), valid=pairs([], []))
-    assert moved.fingerprint != one.fingerprint
+@pytest.mark.parametrize("wrap", [np.array, sp.csr_matrix, sp.coo_array], ids=["np", "csr", "coo"])
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [(np.nan, "nan"), (np.inf, "inf"), (-1.0, "-1"), (-1, "-1"), (1e300, "float32"), (1j, "compl")],
+)
+def test_bad_values_are_refused(wrap, value, word):
+    with pytest.raises(DataError, match=word):
+        Interactions.from_csr(wrap([[1, value], [0, 1]]))
 
 
-def test_copies_and_pickles_are_equal_and_frozen():
-    labelled = dict(user_labels=np.array(["a", "b", "c"]), item_labels=np.arange(4))
-    one = Split("toy", *(pairs([0], [n], **labelled) for n in range(3)), sources={"a": "b"})
-    for twin in (copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
-        assert twin.fingerprint == one.fingerprint
-        assert twin.train == one.train
-        assert twin.sources == {"a": "b"}
-        with pytest.raises(ValueError, match="read-only"):
-            twin.train.users[0] = 1
-
-
-def test_notes_and_sources_are_frozen():
-    one = Split("toy", *(pairs([0], [n]) for n in range(3)), sources={"a": "b"}, notes=["x"])
-    assert one.notes == ("x",)
-    with pytest.raises(TypeError):
-        one.sources["c"] = "d"
-    assert "toy" in repr(one)
+@pytest.mark.parametrize(
+    "given",
+    [
+        np.ones(3),
+        np.ones((2, 2, 2)),
+        np.float64(3.0),
+        sp.coo_array(np.array([1, 0, 1])),
+        np.array([["a", "b"]]),
+        np.array([[None, 1]]),
+        np.array([["2020-01-01"]], dtype="M8[D]"),
+        [[1, 0], [1]],
+        "pairs.csv",
+        None,
+    ],
+    ids=str,
+)
+def test_what_is_no_matrix_of_numbers_is_refused(given):
+    with pytest.raises(DataError, match="users x items matrix"):
+        Interactions.from_csr(given)

@@ -11,7 +11,6 @@ import pytest
 from robustcf.data import Interactions, Split, interactions
 from robustcf.data.large import mapped
 from robustcf.data.large.mapped import LabelSource, MappedInteractions, MergedInteractions, joined
-from robustcf.data.split import shared_pairs
 from robustcf.errors import DataError, WriteError
 
 
@@ -190,32 +189,6 @@ def test_a_mapped_split_is_a_split():
         Split("toy", *map(MappedInteractions.of, [plain[0], plain[1], plain[0]]))
 
 
-@pytest.mark.parametrize("most", [1, 4, 100])
-@pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("cold", [0, 4])
-def test_shared_pairs_are_counted_block_by_block(cold, seed, most, monkeypatch):
-    from robustcf.data import split
-
-    monkeypatch.setattr(split, "user_ranges", lambda p: interactions.user_ranges(p, most))
-    rng = np.random.default_rng(seed)
-    left, right = (rng.random((9, 6)) < 0.3 for _ in range(2))
-    left[:cold] = False
-    count, first = shared_pairs(of_dense(left), of_dense(right))
-    both = np.argwhere(left & right).tolist()
-    assert (count, first) == (len(both), tuple(both[0]) if both else None)
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_ranges_of_users_cover_all_and_hold_so_many_pairs(seed):
-    degrees = np.random.default_rng(seed).integers(0, 9, 40)
-    indptr = np.concatenate(([0], np.cumsum(degrees)))
-    ranges = list(interactions.user_ranges(indptr, 10))
-    assert [start for start, _ in ranges] == [0, *(stop for _, stop in ranges[:-1])]
-    assert ranges[-1][1] == 40
-    assert all(degrees[start:stop].sum() <= 10 or stop == start + 1 for start, stop in ranges)
-    assert list(interactions.user_ranges(np.array([0]))) == []
-
-
 @pytest.mark.parametrize("small", [0, 1 << 20])
 def test_blocks_become_one_array(small, monkeypatch):
     monkeypatch.setattr(mapped, "_SMALL_BYTES", small)
@@ -236,12 +209,3 @@ def test_no_room_for_what_is_put_together_is_said(monkeypatch):
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     with pytest.raises(WriteError, match="No space left.*set TMPDIR"):
         joined(iter([np.arange(3)]), np.int32, 3)
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_counts_do_not_depend_on_blocks(seed, monkeypatch):
-    dense = dense_of(seed)
-    monkeypatch.setattr(interactions, "BLOCK_PAIRS", 7)
-    pairs = of_dense(dense)
-    np.testing.assert_array_equal(pairs.user_degrees, dense.sum(1))
-    np.testing.assert_array_equal(pairs.item_degrees, dense.sum(0))

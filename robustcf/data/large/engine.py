@@ -39,13 +39,9 @@ class Engine:
         collection: the files.
         roles: their columns.
         columns: those asked for.
-        folder: for what does not fit into memory.
+        folder: for rows that do not fit into memory.
         memory: bytes for the whole process.
         threads: of the engine.
-
-    Raises:
-        InputError: DuckDB is not installed, or the memory is too little.
-        DataError: a column does not hold what it must.
 
     Cost: two looks at the rows for their labels, one at ratings and times.
     """

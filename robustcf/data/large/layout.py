@@ -70,16 +70,10 @@ _KIND = record(
 
 @dataclass(frozen=True)
 class Manifest:
-    """The checked manifest of a prepared set.
-
-    Args:
-        folder: where the files are.
-        digest: sha256 of the manifest itself.
-        facts: its content.
-    """
+    """The checked manifest of a prepared set."""
 
     folder: Path
-    digest: str
+    digest: str  # its sha256
     facts: Mapping[str, Any]
 
     @property

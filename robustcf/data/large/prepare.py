@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +17,15 @@ from robustcf._checks import check_integer
 from robustcf._io.fetching import sha256_of
 from robustcf._io.files import json_bytes, unwritable
 from robustcf._io.temporary import temporary_folder
-from robustcf.data.holdout import HoldOut, core_degrees, empty_core, new_in
-from robustcf.data.interactions import described, user_ranges
+from robustcf.data.holdout import HoldOut, Strategy, core_degrees, new_in, told
+from robustcf.data.interactions import user_ranges
 from robustcf.data.large.engine import Engine
 from robustcf.data.large.layout import FORMAT, MANIFEST, VERSION
 from robustcf.data.large.mapped import COLUMNS
 from robustcf.data.large.sources import find_collection, find_roles
-from robustcf.data.plan import Options, Plan, RowFilter
+from robustcf.data.plan import Plan, RowFilter
 from robustcf.data.split import PARTS, fingerprint_of
+from robustcf.data.times import Moment
 from robustcf.errors import InputError, WriteError
 
 MEMORY = 4 << 30
@@ -48,16 +49,25 @@ def prepare(
     *,
     shards: int = 1,
     seed: int = 0,
+    user_col: str | int | None = None,
+    item_col: str | int | None = None,
+    rating_col: str | int | None = None,
+    time_col: str | int | None = None,
+    min_rating: float | None = None,
+    k_core: int | None = None,
+    split: Strategy | None = None,
+    test_ratio: float | None = None,
+    valid_ratio: float | None = None,
+    test_from: Moment | None = None,
+    valid_from: Moment | None = None,
     eval_users: int | None = None,
     memory: int = MEMORY,
     threads: int = 1,
-    **options: Unpack[Options],
 ) -> Prepared:
     """Encode, de-duplicate, filter and split a collection out of core, into a folder.
 
     The result is what :func:`robustcf.data.load` gives for the same rows in one file with the same
-    options: the same ids, labels, times, weights and parts. ``load`` takes the folder like a file,
-    and maps it.
+    options (those not listed here are explained there). ``load`` takes the folder and maps it.
 
     Args:
         source: a file, a folder, a glob or a remote path (fsspec) of Parquet, CSV or TSV files.
@@ -68,9 +78,6 @@ def prepare(
         eval_users: evaluate on a seeded sample of so many users; None for all.
         memory: bytes that this process may take, about.
         threads: of the engine.
-        options: ``user_col``, ``item_col``, ``rating_col``, ``time_col``, ``min_rating``,
-            ``k_core``, ``split``, ``test_ratio``, ``valid_ratio``, ``test_from`` and
-            ``valid_from`` as :func:`robustcf.data.load` has them.
 
     Raises:
         DataError: the collection breaks a rule.
@@ -84,7 +91,10 @@ def prepare(
     check_integer("threads", threads)
     if eval_users is not None:
         check_integer("eval_users", eval_users)
-    plan = Plan.of(seed, **options)
+    plan = Plan(
+        seed, user_col, item_col, rating_col, time_col, min_rating, k_core,
+        split, test_ratio, valid_ratio, test_from, valid_from,
+    )  # fmt: skip
     collection = find_collection(os.fspath(source))
     roles = find_roles(collection, plan.columns)
     target = _free_place(Path(out))
@@ -234,15 +244,13 @@ class _Kept:
         users, items = found.user_degrees, found.item_degrees
         self.notes = []
         if k_core is not None:
-            before = _words(users, items)
+            before = told(users, items)
             users, items = core_degrees(
                 lambda: ((b["user"], b["item"]) for b in found.blocks("user", "item")),
                 (users, items),
                 k_core,
             )
-            if not users.any():
-                raise empty_core(k_core, before)
-            self.notes = [f"{k_core}-core: {before} -> {_words(users, items)}"]
+            self.notes = [f"{k_core}-core: {before} -> {told(users, items)}"]
         self.users, self.items = users > 0, items > 0
         self.user_degrees = users[self.users]
         self.new = {
@@ -257,10 +265,6 @@ class _Kept:
             name: self.new[name][column[stay]] if name in self.new else column[stay]
             for name, column in block.items()
         }
-
-
-def _words(users: npt.NDArray[np.int64], items: npt.NDArray[np.int64]) -> str:
-    return described(int(users.sum()), int((users > 0).sum()), int((items > 0).sum()))
 
 
 def _split(folder: Path, found: _Pairs, kept: _Kept, how: HoldOut) -> dict[str, _Pairs]:

@@ -24,21 +24,13 @@ _HIVE = re.compile(r"([^=/]+)=([^/]*)")
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """Files of one kind, in the order in which their rows are read.
+    """Files of one kind, in the order in which their rows are read."""
 
-    Args:
-        source: the path that was given.
-        kind: a suffix of :data:`robustcf.data.formats.FORMATS`.
-        files: their paths, sorted; with the protocol in front where they are remote.
-        hive: the keys of folders ``key=value`` on the way to the files.
-        remote: the fsspec file system, or None for plain files.
-    """
-
-    source: str
-    kind: str
-    files: tuple[str, ...]
-    hive: tuple[str, ...]
-    remote: Any
+    source: str  # the path that was given
+    kind: str  # a suffix of FORMATS
+    files: tuple[str, ...]  # sorted; with the protocol in front where they are remote
+    hive: tuple[str, ...]  # the keys of folders key=value on the way to the files
+    remote: Any  # the fsspec file system, or None for plain files
 
     @property
     def name(self) -> str:
@@ -52,11 +44,7 @@ class Collection:
 
     @contextmanager
     def open(self, file: str) -> Iterator[Any]:
-        """Open a file as a binary stream, unpacked where it is gzipped.
-
-        Raises:
-            DataError: it cannot be read, or the reader raises.
-        """
+        """Open a file as a binary stream, unpacked where it is gzipped; errors are DataErrors."""
         import pyarrow as pa
 
         try:
@@ -71,22 +59,13 @@ class Collection:
 
 @dataclass(frozen=True)
 class Roles:
-    """The columns of a collection that play a role.
+    """The columns of a collection that play a role."""
 
-    Args:
-        names: role -> the engine's name of its column, or None.
-        types: role -> ``integer``, ``unsigned``, ``float``, ``text``, ``time``, ``date``.
-        width: number of columns of a text table.
-        separator: of its cells.
-        headed: whether its first line holds names.
-        notes: on columns left out.
-    """
-
-    names: dict[str, str | None]
-    types: dict[str, str]
-    width: int = 0
-    separator: str = ""
-    headed: bool = True
+    names: dict[str, str | None]  # role -> the engine's name of its column
+    types: dict[str, str]  # role -> integer, unsigned, float, text, time, date
+    width: int = 0  # number of columns of a text table
+    separator: str = ""  # of its cells
+    headed: bool = True  # whether its first line holds names
     notes: tuple[str, ...] = ()
 
 
@@ -198,13 +177,7 @@ def _hive_keys(files: Iterable[str], base: str) -> tuple[str, ...]:
 
 
 def find_roles(collection: Collection, columns: Columns) -> Roles:
-    """Return which columns play which role; all files must agree.
-
-    Raises:
-        DataError: a column is not there, has no plain values, or differs between two files.
-
-    Cost: the first line, or the footer, of each file.
-    """
+    """Return which columns play which role, by the first line or the footer of each file."""
     read = _parquet_roles if collection.kind == ".parquet" else _text_roles
     first = None
     for file in collection.files:
