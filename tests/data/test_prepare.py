@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from robustcf.data import Split, holdout, load, prepare
+from robustcf.data import Split, load, prepare
 from robustcf.data.large import prepare as module
 from robustcf.data.large.layout import MANIFEST
 from robustcf.data.large.opening import check_prepared
@@ -243,25 +243,6 @@ def test_optional_columns_that_hold_something_else_are_left_out_with_a_note(tmp_
     assert "left out" in made(tmp_path / "nested.parquet", tmp_path / "out3").notes[0]
     with pytest.raises(DataError, match="holds list.*convert it"):
         prepare(tmp_path / "nested.parquet", tmp_path / "o", rating_col="rating", memory=MEMORY)
-
-
-@pytest.mark.parametrize("strategy", ["random", "leave-one-out"])
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_holding_out_block_by_block_is_holding_out_at_once(seed, strategy):
-    rng = np.random.default_rng(seed)
-    degrees = rng.integers(0, 12, 50)
-    users = np.repeat(np.arange(50, dtype=np.int32) + 10**6, degrees)
-    times = rng.integers(0, 4, len(users))
-
-    def masks(cuts: list[int]) -> np.ndarray:
-        stream = np.random.default_rng(seed)
-        parts = np.split(np.arange(len(users)), cuts)
-        if strategy == "random":
-            return np.concatenate([holdout.hold_out(users[p], 0.3, stream) for p in parts])
-        return np.concatenate([holdout.hold_out_last(users[p], times[p], stream) for p in parts])
-
-    ends = np.cumsum(degrees)
-    np.testing.assert_array_equal(masks([]), masks(ends[[3, 4, 20, 21, 22, 40]].tolist()))
 
 
 def test_shards_are_ranges_of_users_with_about_as_many_pairs(tmp_path):
