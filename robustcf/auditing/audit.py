@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 SCHEMA = 1
 
 
+def alignment_caveats(model: Recommender) -> list[str]:
+    """Return what could void findings about factors that were imported without being checked."""
+    reason = (model.training or {}).get("alignment")
+    return [f"The alignment check was skipped although {reason}."] if reason else []
+
+
 @dataclass(frozen=True, eq=False)
 class Audit:
     """All findings of an audit.
@@ -61,6 +67,30 @@ class Audit:
             if finding.check.name == name:
                 return finding
         raise unknown_check(name)
+
+    def failures(self, names: Collection[str], floors: Mapping[str, float]) -> list[str]:
+        """Return why an audit does not pass, one clause each.
+
+        Args:
+            names: checks that must run and not fail.
+            floors: check -> the least number that it may have; the largest, where lower is better.
+        """
+        reasons = []
+        ran = {finding.check.name for finding in self.findings}
+        for name in names:
+            if name not in ran:
+                reasons.append(f"{name} was not run")
+            elif self[name].verdict in ("fail", "skipped"):
+                word = "failed" if self[name].verdict == "fail" else "could not be run"
+                reasons.append(f"{name} {word}: {self[name].sentence}")
+        for name, floor in floors.items():
+            number = self.numbers.get(name)
+            if number is None:
+                reasons.append(f"{name} has no number")
+            elif (number < floor) if self[name].check.limit.higher_is_better else (number > floor):
+                side = "below" if number < floor else "above"
+                reasons.append(f"{name} is {number:.4g}, {side} {floor:g}")
+        return reasons
 
     def save(self, path: str | Path) -> Path:
         """Write the page of the audit, one HTML file, and return its path."""
@@ -172,7 +202,7 @@ def audit(
             steps.set_description(check.title)
             findings.append(check.finding(subject))
             steps.update()
-    said = list(caveats)
+    said = [*caveats, *alignment_caveats(model)]
     if subject.sampled:
         said.append(f"Most checks looked at {subject.words}.")
     if model.part == "train":

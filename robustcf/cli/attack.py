@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -73,21 +74,11 @@ def attack(
     run: str,
     opener: Opener,
     kind: str | None,
-    objective: str | None,
-    knowledge: str | None,
-    positives: str | None,
-    budget: str,
     epsilons: tuple[float, ...],
-    unit: str,
-    side: str,
-    users: bool,
-    items: bool,
     personal: bool,
-    steps: int | None,
-    restarts: int,
-    seed: int,
     ks: tuple[int, ...],
     part: Literal["test", "valid"],
+    **given: Any,
 ) -> Report:
     """Attack the factors of RUN with growing budgets and evaluate them on held-out pairs.
 
@@ -101,20 +92,16 @@ def attack(
     from robustcf.experiments.results import attack_run
     from robustcf.robustness import AttackSpec, Threat
 
+    settings = {name: given[name] for name in ("objective", "steps", "restarts", "seed")}
     if kind is None:
-        kind = "auto" if objective is None else "fgm"
-    if positives is not None:
-        knowledge = "labels" if positives == "test" else "data"
+        kind = "auto" if settings["objective"] is None else "fgm"
     # What is wrong with the options is said before any data are read.
-    threat = Threat(
-        norm=budget, unit=unit, side=_side(side, users=users, items=items), knowledge=knowledge
-    )
+    threat = Threat(given["budget"], given["unit"], _side(given), _knowledge(given))
     if epsilons:
         check_epsilons(epsilons)
-    cutoffs = check_cutoffs(ks or (10, 20))
-    if personal and budget != "row":
+    cutoffs = check_cutoffs(ks)
+    if personal and threat.norm != "row":
         raise click.UsageError("--personal is about rows: use it with --budget row")
-    settings = {"objective": objective, "steps": steps, "restarts": restarts, "seed": seed}
     spec = None if kind == "quantization" else AttackSpec.parse(kind, **settings)
     idle = [] if kind in ("auto", "cutoff", "pgd") else ["steps", "restarts"]
     idle += ["objective"] if spec is None or spec.objective is None else []
@@ -138,31 +125,32 @@ def attack(
     return Report(facts, "\n".join([*lines, f"picture: {facts['picture']}"]))
 
 
-def _side(side: str, *, users: bool, items: bool) -> str:
+def _side(given: Mapping[str, Any]) -> str:
     """``--users`` and ``--items`` are short for ``--side``, and exclude each other."""
-    if users and items:
+    sides = [name for name in ("users", "items") if given[name]]
+    sides += [given["side"]] if given["side"] != "both" else []
+    if len(set(sides)) > 1:
         raise click.UsageError(
-            "--users and --items exclude each other: leave both out to perturb both factors"
+            "--users, --items and --side exclude each other: leave all out to perturb both factors"
         )
-    flagged = {(True, False): "users", (False, True): "items"}.get((users, items), side)
-    if side not in ("both", flagged):
-        raise click.UsageError(f"--side {side} and --users/--items contradict each other")
-    return flagged
+    return sides[0] if sides else "both"
+
+
+def _knowledge(given: Mapping[str, Any]) -> str | None:
+    older = {"train": "data", "test": "labels", None: given["knowledge"]}
+    return older[given["positives"]]
 
 
 def _uneven_note(result: Result) -> list[str]:
     """For sizes in median row norms: a warning where the median does not stand for the rows."""
     from robustcf.robustness.curves import uneven_words
 
-    ratios = result.extra().get("unevenness", {})
-    side = result.threat.side
+    ratios, side = result.extra().get("unevenness", {}), result.threat.side
     words = uneven_words({name: ratios[name] for name in ratios if side in ("both", name)})
-    if not words:
-        return []
-    return [
-        f"note: {words}: sizes in medians are small for the long rows, which rank first; compare "
-        "by --relative own"
-    ]
+    advice = (
+        "sizes in medians are small for the long rows, which rank first; compare by --relative own"
+    )
+    return [f"note: {words}: {advice}"] if words else []
 
 
 def _members_table(result: Result) -> str:

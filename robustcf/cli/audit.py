@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,18 +12,7 @@ from robustcf.cli.kinds import FINITE, FiniteRange
 from robustcf.cli.options import out_option, refuse
 from robustcf.cli.reporting import Report, command, shows_progress, table
 from robustcf.cli.signatures import options
-from robustcf.cli.sources import (
-    Opener,
-    caveats_of,
-    interactions_option,
-    is_run,
-    open_source,
-    other_version,
-    run_options,
-    source_argument,
-    source_options,
-    words_of,
-)
+from robustcf.cli.sources import Opener, Source, is_run, run_options, takes_source
 from robustcf.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,8 +24,6 @@ _attack_option = click.option(
 
 
 @command()
-@source_argument
-@interactions_option()
 @click.option("--test", metavar="FILE", help="Held-out pairs to judge by.")
 @click.option("--against", metavar="OTHER", help="Another version, to compare lists with.")
 @out_option("Write the page here, one HTML file.", "FILE")
@@ -54,11 +41,9 @@ _attack_option = click.option(
     help="Exit with 1 if the number of a check is below (where lower is better: above) this.",
 )
 @options("auditing.audit:audit", "seed")
-@run_options
-@source_options
+@takes_source()
 def audit(
-    source: tuple[str, ...],
-    interactions: str | None,
+    source: Source,
     test: str | None,
     against: str | None,
     out: str | None,
@@ -69,8 +54,6 @@ def audit(
     fail_on: tuple[str, ...],
     fail_under: tuple[str, ...],
     seed: int,
-    how: dict[str, Any],
-    opener: Opener,
 ) -> Report:
     """Check the embeddings of any recommender: what is safe about them, and what is not.
 
@@ -86,29 +69,27 @@ def audit(
     checks = thresholds_from(thresholds) if thresholds else CHECKS
     floors = dict(_floor(word) for word in fail_under)
     _known((*only, *fail_on, *floors))
-    if interactions is None and not is_run(source):
+    if source.interactions is None and not source.is_run:
         raise InputError(
-            f"{' '.join(source)} holds embeddings and no pairs: give those they were fit on with "
-            "--interactions PAIRS"
+            f"{' '.join(source.words)} holds embeddings and no pairs: give those they were fit on "
+            "with --interactions PAIRS"
         )
-    model = open_source(source, interactions, test, how, opener)
-    other = None if against is None else other_version(against, model, interactions, how, opener)
+    model = source.open(test)
     found = run_audit(
         model,
-        against=other,
+        against=None if against is None else source.other_version(against, model),
         attack=not no_attack,
         size=size,
         checks=checks,
         only=only or None,
-        caveats=caveats_of(model),
-        source=words_of(source, model),
+        source=source.describe(model),
         seed=seed,
         progress=shows_progress(),
     )
     # Its pictures are files for a moment: nothing that other ranks could share.
     page = None if out is None or not job().first else str(write_page(found, out))
     text = _text(found) + (f"\npage: {page}" if page else "")
-    failed = "; ".join(_reasons(found, fail_on, floors))
+    failed = "; ".join(found.failures(fail_on, floors))
     return Report({**found.as_dict(), "page": page, "failed": failed or None}, text, failed)
 
 
@@ -125,8 +106,8 @@ def report(runs: tuple[str, ...], out: str, no_attack: bool, opener: Opener) -> 
     folders = [folder for run in runs for folder in _run_folders(run)]
     audits = []
     for folder in folders:
-        model = open_source((folder,), None, None, {}, opener)
-        words = words_of((folder,), model)
+        model = opener.recommender(folder)
+        words = f"run {folder}, {model.split.name}"
         audits.append(run_audit(model, attack=not no_attack, source=words))
     page = str(write_page(audits, out))
     text = "\n\n".join(f"{one.source}\n{_text(one)}" for one in audits)
@@ -136,7 +117,7 @@ def report(runs: tuple[str, ...], out: str, no_attack: bool, opener: Opener) -> 
 
 def _run_folders(path: str) -> list[str]:
     """A run, or the runs of a sweep, which lie below its folder."""
-    if is_run((path,)):
+    if is_run(path):
         return [path]
     found = sorted(str(record.parent) for record in Path(path).glob("**/recommender.json"))
     if not found:
@@ -160,26 +141,6 @@ def _text(found: Audit) -> str:
     lines.append(table(("verdict", "check", "number", ""), rows, left=(0, 1, 3)))
     advice = [f"{f.check.name}: {f.advice}" for f in found.findings if f.advice]
     return "\n".join([*lines, *advice, f"verdict: {found.verdict}"])
-
-
-def _reasons(found: Audit, fail_on: tuple[str, ...], floors: dict[str, float]) -> list[str]:
-    """Why the exit code is 1: one clause for each."""
-    reasons = []
-    ran = {finding.check.name for finding in found.findings}
-    for name in fail_on:
-        if name not in ran:
-            reasons.append(f"{name} was not run")
-        elif found[name].verdict in ("fail", "skipped"):
-            word = "failed" if found[name].verdict == "fail" else "could not be run"
-            reasons.append(f"{name} {word}: {found[name].sentence}")
-    for name, floor in floors.items():
-        number = found[name].number if name in ran else None
-        if number is None:
-            reasons.append(f"{name} has no number")
-        elif (number < floor) if found[name].check.limit.higher_is_better else (number > floor):
-            side = "below" if number < floor else "above"
-            reasons.append(f"{name} is {number:.4g}, {side} {floor:g}")
-    return reasons
 
 
 def _floor(word: str) -> tuple[str, float]:

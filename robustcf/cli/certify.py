@@ -72,7 +72,7 @@ def certify(
     from robustcf.robustness import Threat
     from robustcf.robustness.table import CERTIFIED_SIZES
 
-    cutoffs = check_cutoffs(ks or (10, 20))
+    cutoffs = check_cutoffs(ks)
     if fakes:
         refuse("is about embeddings and has no effect with --fakes", *_OF_EMBEDDINGS)
         return _certify_vote(run, opener, fakes, cutoffs)

@@ -9,16 +9,10 @@ import click
 
 from robustcf._io.text import counted
 from robustcf.cli.kinds import COUNT, SEED, Bytes
-from robustcf.cli.options import data_options, out_option, own_table_options
+from robustcf.cli.options import load_options, out_option, own_table_options
 from robustcf.cli.reporting import Report, command, table, typed_threads
 from robustcf.cli.signatures import options
 from robustcf.errors import DataError
-
-_VALID = {
-    "published": "published in a file of its own",
-    "carved": "drawn from the training pairs",
-    "none": "none",
-}
 
 
 @command(kind=click.Group, threads=False, invoke_without_command=True)
@@ -53,12 +47,12 @@ def datasets(context: click.Context, data_dir: str | None) -> Report | None:
 @command(threads=False)
 @click.argument("name")
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the random split.")
-@data_options
+@load_options
 def info(name: str, seed: int, data: dict[str, Any]) -> Report:
     """Load NAME (a known set, or a file) and say what it holds."""
     from robustcf.data import load
     from robustcf.data.catalog import find
-    from robustcf.data.describing import facts_of
+    from robustcf.data.describing import describe, facts_of
     from robustcf.data.large.layout import manifest_of
     from robustcf.data.large.opening import check_prepared
 
@@ -67,7 +61,7 @@ def info(name: str, seed: int, data: dict[str, Any]) -> Report:
     if prepared is not None:
         split = check_prepared(prepared)  # all of it, where load looks at what is asked for
     facts = facts_of(split, find(name))
-    return Report(facts, _describe(facts))
+    return Report(facts, describe(facts))
 
 
 @command(threads=False)
@@ -147,26 +141,6 @@ def _files_of(name: str) -> tuple[Any, Any]:
     if images is None:
         raise DataError(f"{unknown_name(name)}, or of images: {', '.join(image_manifests())}")
     return images, [images.files]
-
-
-def _describe(facts: dict[str, Any]) -> str:
-    def each(name: str, key: str) -> str:
-        low, middle, high = facts[key].values()
-        return f"train {name} each: min {low:,}, median {middle:,.0f}, max {high:,}"
-
-    lines = [
-        facts.get("title", facts["name"]),
-        "",
-        f"  users         {facts['n_users']:>12,}   {each('items', 'train_items_per_user')}",
-        f"  items         {facts['n_items']:>12,}   {each('users', 'train_users_per_item')}",
-        f"  train         {facts['train']:>12,}",
-        f"  valid         {facts['valid']:>12,}   {_VALID[facts['valid_source']]}",
-        f"  test          {facts['test']:>12,}",
-        f"  density       {facts['density']:>12.3%}",
-    ]
-    lines += [f"  note          {note}" for note in facts["notes"]]
-    lines += [f"  {name:<13} {facts[name]}" for name in ("licence", "citation") if facts.get(name)]
-    return "\n".join(lines)
 
 
 for subcommand in (info, prepare, fetch):

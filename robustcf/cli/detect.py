@@ -6,21 +6,13 @@ from typing import Any
 
 import click
 
-from robustcf.cli.options import (
-    data_options,
-    dataset_option,
-    load_arguments,
-    out_option,
-    refuse,
-    split_seed_option,
-)
+from robustcf.cli.options import data_options, out_option, refuse
 from robustcf.cli.reporting import Report, command, table
 
 _SHOWN = 20
 
 
 @command()
-@dataset_option
 @click.option(
     "--by",
     type=click.Choice(["pca", "twins", "groups"]),
@@ -28,21 +20,15 @@ _SHOWN = 20
     help="How to look (default: all). pca: profiles unlike all others; twins: copied profiles that "
     "add the same items; groups: users who share few items that others rarely have.",
 )
-@split_seed_option
 @out_option("Write the suspects to this CSV file.", "FILE")
 @click.option(
     "--raw",
     is_flag=True,
     help="Leave labels in the file as they are, also those a spreadsheet would run as formulas.",
 )
-@data_options
+@data_options()
 def detect(
-    dataset: str,
-    by: tuple[str, ...],
-    split_seed: int,
-    out: str | None,
-    raw: bool,
-    data: dict[str, Any],
+    dataset: str, by: tuple[str, ...], out: str | None, raw: bool, data: dict[str, Any]
 ) -> Report:
     """List the users of a data set who look fake, and the items that they promote.
 
@@ -54,8 +40,7 @@ def detect(
 
     if out is None:
         refuse("is for --out", "raw")
-    name, data = load_arguments(dataset, data, split_seed)
-    facts = find_suspects(load(name, **data), by)
+    facts = find_suspects(load(dataset, **data), by)
     if out is not None:
         write_suspects(facts, out, raw=raw)
         facts["file"] = out

@@ -41,7 +41,7 @@ def evaluate(
     """Evaluate RUN: full ranking, the protocol of its data set."""
     from robustcf._checks import check_cutoffs
 
-    cutoffs = check_cutoffs(ks or (10, 20))
+    cutoffs = check_cutoffs(ks)
     model = opener.recommender(run).with_eval_users(eval_users)
     if part != "test":
         model = model.judged_by(part)

@@ -9,16 +9,7 @@ import click
 
 from robustcf.cli.options import out_option
 from robustcf.cli.reporting import Report, command, numbers, say, shows_progress, table
-from robustcf.cli.sources import (
-    Opener,
-    caveats_of,
-    interactions_option,
-    is_run,
-    open_source,
-    run_options,
-    source_argument,
-    source_options,
-)
+from robustcf.cli.sources import Source, takes_source
 from robustcf.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,22 +23,12 @@ _WARNING = (
 
 
 @command()
-@source_argument
-@interactions_option()
 @click.option(
     "--valid", metavar="FILE", help="Held-out pairs to choose by, not those you report on."
 )
 @out_option("The new file, in SOURCE's format.", "FILE", required=True)
-@run_options
-@source_options
-def harden(
-    source: tuple[str, ...],
-    interactions: str | None,
-    valid: str | None,
-    out: str,
-    how: dict[str, Any],
-    opener: Opener,
-) -> Report:
+@takes_source()
+def harden(source: Source, valid: str | None, out: str) -> Report:
     """Write embeddings of the same quality that hold better under attack.
 
     Without --interactions: the balanced gauge, which changes no ranking. With them, fewer
@@ -57,9 +38,9 @@ def harden(
     """
     if Path(out).exists():
         raise InputError(f"{out} exists already: choose another name")
-    if valid is not None and interactions is None and not is_run(source):
+    if valid is not None and source.interactions is None and not source.is_run:
         raise click.UsageError("--valid needs --interactions")
-    model = open_source(source, interactions, valid, how, opener, to_choose=True)
+    model = source.open(valid)
     if not model.has_interactions:
         from robustcf.robustness import harden as balanced
 
@@ -68,6 +49,9 @@ def harden(
         return Report({"out": out, "chosen": None, "warning": _WARNING}, text)
     from robustcf.auditing.hardened import harden_file
 
+    if valid is None:  # never by the pairs that will be reported on
+        has_valid = model.fit_on == "train" and len(model.split.valid) > 0
+        model = model.judged_by("valid" if has_valid else "train")
     step = (lambda name: say(f"trying: {name}")) if shows_progress() else None
     tried, chosen, facts = harden_file(model, out, step)
     return Report({**facts, "warning": _WARNING}, _text(model, tried, chosen, facts))
@@ -76,6 +60,7 @@ def harden(
 def _text(
     model: Recommender, tried: list[Hardened], chosen: Hardened, facts: dict[str, Any]
 ) -> str:
+    from robustcf.auditing.audit import alignment_caveats
     from robustcf.robustness.hardening import PROMISED, SIZES
 
     header = ("", "clean", *(f"attacked, {size:g}" for size in SIZES), f"certified, {PROMISED:g}")
@@ -95,7 +80,7 @@ def _text(
     kept = facts["overlap@10"]
     return "\n".join(
         [
-            *(f"! {caveat}" for caveat in caveats_of(model)),
+            *(f"! {caveat}" for caveat in alignment_caveats(model)),
             f"NDCG@10, judged by {by}; joint attack, sizes in median row norms",
             table(header, rows),
             f"a top 10 keeps {kept:.1%} of its items; what follows is each version for itself",

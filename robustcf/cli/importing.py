@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from robustcf.cli.options import out_option
 from robustcf.cli.reporting import Report, command, shows_progress
-from robustcf.cli.sources import (
-    Opener,
-    interactions_option,
-    open_source,
-    run_options,
-    source_argument,
-    source_options,
-)
+from robustcf.cli.sources import Source, takes_source
 
 
 @command("import")
-@source_argument
-@interactions_option(required=True)
 @click.option("--test", metavar="FILE", help="Held-out pairs to judge by.")
 @out_option("The run directory to make.", "RUN", required=True)
 @click.option("--name", help="What to call the data (default: the name of the file).")
 @click.option("--label", help="What to call it in tables and pictures (default: its source).")
-@run_options
-@source_options
+@takes_source(pairs_required=True)
 def import_(
-    source: tuple[str, ...],
-    interactions: str,
-    test: str | None,
-    out: str,
-    name: str | None,
-    label: str | None,
-    how: dict[str, Any],
-    opener: Opener,
+    source: Source, test: str | None, out: str, name: str | None, label: str | None
 ) -> Report:
     """Make a run of factors that another library trained.
 
@@ -50,10 +31,9 @@ def import_(
     from robustcf.adapters.ordering import ordered
     from robustcf.data import Split
 
-    pairs = opener.pairs(interactions)
-    model = open_source(source, pairs, test, {**how, "name": name}, opener)
+    model = source.open(test, name=name)
     facts = dict(model.training or {})
-    model = ordered(model, pairs if isinstance(pairs, Split) else None)
+    model = ordered(model, source.pairs if isinstance(source.pairs, Split) else None)
     if label is not None:
         model = model.renamed(label)
     report = model.evaluate(progress=shows_progress())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from robustcf.cli.kinds import COUNT, SEED, SHARE
+from robustcf.cli.reporting import typed_threads
 from robustcf.cli.signatures import Decorator, choice, options
 from robustcf.errors import InputError
 
@@ -27,9 +28,7 @@ _KINDS: dict[str, Any] = {
 }
 
 eval_users_option = options(_LOAD, "eval_users", **_KINDS)
-dataset_option = click.option(
-    "--dataset", metavar="NAME|FILE", required=True, help="A known set, or a file of your own."
-)
+seed_option = click.option("--seed", type=SEED, default=0, show_default=True, help="Training seed.")
 split_seed_option = click.option(
     "--split-seed", type=SEED, default=0, show_default=True, help="Seed of a drawn split."
 )
@@ -37,18 +36,24 @@ device_option = click.option("--device", default="cpu", show_default=True, help=
 own_threads_option = click.option(
     "--threads",
     type=int,
+    callback=lambda context, parameter, value: typed_threads(value),
     help="CPU threads of a training, kept with it (default: OMP_NUM_THREADS, or the cores).",
 )
 settings_option = click.option(
-    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Any other training setting."
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=lambda context, parameter, words: dict(map(_setting, words)),
+    help="Any other training setting.",
 )
 budget_option = options(
     "robustness.threat:Threat", "norm=budget", norm=choice("attacks.budgets:BUDGETS")
 )
 side_option = options("robustness.threat:Threat", "side", side=choice("attacks.base:SIDES"))
 cutoffs_option = click.option(
-    "--k", "ks", type=COUNT, multiple=True, metavar="K...",
-    help="Cutoffs (default 10 20); beyond the catalogue: all items.",
+    "--k", "ks", type=COUNT, multiple=True, default=(10, 20), show_default=True, metavar="K...",
+    help="Cutoffs; beyond the catalogue: all items.",
 )  # fmt: skip
 
 
@@ -57,7 +62,7 @@ def own_table_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return options(_LOAD, *_READ, *_SPLIT, "eval_users", **_KINDS)(function)
 
 
-def data_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def load_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of ``robustcf.data.load``; the command gets those given as ``data``."""
     names = ("data_dir", "download", *_READ, *_SPLIT, *_FILES, "eval_users")
 
@@ -69,6 +74,51 @@ def data_options(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, data=data, **kwargs)
 
     return command
+
+
+def data_options(*, required: bool = True) -> Decorator:
+    """Add ``--dataset``, ``--split-seed`` and those of ``robustcf.data.load``.
+
+    The command gets ``dataset`` and ``data``, its other arguments, with paths that stay valid.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @click.option(
+            "--dataset",
+            metavar="NAME|FILE",
+            required=required,
+            help="A known set, or a file of your own.",
+        )
+        @split_seed_option
+        @load_options
+        @functools.wraps(function)
+        def command(
+            *args: Any, dataset: str | None, split_seed: int, data: dict[str, Any], **kwargs: Any
+        ) -> Any:
+            from robustcf.data.catalog import find
+            from robustcf.data.large.layout import manifest_of
+
+            data = {"download": True, **data, "seed": split_seed}
+            if dataset and find(dataset) is None and os.path.exists(os.path.expanduser(dataset)):
+                # The manifest has the checksums of a prepared set, and a run that of the manifest.
+                dataset = os.fspath(manifest_of(Path(absolute(dataset))) or absolute(dataset))
+            data |= {key: absolute(data[key]) for key in ("data_dir", *_FILES) if key in data}
+            return function(*args, dataset=dataset, data=data, **kwargs)
+
+        return command
+
+    return decorate
+
+
+def training_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what every training has: settings, seed, threads, device, and its run directory."""
+    resume = click.option(
+        "--resume", metavar="RUN", help="Resume a run that was killed or interrupted."
+    )
+    out = out_option("The run directory (default: a new one in runs/).")
+    for option in (resume, out, device_option, own_threads_option, seed_option, settings_option):
+        function = option(function)
+    return function
 
 
 def unit_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -111,7 +161,7 @@ def grid_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "--jobs", type=int, default=1, show_default=True, help="Trainings at a time."
     )
     out = out_option("The folder; a stopped command is resumed from it.", required=True)
-    for option in (out, jobs, own_threads_option, split_seed_option, settings_option):
+    for option in (out, jobs, own_threads_option, settings_option):
         function = option(function)
     return function
 
@@ -131,21 +181,10 @@ def refuse(why: str, *names: str) -> None:
         )
 
 
-def load_arguments(
-    dataset: str, data: Mapping[str, Any], split_seed: int
-) -> tuple[str, dict[str, Any]]:
-    """Return the arguments of ``robustcf.data.load`` from what was typed: paths that stay valid."""
-    from robustcf.data.catalog import find
-    from robustcf.data.large.layout import manifest_of
-
-    options = {"download": True, **data, "seed": split_seed}
-    if find(dataset) is None and os.path.exists(os.path.expanduser(dataset)):
-        # The manifest has the checksums of a prepared set, and a run that of the manifest.
-        dataset = os.fspath(manifest_of(Path(absolute(dataset))) or absolute(dataset))
-    for key in ("data_dir", *_FILES):
-        if key in options:
-            options[key] = absolute(options[key])
-    return dataset, options
+def refuse_with_resume(*used: str) -> None:
+    """Raise for options other than those that resuming a run uses."""
+    names = {each.name or "" for each in click.get_current_context().command.params}
+    refuse("has no effect with --resume", *names - {"resume", "as_json", "debug", *used})
 
 
 def absolute(path: str) -> str:
@@ -153,17 +192,14 @@ def absolute(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
-def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """Return ``KEY=VALUE`` words as settings; values are read as JSON where they are JSON."""
+def _setting(word: str) -> tuple[str, Any]:
+    """Return ``KEY=VALUE`` as key and value, which is read as JSON where it is JSON."""
     from robustcf._io.reading import parse_json  # numpy comes with it
 
-    values = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals:
-            raise click.UsageError(f"--set needs KEY=VALUE, got {setting!r}")
-        try:
-            values[key.replace("-", "_")] = parse_json(text)
-        except InputError:
-            values[key.replace("-", "_")] = text
-    return values
+    key, equals, text = word.partition("=")
+    if not equals:
+        raise click.UsageError(f"--set needs KEY=VALUE, got {word!r}")
+    try:
+        return key.replace("-", "_"), parse_json(text)
+    except InputError:
+        return key.replace("-", "_"), text

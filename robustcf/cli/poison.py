@@ -9,23 +9,14 @@ import click
 
 from robustcf._registry import DEFENCES, MODELS, POISONINGS
 from robustcf.cli.kinds import COUNT, NameOf
-from robustcf.cli.options import (
-    absolute,
-    data_options,
-    dataset_option,
-    grid_options,
-    load_arguments,
-    parse_settings,
-    refuse,
-)
-from robustcf.cli.reporting import Report, command, typed_threads
+from robustcf.cli.options import absolute, data_options, grid_options, refuse
+from robustcf.cli.reporting import Report, command
 from robustcf.cli.signatures import choice, options
 
 _PLAN, _THREAT = "experiments.poison:PoisonPlan", "poisoning.threat"
 
 
 @command(threads=False)
-@dataset_option
 @options(_PLAN, "models=model", "preset", models=NameOf(MODELS))
 @options(_PLAN, "attacks=attack", unset=True, attacks=NameOf(POISONINGS, "auto"))
 @click.option(
@@ -55,7 +46,7 @@ _PLAN, _THREAT = "experiments.poison:PoisonPlan", "poisoning.threat"
 )
 @options(_PLAN, "ks=k", unset=True, ks=COUNT)
 @grid_options
-@data_options
+@data_options()
 def poison(
     dataset: str,
     attacks: tuple[str, ...],
@@ -66,9 +57,7 @@ def poison(
     profiles: str | None,
     seeds: int,
     ks: tuple[int, ...],
-    settings: tuple[str, ...],
-    split_seed: int,
-    threads: int | None,
+    settings: dict[str, Any],
     jobs: int,
     out: str,
     data: dict[str, Any],
@@ -90,15 +79,13 @@ def poison(
     if how["knowledge"] != "part":
         refuse("is for --knowledge part", "known")
     given: dict[str, Any] = {"attacks": attacks, "fakes": tuple(map(parse_fakes, fakes)), "ks": ks}
-    dataset, data = load_arguments(dataset, data, split_seed)
     plan = PoisonPlan(
         dataset=dataset,
         data=data,
-        changes=parse_settings(settings),
+        changes=settings,
         targets=Targets(targets, target_kind, labels),
         profiles=None if profiles is None else absolute(profiles),
         seeds=tuple(range(seeds)),
-        threads=typed_threads(threads),
         **{name: value for name, value in given.items() if value},
         **how,
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,6 @@ code_option = click.option(
     is_flag=True,
     help="Import the modules that the run names, if it was trained with code from outside.",
 )
-source_argument = click.argument("source", nargs=-1, required=True, metavar="SOURCE [ITEMS]")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Opener:
         """Return the split of a data set or of a run that is named, else the path as it is."""
         from robustcf.data import catalog, load
 
-        if is_run((interactions,)):
+        if is_run(interactions):
             return self.recommender(interactions).split
         if catalog.find(interactions) is None:
             return interactions
@@ -87,146 +87,133 @@ def opens_run(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("run")(run_options(function))
 
 
-def interactions_option(*, required: bool = False) -> Decorator:
-    """Return ``--interactions``: what :meth:`Opener.pairs` takes."""
-    return click.option(
-        "--interactions",
-        metavar="PAIRS",
-        required=required,
-        help="Pairs that the factors were fit on: a table, adjacency text, a scipy .npz, a data "
-        "set by name, or a run directory.",
-    )
-
-
-def source_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of reading and matching; the command gets them as one dict, ``how``."""
-    match = "recommender.matching:match"
-
-    @options("adapters.reading:read", *_READING)
-    @click.option(
-        "--fixed",
-        multiple=True,
-        metavar="N...",
-        help="Columns that are biases, from 0, or none (default: those constant in one factor).",
-    )
-    @options(match, "rows", "drop_unknown", rows=choice("recommender.matching:ROWS"))
-    @options(match, *_COLUMNS)
-    @click.option(
-        "--with-valid/--without-valid",
-        default=None,
-        help="Whether the validation pairs of a data set or run were fit on too.",
-    )
-    @click.option("--force", is_flag=True, help="Skip the alignment check.")
-    @functools.wraps(function)
-    def command(*args: Any, **kwargs: Any) -> Any:
-        how = {name: kwargs.pop(name) for name in (*_READING, *_MATCHING, "fixed", "force")}
-        how["fixed"] = _columns(how["fixed"])
-        return function(*args, how=how, **kwargs)
-
-    return command
-
-
-def open_source(
-    source: tuple[str, ...],
-    interactions: Any,
-    held_out: str | None,
-    how: Mapping[str, Any],
-    opener: Opener,
-    *,
-    to_choose: bool = False,
-) -> Recommender:
-    """Open a saved recommender, or factors from elsewhere matched with their interactions.
+@dataclass(frozen=True)
+class Source:
+    """Embeddings that a command is given: a saved recommender, or files of another library.
 
     Args:
-        source: the words of the command line.
-        interactions: the pairs they were fit on, as typed or loaded; None for factors alone.
-        held_out: pairs to judge by.
+        words: the files or the folder.
+        interactions: the pairs they were fit on, as typed; None for factors alone.
         how: options of reading and matching.
         opener: opens a run.
-        to_choose: whether to judge by pairs to choose by, not by test pairs.
     """
-    from robustcf.adapters import from_files
-    from robustcf.experiments.starting import check_same
 
-    if is_run(source):
-        if interactions is not None or held_out is not None:
-            raise InputError(
-                f"{source[0]} is a saved recommender and has its pairs: leave --interactions, "
-                "--test and --valid out"
-            )
-        model = opener.recommender(source[0])
-    else:
-        typed = isinstance(interactions, str)
+    words: tuple[str, ...]
+    interactions: str | None
+    how: Mapping[str, Any]
+    opener: Opener
+
+    @property
+    def is_run(self) -> bool:
+        """Whether this is the folder of a run, or of a saved recommender."""
+        return len(self.words) == 1 and is_run(self.words[0])
+
+    @cached_property
+    def pairs(self) -> Any:
+        """The split or the path of the interactions."""
+        return None if self.interactions is None else self.opener.pairs(self.interactions)
+
+    def open(self, held_out: str | None = None, **matching: Any) -> Recommender:
+        """Open it, matched with its interactions, to be judged by these held-out pairs."""
+        from robustcf.adapters import from_files
+        from robustcf.experiments.starting import check_same
+
+        if self.is_run:
+            if self.interactions is not None or held_out is not None:
+                raise InputError(
+                    f"{self.words[0]} is a saved recommender and has its pairs: leave "
+                    "--interactions, --test and --valid out"
+                )
+            return self.opener.recommender(self.words[0])
+        matching |= {name: self.how[name] for name in _MATCHING}
         model = from_files(
-            source,
-            opener.pairs(interactions) if typed else interactions,
+            self.words,
+            self.pairs,
             held_out,
-            check=not how["force"],
-            label=Path(source[0]).name,
-            matching=(
-                {name: how[name] for name in (*_MATCHING, "name") if name in how}
-                if interactions is not None
-                else {}
-            ),
-            fixed=how["fixed"],
-            **{name: how[name] for name in _READING},
+            check=not self.how["force"],
+            label=Path(self.words[0]).name,
+            matching=matching if self.interactions is not None else {},
+            **{name: self.how[name] for name in (*_READING, "fixed")},
         )
         if model.has_interactions:
             check_same(model.split, model.factors)
-    if to_choose and held_out is None and model.has_interactions:
-        # Never by the pairs that will be reported on.
-        has_valid = model.fit_on == "train" and len(model.split.valid) > 0
-        model = model.judged_by("valid" if has_valid else "train")
-    return model
+        return model
+
+    def describe(self, model: Recommender) -> str:
+        """Return what it turned out to be, in words."""
+        if self.is_run:
+            return f"run {self.words[0]}, {model.split.name}"
+        facts: Mapping[str, Any] = model.training or {}
+        names = " and ".join(Path(word).name for word in self.words)
+        return "; ".join((f"{names}, read as {facts.get('format')}", *facts.get("notes", ())))
+
+    def other_version(self, path: str, model: Recommender) -> Factors:
+        """Return the factors of another version, rows in the order of the one that is open."""
+        from robustcf.adapters.ordering import in_rows_of
+
+        pairs = None if is_run(path) else self.interactions
+        other = replace(self, words=(path,), interactions=pairs).open()
+        labelled = model.user_labels is not None or model.item_labels is not None
+        if not labelled or not other.has_interactions:
+            return other.factors
+        return in_rows_of(model.split, other.factors, other.split)
 
 
-def words_of(source: tuple[str, ...], model: Recommender) -> str:
-    """Return what a source turned out to be, in words."""
-    if is_run(source):
-        return f"run {source[0]}, {model.split.name}"
-    facts: Mapping[str, Any] = model.training or {}
-    names = " and ".join(Path(word).name for word in source)
-    return "; ".join((f"{names}, read as {facts.get('format')}", *facts.get("notes", ())))
+def takes_source(*, pairs_required: bool = False) -> Decorator:
+    """Add SOURCE and the options of reading it; the command gets them as one ``source``."""
+    match = "recommender.matching:match"
+    names = (*_READING, *_MATCHING, "fixed", "force")
 
-
-def caveats_of(model: Recommender) -> tuple[str, ...]:
-    """Return what could void the findings about a source."""
-    facts: Mapping[str, Any] = model.training or {}
-    reason = facts.get("alignment")
-    return (f"The alignment check was skipped although {reason}.",) if reason else ()
-
-
-def other_version(
-    source: str,
-    model: Recommender,
-    interactions: str | None,
-    how: Mapping[str, Any],
-    opener: Opener,
-) -> Factors:
-    """Return the factors of another version, rows in the order of the one that is open."""
-    from robustcf.adapters.ordering import in_rows_of
-
-    other = open_source((source,), None if is_run((source,)) else interactions, None, how, opener)
-    labelled = model.user_labels is not None or model.item_labels is not None
-    if not labelled or not other.has_interactions:
-        return other.factors
-    return in_rows_of(model.split, other.factors, other.split)
-
-
-def is_run(source: tuple[str, ...]) -> bool:
-    """Whether this is the folder of a run, or of a saved recommender."""
-    names = ("recommender.json", "config.json")
-    return len(source) == 1 and any((Path(source[0]) / name).is_file() for name in names)
-
-
-def _columns(given: tuple[str, ...]) -> tuple[int, ...] | None:
-    """``--fixed``: numbers, or none; None where it was not given."""
-    if not given:
-        return None
-    if given == ("none",):
-        return ()
-    if not all(word.isdecimal() for word in given):
-        raise click.UsageError(
-            f"--fixed takes column numbers from 0, or none, got {' '.join(given)}"
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @click.argument("source", nargs=-1, required=True, metavar="SOURCE [ITEMS]")
+        @click.option(
+            "--interactions",
+            metavar="PAIRS",
+            required=pairs_required,
+            help="Pairs that the factors were fit on: a table, adjacency text, a scipy .npz, a "
+            "data set by name, or a run directory.",
         )
+        @run_options
+        @options("adapters.reading:read", *_READING)
+        @click.option(
+            "--fixed",
+            multiple=True,
+            metavar="N...",
+            callback=_columns,
+            help="Columns that are biases, from 0, or none (default: those constant in one "
+            "factor).",
+        )
+        @options(match, "rows", "drop_unknown", rows=choice("recommender.matching:ROWS"))
+        @options(match, *_COLUMNS)
+        @click.option(
+            "--with-valid/--without-valid",
+            default=None,
+            help="Whether the validation pairs of a data set or run were fit on too.",
+        )
+        @click.option("--force", is_flag=True, help="Skip the alignment check.")
+        @functools.wraps(function)
+        def command(
+            source: tuple[str, ...], interactions: str | None, opener: Opener, **kwargs: Any
+        ) -> Any:
+            how = {name: kwargs.pop(name) for name in names}
+            return function(source=Source(source, interactions, how, opener), **kwargs)
+
+        return command
+
+    return decorate
+
+
+def is_run(path: str) -> bool:
+    """Whether this is the folder of a run, or of a saved recommender."""
+    return any((Path(path) / name).is_file() for name in ("recommender.json", "config.json"))
+
+
+def _columns(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> tuple[int, ...] | None:
+    """``--fixed``: numbers, or none; None where it was not given."""
+    if not given or given == ("none",):
+        return () if given else None
+    if not all(word.isdecimal() for word in given):
+        raise click.BadParameter(f"expected column numbers from 0, or none, got {' '.join(given)}")
     return tuple(int(word) for word in given)

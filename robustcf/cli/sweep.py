@@ -9,23 +9,14 @@ import click
 
 from robustcf._registry import MODELS
 from robustcf.cli.kinds import NameOf
-from robustcf.cli.options import (
-    budget_option,
-    data_options,
-    dataset_option,
-    grid_options,
-    load_arguments,
-    parse_settings,
-    unit_options,
-)
-from robustcf.cli.reporting import Report, command, numbers, table, typed_threads
+from robustcf.cli.options import budget_option, data_options, grid_options, unit_options
+from robustcf.cli.reporting import Report, command, numbers, table
 from robustcf.cli.signatures import options
 
 _PLAN = "experiments.sweep:SweepPlan"
 
 
 @command(threads=False)
-@dataset_option
 @options(_PLAN, "models=model", "regs", models=NameOf(MODELS))
 @click.option(
     "--seeds",
@@ -39,15 +30,13 @@ _PLAN = "experiments.sweep:SweepPlan"
 @budget_option
 @options(_PLAN, "preset", preset=click.Choice(["tuned", "paper"]))
 @grid_options
-@data_options
+@data_options()
 def sweep(
     dataset: str,
     seeds: int,
     epsilons: tuple[float, ...],
     unit: str,
-    settings: tuple[str, ...],
-    split_seed: int,
-    threads: int | None,
+    settings: dict[str, Any],
     jobs: int,
     out: str,
     data: dict[str, Any],
@@ -61,15 +50,13 @@ def sweep(
     from robustcf.experiments.sweep import sweep as run_sweep
     from robustcf.robustness.table import ATTACK_SIZES
 
-    dataset, data = load_arguments(dataset, data, split_seed)
     plan = SweepPlan(
         dataset=dataset,
         data=data,
         seeds=tuple(range(seeds)),
         epsilons=epsilons or ATTACK_SIZES[unit],
         unit=unit,
-        changes=parse_settings(settings),
-        threads=typed_threads(threads),
+        changes=settings,
         **how,
     )
     summary = run_sweep(plan, out, jobs=jobs, progress=sys.stderr.isatty())

@@ -7,29 +7,18 @@ from typing import Any
 
 import click
 
-from robustcf.cli.options import (
-    data_options,
-    dataset_option,
-    device_option,
-    load_arguments,
-    out_option,
-    split_seed_option,
-)
+from robustcf.cli.options import data_options, device_option, out_option
 from robustcf.cli.reporting import Report, command, say
 from robustcf.cli.signatures import options
 
 
 @command()
-@dataset_option
 @options("training.search:tune_to_file", "minutes", "seed")
-@split_seed_option
 @device_option
 @out_option("The preset to write, a .json file.", "FILE", required=True)
 @click.option("--resume", is_flag=True, help="Resume a search that was stopped.")
-@data_options
-def tune(
-    dataset: str, split_seed: int, device: str, out: str, data: dict[str, Any], **how: Any
-) -> Report:
+@data_options()
+def tune(dataset: str, device: str, out: str, data: dict[str, Any], **how: Any) -> Report:
     """Search for the best model and settings on validation data and write them as a preset.
 
     The search tries baselines first, then short trainings of several models, and improves the best
@@ -40,7 +29,6 @@ def tune(
     from robustcf.data import load
     from robustcf.training.search import tune_to_file
 
-    dataset, data = load_arguments(dataset, data, split_seed)
     split = load(dataset, **data)
     with threads_used(None, split.n_users, split.n_items):
         found = tune_to_file(split, Path(out), device=device_of(device), report=say, **how)

@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustcf._io.text import counted
-from robustcf.cli.kinds import COUNT, FINITE, SEED
+from robustcf.cli.kinds import COUNT, FINITE
 from robustcf.cli.options import (
     absolute,
-    device_option,
-    out_option,
-    own_threads_option,
-    parse_settings,
     refuse,
-    settings_option,
+    refuse_with_resume,
     split_seed_option,
+    training_options,
 )
-from robustcf.cli.reporting import Report, command, say, table, typed_threads
+from robustcf.cli.reporting import Report, command, say, table
 from robustcf.cli.signatures import options, values
 from robustcf.cli.sources import Opener, opens_run
 
@@ -34,7 +31,6 @@ _OF_ONE = {
     **dict.fromkeys(("estimator", "reg_budget"), ("two_to_inf",)),
     "reg_steps": ("spectral", "infinity"),
 }
-_RESUMES = ("resume", "dataset", "data_dir", "download", "as_json", "debug")
 
 
 @command(kind=click.Group, threads=False, invoke_without_command=True)
@@ -70,18 +66,12 @@ def vision(context: click.Context, data_dir: str | None) -> Report | None:
     *("depth", "width", "epochs", "lr", "batch_size"),
     reg=_REGS,
 )
-@settings_option
-@options("vision.loading:load_images", "size", "valid_share")
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Training seed.")
+@training_options
+@options("vision.loading:load_images", "size", "valid_share", "data_dir", "download")
 @split_seed_option
-@own_threads_option
-@device_option
-@options("vision.loading:load_images", "data_dir", "download")
-@out_option("The run directory (default: a new one in runs/).")
-@click.option("--resume", metavar="RUN", help="Resume a run that was killed or interrupted.")
 def train(
     dataset: str | None,
-    settings: tuple[str, ...],
+    settings: dict[str, Any],
     size: int | None,
     valid_share: float,
     split_seed: int,
@@ -103,13 +93,12 @@ def train(
 
     progress = sys.stderr.isatty()
     if resume is not None:
-        names = {each.name or "" for each in click.get_current_context().command.params}
-        refuse("has no effect with --resume", *names - set(_RESUMES))
+        refuse_with_resume("dataset", "data_dir", "download")
         places = {"data_dir": data_dir, "dataset": dataset, "download": bool(download)}
         return _report(resume_run(resume, progress=progress, **places))
     if dataset is None:
         raise click.UsageError("give either --dataset or --resume")
-    config = VisionConfig.from_dict({**given, **parse_settings(settings)})
+    config = VisionConfig.from_dict(given | settings)
     if config.reg != "none" and not config.reg_weight:
         raise click.UsageError(f"--reg {config.reg} needs a --reg-weight above 0")
     idle = [name for name, regs in _OF_ONE.items() if config.reg not in regs]
@@ -121,7 +110,7 @@ def train(
         data["data_dir"] = absolute(data_dir)
     if os.path.exists(os.path.expanduser(dataset)):
         dataset = absolute(dataset)
-    how: dict[str, Any] = {"threads": typed_threads(threads), "device": device, "out": out}
+    how: dict[str, Any] = {"threads": threads, "device": device, "out": out}
     return _report(start_run(dataset, data, config, progress=progress, say=say, **how))
 
 

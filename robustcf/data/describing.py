@@ -12,6 +12,12 @@ from robustcf.data.catalog import Manifest, manifests
 from robustcf.data.split import Split
 from robustcf.errors import DownloadError
 
+_VALID = {
+    "published": "published in a file of its own",
+    "carved": "drawn from the training pairs",
+    "none": "none",
+}
+
 
 def known_sets(data_dir: str | None = None) -> list[dict[str, Any]]:
     """Return one entry per known data set: its size, and where it is.
@@ -99,3 +105,25 @@ def fetch(wanted: Iterable[tuple[Any, Any]], data_dir: str | None = None) -> dic
             f"{there} files are there, {len(failures)} failed: {' | '.join(failures)}"
         )
     return fetched
+
+
+def describe(facts: dict[str, Any]) -> str:
+    """Return what :func:`facts_of` found in words."""
+
+    def each(name: str, key: str) -> str:
+        low, middle, high = facts[key].values()
+        return f"train {name} each: min {low:,}, median {middle:,.0f}, max {high:,}"
+
+    lines = [
+        facts.get("title", facts["name"]),
+        "",
+        f"  users         {facts['n_users']:>12,}   {each('items', 'train_items_per_user')}",
+        f"  items         {facts['n_items']:>12,}   {each('users', 'train_users_per_item')}",
+        f"  train         {facts['train']:>12,}",
+        f"  valid         {facts['valid']:>12,}   {_VALID[facts['valid_source']]}",
+        f"  test          {facts['test']:>12,}",
+        f"  density       {facts['density']:>12.3%}",
+    ]
+    lines += [f"  note          {note}" for note in facts["notes"]]
+    lines += [f"  {name:<13} {facts[name]}" for name in ("licence", "citation") if facts.get(name)]
+    return "\n".join(lines)

@@ -11,6 +11,7 @@ import torch
 
 from robustcf._checks import check_known
 from robustcf._distributed import job, restarts
+from robustcf._io.text import counted
 from robustcf._runtime import device_of, set_threads, threads_for
 from robustcf.data import Split, load
 from robustcf.data.catalog import find
@@ -18,7 +19,9 @@ from robustcf.errors import IdleSettingError, InputError
 from robustcf.experiments.folders import free_folder
 from robustcf.experiments.run import RunConfig, RunDir, assist
 from robustcf.models.voting import VoteConfig
+from robustcf.models.voting.vote import stored_config
 from robustcf.recommender import Recommender, open_recommender
+from robustcf.recommender.saved import read_recommender
 from robustcf.training.config import TrainConfig
 from robustcf.training.presets import adapted, choose
 from robustcf.training.search import search_settings
@@ -26,6 +29,8 @@ from robustcf.training.search import search_settings
 if TYPE_CHECKING:
     from robustcf.factors import Factors
 
+_BASELINE = "\n      (a baseline without training: nothing that was trained did better on valid)"
+_SHOWN = ("ndcg@10", "recall@20", "ndcg@20", "mrr@10", "coverage@10")
 Read = TypeVar("Read")
 Say = Callable[[str], None]
 
@@ -181,6 +186,57 @@ def _check_ranks(out: str | None, *, searches: bool) -> None:
             "a training that may be started again (--max-restarts) must know its folder: give "
             "--out DIR"
         )
+
+
+def describe(run: RunDir) -> str:
+    """Return the result of a run in words: metrics with their protocol, time, and its folder."""
+    result = run.metrics()
+    lines = _metric_lines(result)
+    seconds, fit_on = f"{result['train_seconds']:.1f} s", f"fit on {result['learnt_from']}"
+    if run.is_vote:
+        lines += [
+            f"{_voters(run)}; {fit_on} in {seconds}",
+            f"run: {run.path}",
+            f"next: robustcf certify {run.path} --fakes 0 1 2 5 10 20",
+        ]
+        return "\n".join(lines)
+    lines.append(
+        f"{counted(result['epochs'], 'epoch')} in {seconds}, {fit_on}; norm of the scores "
+        f"(two-to-infinity) {result['two_to_inf']:.2f}"
+    )
+    searched = result.get("search")
+    if searched is not None:
+        lines.append(
+            f"chosen out of {searched['trials']} trials in {searched['seconds']:.0f} s: "
+            f"{searched['chosen']}{_BASELINE if searched['baseline'] else ''}"
+        )
+    return "\n".join([*lines, f"run: {run.path}"])
+
+
+def _voters(run: RunDir) -> str:
+    """Who votes, and how, in words."""
+    config = stored_config(read_recommender(run.path)["scorer"])
+    if config.groups is None:
+        return f"every account votes: cap {config.cap:g}, damping {config.damping:g}"
+    return f"{config.groups:,} groups vote for {config.votes} items each ({config.base})"
+
+
+def _metric_lines(result: Mapping[str, Any]) -> list[str]:
+    """The metrics of a run's parts, with their protocol."""
+    lines = []
+    for part in ("test", "valid"):
+        if (values := result[part]) is None:
+            continue
+        protocol = values["protocol"]
+        masked = " and ".join(protocol["masked"])
+        known = protocol.get("sampled_from")
+        sample = f", a sample of {known:,}" if known else ""
+        lines.append(f"{part:6}" + "  ".join(f"{name} {values[name]:.4f}" for name in _SHOWN))
+        lines.append(
+            f"      ({protocol['dataset']}: full ranking, {masked} masked, "
+            f"{protocol['n_users']:,} users{sample})"
+        )
+    return lines
 
 
 def open_shared(
