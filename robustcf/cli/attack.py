@@ -137,8 +137,8 @@ def _side(given: Mapping[str, Any]) -> str:
 
 
 def _knowledge(given: Mapping[str, Any]) -> str | None:
-    older = {"train": "data", "test": "labels", None: given["knowledge"]}
-    return older[given["positives"]]
+    older: dict[str | None, str | None] = {"train": "data", "test": "labels"}
+    return older.get(given["positives"], given["knowledge"])
 
 
 def _uneven_note(result: Result) -> list[str]:
