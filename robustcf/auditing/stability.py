@@ -37,7 +37,7 @@ def near_ties(subject: Subject) -> Found:
     model = subject.model
     few = min(FEW, max(LEAST, FEW_SCORES // model.n_items))
     users, looked_at = subject.few(few, "audit ties")
-    budgets = Threat().row_budgets(model)
+    budgets = Threat().row_moves(model)
     radii = {
         k: top_radii(model.factors, budgets, users, subject.seen, k, fixed=model.fixed)
         for k in (1, 10)
