@@ -1,8 +1,7 @@
 """The smallest radii of an item against the rest of the catalogue, without looking at all of it.
 
-Ranked lists end: only the first few items that may overtake another one matter. The radius of a
-pair falls with the gap, so the catalogue is read in the order of its scores, and left as
-soon as the gap alone, with the largest distance there is between items, rules the rest out.
+The radius of a pair falls with the gap, so the catalogue is read in the order of its scores, and
+left as soon as the gap alone, with the largest distance between items, rules the rest out.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ _MOST_RADII = 2**22
 _FIRST_RIVALS = 64
 
 Ids = npt.NDArray[np.int64]
+Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,70 +39,33 @@ class Items:
     items: Ids
 
 
-def smallest_radii(
-    factors: Factors,
-    budgets: Budgets,
-    radius: Radius,
-    users: Ids,
-    own: Items,
-    seen: Interactions | None,
-    count: int,
-    cap: float,
-    fixed: Sequence[int] = (),
-) -> npt.NDArray[np.float64]:
-    """For each own item, the ``count`` smallest radii against the user's other candidates.
+class Search:
+    """The smallest radii of items against the user's other candidates.
 
-    Candidates are all items that the user has not seen; rivals are those that are not own items
-    of the same user. Exact: no pair left out could have been among the smallest.
+    Candidates are all items that the user has not seen; rivals are those that are not own items of
+    the same user. Exact: no pair left out could have been among the smallest.
 
     Args:
         factors: embeddings.
         budgets: the units of the attack.
         radius: of a pair, tight or plain.
-        users: ids of users.
-        own: the items whose radii are wanted, by row of ``users``.
-        seen: pairs that are no candidates, or None.
         count: how many rivals matter.
         cap: radii above this need not be told apart.
         fixed: columns that no attack may touch; only the plain radius is sound with them, see
             :mod:`robustcf.attacks.certificates.radius`.
-
-    Returns:
-        own items x count, ascending; at least ``cap`` or infinite where there are fewer rivals
-        within it; all 0 where ``count`` rivals are ahead already.
-
-    Cost: one float64 product of users x items x dim, and little more; memory of a few blocks.
     """
-    search = _Search(factors, budgets, radius, count, cap, fixed)
-    size = max(1, BLOCK_BYTES // (8 * max(1, factors.n_items)))
-
-    @torch.no_grad()
-    def blocks(starts: range) -> npt.NDArray[np.float64]:
-        found = [np.zeros((0, count))]
-        for start in starts:
-            begin, end = np.searchsorted(own.rows, (start, start + size))
-            if begin < end:
-                rows = torch.from_numpy(own.rows[begin:end] - start)
-                items = torch.from_numpy(own.items[begin:end])
-                found.append(search.block(users[start : start + size], rows, items, seen))
-        return np.concatenate(found)
-
-    # Ranks share whole blocks: other blocks would round differently.
-    return shared(range(0, len(users), size), blocks)
-
-
-class _Search:
-    """What all blocks of users share: items in float64, their norms, their spread."""
 
     def __init__(
         self,
         factors: Factors,
         budgets: Budgets,
         radius: Radius,
+        *,
         count: int,
-        cap: float,
-        fixed: Sequence[int],
+        cap: float = np.inf,
+        fixed: Sequence[int] = (),
     ) -> None:
+        """Prepare what all blocks of users share: items in float64, their norms, their spread."""
         self.U, self.V = factors.users.cpu(), factors.items.cpu().double()
         self.budgets, self.radius, self.count, self.cap = budgets, radius, count, cap
         self.free = torch.tensor([n for n in range(factors.dim) if n not in fixed])
@@ -117,9 +80,36 @@ class _Search:
         self.moves = budgets.item_moves(self.squares.sqrt() * (1 + 2 * budgets.rounding))
         self.largest_move = self.moves.max() if len(self.moves) else self.moves.sum()
 
-    def block(
-        self, users: Ids, rows: Tensor, items: Tensor, seen: Interactions | None
-    ) -> npt.NDArray[np.float64]:
+    def radii(self, users: Ids, own: Items, seen: Interactions | None) -> Values:
+        """Return the smallest radii of each own item: own items x count, ascending.
+
+        They are at least ``cap`` or infinite where there are fewer rivals within it, and all 0
+        where ``count`` rivals are ahead already.
+
+        Args:
+            users: ids of users.
+            own: the items whose radii are wanted, by row of ``users``.
+            seen: pairs that are not candidates, or None.
+
+        Cost: one float64 product of users x items x dim, and little more; memory of a few blocks.
+        """
+        size = max(1, BLOCK_BYTES // (8 * max(1, len(self.V))))
+
+        @torch.no_grad()
+        def blocks(starts: range) -> Values:
+            found = [np.zeros((0, self.count))]
+            for start in starts:
+                begin, end = np.searchsorted(own.rows, (start, start + size))
+                if begin < end:
+                    rows = torch.from_numpy(own.rows[begin:end] - start)
+                    items = torch.from_numpy(own.items[begin:end])
+                    found.append(self._block(users[start : start + size], rows, items, seen))
+            return np.concatenate(found)
+
+        # Ranks share whole blocks: other blocks would round differently.
+        return shared(range(0, len(users), size), blocks)
+
+    def _block(self, users: Ids, rows: Tensor, items: Tensor, seen: Interactions | None) -> Values:
         U = self.U[torch.from_numpy(users)].double()
         whole = torch.linalg.vector_norm(U, dim=1) * (1 + self.budgets.rounding)
         norms = whole
@@ -201,11 +191,7 @@ class _Search:
         return smallest, settled if width < len(self.V) else torch.ones_like(settled)
 
     def _distances(self, items: Tensor, rivals: Tensor, inner: Tensor) -> Tensor:
-        """Upper bounds of ||v_i - v_j|| of each item and its rivals, from their inner products.
-
-        By expanded squares, which is fast and leaves no digits of items that nearly coincide:
-        where it would show, the difference itself is taken.
-        """
+        """Upper bounds of ||v_i - v_j||, from inner products; of close items, from differences."""
         rounding = self.budgets.rounding
         sums = self.squares[items][:, None] + self.squares[rivals]
         squares = (sums - 2 * inner).clamp_min_(0)

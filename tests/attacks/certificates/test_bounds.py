@@ -35,9 +35,9 @@ def certified(factors, split, sizes, ks=KS, unit="absolute", side="both", bound=
     return measure(target, "certificate", threat, sizes, ks, bound=bound).curve
 
 
-def personal(factors, split, sizes, ks=KS, unit="absolute", side="both", steps=3):
+def personal(factors, split, sizes, ks=KS, unit="absolute", side="both"):
     threat = Threat(unit=unit, side=side)
-    return personal_curve(Recommender(*factors, split), threat, sizes, ks, steps=steps)
+    return personal_curve(Recommender(*factors, split), threat, sizes, ks)
 
 
 def radii_of(factors, split, ks=(1, 10), unit="absolute", side="both", bound="tight", **where):
@@ -115,13 +115,10 @@ def test_no_attack_falls_below_the_certificate(world, epsilon, side, unit, seed)
         certified(factors, split, sizes, unit=unit, side=side, bound=bound)
         for bound in ("tight", "plain")
     )
-    alone, more = (
-        personal(factors, split, [epsilon], unit=unit, side=side, steps=steps) for steps in (3, 5)
-    )
+    alone = personal(factors, split, [epsilon], unit=unit, side=side)
     for name, values in curve.per_user.items():
         assert (plain.per_user[name] <= values).all()
         assert (alone.per_user[name] >= values - 1e-12).all()
-        assert (alone.per_user[name] >= more.per_user[name]).all()
     options = {
         "side": side, "relative": unit != "absolute",
         "budget": OwnRowBudget() if unit == "own" else RowBudget(),
@@ -226,12 +223,6 @@ def test_an_attack_on_each_user_alone_meets_the_certificate_or_comes_near(unit, 
     )
     assert found[0] == lower[0] == clean
     assert (clean - found[2:] > 0.4 * (clean - lower[2:])).all(), "much of it can be done"
-
-
-@pytest.mark.parametrize("steps", [-1, 1.5, True])
-def test_bad_steps_are_refused(steps):
-    with pytest.raises(InputError, match="steps"):
-        personal(*larger_world(0), [0.1], steps=steps)
 
 
 # --- it is the definition ---------------------------------------------------------------------

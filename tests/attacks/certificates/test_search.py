@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from robustcf.attacks.certificates import Budgets, plain_radius, tight_radius
-from robustcf.attacks.certificates.search import Items, smallest_radii
+from robustcf.attacks.certificates.search import Items, Search
 from robustcf.factors import Factors
 
 UNITS = {"users": (1.0, 0.0), "items": (0.0, 1.0), "both": (1.0, 1.0)}
@@ -35,10 +35,9 @@ def searched(bound: str, U, V, a: float, b: float, fixed: tuple[int, ...] = ()) 
     budgets = Budgets(a, b, V.shape[1], largest)
     radius = {"tight": tight_radius, "plain": plain_radius}[bound]
     users = np.arange(len(U))
-    return smallest_radii(
-        Factors(torch.from_numpy(U), torch.from_numpy(V)), budgets, radius, users,
-        Items(users, np.zeros_like(users)), None, len(V) - 1, np.inf, fixed,
-    )  # fmt: skip
+    factors = Factors(torch.from_numpy(U), torch.from_numpy(V))
+    search = Search(factors, budgets, radius, count=len(V) - 1, fixed=fixed)
+    return search.radii(users, Items(users, np.zeros_like(users)), None)
 
 
 @pytest.mark.parametrize("side", UNITS)
