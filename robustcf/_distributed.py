@@ -122,12 +122,9 @@ class Ranks:
         return text
 
     def rows_from_first(self, rows: Tensor | None, counts: list[int], like: Tensor) -> Tensor:
-        """The reverse of :meth:`to_first`: this process's rows, of which the first has all.
+        """The reverse of :meth:`to_first`: of all ``rows`` of the first process, ``counts`` each.
 
-        Args:
-            rows: on the first process all rows; ignored elsewhere.
-            counts: how many each process gets.
-            like: a tensor of the device, type and columns of the rows.
+        ``like`` has the device, type and columns of the rows.
         """
         return _given(rows)
 
@@ -299,12 +296,7 @@ _job: list[Ranks] = [_ONE]
 
 
 def current() -> Ranks:
-    """The processes that this one shares its work with: itself alone, unless within :func:`joined`.
-
-    Example:
-        >>> current().size
-        1
-    """
+    """The processes that this one shares its work with: itself alone, unless in :func:`joined`."""
     return _current.get()
 
 
@@ -312,23 +304,13 @@ def job() -> Ranks:
     """The processes of the job that this one is a part of, whether it shares its work now or not.
 
     Its first one writes files and speaks to the user, whatever the others compute meanwhile.
-
-    Example:
-        >>> job().first
-        True
     """
     return _job[-1]
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Share nothing meanwhile: for what the processes do with different data, or one of them does.
-
-    Example:
-        >>> with alone():
-        ...     current().size
-        1
-    """
+    """Share nothing meanwhile: for what processes do with different data, or one of them does."""
     token = _current.set(_ONE)
     try:
         yield
@@ -397,11 +379,6 @@ def joined() -> Iterator[Ranks]:
     Raises:
         InputError: the environment does not make sense, or the address cannot be used.
         RanksError: the others do not come within the time-out.
-
-    Example:
-        >>> with joined() as team:
-        ...     team.size
-        1
     """
     if launched() == 1:
         yield _ONE
@@ -487,10 +464,7 @@ class Rows:
         return here, numbers[here] - self.start
 
     def fetch(self, mine: Tensor, numbers: Tensor) -> Tensor:
-        """Some rows by their numbers in the whole, everywhere.
-
-        Cost: one sum of as many rows.
-        """
+        """Some rows by their numbers in the whole, everywhere; costs one sum of as many rows."""
         if self.whole:
             return mine[numbers]
         found = mine.new_zeros((len(numbers), *mine.shape[1:]))
@@ -499,10 +473,7 @@ class Rows:
         return self.ranks.sum(found)
 
     def leaders(self, scores: Tensor, count: int) -> Tensor:
-        """Numbers of the rows with the largest scores, largest first, everywhere.
-
-        Cost: as many numbers from each process.
-        """
+        """Numbers of the rows with the largest scores, largest first, everywhere."""
         best = scores.topk(min(count, len(scores)))
         if self.whole:
             return best.indices

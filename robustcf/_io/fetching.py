@@ -82,23 +82,14 @@ SOURCE_KIND = record(
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file that can serve as a part of a data set.
+    """One file that can serve as a part of a data set."""
 
-    Args:
-        path: its name inside the data set's folder.
-        format: how to read it.
-        checksums: ``sha256:...`` or ``md5:...`` of every byte sequence that counts as right.
-        urls: where it can be downloaded; none for files that are only ever put there by hand.
-        member: for an archive, the name of the file inside.
-        most_bytes: no right form of it is larger. None: the limit ``download_bytes`` holds.
-    """
-
-    path: str
+    path: str  # inside the data set's folder
     format: Format
-    checksums: tuple[str, ...]
-    urls: tuple[str, ...] = ()
-    member: str | None = None
-    most_bytes: int | None = None
+    checksums: tuple[str, ...]  # sha256:... or md5:... of every content that counts as right
+    urls: tuple[str, ...] = ()  # none for files that are only ever put there by hand
+    member: str | None = None  # of an archive, the name of the file inside
+    most_bytes: int | None = None  # None: the limit download_bytes holds
 
 
 def read_manifest(content: bytes, source: str, kind: Kind) -> dict[str, Any]:
@@ -270,23 +261,14 @@ def _problem(path: Path, source: SourceFile) -> str | None:
 
 @dataclass(frozen=True)
 class Policy:
-    """How patient a download is.
+    """How patient a download is, in seconds."""
 
-    Args:
-        attempts: tries for each URL before the next one.
-        backoff: seconds before the second try, doubled for each further one.
-        longest_wait: no wait is longer, whatever the server asks for.
-        connect_timeout: seconds to wait for a connection.
-        read_timeout: seconds without a single byte after which a server counts as hanging.
-        lock_timeout: seconds to wait for another process that fetches into the same folder.
-    """
-
-    attempts: int = 4
-    backoff: float = 0.5
-    longest_wait: float = 30.0
+    attempts: int = 4  # tries for each URL
+    backoff: float = 0.5  # before the second try, doubled for each further one
+    longest_wait: float = 30.0  # whatever the server asks for
     connect_timeout: float = 10.0
-    read_timeout: float = 30.0
-    lock_timeout: float = 1800.0
+    read_timeout: float = 30.0  # without a single byte
+    lock_timeout: float = 1800.0  # for another process that fetches into the same folder
 
 
 class _Refused(Exception):
@@ -295,9 +277,6 @@ class _Refused(Exception):
 
 class _TooLarge(_Refused):
     """More bytes than the file can have: nothing of it is worth keeping."""
-
-    def __init__(self, got: str, most: int) -> None:
-        super().__init__(f"expected at most {most:,} bytes, got {got}")
 
 
 class _Transient(Exception):
@@ -322,9 +301,9 @@ def fetch(
     Args:
         urls: where the file can be had, best first.
         target: where it belongs.
-        check: called with a path; returns None when that file is right, else what is wrong.
+        check: returns None when the file at a path is right, else what is wrong.
         most_bytes: a server that announces or sends more is refused, and what it sent is removed;
-            None for the limit ``download_bytes`` (:mod:`robustcf._io.limits`).
+            None for the limit ``download_bytes``.
         policy: timeouts and retries.
         sleep: how to wait between tries.
 
@@ -397,7 +376,7 @@ class _Fetch:
         """Fill the part from one URL until it is right, or say why not."""
         reason = "no try was made"
         for attempt in range(self.policy.attempts):
-            have = self._size()
+            have = self.part.stat().st_size if self.part.exists() else 0
             if have > self.most:
                 self.part.unlink()  # of an earlier process with another limit, or of a stranger
                 have = 0
@@ -421,8 +400,8 @@ class _Fetch:
             reason = problem
         raise _Refused(f"{reason} ({self.policy.attempts} tries)")
 
-    def _size(self) -> int:
-        return self.part.stat().st_size if self.part.exists() else 0
+    def _too_large(self, got: str) -> _TooLarge:
+        return _TooLarge(f"expected at most {self.most:,} bytes, got {got}")
 
     def _stream(self, url: str, have: int) -> bool:
         """Make one request; return whether the server said how long the file is."""
@@ -472,7 +451,7 @@ class _Fetch:
         announced = _number(response.headers.get("Content-Length", ""))
         total = None if announced is None else have + announced
         if total is not None and total > self.most:
-            raise _TooLarge(f"the announcement of {total:,}", self.most)
+            raise self._too_large(f"the announcement of {total:,}")
         title = self.part.name.removeprefix(".").removesuffix(".part")
         shown = bar(total, title, "B", initial=have, unit_scale=True, leave=False)
         with shown, self.part.open("ab" if have else "wb") as handle:
@@ -480,7 +459,7 @@ class _Fetch:
             for chunk in response.iter_content(_CHUNK):
                 written += len(chunk)
                 if written > self.most:
-                    raise _TooLarge("more", self.most)
+                    raise self._too_large("more")
                 handle.write(chunk)
                 shown.update(len(chunk))
         if total is not None and written != total:

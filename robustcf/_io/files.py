@@ -49,13 +49,6 @@ def write_bytes(path: Path, content: bytes) -> None:
 
     Raises:
         WriteError: it cannot be written; the message says why, and what to do.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     write_bytes(Path(folder) / "a", b"whole")
-        ...     (Path(folder) / "a").read_bytes()
-        b'whole'
     """
     write_parts(path, (content,))
 
@@ -87,15 +80,12 @@ def create_folder(
     contents: Mapping[str, bytes] | Callable[[Path], None],
     replaceable: Callable[[Path], bool] | None = None,
 ) -> bool:
-    """Make a folder that appears with its first files in it, or not at all.
+    """Make a folder that appears with its first files, or not at all; return if one was replaced.
 
     Args:
         target: must not exist yet, or be an empty folder; a link to one counts as the folder.
         contents: file name -> bytes; or a function that writes the files into the folder.
         replaceable: says of a folder with something in it whether it may be replaced.
-
-    Returns:
-        Whether something was replaced.
 
     Raises:
         InputError: there is something at this path, or somebody is at work in it.
@@ -132,12 +122,7 @@ def create_folder(
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that decide what is computed.
-
-    Example:
-        >>> sorted(versions())[:2]
-        ['numpy', 'pandas']
-    """
+    """Return the versions of the packages that decide what is computed."""
     return {name: metadata.version(name) for name in _PACKAGES}
 
 
@@ -157,12 +142,7 @@ _ADVICE = {
 
 
 def unwritable(path: Path, error: OSError) -> WriteError:
-    """Return the error of a path that cannot be written, with what to do about it.
-
-    Example:
-        >>> unwritable(Path("a"), OSError(errno.ENAMETOOLONG, "File name too long"))
-        WriteError('a cannot be written (File name too long): choose a shorter name')
-    """
+    """Return the error of a path that cannot be written, with what to do about it."""
     if isinstance(error, WriteError):
         return error
     advice = _ADVICE.get(error.errno or 0, "see that this place can be written to")
@@ -173,21 +153,12 @@ def unwritable(path: Path, error: OSError) -> WriteError:
 
 
 def json_bytes(values: Mapping[str, Any]) -> bytes:
-    r"""Return indented JSON; NaN is an error.
-
-    Example:
-        >>> json_bytes({"a": 1})
-        b'{\n  "a": 1\n}\n'
-    """
+    """Return indented JSON; NaN is an error."""
     return (json.dumps(values, indent=2, allow_nan=False) + "\n").encode()
 
 
 def csv_bytes(rows: Iterable[Mapping[str, Any]], *, raw: bool = False) -> bytes:
-    r"""Return rows as CSV with a header line of all keys, in the order of their first use.
-
-    Args:
-        rows: name -> value.
-        raw: write text as it is; by default see :func:`inert`.
+    r"""Return rows as CSV with a header of all keys; text by :func:`inert`, unless ``raw``.
 
     Example:
         >>> csv_bytes([{"a": 1, "b": 2}, {"a": "=1+1", "b": -2}])
@@ -246,11 +217,7 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
 
 
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Read what :func:`write_arrays` wrote, within the limits.
-
-    Raises:
-        InputError: it is not there, is no such file, or asks for more than the limits allow.
-    """
+    """Read what :func:`write_arrays` wrote, within the limits, or raise an InputError."""
     os.close(open_plain(path))  # a run's own files are no links
     try:
         return read_arrays_of(path)
@@ -298,21 +265,13 @@ def _in_order(content: bytes) -> tuple[bytes, memoryview]:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read what :func:`write_tensors` wrote.
-
-    Raises:
-        InputError: it is not there, or is no safetensors file.
-    """
+    """Read what :func:`write_tensors` wrote, or raise an InputError."""
     with _open_tensors(path, "pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
 
 
 def read_facts(path: Path) -> dict[str, str]:
-    """Read the strings that :func:`write_tensors` wrote, and not the tensors.
-
-    Raises:
-        InputError: it is not there, or is no safetensors file.
-    """
+    """Read the strings that :func:`write_tensors` wrote, and not the tensors."""
     with _open_tensors(path, "np") as file:
         facts: dict[str, str] = file.metadata() or {}
         return facts

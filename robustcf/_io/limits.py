@@ -36,31 +36,19 @@ PATIENCE = 20
 class Limits:
     """The limits, as positive integers.
 
-    Args:
-        expansion: what a file becomes in memory may be this many times its size on disk ...
-        small_bytes: ... or this many bytes, where that is more.
-        line_bytes: bytes of one line of a table; a user's line of adjacency text may have 16
-            times as many.
-        columns: columns of a table.
-        image_pixels: pixels of one image.
-        download_bytes: bytes of a download whose size no manifest tells.
-        reader_bytes: memory that the process which parses a model file may take, or twelve times
-            the size of the file, where that is more.
-        reader_seconds: CPU seconds that it may take, and one more for every 20 MB of the file.
-
     Example:
         >>> Limits(expansion=50, small_bytes=1000).allowance(10)
         1000
     """
 
-    expansion: int = 50
-    small_bytes: int = 64 << 20
-    line_bytes: int = 1 << 20
-    columns: int = 10_000
-    image_pixels: int = 1 << 24
-    download_bytes: int = 1 << 30
-    reader_bytes: int = 512 << 20
-    reader_seconds: int = 5
+    expansion: int = 50  # what a file becomes in memory may be so many times its size on disk ...
+    small_bytes: int = 64 << 20  # ... or so many bytes, where that is more
+    line_bytes: int = 1 << 20  # of a table; a user's line of adjacency text may have 16 times that
+    columns: int = 10_000  # of a table
+    image_pixels: int = 1 << 24  # of one image
+    download_bytes: int = 1 << 30  # where no manifest tells the size
+    reader_bytes: int = 512 << 20  # memory of a process that parses a file, or 12 times its size
+    reader_seconds: int = 5  # CPU time of that process, and a second per 20 MB of the file
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -86,10 +74,6 @@ def limits() -> Limits:
     """Return the limits in force: raised ones, those of ``ROBUSTCF_LIMITS``, or the defaults.
 
     The variable holds words ``name=number``, separated by blanks or commas.
-
-    Example:
-        >>> limits().columns
-        10000
     """
     raised = _raised.get()
     return _from_variable(os.environ.get(VARIABLE, "")) if raised is None else raised
@@ -113,24 +97,12 @@ def raised_limits(**changes: int) -> Iterator[None]:
 
 
 def how_to_raise(name: str, value: int) -> str:
-    """Return the end of a refusal: how to read the file all the same.
-
-    Example:
-        >>> how_to_raise("columns", 20000)
-        'if you trust it, raise the limit: ROBUSTCF_LIMITS=columns=20000'
-    """
+    """Return the end of a refusal: how to read the file all the same."""
     return f"if you trust it, raise the limit: {VARIABLE}={name}={value}"
 
 
 def check_expansion(source: object, what: str, needed: int, size: int) -> None:
-    """Raise where ``what`` of a file of ``size`` bytes takes ``needed``, beyond its allowance.
-
-    Raises:
-        DataError: it does; the message begins with ``source``.
-
-    Example:
-        >>> check_expansion("a.npz", "the array x", 10**6, 1000)  # 64 MB are always allowed
-    """
+    """Raise a DataError where ``what`` of a file takes ``needed`` bytes, beyond its allowance."""
     held = limits()
     if needed > held.allowance(size):
         raise DataError(

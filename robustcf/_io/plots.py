@@ -47,38 +47,23 @@ _PALETTE = 128
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """A metric against the size of the attack, for one setting.
+    """A metric against the size of the attack, for one setting."""
 
-    Args:
-        label: the setting; lines of one label share marker and colour.
-        epsilons: attack sizes.
-        values: seeds x epsilons; the mean is drawn, and a band where there are several seeds.
-        kind: ``attack`` (solid), ``random`` (dashed) or ``certificate`` (dotted).
-    """
-
-    label: str
+    label: str  # lines of one label share marker and colour
     epsilons: Sequence[float]
-    values: npt.NDArray[np.float64]
+    values: npt.NDArray[np.float64]  # seeds x epsilons: the mean is drawn, and a band of seeds
     kind: Kind = "attack"
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """Lines that share their axes.
-
-    Args:
-        lines: what to draw.
-        axis: what epsilon means.
-        metric: what is drawn.
-        title: above the panel.
-        bottom: where the vertical axis begins; None for where the lines do.
-    """
+    """Lines that share their axes."""
 
     lines: Sequence[Line]
-    axis: str
+    axis: str  # what epsilon means
     metric: str
     title: str = ""
-    bottom: float | None = 0.0
+    bottom: float | None = 0.0  # of the vertical axis; None for where the lines begin
 
 
 Rows = Sequence[Sequence[Panel]]

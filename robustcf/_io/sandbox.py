@@ -65,25 +65,15 @@ _SINGLE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THR
 
 @dataclass(frozen=True)
 class Located:
-    """An array that lies row after row in a file, or in the child's answer.
+    """An array that lies row after row in a file, or in the child's answer."""
 
-    Args:
-        file: number of the file; -1 for the child's memory.
-        offset: of its first byte.
-        dtype: a number type of numpy, bfloat16, or text.
-        shape: of the array.
-        fortran: whether it lies column after column.
-        crc: checksum of an archive's member that it ends, or -1 if unknown.
-        lead: bytes of the member in front of it.
-    """
-
-    file: int
-    offset: int
-    dtype: str
+    file: int  # its number; -1 for the child's memory
+    offset: int  # of its first byte
+    dtype: str  # a number type of numpy, bfloat16, or text
     shape: tuple[int, ...]
-    fortran: bool = False
-    crc: int = -1
-    lead: int = 0
+    fortran: bool = False  # whether it lies column after column
+    crc: int = -1  # checksum of an archive's member that it ends, or -1 if unknown
+    lead: int = 0  # bytes of the member in front of it
 
     @property
     def ndim(self) -> int:
@@ -107,9 +97,7 @@ class Located:
     def check(self, name: str, available: Sequence[int]) -> None:
         """Raise unless this is an array of a known type that lies within its file.
 
-        Args:
-            name: for the message.
-            available: bytes of each file; the last one is the child's memory.
+        ``available`` are the bytes of each file; the last one is the child's memory.
         """
         whole = (self.file, self.offset, self.offset - self.lead, *self.shape)
         plain = all(type(number) is int for number in (*whole, self.crc, self.lead))
@@ -131,25 +119,16 @@ def _is_known(dtype: str) -> bool:
 
 
 class Answer:
-    """What a child may say: facts, and arrays by name.
-
-    Args:
-        memory: where arrays are written that do not lie in a file as they are.
-        size: bytes of the files, which decide how many may be written.
-    """
+    """What a child may say: facts, and arrays by name."""
 
     def __init__(self, memory: BinaryIO, size: int) -> None:
-        """Begin with nothing."""
+        """Write arrays that do not lie in a file to ``memory``; ``size`` limits how many bytes."""
         self.memory, self.size = memory, size
         self.facts: dict[str, Any] = {}
         self.arrays: dict[str, Located] = {}
 
     def put(self, name: str, array: npt.NDArray[Any]) -> None:
-        """Write an array into the answer.
-
-        Raises:
-            DataError: it is of another type, or all together are more than allowed.
-        """
+        """Write an array into the answer; raise where its type or the total is not allowed."""
         native = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
         kind = native.dtype
         dtype = kind.str if kind.kind == "U" else kind.name
@@ -181,18 +160,12 @@ Reader = Callable[[Sequence[Given], Answer, Mapping[str, Any]], None]
 
 
 class Reading:
-    """What was read: facts, and arrays that are loaded when they are asked for.
-
-    Args:
-        facts: plain values.
-        arrays: name -> where it is; checked.
-        files: open files, the child's memory last; they stay open as long as this lives.
-    """
+    """What was read: facts, and arrays that are loaded when they are asked for."""
 
     def __init__(
         self, facts: dict[str, Any], arrays: dict[str, Located], files: Sequence[BinaryIO]
     ) -> None:
-        """Keep the files open."""
+        """Keep the files open, the child's memory last, as long as this lives."""
         self.facts, self.arrays, self._files = facts, arrays, tuple(files)
 
     def array(self, name: str) -> npt.NDArray[Any]:

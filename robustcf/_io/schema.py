@@ -22,16 +22,11 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of value.
+    """A kind of value."""
 
-    Args:
-        words: what is expected, in words that follow "must be".
-        fits: whether a value is of this kind, its parts apart.
-        parts: name, value and kind of each of its parts.
-    """
-
-    words: str
-    fits: Callable[[Any], bool]
+    words: str  # what follows "must be"
+    fits: Callable[[Any], bool]  # whether a value is of this kind, its parts apart
+    # Name, value and kind of each of its parts.
     parts: Callable[[Any], Iterator[tuple[str, Any, Kind]]] | None = None
 
 
@@ -56,12 +51,7 @@ def check_kind(where: object, value: Any, kind: Kind, key: str = "") -> None:
 
 
 def shown(value: object) -> str:
-    """A value in a few words, however large or deep it is.
-
-    Example:
-        >>> shown([[["deep"]]] * 100)
-        '[[[...]], [[...]], [[...]], [[...]], ...]'
-    """
+    """Return a value in a few words, however large or deep it is."""
     try:
         return _SHORT.repr(value)
     except ValueError:  # Python does not spell numbers of more than some thousand digits
@@ -86,12 +76,7 @@ ABSENT = Kind("left out", lambda value: False)
 
 
 def whole(least: int = 0, most: int = 2**63 - 1) -> Kind:
-    """An integer of a range.
-
-    Example:
-        >>> whole(1).fits(0), whole().fits(True), whole().fits(3)
-        (False, False, True)
-    """
+    """An integer of a range."""
     upper = "" if most >= 2**63 - 1 else f" and at most {most:,}"
     return Kind(
         f"an integer of at least {least}{upper}",
@@ -129,12 +114,7 @@ def either(first: Kind, second: Kind) -> Kind:
 
 
 def list_of(kind: Kind, least: int = 0, most: int | None = None) -> Kind:
-    """A list of values of one kind.
-
-    Example:
-        >>> list_of(NUMBER, 1).words
-        'a list of at least 1, each a finite number'
-    """
+    """A list of values of one kind."""
     count = f" of {least}," if least == most else f" of at least {least}," if least else ""
 
     def fits(value: Any) -> bool:
