@@ -33,6 +33,7 @@ class Cheat(Poisoning):
     """Proposes what it is told to."""
 
     name = "cheat"
+    goals = ("promote",)
 
     def __init__(self, profiles):
         self.profiles = profiles
@@ -58,10 +59,8 @@ def test_no_attack_gets_more_than_the_threat_allows(split, profiles, word):
     threat = PoisonThreat(fakes=3, length=5, targets=Targets(2))
     with pytest.raises(ProfileError, match=word):
         Cheat(profiles).attack(split.train, threat)
-
-
-def test_an_honest_proposal_is_reported(split):
-    threat = PoisonThreat(fakes=3, length=5, targets=Targets(2))
+    with pytest.raises(InputError, match="goals"):
+        Cheat(profiles).attack(split.train, PoisonThreat(goal="demote"))
     found = Cheat([[4, 2], [1]]).attack(split.train, threat)
     assert [profile.tolist() for profile in found.profiles] == [[2, 4], [1]]
     assert found.allowed == {"fakes": 3, "length": 5}
@@ -120,14 +119,6 @@ def test_nearly_all_items_are_targets(name):
     everything = PoisonThreat(5, 4, Targets(4))
     found = POISONINGS[name]().attack(few_items(), everything)
     assert {tuple(profile.tolist()) for profile in found.profiles} == {(0, 1, 2, 3)}
-
-
-def test_a_goal_that_an_attack_has_not_is_refused(split):
-    class OnlyPromotes(RandomItems):
-        goals = ("promote",)
-
-    with pytest.raises(InputError, match="goals"):
-        OnlyPromotes().attack(split.train, PoisonThreat(goal="demote", targets=Targets(1)))
 
 
 @pytest.mark.parametrize("seed", range(3))

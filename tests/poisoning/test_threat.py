@@ -68,12 +68,8 @@ def test_threats_that_do_not_fit_the_data_are_refused(threat, word):
 )
 def test_what_a_threat_grants(threat, granted):
     assert threat.granted(PAIRS, 0)[:2] == granted
-
-
-def test_pairs_without_any_user_have_a_mean_length_of_one_item():
     nobody = PAIRS.take(np.zeros(0, dtype=np.int64))
-    threat = PoisonThreat(1, targets=Targets(labels=("0",)))
-    assert threat.granted(nobody, 0)[:2] == (1, 1)
+    assert PoisonThreat(1, targets=Targets(labels=("0",))).granted(nobody, 0)[:2] == (1, 1)
 
 
 @pytest.mark.parametrize("text", ["-1", "-1%", "nan", "inf%", "some", "", "150%"])
@@ -108,20 +104,17 @@ def test_targets_come_from_their_band(split, seed):
     again = Targets(4).choose(split.train, seed)
     assert again.tolist() == Targets(4).choose(split.train, seed).tolist()
     assert len(set(again.tolist())) == 4
+    assert again.tolist() != Targets(4).choose(split.train, seed + 1).tolist()
+    few = Interactions(np.array([0, 1]), np.array([1, 2]), 2, 5)
+    assert Targets(2).choose(few, seed).tolist() == [1, 2], "items without pairs are not drawn"
 
 
-def test_other_seeds_draw_other_targets(split):
-    assert len({tuple(Targets(4).choose(split.train, seed)) for seed in range(5)}) > 1
-
-
-def test_items_without_pairs_are_no_targets():
-    pairs = Interactions(np.array([0, 1]), np.array([1, 2]), 2, 5)
-    assert Targets(2).choose(pairs, 0).tolist() == [1, 2]
-
-
-def test_targets_by_label(split):
+def test_targets_by_label_and_in_words(split):
     assert Targets(labels=("i7", "i3")).choose(split.train, 0).tolist() == [3, 7]
     assert Targets(labels=("1",)).choose(PAIRS, 0).tolist() == [1]
+    assert Targets(1).words() == "1 rare item"
+    assert Targets(2, "middle").words() == "2 middle items"
+    assert Targets(labels=("a", "b")).words() == "the items a, b"
 
 
 @pytest.mark.parametrize(
@@ -142,12 +135,6 @@ def test_unknown_and_double_labels_are_refused(split, labels, word):
 def test_ids_that_are_no_items_are_refused(label):
     with pytest.raises(InputError, match="no labels"):
         Targets(labels=(label,)).choose(PAIRS, 0)
-
-
-def test_words_of_targets():
-    assert Targets(1).words() == "1 rare item"
-    assert Targets(2, "middle").words() == "2 middle items"
-    assert Targets(labels=("a", "b")).words() == "the items a, b"
 
 
 def test_knowledge_is_no_more_than_granted(split):

@@ -366,24 +366,6 @@ def test_the_cross_entropy_has_the_trainings_weights_without_the_item_term() -> 
     assert other.config == BCE.Config(item_weight=0.0)
 
 
-class Half(Adversary):
-    """Somebody's own: attacks the users only."""
-
-    def add_gradient(self, batch: Any, U: Any, V: Any, into: Gradient, **_: Any) -> float:
-        into.users.mul_(0.5)
-        return 1.0
-
-
-def test_an_adversary_of_ones_own_is_found_by_its_name() -> None:
-    name = f"{__name__}:Half"
-    rival = adversary(name, batches_of("bpr", "rows"))
-    assert type(rival).__name__ == "Half"
-    config = SMALL.replace(adversarial=name, adv_eps=0.3)
-    assert config.adversary.settings.eps == 0.3
-    found = fit_split(BOARD, config)
-    assert found.history[0]["attacked_loss"] > 0
-
-
 @pytest.mark.parametrize(
     ("name", "settings", "word"),
     [
@@ -402,14 +384,6 @@ def test_refuses(name: str, settings: dict[str, Any], word: str) -> None:
         adversary(name, batches_of("bpr", "rows"), AdversaryConfig(**settings))
     with pytest.raises(InputError, match="bpr or softmax"):
         Margin(batches_of("bce", "rows"))  # which compares nothing
-
-
-def test_the_defaults_are_those_of_the_config() -> None:
-    batches = Batches(Softmax(BOARD.train))
-    for name in ALL:
-        assert adversary(name, batches).config == AdversaryConfig()
-    sizes = adversary("softmax", batches).sizes(torch.ones(20, 4), 3 * torch.ones(30, 4))
-    np.testing.assert_allclose(sizes, (0.2, 0.6))
 
 
 # --- a size per user ------------------------------------------------------------------------

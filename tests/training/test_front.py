@@ -160,10 +160,8 @@ def test_an_interrupted_training_says_so(monkeypatch) -> None:
         return dataclasses.replace(fit_split(*given, **options), interrupted=True)
 
     monkeypatch.setattr("robustcf.training.front.fit_split", stopped)
-    for model in ("bpr-mf", TrainConfig.of(model="bpr-mf", dim=4, epochs=1)):
-        settings = {"dim": 4, "epochs": 1} if model == "bpr-mf" else {}
-        found = train(checkerboard(), model, **settings)
-        assert (found.training or {})["interrupted"] is True
+    found = train(checkerboard(), "bpr-mf", dim=4, epochs=1)
+    assert (found.training or {})["interrupted"] is True
 
 
 @pytest.mark.parametrize(
@@ -236,22 +234,16 @@ def test_fit_gives_the_bits_of_the_same_configuration(name: str) -> None:
     assert same_bits(fitted, again)
 
 
-def test_settings_come_as_a_config_or_one_by_one() -> None:
-    split = checkerboard()
-    whole = BPRMF(config=BPRMF.Config(dim=4, init_std=0.2)).fit(split)
-    single = BPRMF(dim=4, init_std=0.2).fit(split)
-    assert same_bits(whole, single)
-    with pytest.raises(InputError, match="both"):
-        BPRMF(config=BPRMF.Config(dim=4), dim=5)
-
-
 def test_training_settings_and_regularizers_are_settings_too() -> None:
     model = UltraGCN(dim=4, epochs=1, reg="two_to_inf", reg_weight=0.5, refit="no")
     fitted = model.fit(checkerboard(), progress=False, threads=1)
     assert (fitted.label, fitted.fit_on) == ("ultragcn, two_to_inf", "train")
-    for wrong in ({"dmi": 4}, {"dim": 0}, {"reg": "dropout"}, {"epochs": -1}):
+    both = {"config": UltraGCN.Config(dim=4), "dim": 5}
+    for wrong in ({"dmi": 4}, {"dim": 0}, {"reg": "dropout"}, {"epochs": -1}, both):
         with pytest.raises(InputError):
             UltraGCN(**wrong)  # before any data are there
+    whole = UltraGCN(config=UltraGCN.Config(dim=4)).fit(checkerboard())
+    assert same_bits(whole, UltraGCN(dim=4).fit(checkerboard()))
 
 
 def test_fit_takes_the_device_and_refuses_what_it_cannot_use(monkeypatch) -> None:

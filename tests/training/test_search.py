@@ -114,20 +114,6 @@ def test_a_stopped_search_goes_on_to_the_same_end(clockwork: dict[str, Any]) -> 
     assert len(clockwork["made"]) == len(whole.trials) - 7
 
 
-def test_trials_that_are_not_come_to_yet_are_recorded(clockwork: dict[str, Any]) -> None:
-    done = search(checkerboard()).trials
-    kept: list[list[Trial]] = []
-    search(checkerboard(), done=done, record=lambda trials: kept.append(list(trials)))
-    assert all(trials == list(done) for trials in kept)
-    # In less time, fewer are come to; the others are kept all the same.
-    kept.clear()
-    found = search(
-        checkerboard(), minutes=0.1, done=done, record=lambda trials: kept.append(list(trials))
-    )
-    assert len(found.trials) < len(done)
-    assert all(trials == list(done) for trials in kept)
-
-
 Users = dict[str, list[list[float]]]
 
 
@@ -338,12 +324,9 @@ def test_parts_of_leave_one_out_leave_one_out(seed: int) -> None:
 
 
 @pytest.mark.parametrize("minutes", [0.0, -1.0, float("nan"), "x"])
-def test_refuses_minutes(minutes: Any) -> None:
+def test_refuses_minutes_and_data_without_validation_pairs(minutes: Any) -> None:
     with pytest.raises(InputError, match="minutes"):
         search(checkerboard(), minutes=minutes)
-
-
-def test_refuses_data_without_validation_pairs() -> None:
     pairs = checkerboard().train
     none = pairs.take(np.zeros(len(pairs), dtype=bool))
     with pytest.raises(InputError, match="validation"):
@@ -403,13 +386,20 @@ def test_tune_keeps_trials_that_fewer_minutes_do_not_come_to(
 
 
 @pytest.mark.parametrize(
-    "content", [{"found": {}}, {"config": {"dmi": 3}}, {"config": {}, "found": 3}]
+    ("reader", "content"),
+    [
+        (read_preset, {"found": {}}),
+        (read_preset, {"config": {"dmi": 3}}),
+        (read_preset, {"config": {}, "found": 3}),
+        (module.read_trials, {"trials": 3}),
+        (module.read_trials, {"trials": [{"settings": {}}]}),
+    ],
 )
-def test_files_that_are_no_presets_are_refused(content: dict[str, Any], tmp_path: Path) -> None:
+def test_damaged_files_are_refused(reader: Any, content: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     path.write_text(json.dumps(content))
     with pytest.raises(InputError, match=str(path)):
-        read_preset(path)
+        reader(path)
 
 
 def test_tune_does_not_mix_seeds(clockwork: dict[str, Any], tmp_path: Path) -> None:
@@ -419,14 +409,6 @@ def test_tune_does_not_mix_seeds(clockwork: dict[str, Any], tmp_path: Path) -> N
     for seed in (4, "x"):
         with pytest.raises(InputError, match="seed"):
             tune_to_file(checkerboard(), path, seed=seed, resume=True)
-
-
-@pytest.mark.parametrize("content", [{"trials": 3}, {"trials": [{"settings": {}}]}])
-def test_damaged_trials_are_refused(content: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "search.json"
-    path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=str(path)):
-        module.read_trials(path)
 
 
 def test_what_is_named_decides_the_preset(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from robustcf.cli.main import run
 from robustcf.data import Interactions
-from tests.poisoning.defences.test_detectors import copies, joined, rare, tastes
+from robustcf.poisoning import inject
+from tests.poisoning.defences.test_detectors import copies, rare, tastes
 
 
 def written(folder: Path, pairs: Interactions) -> str:
@@ -25,7 +26,7 @@ def written(folder: Path, pairs: Interactions) -> str:
 def poisoned(tmp_path: Path) -> tuple[str, list[str], str]:
     train = tastes(0)
     target = int(rare(train, 1)[0])
-    both = joined(train, copies(train, 12, np.array([target])))
+    both = inject(train, copies(train, 12, np.array([target])))
     return written(tmp_path, both), [f"u{300 + n}" for n in range(12)], f"i{target}"
 
 
@@ -79,7 +80,7 @@ def test_clean_data_give_an_empty_file_with_a_header(tmp_path, capsys) -> None:
 
 def test_many_suspects_are_cut_in_the_text(tmp_path, capsys) -> None:
     train = tastes(0)
-    both = joined(train, copies(train, 30, rare(train, 1)))
+    both = inject(train, copies(train, 30, rare(train, 1)))
     assert run(["detect", "--dataset", written(tmp_path, both)]) == 0
     assert "... and 10 more: --out FILE has all" in capsys.readouterr().out
 

@@ -23,6 +23,7 @@ from robustcf.poisoning.defences import (
     Twins,
 )
 from robustcf.poisoning.defences.detectors import _nearest, _robust_z, _unit_profiles
+from robustcf.poisoning.injection import inject
 from robustcf.training import TrainConfig
 
 SEEDS = [0, 1, 2]
@@ -42,16 +43,6 @@ def tastes(seed: int, n_users: int = 300, n_items: int = 200, kinds: int = 8) ->
         count = int(rng.integers(10, 31))
         cells[user, rng.choice(n_items, count, replace=False, p=chance / chance.sum())] = True
     return Interactions(*np.nonzero(cells), n_users, n_items)
-
-
-def joined(train: Interactions, profiles: list[npt.NDArray[Any]]) -> Interactions:
-    users = train.n_users + np.repeat(np.arange(len(profiles)), [len(p) for p in profiles])
-    return Interactions.from_pairs(
-        np.concatenate((train.users, users)),
-        np.concatenate((train.items, *profiles)),
-        train.n_users + len(profiles),
-        train.n_items,
-    )[0]
 
 
 def rare(train: Interactions, count: int) -> npt.NDArray[np.int64]:
@@ -93,7 +84,7 @@ def test_nobody_is_flagged_where_nothing_can_be_said(kind: type[Detector]) -> No
 @pytest.mark.parametrize("kind", DETECTORS)
 def test_users_without_pairs_change_nothing(kind: type[Detector]) -> None:
     train = tastes(0)
-    train = joined(train, copies(train, 20, rare(train, 3)))
+    train = inject(train, copies(train, 20, rare(train, 3)))
     found = kind().detect(train)
     # Everybody moves two places up, and there is a hole in the middle and at the end.
     places = np.arange(train.n_users) + 2 + (np.arange(train.n_users) > 50)
@@ -106,17 +97,6 @@ def test_users_without_pairs_change_nothing(kind: type[Detector]) -> None:
 
 
 # --- every detector finds what it is for ----------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_pca_finds_profiles_of_random_items(seed: int) -> None:
-    # Two tastes, sharply apart, so that the leading components are theirs.
-    train = tastes(seed, n_users=400, kinds=2)
-    rng = np.random.default_rng(seed)
-    low = rare(train, 120)
-    fakes = [rng.choice(low, 25, replace=False) for _ in range(8)]
-    shares = PCASelection().shares(joined(train, fakes))
-    assert np.median(shares[-8:]) < np.quantile(shares[:-8], 0.1)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -138,7 +118,7 @@ def test_pca_flags_who_has_no_part_in_the_components(seed: int) -> None:
 def test_twins_finds_copies_and_not_the_copied(seed: int) -> None:
     train = tastes(seed)
     target = rare(train, 1)
-    both = joined(train, copies(train, 12, target))
+    both = inject(train, copies(train, 12, target))
     found = Twins().detect(both)
     fake = np.arange(both.n_users) >= train.n_users
     assert found.judged(fake) == {
@@ -155,7 +135,7 @@ def test_twins_that_add_nothing_in_common_are_left_alone(seed: int) -> None:
     rng = np.random.default_rng(seed)
     added = rng.permutation(train.n_items)[:12]
     profiles = [np.union1d(train.items_of(u), [added[u]]) for u in range(12)]
-    found = Twins().detect(joined(train, profiles))
+    found = Twins().detect(inject(train, profiles))
     assert (found.scores > 6).sum() >= 20, "they are seen"
     assert not found.flagged.any()
 
@@ -171,7 +151,7 @@ def test_groups_finds_mixed_profiles_that_share_targets(seed: int) -> None:
         pool = np.concatenate([train.items_of(int(u)) for u in rng.integers(600, size=4)])
         fillers = rng.choice(np.setdiff1d(pool, targets), 10, replace=False)
         fakes.append(np.union1d(fillers, targets))
-    both = joined(train, fakes)
+    both = inject(train, fakes)
     found = Groups().detect(both)
     fake = np.arange(both.n_users) >= train.n_users
     assert found.judged(fake)["recall"] == 1.0
@@ -187,7 +167,7 @@ def test_groups_finds_fakes_that_outnumber_the_users_of_their_targets(seed: int)
     rng = np.random.default_rng(seed)
     targets = rare(train, 3)
     fakes = [np.union1d(rng.choice(400, 40, replace=False), targets) for _ in range(120)]
-    both = joined(train, fakes)
+    both = inject(train, fakes)
     found = Groups().detect(both)
     judged = found.judged(np.arange(both.n_users) >= train.n_users)
     assert judged["recall"] == 1.0
@@ -195,33 +175,24 @@ def test_groups_finds_fakes_that_outnumber_the_users_of_their_targets(seed: int)
     assert found.items.tolist() == sorted(targets.tolist())
 
 
-def test_links_in_many_blocks_are_those_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     train = tastes(0, n_users=600, n_items=400)
-    both = joined(train, copies(train, 40, rare(train, 4)))
-    whole = Groups().detect(both)
+    both = inject(train, copies(train, 40, rare(train, 4)))
+    profiles = _unit_profiles(tastes(1, n_users=50), 1.0)
+    whole, near = Groups().detect(both), _nearest(profiles, 5)
     monkeypatch.setattr("robustcf.poisoning.defences.detectors._BLOCK", 7)
-    parts = Groups().detect(both)
+    monkeypatch.setattr("robustcf.poisoning.defences.detectors._ENTRIES", 170)
+    parts, again = Groups().detect(both), _nearest(profiles, 5)
     assert whole.flagged.sum() >= 40
     assert (whole.flagged == parts.flagged).all()
     assert whole.items.tolist() == parts.items.tolist()
-
-
-def test_what_groups_does_not_see() -> None:
-    """One target; fewer accounts than the smallest group."""
-    train = tastes(0, n_users=600, n_items=400)
-    rng = np.random.default_rng(0)
-
-    def fakes(count: int, targets: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
-        return [np.union1d(rng.choice(400, 12, replace=False), targets) for _ in range(count)]
-
-    assert not Groups().detect(joined(train, fakes(15, rare(train, 1)))).flagged.any()
-    assert not Groups().detect(joined(train, fakes(9, rare(train, 5)))).flagged.any()
+    assert all(map(np.array_equal, near, again))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_all_detectors_flag_what_one_of_them_flags(seed: int) -> None:
     train = tastes(seed)
-    both = joined(train, copies(train, 12, rare(train, 3)))
+    both = inject(train, copies(train, 12, rare(train, 3)))
     every = AllDetectors()
     found = every.detect(both)
     assert [detector.name for detector in every.detectors] == ["pca", "twins", "groups"]
@@ -262,15 +233,6 @@ def test_nearest_profiles_are_those_of_all_cosines(rarity: float, seed: int) -> 
     np.testing.assert_allclose(np.take_along_axis(cosines, who, axis=1), expected, atol=1e-5)
 
 
-def test_nearest_in_many_blocks_is_nearest_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    profiles = _unit_profiles(tastes(1, n_users=50), 1.0)
-    whole = _nearest(profiles, 5)
-    monkeypatch.setattr("robustcf.poisoning.defences.detectors._ENTRIES", 170)
-    parts = _nearest(profiles, 5)
-    assert (whole[0] == parts[0]).all()
-    assert (whole[1] == parts[1]).all()
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_robust_z_of_normal_numbers_is_theirs_whatever_a_third_of_them_is(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -287,9 +249,9 @@ def test_robust_z_of_normal_numbers_is_theirs_whatever_a_third_of_them_is(seed: 
 
 def test_removal_drops_the_pairs_and_keeps_the_ids() -> None:
     train = tastes(0)
-    both = joined(train, copies(train, 12, rare(train, 1)))
+    both = inject(train, copies(train, 12, rare(train, 1)))
     defended = Twins().apply(both, CONFIG)
-    assert defended.train == joined(train, [np.empty(0, dtype=int)] * 12)
+    assert defended.train == inject(train, [np.empty(0, dtype=int)] * 12)
     assert defended.config == CONFIG
     assert defended.report == {
         "defence": "twins",
@@ -331,19 +293,14 @@ def test_settings_out_of_range(kind: Any, settings: dict[str, Any]) -> None:
         kind(**settings)
 
 
-def test_judging_needs_a_flag_for_everybody() -> None:
+def test_the_table_names_the_defences_and_judging_needs_a_flag_for_everybody() -> None:
+    assert [DEFENCES[name]().name for name in DEFENCES] == list(DEFENCES)
     found = Twins().detect(tastes(0))
     for wrong in ([True], [0] * 300):
         with pytest.raises(InputError, match="300 users"):
             found.judged(wrong)
     nobody = found.judged(np.zeros(300, dtype=bool))
     assert nobody == {"precision": 1.0, "recall": 1.0, "false_positive_rate": 0.0}
-
-
-def test_the_table_names_the_defences() -> None:
-    for name in DEFENCES:
-        assert DEFENCES[name].name == name
-        assert DEFENCES[name]().name == name
 
 
 @pytest.mark.slow
