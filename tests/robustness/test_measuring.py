@@ -162,74 +162,56 @@ def test_own_curves_do_not_see_the_length_of_single_users(seed, attack, side):
 # --- results ----------------------------------------------------------------------------------
 
 
-def test_a_result_in_words_and_values():
-    target = random_target(0)
-    result = measure(target, "pgd-softmax", epsilons=[0, 0.2], ks=(5, 10), steps=3)
-    text = str(result)
-    lines = text.splitlines()
-    assert (
-        lines[0] == "joint (one perturbation for all users), the attacker knows the training pairs"
-    )
-    assert lines[1].split("  ")[-3].strip() == "worst of 2 random: ndcg@5"
-    assert lines[1].split("  ")[-2].strip() == "per user: ndcg@5"
-    assert lines[1].split("  ")[-1].strip() == "per user, 2 random: ndcg@5"
-    assert "pgd (3 steps, 1 start; or its first step, whichever leaves less) on softmax" in text
-    assert "row budget on both, in median row norms" in text
-    for shown in (result.curve["mrr@5"], result.control["ndcg@5"], result.per_user["ndcg@5"]):
-        assert f"{shown[1]:.4f}" in lines[3]
-    data = json.loads(json.dumps(result.as_dict(), allow_nan=False))
-    assert data["random"] == result.control.as_lists()
-    assert data["per_user"] == result.per_user.as_lists()
-    assert data["random_per_user"] == result.per_user_control.as_lists()
-    assert (data["random_draws"], data["unit"], data["knowledge"]) == (2, "relative", "data")
-    assert (data["kind"], data["budget"]) == ("joint", "row")
-    certified = measure(target, "certificate", epsilons=[0, 0.2], bound="plain")
-    assert "random" not in certified.as_dict()
-    assert certified.as_dict()["bound"] == "plain"
-    assert certified.as_dict()["kind"] == "certified"
-    assert "certified lower bound (plain)" in str(certified)
-    assert str(certified).startswith("certified (no attack of the size leaves any user less)\n")
-    assert "coverage" not in str(certified)
-    alone = measure(target, "personal", epsilons=[0, 0.2])
-    assert "bound" not in alone.as_dict()
-    assert alone.as_dict()["kind"] == "each user alone"
-    assert alone.as_dict()["random"] == alone.control.as_lists()
-    assert "each user attacked alone" in str(alone)
-    assert measure(target, "fgm-bce", epsilons=[0], control=False).as_dict().get("random") is None
-    labels = measure(target, "fgm-bce", Threat(knowledge="labels"), [0])
-    assert "the attacker knows the labels" in str(labels)
-    assert "per user" not in str(labels), "one perturbation is all there is"
-    noise = measure(target, "random", Threat(knowledge="labels"), [0])
-    assert "the attacker knows nothing but the embeddings" in str(noise)
-
-
-def test_auto_says_both_numbers_and_what_labels_are_worth():
-    result = measure(random_target(0), "auto", epsilons=[0, 0.2], ks=(5, 10), steps=3)
-    lines = str(result).splitlines()
-    assert lines[0] == "joint (one perturbation for all users), the attacker knows the labels"
-    for words in ("per user: ndcg@5", "worst of 4 random: ndcg@5", "knows data: ndcg@5"):
-        assert words in lines[1]
-    assert f"{result.with_data.curve['ndcg@5'][1]:.4f}" == lines[3].split()[-1]
-    assert "auto (3 steps, 1 start at the cutoff, or one step on a loss" in lines[-1]
+@pytest.mark.parametrize(
+    ("attack", "options", "headline", "how", "columns"),
+    [
+        ("pgd-softmax", {"steps": 3}, "the attacker knows the training pairs",
+         "pgd (3 steps, 1 start; or its first step, whichever leaves less) on softmax",
+         ["worst of 2 random", "per user", "per user, 2 random"]),
+        ("auto", {"steps": 3}, "joint (one perturbation for all users), the attacker knows the",
+         "auto (3 steps, 1 start at the cutoff",
+         ["worst of 4 random", "per user", "per user, 4 random", "knows data"]),
+        ("auto", {}, "labels", f"auto ({STEPS['auto']} steps", ["knows data"]),
+        ("fgm-bce", {"threat": Threat(knowledge="labels")}, "the labels", "fgm on bce", ["random"]),
+        ("random", {}, "knows nothing but the embeddings", "random (seed 0)", []),
+        ("certificate", {"bound": "plain"}, "certified (no attack of the size leaves any user",
+         "certified lower bound (plain)", []),
+        ("personal", {}, "each user alone", "each user attacked alone", ["worst of 4 random"]),
+    ],
+)  # fmt: skip
+def test_a_result_in_words_and_values(attack, options, headline, how, columns):
+    result = measure(random_target(0), attack, epsilons=[0, 0.2], ks=(5, 10), **options)
+    first, header, _, last_row, told = str(result).splitlines()
+    assert headline in first
+    assert told.startswith(how)
+    assert "; row budget on both, in median row norms; " in told
+    for name in columns:
+        assert f"  {name}: ndcg@5" in header
+    assert ("coverage" in header) == (attack not in ("certificate", "personal"))
+    assert f"{result.curve['mrr@5'][1]:.4f}" in last_row
     data = json.loads(json.dumps(result.as_dict(), allow_nan=False))
     metrics = {name for name in data if "@" in name}
+    others = {
+        "random": result.control,
+        "per_user": result.per_user,
+        "random_per_user": result.per_user_control,
+        "with_data": result.with_data and result.with_data.curve,
+    }
+    for key, curve in others.items():
+        assert (key in data) == (curve is not None)
+        if curve is not None:
+            assert curve.as_lists().items() <= data[key].items()
+            assert f"{curve['ndcg@5'][1]:.4f}" in last_row
     expected = {
         *("attack", "objective", "kind", "budget", "relative", "unit", "side", "knowledge"),
-        *("epsilons", "realised", "protocol", "per_user", "random", "random_per_user"),
-        *("random_draws", "with_data", "members", "unevenness", "steps", "restarts"),
+        *("epsilons", "realised", "protocol", "unevenness"),
+        *(key for key, curve in others.items() if curve is not None),
+        *(["random_draws"] if result.control is not None else []),
+        *(["members"] if attack == "auto" else []),
     }
-    assert set(data) - metrics == expected
-    for part in (data["per_user"], data["random"], data["random_per_user"]):
-        assert set(part) == metrics
-    assert set(data["with_data"]) == {*metrics, "per_user"}
-    assert data["with_data"]["per_user"] == result.with_data.per_user.as_lists()
-    assert data["knowledge"] == "labels"
-    assert "oracle" not in str(result) + json.dumps(data)
-    usual = measure(random_target(0), "auto", epsilons=[0])
-    assert f"auto ({STEPS['auto']} steps, 1 start" in str(usual)
-    assert f"auto ({_GUESSING_STEPS} steps, 1 start" in str(usual.with_data), (
-        "who guesses takes fewer"
-    )
+    assert set(data) - metrics == expected | set(result.curve.options)
+    if attack == "auto" and not options:
+        assert f"auto ({_GUESSING_STEPS} steps" in str(result.with_data), "who guesses takes fewer"
 
 
 @pytest.mark.parametrize("attack", NAMES)
@@ -266,25 +248,6 @@ def test_another_result_of_the_same_name_is_told(tmp_path, attack):
     assert two.save(tmp_path)[1] is False
     two.save(tmp_path / "alone")
     assert contents(tmp_path / "alone").items() <= contents(tmp_path).items()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("unit", UNITS)
-def test_the_control_is_saved_once_under_one_name(tmp_path, unit):
-    """By each attack, and by the attack random, in any order: one file, the same bytes."""
-    target, threat = random_target(0), Threat(unit=unit)
-    names = ["fgm-bce", "fgm-softmax", "random"]
-    seen = set()
-    for n, order in enumerate((names, names[::-1], ["fgm-bpr", "random", "fgm-bce"])):
-        folder = tmp_path / str(n)
-        for name in order:
-            labels = dataclasses.replace(threat, knowledge="labels")
-            for each in (threat, labels):
-                assert measure(target, name, each, SIZES).save(folder)[1] is False
-        controls = {p.name: p.read_bytes() for p in folder.glob("random*")}
-        assert len(controls) == 2
-        seen.add(tuple(sorted(controls.items())))
-    assert len(seen) == 1
 
 
 # --- names and settings -----------------------------------------------------------------------

@@ -9,15 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robustcf.attacks import FGM
 from robustcf.cli.main import run
 from robustcf.errors import InputError
 from robustcf.experiments import RunDir
-from robustcf.objectives import BCE
 from robustcf.recommender import open_recommender
 from robustcf.robustness import AttackSpec, Threat, measure
-from robustcf.training import TrainConfig
-from robustcf.training.fitting import fit_split
 from tests.robustness.helpers import random_target
 
 MODULE = '''
@@ -154,68 +150,48 @@ def trained(answer, out: str, *words: str) -> dict:
     return answer("train", "--dataset", "mine.csv", "--out", out, *words, *SHORT)
 
 
-def test_an_attack_of_ones_own(here, answer):
+def test_attacks_and_objectives_of_ones_own(here, answer):
     trained(answer, "run")
-    mine = answer("attack", "run", "--attack", "my_module:Upwards", *SIZES)
-    assert (mine["attack"], mine["objective"]) == ("my_module:Upwards", None)
-    assert Path(mine["file"]).name.startswith("my_module.Upwards-")
-    target = open_recommender("run")
-    U, V = target.factors
-    length = 0.3 * np.sort(np.linalg.norm(U.double().numpy(), axis=1))[(len(U) - 1) // 2]
-    moved = U + length / np.sqrt(U.shape[1])
-    assert mine["realised"][1]["users"] == pytest.approx(length, rel=1e-4)
-    assert moved.shape == U.shape
-    python = measure(target, "my_module:Upwards", epsilons=[0, 0.3])
-    assert python.curve.as_lists().items() <= mine.items()
+    target, names = open_recommender("run"), {}
+    for name, words, objective in (
+        ("my_module:Upwards", [], None),
+        ("my_module:Backwards", [], "softmax"),
+        ("my_module:Backwards", ["--objective", "bce", "--side", "users"], "bce"),
+        ("fgm", ["--objective", "my_module:Twice"], "my_module:Twice"),
+        ("pgd", ["--objective", "my_module:Twice"], "my_module:Twice"),
+    ):
+        mine = answer("attack", "run", "--attack", name, *words, *SIZES)
+        assert (mine["attack"], mine["objective"]) == (name, objective)
+        spec = f"{name}-{objective}" if objective else name
+        assert Path(mine["file"]).name.startswith(f"{spec.replace(':', '.')}-")
+        side = "users" if "--side" in words else "both"
+        python = measure(target, spec, Threat(side=side), [0, 0.3])
+        assert python.curve.as_lists().items() <= mine.items(), "the same from Python"
+        assert python.control.as_lists() == mine["random"], "with the control every attack has"
+        names[spec] = python.curve
+    U = target.factors.users.double().numpy()
+    length = 0.3 * np.sort(np.linalg.norm(U, axis=1))[(len(U) - 1) // 2]
+    assert names["my_module:Upwards"].realised[1]["users"] == pytest.approx(length, rel=1e-4)
+    once = measure(target, "fgm-bpr", epsilons=[0, 0.3]).curve
+    assert names["fgm-my_module:Twice"]["ndcg@10"].tolist() == once["ndcg@10"].tolist()
+    known = Threat(knowledge="labels")
+    helped = measure(target, "my_module:Backwards", known, [0, 0.3]).curve["ndcg@10"]
+    assert helped[1] > helped[0], "it does the opposite of an attack"
     from my_module import Upwards
 
-    built = measure(target, Upwards(), epsilons=[0, 0.3])
-    assert built.curve.as_lists() == python.curve.as_lists()
-    assert built.curve.name == python.curve.name
-    noise = answer("attack", "run", "--attack", "random", *SIZES)
-    assert mine["random"] == noise["random"], "with the control that every attack has"
-
-
-def test_a_gradient_attack_of_ones_own_gets_an_objective(here, answer):
-    trained(answer, "run")
-    mine = answer("attack", "run", "--attack", "my_module:Backwards", *SIZES)
-    assert (mine["attack"], mine["objective"]) == ("my_module:Backwards", "softmax")
-    assert Path(mine["file"]).name.startswith("my_module.Backwards-softmax-")
-    helped = answer(
-        "attack", "run", "--attack", "my_module:Backwards", "--knowledge", "labels", *SIZES
-    )
-    assert helped["ndcg@10"][1] > helped["ndcg@10"][0], "it does the opposite of an attack"
-    bce = answer(
-        "attack", "run", "--attack", "my_module:Backwards", "--objective", "bce", *SIZES,
-        "--knowledge", "labels", "--side", "users", "--budget", "frobenius", "--absolute",
-    )  # fmt: skip
-    keys = ("objective", "knowledge", "side", "budget", "unit")
-    assert [bce[key] for key in keys] == ["bce", "labels", "users", "frobenius", "absolute"]
-    assert bce["realised"][1]["items"] == 0
-    target = open_recommender("run")
-    threat = Threat("frobenius", "absolute", "users", "labels")
-    python = measure(target, "my_module:Backwards-bce", threat, [0, 0.3])
-    assert python.curve.as_lists().items() <= bce.items()
-    with pytest.raises(InputError, match="knows nothing has no pairs to aim at"):
+    built = measure(target, Upwards(), epsilons=[0, 0.3]).curve
+    assert built.as_lists() == names["my_module:Upwards"].as_lists()
+    assert built.name == names["my_module:Upwards"].name
+    with pytest.raises(InputError, match="knows nothing"):
         measure(target, "my_module:Backwards", Threat(knowledge="none"), [0.1])
 
 
-def test_an_objective_of_ones_own_is_attacked_and_trained(here, answer):
-    trained(answer, "run")
-    fgm = ("--attack", "fgm", "--objective")
-    mine = answer("attack", "run", *fgm, "my_module:Twice", *SIZES)
-    once = answer("attack", "run", *fgm, "bpr", *SIZES)
-    assert (mine["attack"], mine["objective"]) == ("fgm", "my_module:Twice")
-    assert Path(mine["file"]).name.startswith("fgm-my_module.Twice-")
-    assert mine["ndcg@10"] == once["ndcg@10"], "a direction does not see a factor of 2"
-    many = answer("attack", "run", "--attack", "pgd", "--objective", "my_module:Twice", *SIZES)
-    assert many["objective"] == "my_module:Twice"
+def test_an_objective_of_ones_own_is_trained(here, answer):
     found = trained(answer, "twice", "--model", "bpr-mf", "--objective", "my_module:Twice")
     assert 0 < found["test"]["ndcg@10"] <= 1
     config = json.loads((here / "twice" / "config.json").read_text())["train"]
     assert config["objective"]["name"] == "my_module:Twice"
     assert open_recommender("twice").bce is None
-    assert AttackSpec.parse("fgm-my_module:Twice").name == "fgm-my_module:Twice"
 
 
 @pytest.mark.slow
@@ -287,65 +263,6 @@ def test_a_sweep_of_ones_own_attack_and_regularizer(here, answer, monkeypatch):
     assert mine["my_module:RowSum"]["ndcg@10"][0] == pytest.approx(alone["ndcg@10"], abs=1e-7)
 
 
-def test_from_python(here):
-    target = random_target(0)
-    assert measure(target, "my_module:Upwards", epsilons=[0, 0.3]).spec.kind == "my_module:Upwards"
-    config = TrainConfig.of(
-        model="my_module:Wide", reg="my_module:RowSum", objective="my_module:Twice", width=3.0,
-        dim=3, epochs=1, reg_power=1,
-    )  # fmt: skip
-    done = fit_split(target.split, config)
-    mine = done.recommender()
-    assert mine.label == "my_module:Wide, my_module:RowSum"
-    assert measure(mine, "auto", epsilons=[0, 0.1], steps=3).curve["ndcg@10"][0] > 0
-    assert TrainConfig.from_dict(json.loads(json.dumps(config.as_dict()))).resolved() == config
-
-
-@pytest.mark.parametrize(
-    ("option", "kind", "good"),
-    [
-        ("--attack", "attack", "robustcf.attacks.base.Attack"),
-        ("--objective", "objective", "robustcf.objectives.base.Objective"),
-    ],
-)
-def test_what_an_attack_cannot_be_made_of(here, answer, refusal, option, kind, good):
-    trained(answer, "run")
-    for name, message in (
-        ("no_such_module:Thing", f"{kind} 'no_such_module:Thing' cannot be imported (No module"),
-        ("my_module:Absent", "my_module has no 'Absent': give module:Class"),
-        ("my_module:", "my_module has no '': give module:Class"),
-        (":Thing", f"{kind} ':Thing' cannot be imported"),
-        ("my_module:not_a_class", f"my_module:not_a_class must be a subclass of {good}"),
-        ("my_module:Nothing", f"my_module:Nothing must be a subclass of {good} to serve as a"),
-        ("my_module:RowSum", f"must be a subclass of {good}"),
-    ):
-        words = (option, name) if option == "--attack" else ("--attack", "fgm", option, name)
-        assert message in refusal("attack", "run", *words), name
-    assert "is not one of" in refusal("attack", "run", option, "my_module", code=2)
-
-
-@pytest.mark.parametrize(
-    ("option", "kind", "good"),
-    [
-        ("--model", "model", "robustcf.models.base.Model"),
-        ("--reg", "regularizer", "robustcf.regularizers.base.Regularizer"),
-        ("--objective", "objective", "robustcf.objectives.base.Objective"),
-        ("--adversarial", "adversary", "robustcf.training.adversarial.Adversary"),
-    ],
-)
-def test_what_a_training_cannot_be_made_of(here, refusal, option, kind, good):
-    for name, message in (
-        ("no_such_module:Thing", f"{kind} 'no_such_module:Thing' cannot be imported"),
-        ("my_module:Absent", "my_module has no 'Absent': give module:Class"),
-        ("my_module:Nothing", f"my_module:Nothing must be a subclass of {good}"),
-        ("my_module:Upwards", f"my_module:Upwards must be a subclass of {good}"),
-    ):
-        said = refusal("train", "--dataset", "mine.csv", "--out", "run", option, name)
-        assert message in said, name
-    assert not (here / "run").exists()
-    assert "is not one of" in refusal("train", "--dataset", "mine.csv", option, "mine", code=2)
-
-
 def test_a_run_whose_code_is_gone_says_so_where_it_is_needed(here, answer, refusal):
     """Only the objective is: a new user is folded in by it."""
     trained(answer, "own", "--objective", "my_module:Twice", "--model", "bpr-mf")
@@ -359,13 +276,6 @@ def test_a_run_whose_code_is_gone_says_so_where_it_is_needed(here, answer, refus
     assert "my_module" in refusal("recommend", "own", *new, "--allow-code")
     assert answer("recommend", "own", "--user", "u3")["recommendations"]
     assert answer("recommend", "other", *new)["recommendations"]
-
-
-def test_a_module_that_fails_to_import_is_told(here, refusal):
-    (here / "broken_module.py").write_text("import no_such_thing_at_all\n")
-    said = refusal("train", "--dataset", "mine.csv", "--model", "broken_module:Model")
-    assert "broken_module:Model" in said
-    assert "no_such_thing_at_all" in said
 
 
 def test_attacks_of_installed_packages_have_names(here, monkeypatch, answer):
@@ -395,12 +305,44 @@ def test_attacks_of_installed_packages_have_names(here, monkeypatch, answer):
         AttackSpec("yours")
 
 
+@pytest.mark.parametrize(
+    ("option", "base"),
+    [
+        ("--attack", "robustcf.attacks.base.Attack"),
+        ("--fgm-objective", "robustcf.objectives.base.Objective"),
+        ("--model", "robustcf.models.base.Model"),
+        ("--reg", "robustcf.regularizers.base.Regularizer"),
+        ("--objective", "robustcf.objectives.base.Objective"),
+        ("--adversarial", "robustcf.training.adversarial.Adversary"),
+    ],
+)
+def test_what_nothing_can_be_made_of(here, answer, refusal, option, base):
+    (here / "broken_module.py").write_text("import no_such_thing_at_all\n")
+    command = ("train", "--dataset", "mine.csv", "--out", "new", option)
+    if option in ("--attack", "--fgm-objective"):
+        trained(answer, "run")
+        command = ("attack", "run", "--attack")
+        command += () if option == "--attack" else ("fgm", "--objective")
+    for name, message in (
+        ("no_such_module:Thing", "'no_such_module:Thing' cannot be imported"),
+        ("broken_module:Model", "no_such_thing_at_all"),
+        ("my_module:Absent", "my_module has no 'Absent'"),
+        ("my_module:", "my_module has no ''"),
+        (":Thing", "':Thing' cannot be imported"),
+        ("my_module:not_a_class", f"must be a subclass of {base}"),
+        ("my_module:Nothing", f"must be a subclass of {base}"),
+        ("robustcf.factors:Factors", f"must be a subclass of {base}"),
+    ):
+        assert message in refusal(*command, name), name
+    assert not (here / "new").exists()
+    assert "is not one of" in refusal(*command, "my_module", code=2)
+
+
 def test_the_attack_of_the_package_is_not_taken_for_the_users():
     target = random_target(0)
-    named = measure(target, "robustcf.attacks:FGM-bpr", epsilons=[0, 0.2])
-    plain = measure(target, "fgm-bpr", epsilons=[0, 0.2])
-    assert named.curve.as_lists() == plain.curve.as_lists()
-    assert named.curve.name != plain.curve.name
-    objective = BCE(target.known, item_weight=0.0, dtype=target.factors.users.dtype)
-    built = measure(target, FGM(objective), epsilons=[0, 0.2])
-    assert built.curve.as_lists() == measure(target, "fgm-bce", epsilons=[0, 0.2]).curve.as_lists()
+    named, plain = (
+        measure(target, name, epsilons=[0, 0.2]).curve
+        for name in ("robustcf.attacks:FGM-bpr", "fgm-bpr")
+    )
+    assert named.as_lists() == plain.as_lists()
+    assert named.name != plain.name

@@ -35,38 +35,23 @@ def by_hand(array: np.ndarray, kind: str) -> np.ndarray:
         return bits.astype(np.uint32).view(np.float32)
     out = np.zeros_like(array)
     for n, row in enumerate(array):
-        step = max(abs(float(x)) for x in row) / 127
+        step = max(abs(float(x)) for x in row) / {"int8": 127, "int4": 7}[kind]
         if step > 0:
             out[n] = [round(float(x) / step) * step for x in row]
     return out
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("kind", KINDS)
-def test_it_is_rounding_by_hand(kind, seed):
-    factors = factors_of(seed)
+@pytest.mark.parametrize("kind", [*KINDS, "int4"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_it_is_rounding_by_hand(kind, seed, dtype):
+    factors = factors_of(seed, dtype)
     got = quantize(factors, kind)
     for before, after in zip(factors, got, strict=True):
         assert after.dtype == before.dtype
-        np.testing.assert_array_equal(after.numpy(), by_hand(before.numpy(), kind))
+        np.testing.assert_allclose(after.numpy(), by_hand(before.numpy(), kind), rtol=1e-7, atol=0)
     again = quantize(got, kind)
     torch.testing.assert_close(again.users, got.users, rtol=1e-6, atol=0)
-
-
-def test_int8_rows_have_at_most_255_values_and_keep_their_largest():
-    factors = Factors(torch.randn(3, 4000), torch.randn(2, 4000))
-    got = quantize(factors, "int8")
-    for before, after in zip(factors.users, got.users, strict=True):
-        assert len(after.unique()) <= 255
-        torch.testing.assert_close(after.abs().max(), before.abs().max())
-        assert (after - before).abs().max() <= before.abs().max() / 127 / 2 * (1 + 1e-5)
-
-
-def test_float64_is_rounded_to_float32():
-    factors = factors_of(0, torch.float64)
-    got = quantize(factors, "float32")
-    assert got.users.dtype == torch.float64
-    assert torch.equal(got.users, factors.users.float().double())
 
 
 def test_the_table_tells_metrics_and_sizes():
@@ -87,17 +72,6 @@ def test_the_table_tells_metrics_and_sizes():
         "users": None,
         "items": 0.0,
     }
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_four_bits_are_seven_levels_either_side(seed):
-    factors = factors_of(seed)
-    rounded = quantize(factors, "int4")
-    for before, after in zip(factors, rounded, strict=True):
-        for row, kept in zip(before.double().tolist(), after.double().tolist(), strict=True):
-            scale = max(abs(value) for value in row) / 7
-            expected = [round(value / scale) * scale if scale else 0.0 for value in row]
-            assert kept == pytest.approx(expected, rel=1e-6)
 
 
 def test_bad_input():
