@@ -1,4 +1,4 @@
-"""The scale of the objective's own: least, the same for all multiples, defined at the edges."""
+"""FGM and PGD: the step of the paper, the scale of the objective's own, gradients of zero."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 
-from robustcf.attacks import BUDGETS, FGM, PGD, RandomNoise, Softmax
+from robustcf.attacks import BUDGETS, FGM, PGD, Attack, RandomNoise, Softmax
 from robustcf.attacks.gradient import canonical
 from robustcf.data import Interactions, checkerboard
 from robustcf.factors import Factors
 from robustcf.objectives import OBJECTIVES, Gradient, Objective
+from tests.attacks.test_base import random_factors
 
 BOARD = checkerboard()
 PARITY = torch.eye(2, dtype=torch.float64)[torch.arange(30) % 2]
@@ -59,24 +60,6 @@ def test_it_is_where_the_objective_is_least(name, seed):
     soft = canonical(factors, aim, log2_temperature=3.0)
     assert soft.users * soft.items == pytest.approx(got.users * got.items / 8)
     assert soft.users / soft.items == pytest.approx(got.users / got.items)
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("name", list(OBJECTIVES))
-def test_the_slope_is_the_derivative(name, seed):
-    factors = learnt(seed)
-    aim = objective(name, factors)
-    h = 1e-5
-    up, down = (aim.full_gradient(factors.users * np.exp(t), factors.items).value for t in (h, -h))
-    assert aim.slope(*factors) == pytest.approx((up - down) / (2 * h), rel=1e-5)
-
-    class Plain(Objective):
-        name = "plain"
-        shared_negatives = staticmethod(aim.shared_negatives)
-        prepare = staticmethod(aim.prepare)
-        gradient = staticmethod(aim.gradient)
-
-    assert Plain(BOARD.train).slope(*factors) == pytest.approx(aim.slope(*factors), rel=1e-9)
 
 
 @pytest.mark.parametrize("name", list(OBJECTIVES))
@@ -154,20 +137,6 @@ def test_no_scores_no_scale():
         assert (got.users, got.items) == (1.0, 1.0)
 
 
-def test_a_sample_of_users_is_enough(monkeypatch):
-    """More users than the slope looks at: evenly spaced ones, and only those with pairs."""
-    monkeypatch.setattr("robustcf.objectives.softmax.SLOPE_USERS", 3)
-    dense = np.zeros((9, 4), dtype=bool)
-    dense[[1, 2, 4, 7, 8], [0, 1, 2, 3, 0]] = True
-    g = torch.Generator().manual_seed(0)
-    U, V = torch.randn(9, 2, generator=g), torch.randn(4, 2, generator=g)
-    some = dense.copy()
-    some[[2, 7]] = False
-    whole = Softmax(Interactions(*np.nonzero(some), 9, 4)).full_gradient(U, V).users
-    got = Softmax(Interactions(*np.nonzero(dense), 9, 4)).slope(U, V)
-    assert got == pytest.approx(float((whole * U).sum()), rel=1e-5)
-
-
 class Flat(Objective):
     name = "flat"
 
@@ -175,5 +144,72 @@ class Flat(Objective):
         return Gradient(torch.zeros_like(U), None, torch.zeros_like(V), 0.0)
 
 
+@pytest.mark.parametrize("make", [FGM, PGD])
+def test_a_gradient_of_nothing_is_said_and_does_nothing(make):
+    factors = random_factors(0)
+    with pytest.warns(RuntimeWarning, match="flat"):
+        got = make(Flat(BOARD.train)).perturb(factors, 0.5)
+    assert torch.equal(got.factors.users, factors.users)
+    assert got.realised == {"users": 0.0, "items": 0.0}
+
+
+class Lopsided(Objective):
+    """Nothing to gain from users, and from one item only."""
+
+    name = "lopsided"
+
+    def gradient(self, batch, U, V, *, value=False):
+        items = torch.zeros_like(V)
+        items[3, 0] = 2.0
+        return Gradient(torch.zeros_like(U), None, items, float(V[3, 0]))
+
+
+@pytest.mark.parametrize("make", [FGM, PGD])
+@pytest.mark.parametrize("relative", [False, True])
+def test_rows_without_a_gradient_stay(make, relative):
+    factors = random_factors(0)
+    got = make(Lopsided(BOARD.train), relative=relative).perturb(factors, 0.5).factors
+    assert torch.equal(got.users, factors.users)
+    moved = (got.items - factors.items).norm(dim=1)
+    assert moved.nonzero().ravel().tolist() == [3]
+    attack = make(Lopsided(BOARD.train), relative=relative, side="users")
+    with pytest.warns(RuntimeWarning, match="lopsided"):
+        same = attack.perturb(factors, 0.5).factors
+    assert torch.equal(same.users, factors.users)
+    attack.perturb(factors, 0.6)  # said once for these factors (a second warning would fail)
+
+
 def test_a_flat_objective_has_a_scale_too():
     assert size(canonical(learnt(0), Flat(BOARD.train)).factors) == pytest.approx(2.0**4)
+
+
+# --- the step ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_fgm_is_the_papers_step(seed):
+    factors, softmax = random_factors(seed), Softmax(BOARD.train)
+    gradient = softmax.full_gradient(*factors)
+    got = FGM(softmax, relative=False).perturb(factors, 0.25).factors
+    step = gradient.users / gradient.users.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(got.users, factors.users + 0.25 * step)
+    whole = FGM(softmax, BUDGETS["frobenius"](), relative=False).perturb(factors, 0.25).factors
+    step = gradient.items / gradient.items.norm()
+    torch.testing.assert_close(whole.items, factors.items + 0.25 * step)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("epsilon", [0.05, 0.3, 1.0])
+def test_pgd_is_at_least_as_strong_as_fgm_and_both_beat_chance(seed, epsilon):
+    factors, objective = random_factors(seed), Softmax(BOARD.train)
+
+    def damage(attack: Attack) -> float:
+        after = attack.perturb(factors, epsilon).factors
+        return objective.full_gradient(*after).value
+
+    how = {"relative": False}
+    fgm = damage(FGM(objective, **how))
+    pgd = damage(PGD(objective, steps=6, restarts=2, **how))
+    chance = max(damage(RandomNoise(seed=n, **how)) for n in range(5))
+    assert pgd >= fgm * (1 - 1e-9)
+    assert fgm > chance
