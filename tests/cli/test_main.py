@@ -22,7 +22,7 @@ from robustcf.cli.entry import SIGNALS
 from robustcf.cli.main import cli, run
 from robustcf.cli.reporting import Report, command, say, to_json
 from robustcf.errors import InputError
-from tests.data.faulty_server import Plan, serve
+from tests._io.faulty_server import Plan, serve
 
 
 def every_command(group: click.Group = cli, path: tuple[str, ...] = ()):

@@ -49,16 +49,12 @@ def test_text_tables_of_every_kind_give_the_same_pairs(tmp_path, name, header, s
     assert split.name == name
 
 
-def test_parquet(tmp_path):
-    frame = pd.DataFrame(ROWS, columns=["uid", "asin"])
-    frame.to_parquet(tmp_path / "a.parquet")
+def test_parquet_and_adjacency_text(tmp_path):
+    pd.DataFrame(ROWS, columns=["uid", "asin"]).to_parquet(tmp_path / "a.parquet")
     assert everything(load(tmp_path / "a.parquet")) == set(ROWS)
-
-
-def test_adjacency_text_and_its_gz(tmp_path):
     for name in ("a.txt", "b.txt.gz"):
-        split = load(write(tmp_path / name, "10 4 6 8\n3 4 8\n"))
-        assert everything(split) == {(10, 4), (10, 6), (10, 8), (3, 4), (3, 8)}
+        split = load(write(tmp_path / name, "10 4 6 8\n99999999999 4 8\n"))
+        assert everything(split) == {(10, 4), (10, 6), (10, 8), (99999999999, 4), (99999999999, 8)}
 
 
 def test_columns_by_name_and_by_number(tmp_path):
@@ -103,21 +99,17 @@ def test_names_are_found_without_case_blanks_and_punctuation(tmp_path):
     assert split.train.union(split.test).weights.tolist() == [5, 9]
 
 
-def test_blanks_behind_commas_are_no_part_of_labels(tmp_path):
-    assert load(write(tmp_path / "a.csv", "user, item\na, 1\na, 2\n")).item_labels.tolist() == [
-        1,
-        2,
-    ]
-
-
-def test_quotes_are_characters_where_nobody_quotes(tmp_path):
-    path = write(tmp_path / "a.inter", 'user_id:token\titem_id:token\na\t"Heroes\na\tx"\n')
-    assert load(path).item_labels.tolist() == ['"Heroes', 'x"']
-
-
-def test_a_byte_order_mark_in_a_header_is_passed_over(tmp_path):
-    (tmp_path / "a.csv").write_bytes("\ufeffuser,item\na,1\na,2\n".encode())
-    assert load(tmp_path / "a.csv").user_labels.tolist() == ["a"]
+@pytest.mark.parametrize(
+    ("name", "text", "labels"),
+    [
+        ("a.csv", "user, item\na, 1\na, 2\n", [1, 2]),
+        # Where nobody quotes, quotes are characters.
+        ("a.inter", 'user_id:token\titem_id:token\na\t"Heroes\na\tx"\n', ['"Heroes', 'x"']),
+        ("a.csv", "\ufeffuser,item\na,1\na,2\n", [1, 2]),
+    ],
+)
+def test_blanks_quotes_and_marks_are_read_as_meant(tmp_path, name, text, labels):
+    assert load(write(tmp_path / name, text)).item_labels.tolist() == labels
 
 
 def test_optional_columns_that_are_spoilt_are_left_out_and_said(tmp_path):
@@ -154,43 +146,29 @@ def test_movielens_dat_files_have_their_times(tmp_path):
     assert split.test.weights.tolist() == [2]
 
 
-def test_parquet_in_odd_shapes(tmp_path):
-    big = pd.DataFrame({"user": np.array([2**64 - 1, 5], np.uint64), "item": [1, 2]})
-    big.to_parquet(tmp_path / "big.parquet")
-    assert load(tmp_path / "big.parquet").user_labels.tolist() == ["18446744073709551615", "5"]
-    pd.DataFrame({"user": [1e20, 3.0], "item": [1, 2]}).to_parquet(tmp_path / "f.parquet")
-    assert load(tmp_path / "f.parquet").user_labels.tolist() == ["1e+20", "3.0"]
-    ids = [bytes(range(16)), b"\xff" * 16]
-    pd.DataFrame({"user": ids, "item": [b"x", b"y"]}).to_parquet(tmp_path / "b.parquet")
-    split = load(tmp_path / "b.parquet")
-    assert split.user_labels.tolist() == [ids[0].hex(), "ff" * 16]
-    assert split.item_labels.tolist() == ["x", "y"]
+@pytest.mark.parametrize(
+    ("users", "labels"),
+    [
+        (np.array([2**64 - 1, 5], np.uint64), ["18446744073709551615", "5"]),
+        ([1e20, 3.0], ["1e+20", "3.0"]),
+        ([1.0, 2.0], [1, 2]),
+        ([bytes(range(16)), b"\xff" * 16], [bytes(range(16)).hex(), "ff" * 16]),
+        ([b"x", b"y"], ["x", "y"]),
+        ([True, False], ["False", "True"]),
+    ],
+    ids=str,
+)
+def test_parquet_labels_of_other_types(tmp_path, users, labels):
+    pd.DataFrame({"user": users, "item": [1, 2]}).to_parquet(tmp_path / "a.parquet")
+    assert load(tmp_path / "a.parquet").user_labels.tolist() == labels
+
+
+def test_an_index_of_pandas_is_a_column_and_parquet_may_be_packed(tmp_path):
     indexed = pd.DataFrame({"user": ["a", "a"], "item": [1, 2]}).set_index("user")
     indexed.to_parquet(tmp_path / "i.parquet")
-    assert load(tmp_path / "i.parquet").user_labels.tolist() == ["a"]
     (tmp_path / "z.parquet.gz").write_bytes(gzip.compress((tmp_path / "i.parquet").read_bytes()))
-    assert load(tmp_path / "z.parquet.gz").n_interactions == 2
-
-
-def test_labels_with_control_characters_are_refused(tmp_path):
-    pd.DataFrame({"user": ["a", "a\0"], "item": [1, 2]}).to_parquet(tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="control characters"):
-        load(tmp_path / "a.parquet")
-
-
-def test_adjacency_ids_may_be_large(tmp_path):
-    split = load(write(tmp_path / "a.txt", "99999999999 5 6\n"))
-    assert split.user_labels.tolist() == [99999999999]
-
-
-@pytest.mark.parametrize(
-    "users", [[1.0, 1.0, 2.0], [b"x".decode(), "y", "y"], [True, False, False]]
-)
-def test_parquet_labels_of_other_types(tmp_path, users):
-    pd.DataFrame({"user": users, "item": [1, 2, 3]}).to_parquet(tmp_path / "a.parquet")
-    split = load(tmp_path / "a.parquet")
-    assert split.user_labels.dtype.kind in "iU"
-    assert len(split.user_labels) == 2
+    for name in ("i.parquet", "z.parquet.gz"):
+        assert load(tmp_path / name).user_labels.tolist() == ["a"]
 
 
 def test_repeats_are_dropped_counted_and_said_and_the_latest_rating_counts(tmp_path):
@@ -270,38 +248,38 @@ HEAD = "user,item,rating,time\n"
     [
         ("", {}, "the file is empty"),
         ("user,item\n", {}, "the file has no rows"),
-        ("who,item\na,1\n", {}, "found no user column; its columns are 'who', 'item'.*--user-col"),
-        ("user,what\na,1\n", {}, "found no item column"),
-        ("1,2\n3,4\n", {}, "found no user column.*numbers from 0 if there is no header"),
-        ("user,item\na,1\n", {"user_col": "name"}, "has no column 'name' for the user"),
-        ("1,2\n3,4\n", {"user_col": 0, "item_col": 5}, "column 5 was asked for.*has 2 columns"),
-        ("user,item\na,1\n,2\n", {}, "1 rows have no user id, the first is data row 2"),
-        ("user,item\na,1\nb,nan\n", {}, "1 rows have no item id, the first is data row 2"),
+        ("who,item\na,1\n", {}, "no user column; its columns are 'who', 'item'"),
+        ("user,what\na,1\n", {}, "no item column"),
+        ("1,2\n3,4\n", {}, "no user column"),
+        ("user,item\na,1\n", {"user_col": "name"}, "no column 'name'"),
+        ("1,2\n3,4\n", {"user_col": 0, "item_col": 5}, "column 5"),
+        ("user,item\na,1\n,2\n", {}, "no user id.*data row 2"),
+        ("user,item\na,1\nb,nan\n", {}, "no item id.*data row 2"),
         (
             HEAD + "a,1,good,5\n",
             {"rating_col": "rating"},
-            "column 'rating' must hold numbers, got 'good' in data row 1",
+            "'good' in data row 1",
         ),
-        (HEAD + "a,1,,5\n", {"rating_col": "rating"}, "must hold numbers, got an empty cell"),
+        (HEAD + "a,1,,5\n", {"rating_col": "rating"}, "an empty cell"),
         (
             HEAD + "a,1,3,noon\n",
             {"time_col": "time"},
-            "column 'time' must hold times, got 'noon' in data row 1",
+            "'noon' in data row 1",
         ),
         (
             HEAD + "a,1,3,5\n",
             {"min_rating": 4},
-            "no rating reaches min_rating = 4; the highest is 3",
+            "the highest is 3",
         ),
-        ("user,item\na,1\n", {"min_rating": 4}, "min_rating = 4 needs a rating column"),
+        ("user,item\na,1\n", {"min_rating": 4}, "needs a rating column"),
         ("user,item\na,1\nb,2\n", {"k_core": 2}, "no pair is left in the 2-core"),
-        ("user,item\na,1\na,2\n", {"test_ratio": 1.5}, "between 0 and 1, got 1.5"),
-        ("user,item\na,1\na,2\n", {"test_ratio": 0.0}, "between 0 and 1, got 0"),
+        ("user,item\na,1\na,2\n", {"test_ratio": 1.5}, "between 0 and 1"),
+        ("user,item\na,1\na,2\n", {"test_ratio": 0.0}, "between 0 and 1"),
         ('user,item\n"a,1\n', {}, "not a readable .csv file"),
         (HEAD + "a,1,3,01/02/2024\n", {"time_col": "time"}, "ISO dates such as"),
         ('user,item\na,"x\nb,y\nc,z"\nd,q\n', {}, "is a quote left open"),
         ("user,item\n" + "a" * 1001 + ",1\n", {}, "longer than 1000 characters"),
-        ("user,item\n1,2\n", {"user_col": 0, "item_col": 1}, "looks like one.*give the names"),
+        ("user,item\n1,2\n", {"user_col": 0, "item_col": 1}, "looks like one"),
         ("0,1\n1,2\n", {"user_col": 0, "item_col": 1}, "looks like one"),
         (HEAD + "a,1,x,5\n", {"min_rating": 3}, "needs a rating column"),
     ],
@@ -312,50 +290,51 @@ def test_bad_tables_are_refused_with_a_reason(tmp_path, text, options, message):
     assert "\n" not in str(failure.value)
 
 
-def test_bad_files_are_refused_with_a_reason(tmp_path):
-    (tmp_path / "a.xlsx").write_bytes(b"x")
-    with pytest.raises(DataError, match=r"cannot tell how to read it.*\.parquet"):
-        load(tmp_path / "a.xlsx")
-    (tmp_path / "a.parquet").write_bytes(b"not parquet at all")
-    with pytest.raises(DataError, match="readable"):
-        load(tmp_path / "a.parquet")
-    (tmp_path / "a.csv.gz").write_bytes(b"not gzip at all")
-    with pytest.raises(DataError, match="not a readable .csv file"):
-        load(tmp_path / "a.csv.gz")
-    spoilt = bytearray(gzip.compress(b"0 1 2\n" * 100))
-    spoilt[14] ^= 0xFF
-    for data in (b"not gzip at all", bytes(spoilt), bytes(spoilt[:20])):
-        (tmp_path / "a.txt.gz").write_bytes(data)
-        with pytest.raises(DataError, match="not a readable"):
-            load(tmp_path / "a.txt.gz")
-    (tmp_path / "a.csv").write_bytes(b"user,item\n\xff\xfe,1\n")
-    with pytest.raises(DataError, match="not a readable .csv file"):
-        load(tmp_path / "a.csv")
-    with pytest.raises(DataError, match="no data set or file is called"):
-        load(tmp_path / "absent.csv")
+SPOILT = bytearray(gzip.compress(b"0 1 2\n" * 100))
+SPOILT[14] ^= 0xFF
 
 
-def test_bad_combinations_of_given_files(tmp_path):
-    train = write(tmp_path / "train.csv", "user,item\na,1\na,2\nb,1\n")
-    test = write(tmp_path / "test.csv", "user,item\na,2\n")
-    with pytest.raises(DataError, match="1 pairs are in both train and test.*'a', item 2"):
-        load(train, test_file=test, valid_file=write(tmp_path / "v.csv", "user,item\nb,2\n"))
-    with pytest.raises(DataError, match="valid_file needs test_file"):
-        load(train, valid_file=test)
-    with pytest.raises(DataError, match="k_core, split, test_ratio cannot be combined"):
-        load(train, test_file=test, k_core=2, split="random", test_ratio=0.2)
-    with pytest.raises(DataError, match="valid_ratio cannot be combined"):
-        load(train, test_file=test, valid_file=test, valid_ratio=0.2)
-    with pytest.raises(DataError, match="between 0 and 1, got 0.0"):
-        load(train, test_file=test, valid_ratio=0.0)
-    with pytest.raises(DataError, match="no such file .given for test"):
-        load(train, test_file=tmp_path / "absent.csv")
+@pytest.mark.parametrize(
+    ("name", "content", "word"),
+    [
+        ("a.xlsx", b"x", "cannot tell how to read it"),
+        ("a.parquet", b"not parquet at all", "readable"),
+        ("a.csv.gz", b"not gzip at all", "readable"),
+        ("a.txt.gz", b"not gzip at all", "readable"),
+        ("a.txt.gz", bytes(SPOILT), "readable"),
+        ("a.txt.gz", bytes(SPOILT[:20]), "readable"),
+        ("a.csv", b"user,item\n\xff\xfe,1\n", "readable"),
+    ],
+)
+def test_bad_files_are_refused_with_a_reason(tmp_path, name, content, word):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=word):
+        load(tmp_path / name)
 
 
-def test_weights_are_the_ratings(tmp_path):
-    text = "user,item,rating\na,1,2.5\na,2,4\n"
-    split = load(write(tmp_path / "a.csv", text))
-    np.testing.assert_array_equal(split.train.union(split.test).weights, [2.5, 4.0])
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (dict(test_file="test.csv", valid_file="v.csv"), "both train and test.*'a', item 2"),
+        (dict(valid_file="test.csv"), "valid_file needs test_file"),
+        (
+            dict(test_file="test.csv", k_core=2, split="random", test_ratio=0.2),
+            "k_core, split, test_ratio cannot be combined",
+        ),
+        (
+            dict(test_file="test.csv", valid_file="v.csv", valid_ratio=0.2),
+            "valid_ratio cannot be combined",
+        ),
+        (dict(test_file="test.csv", valid_ratio=0.0), "between 0 and 1"),
+        (dict(test_file="absent.csv"), "given for test"),
+    ],
+)
+def test_bad_combinations_of_given_files(tmp_path, monkeypatch, options, word):
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("train", "a,1\na,2\nb,1\n"), ("test", "a,2\n"), ("v", "b,2\n")):
+        write(tmp_path / f"{name}.csv", f"user,item\n{text}")
+    with pytest.raises(DataError, match=word):
+        load("train.csv", **options)
 
 
 @pytest.mark.parametrize(

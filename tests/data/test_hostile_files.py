@@ -8,9 +8,7 @@ import io
 import os
 import subprocess
 import sys
-import tarfile
 import textwrap
-import zipfile
 
 import numpy as np
 import pandas as pd
@@ -19,7 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from robustcf._io.limits import raised_limits
-from robustcf._io.reading import read_member, read_members
 from robustcf.data import id_lists, load, loading
 from robustcf.data.columns import Columns
 from robustcf.data.formats import read_table
@@ -380,92 +377,6 @@ def test_id_lists_with_monstrous_numbers():
     wide = b"".join(b"%d %d\n" % (n, n) for n in range(2000)) + b"x" * 50_000 + b" 2000\n"
     with pytest.raises(DataError, match="an array of 2,001 labels takes at least"):
         id_lists.read_id_list(b"org_id remap_id\n" + wide, "x")
-
-
-# --- archives -------------------------------------------------------------------------------
-
-
-def make_zip(path, size):
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("set/u.data", bytes(size))
-        archive.writestr("small", b"x")
-
-
-def make_tar(path, size):
-    with tarfile.open(path, "w:gz") as archive:
-        for name, content in (("set/u.data", bytes(size)), ("small", b"x")):
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-
-
-@pytest.mark.parametrize("make", [make_zip, make_tar])
-def test_archives_that_grow_without_bound_are_refused(tmp_path, make):
-    make(tmp_path / "a", 4 << 20)
-    with raised_limits(**SMALL):
-        for read in (read_member, lambda path, name: read_members(path, name.__eq__)):
-            with pytest.raises(DataError, match="takes at least .* raise the limit"):
-                read(tmp_path / "a", "set/u.data")
-        with raised_limits(expansion=1000):
-            assert read_member(tmp_path / "a", "set/u.data") == bytes(4 << 20)
-            assert read_members(tmp_path / "a", lambda name: True)["small"] == b"x"
-
-
-def test_a_zip_member_that_lies_about_its_size_is_refused(tmp_path):
-    make_zip(tmp_path / "a.zip", 4 << 20)
-    raw = (tmp_path / "a.zip").read_bytes()
-    lied = raw.replace((4 << 20).to_bytes(4, "little"), (100).to_bytes(4, "little"))
-    assert raw.count((4 << 20).to_bytes(4, "little")) == 2
-    (tmp_path / "a.zip").write_bytes(lied)
-    with (
-        raised_limits(**SMALL),
-        pytest.raises(DataError, match="not a readable zip or tar archive"),
-    ):
-        read_member(tmp_path / "a.zip", "set/u.data")
-
-
-def _tar_with(size_field: bytes, kind: bytes = b"0") -> bytes:
-    entry = tarfile.TarInfo("set/u.data")
-    raw = bytearray(entry.tobuf(tarfile.USTAR_FORMAT))
-    raw[124 : 124 + len(size_field)] = size_field
-    raw[156:157] = kind
-    raw[148:156] = b" " * 8
-    raw[148:156] = b"%06o\0 " % sum(raw[:512])
-    return bytes(raw)
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize(
-    "size", [b"\xff" * 11 + b"\x00", b"\xff" * 10 + b"\xfe\x00", b"\x80" + b"\0" * 5 + b"\x7f" * 6]
-)
-def test_tar_members_of_impossible_sizes_are_refused(tmp_path, size, packed):
-    raw = _tar_with(size) + bytes(1024)
-    (tmp_path / "a").write_bytes(gzip.compress(raw) if packed else raw)
-    for read in (read_member, lambda path, name: read_members(path, name.__eq__)):
-        with pytest.raises(DataError):
-            read(tmp_path / "a", "set/u.data")
-
-
-def test_tar_members_that_are_links_are_no_files(tmp_path):
-    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE):
-        with tarfile.open(tmp_path / "a", "w") as archive:
-            entry = tarfile.TarInfo("set/u.data")
-            entry.type, entry.linkname = kind, "set/u.data"
-            archive.addfile(entry)
-        with pytest.raises(DataError, match="is not a regular file"):
-            read_member(tmp_path / "a", "set/u.data")
-        assert read_members(tmp_path / "a", lambda name: True) == {}
-
-
-def test_archives_packed_in_other_ways_are_refused(tmp_path):
-    for mode in ("w:bz2", "w:xz"):
-        with tarfile.open(tmp_path / "a", mode):
-            pass
-        with pytest.raises(DataError, match="not a readable zip or tar archive"):
-            read_member(tmp_path / "a", "x")
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DataError, match="got a pipe"):
-        read_member(tmp_path / "pipe", "x")
 
 
 # --- with the limits as they are ------------------------------------------------------------

@@ -20,8 +20,8 @@ from robustcf.data import cache, catalog, load
 from robustcf.data.catalog import SourceFile
 from robustcf.data.interactions import Interactions
 from robustcf.errors import DataError, DownloadError
+from tests._io.faulty_server import Plan, serve
 from tests.conftest import ROOT
-from tests.data.faulty_server import Plan, serve
 from tests.data.toy import TEST, TRAIN, sha256, toy_manifest
 
 QUICK = Policy(attempts=2, backoff=0.0, connect_timeout=1, read_timeout=0.5)
@@ -73,16 +73,12 @@ def test_what_is_missing_is_named_with_the_folder(tmp_path, register):
 
 def test_a_missing_file_is_downloaded_once(tmp_path, register):
     with serve(Plan(TRAIN)) as train, serve(Plan(TEST)) as test:
-        register(
-            toy_manifest(
-                parts={
-                    "train": (
-                        SourceFile("train.txt", "adjacency", (sha256(TRAIN),), (train.url,)),
-                    ),
-                    "test": (SourceFile("test.txt", "adjacency", (sha256(TEST),), (test.url,)),),
-                }
-            )
-        )
+        files = {"train": (TRAIN, train.url), "test": (TEST, test.url)}
+        parts = {
+            part: (SourceFile(f"{part}.txt", "adjacency", (sha256(content),), (url,)),)
+            for part, (content, url) in files.items()
+        }
+        register(toy_manifest(parts=parts))
         for _ in range(2):
             split = load("toy", tmp_path, policy=QUICK)
     assert len(split.train_full) == 5
@@ -93,17 +89,11 @@ def test_the_next_alternative_is_used_and_gives_the_same_split(tmp_path, registe
     lists = json.dumps([[2, 0, 1], [3, 1]]).encode()
     md5 = "md5:" + hashlib.md5(lists).hexdigest()
     with serve(Plan(b"", ["404"])) as gone, serve(Plan(lists)) as there:
-        register(
-            toy_manifest(
-                parts={
-                    "train": (
-                        SourceFile("train.txt", "adjacency", (sha256(TRAIN),), (gone.url,)),
-                        SourceFile("train.json", "json-lists", (md5,), (there.url,)),
-                    ),
-                    "test": (SourceFile("test.txt", "adjacency", (sha256(TEST),)),),
-                }
-            )
+        train = (
+            SourceFile("train.txt", "adjacency", (sha256(TRAIN),), (gone.url,)),
+            SourceFile("train.json", "json-lists", (md5,), (there.url,)),
         )
+        register(toy_manifest(parts={**toy_manifest().parts, "train": train}))
         (tmp_path / "other" / "toy").mkdir(parents=True)
         (tmp_path / "other" / "toy" / "test.txt").write_bytes(TEST)
         from_json = load("toy", tmp_path / "other", policy=QUICK)
@@ -133,11 +123,8 @@ def test_an_archive_member_serves_as_a_part(tmp_path, register):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("toy/all.dat", "3 0 1 2\n2 1 3")
     file = SourceFile("toy.zip", "counted-lists", (sha256(path.read_bytes()),), (), "toy/all.dat")
-    register(
-        toy_manifest(
-            layout="pairs", parts={"pairs": (file,)}, counts={"users": 2, "items": 4, "pairs": 5}
-        )
-    )
+    counts = {"users": 2, "items": 4, "pairs": 5}
+    register(toy_manifest(layout="pairs", parts={"pairs": (file,)}, counts=counts))
     assert load("toy", tmp_path).n_interactions == 5
 
 
@@ -157,14 +144,9 @@ def test_users_below_the_least_and_unused_items_are_dropped_and_said(tmp_path, r
     data = b"3 0 5 2\n2 1 5\n4 0 2 5 7\n"
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "users.dat").write_bytes(data)
-    register(
-        toy_manifest(
-            layout="pairs",
-            least_per_user=3,
-            parts={"pairs": (SourceFile("users.dat", "counted-lists", (sha256(data),)),)},
-            counts={"users": 2, "items": 4, "pairs": 7},
-        )
-    )
+    parts = {"pairs": (SourceFile("users.dat", "counted-lists", (sha256(data),)),)}
+    counts = {"users": 2, "items": 4, "pairs": 7}
+    register(toy_manifest(layout="pairs", least_per_user=3, parts=parts, counts=counts))
     split = load("toy", tmp_path)
     assert split.user_labels.tolist() == [0, 2]
     assert split.item_labels.tolist() == [0, 2, 5, 7]
@@ -177,14 +159,8 @@ def test_users_below_the_least_and_unused_items_are_dropped_and_said(tmp_path, r
 def test_repeats_in_a_file_are_counted(tmp_path, register, toy):
     data = b"0 0 1 1 2\n1 1 3\n"
     (toy / "toy" / "train.txt").write_bytes(data)
-    register(
-        toy_manifest(
-            parts={
-                **toy_manifest().parts,
-                "train": (SourceFile("train.txt", "adjacency", (sha256(data),)),),
-            }
-        )
-    )
+    train = (SourceFile("train.txt", "adjacency", (sha256(data),)),)
+    register(toy_manifest(parts={**toy_manifest().parts, "train": train}))
     split = load("toy", toy)
     assert split.notes == ("train.txt: 1 repeated pair dropped",)
     assert load("toy", toy).notes == split.notes, "the cache remembers what was said"
@@ -249,11 +225,8 @@ def test_a_set_is_parsed_once_and_again_when_its_file_changes(toy, monkeypatch, 
     assert len(calls) == 2
     changed = b"0 0 1 2\n1 1 2\n"
     (toy / "toy" / "train.txt").write_bytes(changed)
-    parts = {
-        **toy_manifest().parts,
-        "train": (SourceFile("train.txt", "adjacency", (sha256(changed),)),),
-    }
-    register(toy_manifest(parts=parts))
+    train = (SourceFile("train.txt", "adjacency", (sha256(changed),)),)
+    register(toy_manifest(parts={**toy_manifest().parts, "train": train}))
     assert load("toy", toy).train_full.items_of(1).tolist() == [1, 2]
     assert len(calls) == 3
 
@@ -499,17 +472,6 @@ def test_every_manifest_is_complete(name):
 
 
 def test_all_promised_names_are_known():
-    promised = [
-        "demo",
-        "ml-1m",
-        "yelp2018",
-        "citeulike",
-        "citeulike-a",
-        "citeulike-t",
-        "gowalla",
-        "ml-100k",
-    ]
-    assert [catalog.get(name).name for name in promised] == [
-        *("demo", "ml-1m", "yelp2018", "citeulike-t", "citeulike-a", "citeulike-t"),
-        *("gowalla", "ml-100k"),
-    ]
+    for name in "demo ml-1m yelp2018 citeulike-a citeulike-t gowalla ml-100k".split():
+        assert catalog.get(name).name == name
+    assert catalog.get("citeulike").name == "citeulike-t"

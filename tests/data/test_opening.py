@@ -112,59 +112,63 @@ def setting(*keys: Any, to: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
-MANIFESTS = {
-    "another format": (setting("format", to="spark"), "format must be .*got 'spark'"),
-    "a later version": (setting("version", to=2), "version must be 1, got 2.*update robustcf"),
-    "no version": (lambda facts: facts.pop("version"), "version must be 1, got None"),
-    "no users": (setting("n_users", to=0), "n_users must be an integer of at least 1"),
-    "too many users": (setting("n_users", to=2**40), "n_users must be an integer"),
-    "fewer users": (setting("n_users", to=4), "shards must be users from 0 to 4"),
-    "fewer items": (setting("n_items", to=3), "'item' must be at least 0 and below 3, got 3"),
-    "no columns": (setting("columns", to=[]), "columns must be a list of at least 2"),
-    "a column twice": (setting("columns", to=["user", "user"]), "each once"),
-    "an unknown column": (setting("columns", to=["user", "item", "x"]), "columns.2. must be one"),
-    "wrong edges": (setting("shards", to=[0, 3]), "shards must be users from 0 to 5"),
-    "edges that fall": (setting("shards", to=[0, 4, 2, 5]), "ascending"),
-    "more edges": (setting("shards", to=[0, 2, 5]), "parts.train.shards must be 2 names"),
-    "no train": (setting("parts", "train", "pairs", to=0), "train.pairs must be at least 1"),
-    "wrong count": (setting("parts", "train", "pairs", to=8), "ascend from 0 to the 8 pairs"),
-    "no test": (lambda facts: facts["parts"].pop("test"), "parts.test must be an object"),
-    "upwards": (setting("parts", "train", "shards", 0, to="../secret"), "plain name of a file"),
-    "absolute": (setting("labels", "users", to="/etc/passwd"), "plain name of a file"),
-    "hidden": (setting("labels", "users", to=".x"), "plain name of a file"),
-    "backwards": (setting("parts", "test", "offsets", to="..\\x"), "plain name of a file"),
-    "upwards in files": (
-        setting("files", "../secret", to={"bytes": 10}),
-        "names of files must be the plain name of a file in the folder, got '../secret'",
-    ),
-    "absolute in files": (setting("files", "/etc/passwd", to={"bytes": 1}), "plain name of a file"),
-    "a name twice": (setting("labels", "users", to="train.0.arrow"), "names of files must be diff"),
-    "itself": (setting("labels", "users", to="manifest.json"), "names of files must be different"),
-    "not listed": (lambda facts: facts["files"].pop("who.arrow"), "how long 'who.arrow' is"),
-    "wrong length": (setting("files", "who.arrow", "bytes", to=7), "expected 7 bytes"),
-    "no length": (setting("files", "who.arrow", to={}), "bytes must be an integer"),
-    "wrong checksum": (
-        setting("files", "train.0.arrow", "sha256", to="0" * 64),
-        "train.0.arrow: its sha256 must be 0000.*altered or damaged",
-    ),
-    "no checksum": (setting("files", "who.arrow", "sha256", to="x"), "64 hexadecimal digits"),
-    "wrong fingerprint": (setting("fingerprint", to="a" * 64), "fingerprint must be"),
-    "bad notes": (setting("notes", to=[1]), "notes.0. must be text"),
-    "bad sample": (setting("eval_users", to=0), "eval_users must be an integer of at least 1"),
-    "an unlisted file is not there": (
-        setting("files", "gone.arrow", to={"bytes": 1}),
-        "gone.arrow is not there.*copy the folder anew",
-    ),
-}
+def without(*keys: Any) -> Callable[[dict[str, Any]], None]:
+    def change(facts: dict[str, Any]) -> None:
+        for key in keys[:-1]:
+            facts = facts[key]
+        del facts[keys[-1]]
+
+    return change
 
 
-@pytest.mark.parametrize("name", MANIFESTS)
-def test_a_spoilt_manifest_is_refused(name, tmp_path):
-    change, message = MANIFESTS[name]
+TRAIN = ("parts", "train")
+PLAIN = "plain name of a file"
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (setting("format", to="spark"), "format must be .*got 'spark'"),
+        (setting("version", to=2), "version must be 1, got 2"),
+        (without("version"), "version must be 1, got None"),
+        (setting("n_users", to=0), "n_users"),
+        (setting("n_users", to=2**40), "n_users"),
+        (setting("n_users", to=4), "shards must be users from 0 to 4"),
+        (setting("n_items", to=3), "below 3, got 3"),
+        (setting("columns", to=[]), "columns"),
+        (setting("columns", to=["user", "user"]), "each once"),
+        (setting("columns", to=["user", "item", "x"]), "columns.2."),
+        (setting("shards", to=[0, 3]), "shards must be users from 0 to 5"),
+        (setting("shards", to=[0, 4, 2, 5]), "ascending"),
+        (setting("shards", to=[0, 2, 5]), "parts.train.shards must be 2 names"),
+        (setting(*TRAIN, "pairs", to=0), "train.pairs"),
+        (setting(*TRAIN, "pairs", to=8), "0 to the 8 pairs"),
+        (without("parts", "test"), "parts.test"),
+        (setting(*TRAIN, "shards", 0, to="../secret"), PLAIN),
+        (setting("labels", "users", to="/etc/passwd"), PLAIN),
+        (setting("labels", "users", to=".x"), PLAIN),
+        (setting("parts", "test", "offsets", to="..\\x"), PLAIN),
+        (setting("files", "../secret", to={"bytes": 10}), PLAIN),
+        (setting("files", "/etc/passwd", to={"bytes": 1}), PLAIN),
+        (setting("labels", "users", to="train.0.arrow"), "names of files must be different"),
+        (setting("labels", "users", to="manifest.json"), "names of files must be different"),
+        (without("files", "who.arrow"), "how long 'who.arrow' is"),
+        (setting("files", "who.arrow", "bytes", to=7), "expected 7 bytes"),
+        (setting("files", "who.arrow", to={}), "bytes"),
+        (setting("files", "train.0.arrow", "sha256", to="0" * 64), "altered or damaged"),
+        (setting("files", "who.arrow", "sha256", to="x"), "64 hexadecimal digits"),
+        (setting("fingerprint", to="a" * 64), "fingerprint"),
+        (setting("notes", to=[1]), "notes.0."),
+        (setting("eval_users", to=0), "eval_users"),
+        (setting("files", "gone.arrow", to={"bytes": 1}), "gone.arrow is not there"),
+    ],
+    ids=range(33),
+)
+def test_a_spoilt_manifest_is_refused(change, word, tmp_path):
     file = write_layout(tmp_path / "set")
     changed(file, change)
     (tmp_path / "secret").write_text("root:x:0:0")
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(DataError, match=word) as caught:
         check_prepared(file)
     assert "root:x" not in str(caught.value)
     assert str(tmp_path) in str(caught.value)
@@ -208,40 +212,45 @@ def column(name: str, place: int, value: float) -> dict[str, Any]:
     return {**GOOD, name: changed_column}
 
 
-SHARDS = {
-    "no column": ({k: v for k, v in GOOD.items() if k != "item"}, "'item' must be int32, got none"),
-    "another type": ({**GOOD, "item": GOOD["item"].astype(np.int64)}, "must be int32, got int64"),
-    "text": ({**GOOD, "user": list("abcdefg")}, "'user' must be int32, got string"),
-    "nulls": ({**GOOD, "item": pa.array([None, 2, 1, 0, 1, 3, 2], pa.int32())}, "no nulls"),
-    "too short": ({k: v[:6] for k, v in GOOD.items()}, "must have 7 rows.*got 6"),
-    "users that fall": (column("user", 2, 0), "'user' must ascend and have as many"),
-    "negative items": (column("item", 0, -1), "at least 0 and below 4, got -1"),
-    "items beyond": (column("item", 1, 4), "at least 0 and below 4, got 4"),
-    "items that fall": (column("item", 1, 0), "must ascend within each user"),
-    "no number": (column("weight", 3, np.nan), "'weight' must be finite"),
-    "a pair of test": (column("item", 1, 3), "1 pairs are in both train and test.*user 0, item 3"),
-}
+def spoilt(
+    folder: Path, name: str, columns: dict[str, Any], edges: tuple[int, ...] = (0, 5)
+) -> Any:
+    """The split of a set with another content of one file."""
+    file = write_layout(folder / "set", edges)
+    arrow(folder / "bad", columns)
+    replace_file(file, name, (folder / "bad").read_bytes())
+    return load(file)
 
 
-@pytest.mark.parametrize("name", SHARDS)
-def test_a_spoilt_shard_is_refused_when_it_is_used(name, tmp_path):
-    columns, message = SHARDS[name]
-    file = write_layout(tmp_path / "set")
-    arrow(tmp_path / "bad", columns)
-    replace_file(file, "train.0.arrow", (tmp_path / "bad").read_bytes())
-    split = load(file)
-    with pytest.raises(DataError, match=message):
+@pytest.mark.parametrize(
+    ("columns", "word"),
+    [
+        ({k: v for k, v in GOOD.items() if k != "item"}, "'item' must be int32, got none"),
+        ({**GOOD, "item": GOOD["item"].astype(np.int64)}, "must be int32, got int64"),
+        ({**GOOD, "user": list("abcdefg")}, "'user' must be int32, got string"),
+        ({**GOOD, "item": pa.array([None, 2, 1, 0, 1, 3, 2], pa.int32())}, "no nulls"),
+        ({k: v[:6] for k, v in GOOD.items()}, "must have 7 rows.*got 6"),
+        (column("user", 2, 0), "'user' must ascend"),
+        (column("item", 0, -1), "below 4, got -1"),
+        (column("item", 1, 4), "below 4, got 4"),
+        (column("item", 1, 0), "must ascend within each user"),
+        (column("weight", 3, np.nan), "'weight' must be finite"),
+        (column("item", 1, 3), "1 pairs are in both train and test.*user 0, item 3"),
+    ],
+    ids=range(11),
+)
+def test_a_spoilt_shard_is_refused_when_it_is_used(columns, word, tmp_path):
+    split = spoilt(tmp_path, "train.0.arrow", columns)
+    with pytest.raises(DataError, match=word):
         split.train.items_of(0)
 
 
 def test_a_pair_in_two_parts_of_a_later_shard_is_named_by_its_user(tmp_path):
-    file = write_layout(tmp_path / "set", (0, 2, 5))
     columns = {name: values[3:].copy() for name, values in GOOD.items()}
     columns["item"][-1] = 3  # user 4, who has it in test
-    arrow(tmp_path / "bad", columns)
-    replace_file(file, "train.1.arrow", (tmp_path / "bad").read_bytes())
-    with pytest.raises(DataError, match="1 pairs are in both train and test.*user 4, item 3"):
-        load(file).train.items_of(4)
+    split = spoilt(tmp_path, "train.1.arrow", columns, (0, 2, 5))
+    with pytest.raises(DataError, match="user 4, item 3"):
+        split.train.items_of(4)
 
 
 @pytest.mark.parametrize("content", [b"", b"ARROW1", b"ARROW1\0\0" + b"x" * 100, b"no arrow" * 9])
@@ -262,47 +271,27 @@ def test_a_file_that_is_cut_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("labels", "message"),
+    ("columns", "word"),
     [
-        (["a", "b", "c", "d"], "length n_users = 5, got 4"),
-        (["a", "b", "c", "d", "a"], "must differ"),
-        (["a", "b", "c", "d", None], "must have no nulls"),
-        ([0.5, 1, 2, 3, 4], "must be int64 or text, got double"),
+        ({"label": ["a", "b", "c", "d"]}, "n_users = 5, got 4"),
+        ({"label": ["a", "b", "c", "d", "a"]}, "must differ"),
+        ({"label": ["a", "b", "c", "d", None]}, "no nulls"),
+        ({"label": [0.5, 1, 2, 3, 4]}, "got double"),
+        ({"name": list("abcde")}, "got none"),
+        ({"label": ["a", "b", "c", "d", "x" * 2000]}, "5 labels takes at least"),
     ],
 )
-def test_spoilt_labels_are_refused_when_they_are_asked_for(labels, message, tmp_path):
-    file = write_layout(tmp_path / "set")
-    arrow(tmp_path / "bad", {"label": labels})
-    replace_file(file, "who.arrow", (tmp_path / "bad").read_bytes())
-    split = load(file)
+def test_spoilt_labels_are_refused_when_they_are_asked_for(columns, word, tmp_path, monkeypatch):
+    monkeypatch.setenv("ROBUSTCF_LIMITS", "small_bytes=1000 expansion=2")
+    split = spoilt(tmp_path, "who.arrow", columns)
     assert len(split.train.items) == 7
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=word):
         split.user_labels  # noqa: B018
 
 
-def test_a_column_of_labels_that_is_not_there_is_refused(tmp_path):
-    file = write_layout(tmp_path / "set")
-    arrow(tmp_path / "bad", {"name": list("abcde")})
-    replace_file(file, "who.arrow", (tmp_path / "bad").read_bytes())
-    with pytest.raises(DataError, match="'label' must be int64 or text, got none"):
-        load(file).user_labels  # noqa: B018
-
-
-def test_one_long_label_does_not_widen_all(tmp_path, monkeypatch):
-    monkeypatch.setenv("ROBUSTCF_LIMITS", "small_bytes=1000 expansion=2")
-    file = write_layout(tmp_path / "set")
-    arrow(tmp_path / "bad", {"label": ["a", "b", "c", "d", "x" * 2000]})
-    replace_file(file, "who.arrow", (tmp_path / "bad").read_bytes())
-    with pytest.raises(DataError, match="5 labels takes at least"):
-        load(file).user_labels  # noqa: B018
-
-
 def test_offsets_must_ascend(tmp_path):
-    file = write_layout(tmp_path / "set")
-    arrow(tmp_path / "bad", {"offset": np.array([0, 2, 1, 3, 6, 7])})
-    replace_file(file, "train-places.arrow", (tmp_path / "bad").read_bytes())
     with pytest.raises(DataError, match="offsets must ascend"):
-        load(file)
+        spoilt(tmp_path, "train-places.arrow", {"offset": np.array([0, 2, 1, 3, 6, 7])})
 
 
 # --- commands -------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from robustcf._io import files
 from robustcf._io.fetching import SourceFile
 from robustcf.cli.main import run as command_line
 from robustcf.data import catalog
-from tests.data.faulty_server import Plan, serve
+from tests._io.faulty_server import Plan, serve
 from tests.data.toy import toy_manifest
 from tests.hostile.folders import save_images, table_text
 

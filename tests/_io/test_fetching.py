@@ -17,7 +17,7 @@ from robustcf._io.temporary import alone_in
 from robustcf.data.catalog import manifests
 from robustcf.errors import DownloadError
 from robustcf.vision.catalog import image_manifests
-from tests.data.faulty_server import MOST_SENT, Plan, serve
+from tests._io.faulty_server import MOST_SENT, Plan, serve
 
 BODY = random.Random(0).randbytes(1 << 18)  # half of it is a whole number of chunks
 QUICK = Policy(attempts=3, backoff=0.0, connect_timeout=2, read_timeout=0.3, lock_timeout=20)
