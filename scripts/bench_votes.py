@@ -19,7 +19,7 @@ from typing import Any
 from robustcf._io.files import write_json
 from robustcf.data import Split, load
 from robustcf.data.holdout import split_pairs
-from robustcf.experiments.fakes import plot_fakes, published
+from robustcf.experiments.results import plot_fakes, published
 from robustcf.models.voting import CertifiedVotes, PartitionVote, VoteConfig, choose
 
 SMALL, LARGE = (0, 1, 2, 5, 10, 20), (0, 1, 6, 30, 60, 120)

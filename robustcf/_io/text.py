@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import unicodedata
 from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
-# More sizes than this are told by their ends, their number and a digest.
-_SPELLED = 8
 # Unicode's categories of control, format, surrogate and other invisible characters.
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 _STYLE = "text-align:left;padding:2px 10px 2px 0"
 
 
-def grid_name(epsilons: Sequence[float], ks: Sequence[int]) -> str:
-    """Return sizes and cutoffs as part of a file name; different ones never share it.
+def digest_name(name: str, settings: Any) -> str:
+    """Return a short file name that different settings never share.
 
     Example:
-        >>> grid_name((0, 0.05, 0.1), (10, 20))
-        'e0_0.05_0.1-k10_20'
-        >>> grid_name([n / 10 for n in range(20)], [10])
-        'e0_to_1.9_20_76795ec4-k10'
+        >>> digest_name("fgm-bce", {"epsilons": [0, 0.1]})
+        'fgm-bce-ba5a1956'
     """
-    sizes = [f"{size:g}" for size in epsilons]
-    if len(sizes) > _SPELLED or [float(size) for size in sizes] != [float(e) for e in epsilons]:
-        exact = ",".join(repr(float(size)) for size in epsilons)
-        digest = hashlib.sha256(exact.encode()).hexdigest()[:8]
-        sizes = [sizes[0], "to", sizes[-1], str(len(sizes)), digest]
-    return "-".join(["e" + "_".join(sizes), "k" + "_".join(map(str, ks))])
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+    return f"{name.replace(':', '.')}-{digest}"
 
 
 def counted(number: int, thing: str) -> str:

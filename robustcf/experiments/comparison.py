@@ -37,12 +37,8 @@ _ROUNDING = 1e-12
 class Group:
     """One setting, averaged over its seeds. Columns of all arrays: the area, then each epsilon.
 
-    Args:
-        label: its name.
-        value: mean over users and seeds.
-        lower: lower ends of the intervals over users.
-        upper: upper ends.
-        by_seed: seeds x columns, means over users.
+    ``lower`` and ``upper`` are the ends of intervals over users, ``by_seed`` (seeds x columns) the
+    means over users.
     """
 
     label: str
@@ -52,7 +48,7 @@ class Group:
     by_seed: Array
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Return plain values, ready for JSON."""
         return {
             "label": self.label,
             "area": _column(self, self.value, 0),
@@ -72,17 +68,9 @@ class Group:
 class Contrast:
     """The difference of two groups, first minus second. Columns as in :class:`Group`.
 
-    Args:
-        first: label.
-        second: label.
-        difference: of the means.
-        lower: lower ends of the paired intervals.
-        upper: upper ends.
-        p: of the sign-flip test.
-        p_holm: corrected over all tests of the comparison.
-        verdict: 1 where the first is better, -1 where the second is, 0 where neither is.
-        seeds_apart: where every seed of one lies above every seed of the other; None where one
-            of them has a single seed.
+    ``p`` is of the sign-flip test and ``p_holm`` corrected over all tests of the comparison.
+    ``verdict`` is 1 where the first is better, -1 where the second is, else 0. ``seeds_apart`` says
+    where every seed of one lies above every seed of the other; None for a single seed.
     """
 
     first: str
@@ -96,7 +84,7 @@ class Contrast:
     seeds_apart: npt.NDArray[np.bool_] | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Return plain values, ready for JSON."""
         names = {1: self.first, -1: self.second, 0: None}
         columns = [
             _column(self, self.difference, n)
@@ -133,7 +121,7 @@ class Comparison:
     seed: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Return plain values, ready for JSON."""
         return {
             "metric": self.metric,
             "epsilons": list(self.epsilons),
@@ -348,14 +336,9 @@ class Interval(NamedTuple):
 
 
 def area(epsilons: Sequence[float], values: npt.ArrayLike) -> Array:
-    """Mean height of curves over the range of epsilon: trapezoids, divided by the range.
+    """Return the mean height of curves (epsilons x anything) by trapezoids over the range.
 
-    Args:
-        epsilons: ascending.
-        values: epsilons x anything (users, say); every column is a curve of its own.
-
-    Returns:
-        One area for each column; of a single epsilon, the value itself.
+    The area of a single epsilon is the value itself.
 
     Raises:
         InputError: sizes do not fit, epsilons are not ascending, or a value is not finite.
@@ -384,16 +367,10 @@ def bootstrap_mean(
     resamples: int = 10_000,
     confidence: float = 0.95,
 ) -> Interval:
-    """Percentile bootstrap of means over users (doi:10.1201/9780429246593).
+    """Percentile bootstrap of means of ``values``, users or users x columns.
 
     All columns get the same users in a resample: intervals of differences, given as columns, are
-    paired.
-
-    Args:
-        values: users, or users x columns.
-        generator: of the resamples.
-        resamples: how many.
-        confidence: the share of resamples inside an interval.
+    paired (Efron and Tibshirani, doi:10.1201/9780429246593).
 
     Raises:
         InputError: fewer than two users, values that are not finite, or bad settings.
@@ -432,13 +409,7 @@ def sign_flip_test(
     statistic is the absolute mean difference; p is ``(b + 1) / (resamples + 1)``, b the number of
     flips with a statistic at least as large. So p is valid for any number of users, and never 0.
 
-    Args:
-        differences: users, or users x columns; a flip is the same in all columns.
-        generator: of the signs.
-        resamples: how many flips.
-
-    Returns:
-        p-values of the shape of one user's differences; 1 where all differences are 0.
+    ``differences`` are of users, or users x columns; a flip is the same in all columns.
 
     Raises:
         InputError: fewer than two users, differences that are not finite, or bad settings.

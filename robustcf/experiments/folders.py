@@ -1,12 +1,8 @@
-"""What recommender runs and vision runs have in common: files, opening, resuming.
+"""Run folders of recommenders and of classifiers: creating, opening, resuming.
 
-Files are written as :mod:`robustcf._io.files` does, whole or not at all. Configuration,
-versions and data checksums come first; ``metrics.json`` comes last, so a run that has it is
-complete. Nothing is pickled.
-
-Opening a run reads, and nothing else. Its data are found by their name where the user keeps data,
-or by paths that the user gives. A path that stands in the run itself, which may come from anybody,
-is followed only to a plain file that has the length and the checksum that the run wrote down.
+Configuration, versions and data checksums are written first, ``metrics.json`` last, so a run that
+has it is complete. Opening a run only reads. A path in the run itself, which may be a stranger's,
+is followed only to a plain file with the length and the checksum that the run wrote down.
 """
 
 from __future__ import annotations
@@ -38,45 +34,27 @@ from robustcf.experiments.records import (
     DATA,
     ENVIRONMENT,
     ENVIRONMENT_KIND,
-    HISTORY,
     METRICS,
     RESULT_KIND,
     check_run,
     facts_of_data,
-    own_folder,
     read_record,
     result_of,
 )
 
-__all__ = [
-    "CONFIG",
-    "DATA",
-    "ENVIRONMENT",
-    "HISTORY",
-    "METRICS",
-    "Named",
-    "RunBase",
-    "RunConfigBase",
-    "own_folder",
-]
-
-# Where data lie is a matter of the machine and of who sits at it, not of the run.
+# Where data lie is a matter of the machine, not of the run.
 _PLACES = ("data_dir", "download", "cache")
-# Of a file whose length a run did not write down, as versions before this one did not.
-_MOST_UNKNOWN = 1 << 30
 _BLOCK = 1 << 20
 
 
 class Named(Protocol):
-    """Data, of which a run needs a name and a fingerprint."""
+    """Data with a name and a digest of their content."""
 
     @property
-    def name(self) -> str:
-        """What the data are called."""
+    def name(self) -> str: ...  # noqa: D102
 
     @property
-    def fingerprint(self) -> str:
-        """A digest of their content."""
+    def fingerprint(self) -> str: ...  # noqa: D102
 
 
 TrainT = TypeVar("TrainT")
@@ -86,20 +64,20 @@ SplitT = TypeVar("SplitT", bound=Named)
 
 @dataclass(frozen=True)
 class RunConfigBase(ABC, Generic[TrainT]):
-    """What a run directory was made from: the data, and how to train on them.
+    """The data of a run, and how to train on them.
 
     Args:
         dataset: a name or a path.
-        data: the other arguments of the loader.
-        train: how to train.
+        data: further arguments of the loader.
+        train: training settings.
         threads: torch threads; the same number repeats the same bits.
-        device: where the tensors live.
+        device: torch device.
 
     Raises:
-        InputError: a value is of another kind than it must be.
+        InputError: a value is of the wrong kind.
     """
 
-    #: What ``data`` may hold.
+    #: The entries that ``data`` may have.
     data_kind: ClassVar[Kind] = OBJECT
 
     dataset: str
@@ -120,15 +98,15 @@ class RunConfigBase(ABC, Generic[TrainT]):
     @classmethod
     @abstractmethod
     def read_train(cls, values: Mapping[str, Any]) -> TrainT:
-        """The training configuration from plain values."""
+        """Return training settings from plain values."""
 
     @staticmethod
     def plain_train(train: Any) -> dict[str, Any]:
-        """The training configuration as plain values."""
+        """Return training settings as plain values."""
         return dataclasses.asdict(train)
 
     def to_json(self) -> str:
-        """As indented JSON text."""
+        """Return indented JSON text."""
         values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
         values["data"] = dict(self.data)
         values["train"] = self.plain_train(self.train)
@@ -136,7 +114,7 @@ class RunConfigBase(ABC, Generic[TrainT]):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """From JSON text; an unknown key is an error."""
+        """Read JSON text; an unknown key is an error."""
         try:
             values = parse_json(text)
         except InputError as error:
@@ -152,24 +130,23 @@ class RunConfigBase(ABC, Generic[TrainT]):
 
 
 class RunBase(ABC, Generic[ConfigT, SplitT]):
-    """A run directory: configuration first, results last.
+    """A run folder.
 
     Args:
-        path: the directory; it must hold the configuration of such a run.
-        allow_unfinished: whether what an interrupted training left may be used.
+        path: the folder; it must hold the configuration of such a run.
+        allow_unfinished: whether the result of an interrupted training may be used.
 
     Raises:
         InputError: there is no run of this kind at this path.
     """
 
     config_type: ClassVar[type[RunConfigBase[Any]]]
-    #: What the result of such a run must hold.
     result_kind: ClassVar[Kind] = RESULT_KIND
     #: The command that makes such runs.
     command: ClassVar[str]
 
     config: ConfigT
-    #: Whether another run was written over, which had failed before its first checkpoint.
+    #: Whether a run that failed before its first checkpoint was overwritten.
     replaced = False
 
     def __init__(self, path: str | os.PathLike[str], *, allow_unfinished: bool = False) -> None:
@@ -184,21 +161,24 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], config: ConfigT, split: SplitT) -> Self:
-        """Make a run directory with configuration, versions and data checksums in it.
+        """Make a run folder with configuration, versions and data checksums in it.
 
-        Whatever can be known to be wrong before training is an error before the directory is made.
+        Errors that can be found before training are raised before the folder is made.
 
         Args:
-            path: must not exist yet, or be an empty directory, or hold a run that came to its end
-                before its first checkpoint, which is written over.
-            config: what the run will do.
-            split: the data it will use; their checksums are written down.
+            path: must not exist yet, or be an empty folder, or hold a run that failed before its
+                first checkpoint, which is overwritten.
+            config: of the run.
+            split: its data.
         """
         if not os.fspath(path):
             raise InputError("the run directory must have a name, got an empty one")
         cls.check_trainable(config, split)
         facts = cls.data_facts(split)
-        sizes = {name: _length(file) for name, file in _own_files(config, facts).items()}
+        sizes = {
+            part: os.stat(os.path.expanduser(file)).st_size
+            for part, file in _own_files(config, facts).items()
+        }
         contents = {
             CONFIG: config.to_json().encode(),
             ENVIRONMENT: json_bytes({**environment(), "seed": config.train.seed}),
@@ -212,61 +192,52 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
     @classmethod
     @abstractmethod
     def check_trainable(cls, config: ConfigT, split: SplitT) -> None:
-        """Raise for what would only be found wrong in training: names, ranges, devices, sizes."""
+        """Raise for names, ranges, devices and sizes that training would refuse."""
 
     @classmethod
     @abstractmethod
     def data_facts(cls, split: SplitT) -> dict[str, Any]:
-        """What is written down of the data: name, fingerprint, sizes."""
+        """Return what is written down of the data: name, fingerprint, sizes."""
 
     @abstractmethod
     def is_named(self) -> bool:
-        """Whether the run's data are found by a name, not by paths."""
+        """Return whether the data are found by a name, not by paths."""
 
     @abstractmethod
     def load(self, dataset: str, data: Mapping[str, Any]) -> SplitT:
-        """Load these data with these arguments; nothing may be written, unless downloaded."""
+        """Load data with these arguments; nothing may be written, unless downloaded."""
 
     @property
     def complete(self) -> bool:
-        """Whether the run has its result, and that of all its epochs."""
+        """Whether the run has the result of all its epochs."""
         try:
             return not self._result["interrupted"]
         except UnfinishedError:
             return False
 
     def settle(self) -> bool:
-        """Whether the run is complete; if so, what a kill behind its result left is removed.
-
-        These are states of the training, which the result has made useless, and temporary files.
-        Whoever would otherwise go on with the run asks this first.
-        """
+        """Return whether the run is complete; if so, remove checkpoints that a kill has left."""
         if not self.complete:
             return False
-        # Somebody at work in it removes them himself; a folder that is read-only keeps them.
+        # A process at work in it removes them itself; a read-only folder keeps them.
         with suppress(InputError, OSError), alone_in(self.path, f"another '{self.command}'"):
             files.CheckpointFiles(self.path, 0.0).clear()
             self._clear_leftovers()
         return True
 
     def _clear_leftovers(self) -> None:
-        """Remove what a killed process left in the directory, or next to it while making it."""
+        """Remove what a killed process left in the folder, or next to it while making it."""
         clear_leftovers(self.path)
         place = Path(os.path.realpath(self.path))
         clear_leftovers(place.parent, place.name)
 
     def metrics(self) -> dict[str, Any]:
-        """The result, as ``metrics.json`` has it; read once.
-
-        Raises:
-            UnfinishedError: there is none, or that of an interrupted training, which was not
-                allowed.
-        """
+        """Return the result, as ``metrics.json`` has it; raise :class:`UnfinishedError` without."""
         self.check_finished()
         return dict(self._result)
 
     def check_finished(self) -> None:
-        """Raise unless the run came to its end, or unfinished ones are allowed."""
+        """Raise unless the run is finished, or unfinished ones are allowed."""
         if not self.complete:
             result_of(
                 self.path, self.command, self.result_kind, allow_unfinished=self.allow_unfinished
@@ -290,19 +261,18 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
         test_file: str | None = None,
         download: bool = False,
     ) -> SplitT:
-        """The data of the run, loaded again and checked to be the very same.
+        """Load the data of the run again, and check that they are the same.
 
         Args:
-            data_dir: where to look first for data with a name; where the run found them is not
-                asked.
+            data_dir: where to look first for data with a name.
             dataset: where the run's own file or folder is now.
             valid_file: likewise.
             test_file: likewise.
-            download: whether files that are not there may be fetched.
+            download: whether missing files may be downloaded.
 
         Raises:
-            InputError: the data are not there, or others.
-            DownloadError: a file of a named set is not there.
+            InputError: the data are missing, or different.
+            DownloadError: a file of a named set is missing.
         """
         data = {key: value for key, value in self.config.data.items() if key not in _PLACES}
         given = {"dataset": dataset, "valid_file": valid_file, "test_file": test_file}
@@ -330,15 +300,14 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
         return split
 
     def _place(self, part: str, given: str | None, *, where: str) -> str:
-        """A path that the user gave, or else that of the run, if its very file is there."""
+        """A path that the user gave, or else that of the run if its file is still there."""
         if given is not None:
             return given
         path = self.config.dataset if where == "dataset" else self.config.data[where]
         facts = facts_of_data(self.path)
-        expected = _checksum(facts, part, path)
+        expected, length = _checksum(facts, part, path), facts.get("sizes", {}).get(part, -1)
         problem: str | None = "the run has no checksum of it"
         if expected is not None:
-            length = facts.get("sizes", {}).get(part)
             problem = _problem(Path(os.path.expanduser(path)), expected, length)
         if problem:
             raise InputError(
@@ -348,7 +317,7 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
         return str(path)
 
     def check(self, split: SplitT) -> None:
-        """Raise unless these are the data the run was made from."""
+        """Raise unless these are the data of the run."""
         expected = facts_of_data(self.path)["fingerprint"]
         if split.fingerprint != expected:
             raise DataError(
@@ -357,18 +326,14 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
             )
 
     def unfinished(self, what: str) -> InputError:
-        """The error of a run that lacks something."""
+        """Return the error of a run that lacks a file."""
         return UnfinishedError(
             f"{self.path} has no {what} yet: finish it with '{self.command} --resume {self.path}'"
         )
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Nobody else trains in this directory meanwhile, and what a kill left is cleared first.
-
-        Raises:
-            Interrupted: somebody stopped it; the message says what is kept and how to go on.
-        """
+        """Keep other trainings out of the folder; an interrupt says what is kept, how to resume."""
         with alone_in(self.path, f"another '{self.command}'"):
             self._clear_leftovers()
             try:
@@ -402,10 +367,9 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
 
 
 def _holds_nothing_learnt(folder: Path) -> bool:
-    """Whether a folder surely is a run, and one that ended before its first checkpoint."""
-    first = {CONFIG, ENVIRONMENT, DATA}
+    """Whether a folder surely is a run that ended before its first checkpoint."""
     names = {entry.name for entry in folder.iterdir() if not is_leftover(entry)}
-    if names != first:
+    if names != {CONFIG, ENVIRONMENT, DATA}:
         return False
     try:
         facts_of_data(folder)
@@ -416,7 +380,7 @@ def _holds_nothing_learnt(folder: Path) -> bool:
 
 
 def _own_files(config: RunConfigBase[Any], facts: Mapping[str, Any]) -> dict[str, str]:
-    """Part -> path of each file of the user's own that the run has a checksum of."""
+    """Part -> path of each of the user's own files that the run has a checksum of."""
     paths = {"train": config.dataset}
     paths |= {
         part: config.data[f"{part}_file"]
@@ -433,24 +397,17 @@ def _checksum(facts: Mapping[str, Any], part: str, path: str) -> str | None:
     return found
 
 
-def _length(path: str) -> int:
-    return os.stat(os.path.expanduser(path)).st_size
-
-
-def _problem(path: Path, sha256: str, length: int | None) -> str | None:
-    """Why a file is not the one with this checksum, or None; nothing of its content is told."""
+def _problem(path: Path, sha256: str, length: int) -> str | None:
+    """Why a file is not the one of this length and checksum, or None; its content is not told."""
     try:
         descriptor = open_plain(path, follow=True)
     except InputError as error:
         return str(error)
     other = "the file there is another than the run read"
     with os.fdopen(descriptor, "rb") as file:
-        size = os.fstat(descriptor).st_size
-        if length is not None and size != length:
+        if os.fstat(descriptor).st_size != length:
             return other
-        if length is None and size > _MOST_UNKNOWN:
-            return "it is too large for a run that does not say how large its file was"
-        found, left = hashlib.sha256(), size
+        found, left = hashlib.sha256(), length
         try:
             while left > 0 and (block := file.read(min(_BLOCK, left))):
                 found.update(block)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from robustcf._checks import check_cutoffs
 from robustcf._io.files import read_json, write_bytes, write_json
 from robustcf._io.plots import Line, Panel
 from robustcf._io.reading import read_plain
-from robustcf._io.schema import NOT_NEGATIVE, OBJECT, Kind, check_kind, list_of, record, whole
+from robustcf._io.schema import NOT_NEGATIVE, OBJECT, check_kind, list_of, record, whole
 from robustcf._io.text import aligned, markdown
 from robustcf._registry import DEFENCES, POISONINGS
 from robustcf._runtime import threads_used
@@ -59,15 +59,8 @@ _WANTS = {
 Cell = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Part:
-    """A cell of the grid: the profiles of an attack, against all victims.
-
-    Args:
-        attack: its name, ``file`` or ``clean``.
-        fakes: number or share; 0 for clean.
-        seed: of targets, attack and training.
-    """
+class Part(NamedTuple):
+    """A cell of the grid: the profiles of an attack, ``file`` or ``clean``, against all victims."""
 
     attack: str
     fakes: float
@@ -75,13 +68,13 @@ class Part:
 
     @property
     def name(self) -> str:
-        """The name of the file of the profiles."""
+        """The file of the profiles."""
         middle = "" if self.attack == CLEAN else f"-{fakes_name(self.fakes)}"
         return f"{self.attack.replace(':', '.')}{middle}-seed{self.seed}"
 
 
 class Row(NamedTuple):
-    """A victim under an attack, with all seeds."""
+    """A victim under an attack, over all seeds."""
 
     model: str
     defence: str
@@ -99,7 +92,7 @@ class Row(NamedTuple):
         return "those of the file" if self.attack == FILE else fakes_name(self.fakes)
 
     def stem(self, seed: int) -> str:
-        """The name of the file of a cell."""
+        """Return the name of the file of a result."""
         victim = f"{self.model}-{self.defence}".replace(":", ".")
         return f"{victim}-{Part(self.attack, self.fakes, seed).name}"
 
@@ -184,7 +177,7 @@ class PoisonPlan(Plan):
             self.train_config(model, 0)
 
     def threat(self, fakes: float) -> PoisonThreat:
-        """What the attacker may do with so many fakes."""
+        """Return what the attacker may do with so many fakes."""
         return PoisonThreat(fakes, self.length, self.targets, self.goal, self.knowledge, self.known)
 
     @property
@@ -202,19 +195,16 @@ class PoisonPlan(Plan):
         return (1,) if self.profiles is not None else tuple(f for f in self.fakes if f)
 
     def cells(self) -> list[Part]:
-        """All pieces of work: the clean recommenders of a seed, then its attacks."""
-        found = []
-        for seed in self.seeds:
-            found.append(Part(CLEAN, 0, seed))
-            found += [Part(name, fakes, seed) for fakes in self.sizes for name in self.tried]
-        return found
+        """Return the clean recommenders of a seed, then its attacks, then the next seed."""
+        made = [(name, fakes) for fakes in self.sizes for name in self.tried]
+        return [Part(*each, seed) for seed in self.seeds for each in ((CLEAN, 0), *made)]
 
     def steps(self) -> list[Row]:
-        """Every victim."""
+        """Return every victim."""
         return [Row(model, defence) for model in self.models for defence in self.defences]
 
     def train_config(self, model: str, seed: int) -> tuple[TrainConfig, str]:
-        """How a victim trains, and the name of the preset it came from."""
+        """Return how a victim trains, and the name of the preset it came from."""
         chosen = choose(self.data_name, model, None, self.preset, changed=self.changes)
         return adapted(chosen.config, self.changes).replace(seed=seed), chosen.name
 
@@ -239,7 +229,7 @@ class PoisonPlan(Plan):
         )
 
     def own_words(self) -> list[str]:
-        """The options of ``robustcf poison`` alone."""
+        """Return the options of ``robustcf poison`` alone."""
         if self.profiles is None:
             words = ["--attack", *self.attacks, "--fakes", *map(fakes_name, self.fakes)]
             words += ["--length", str(self.length)] if self.length is not None else []
@@ -326,28 +316,21 @@ def _plain(value: Any) -> Any:
 def _read_cell(plan: PoisonPlan, folder: Path, row: Row, seed: int) -> Cell | None:
     """A cell from its file; None where it is missing or spoilt, so that it is made again."""
     path = folder / CELLS / f"{row.stem(seed)}.json"
-    if not path.is_file():
-        return None
+    rates = {f"{kind}@{k}": NOT_NEGATIVE for kind in _EXPOSURE for k in plan.ks}
+    single = {f"hit_rate@{k}": list_of(NOT_NEGATIVE, 1) for k in plan.ks}
+    kind = {
+        "spent": record({name: whole() for name in ("fakes", "length", "pairs")}),
+        "exposure": record({**rates, "by_target": record(single)}),
+        "quality": record(dict.fromkeys(QUALITY, NOT_NEGATIVE)),
+        "defence_report": OBJECT,
+    }
     try:
         cell = read_json(path)
-        check_kind(path, cell, _cell_kind(plan.ks))
+        check_kind(path, cell, record(kind))
     except InputError:
         return None
     named = {**row._asdict(), "seed": seed}
     return cell if {key: cell.get(key) for key in named} == named else None
-
-
-def _cell_kind(ks: Sequence[int]) -> Kind:
-    rates = {f"{kind}@{k}": NOT_NEGATIVE for kind in _EXPOSURE for k in ks}
-    single = record({f"hit_rate@{k}": list_of(NOT_NEGATIVE, 1) for k in ks})
-    return record(
-        {
-            "spent": record({name: whole() for name in ("fakes", "length", "pairs")}),
-            "exposure": record({**rates, "by_target": single}),
-            "quality": record(dict.fromkeys(QUALITY, NOT_NEGATIVE)),
-            "defence_report": OBJECT,
-        }
-    )
 
 
 def poison(
@@ -370,26 +353,23 @@ def poison(
 
     Cost: one training per victim, attack, size and seed that is missing.
     """
+    folder = Path(out)
 
     def summarize(plan: PoisonPlan, split: Split) -> PoisonSummary:
-        summary = read_summary(plan, Path(out), split)
+        cells: dict[str, Cell] = {}
+        for victim in plan.steps():
+            for part in plan.cells():
+                row = victim._replace(attack=part.attack, fakes=part.fakes)
+                cell, stem = _read_cell(plan, folder, row, part.seed), row.stem(part.seed)
+                if cell is None:
+                    raise InputError(f"{folder / CELLS / stem}.json is gone: repeat the command")
+                cells[stem] = cell
+        facts = plan.facts(split)
+        summary = PoisonSummary(plan, folder, split.name, split.n_users, cells, facts)
         summary.write()
         return summary
 
-    return run_grid(plan, Path(out), summarize, jobs=jobs, progress=progress)
-
-
-def read_summary(plan: PoisonPlan, folder: Path, split: Split) -> PoisonSummary:
-    """Read all cells of a grid; raise where one is missing."""
-    cells: dict[str, Cell] = {}
-    for victim in plan.steps():
-        for part in plan.cells():
-            row = victim._replace(attack=part.attack, fakes=part.fakes)
-            cell, stem = _read_cell(plan, folder, row, part.seed), row.stem(part.seed)
-            if cell is None:
-                raise InputError(f"{folder / CELLS / stem}.json is missing: repeat the command")
-            cells[stem] = cell
-    return PoisonSummary(plan, folder, split.name, split.n_users, cells, plan.facts(split))
+    return run_grid(plan, folder, summarize, jobs=jobs, progress=progress)
 
 
 @dataclass(frozen=True, eq=False)
@@ -433,24 +413,28 @@ class PoisonSummary:
         return f"target hit_rate@{max(self.plan.ks)}"
 
     def rows(self, victim: Row) -> Iterator[Row]:
-        """The rows of a victim: clean, then every attack of every size."""
+        """Yield the rows of a victim: clean, then every attack of every size."""
         yield victim
         for fakes in self.plan.sizes:
             for attack in self.attacks:
                 yield victim._replace(attack=attack, fakes=fakes)
 
     def cell(self, row: Row, seed: int) -> Cell:
-        """A cell; of ``auto``, that of the attack that did most to this victim."""
+        """Return a cell; of ``auto``, that of the attack that did most to this victim."""
         if row.attack != AUTO:
             return self.cells[row.stem(seed)]
-        found = [self.cell(row._replace(attack=name), seed) for name in self.plan.tried]
-        return max(found, key=lambda cell: damage(self.plan.goal, _rates(cell), cell["quality"]))
+
+        def harm(cell: Cell) -> float:
+            rates = {name: value for name, value in cell["exposure"].items() if "@" in name}
+            return damage(self.plan.goal, rates, cell["quality"])
+
+        return max((self.cell(row._replace(attack=a), seed) for a in self.plan.tried), key=harm)
 
     def _cells(self, row: Row) -> list[Cell]:
         return [self.cell(row, seed) for seed in self.plan.seeds]
 
     def values(self, row: Row, metric: str) -> Array:
-        """A metric, seed by seed."""
+        """Return a metric, seed by seed."""
         if metric == LOST:
             clean = Row(row.model, row.defence)
             return self.values(clean, "ndcg@10") - self.values(row, "ndcg@10")
@@ -459,11 +443,11 @@ class PoisonSummary:
         return np.array([cell[part][name] for cell in self._cells(row)], dtype=np.float64)
 
     def mean(self, row: Row, metric: str) -> float:
-        """Mean over seeds."""
+        """Return the mean of a metric over seeds."""
         return float(np.mean(self.values(row, metric)))
 
     def target_spread(self, row: Row) -> tuple[float, float, float]:
-        """Hit rate at the largest cutoff of single targets, over all seeds: lowest, mean, highest.
+        """Return lowest, mean and highest hit rate of single targets at the largest cutoff.
 
         Each over the genuine users who lack that target.
         """
@@ -472,11 +456,11 @@ class PoisonSummary:
         return float(min(found)), float(np.mean(found)), float(max(found))
 
     def chosen(self, row: Row) -> list[str]:
-        """The attacks that ``auto`` took, seed by seed."""
+        """Return the attacks that ``auto`` took, seed by seed."""
         return [str(cell["attack"]) for cell in self._cells(row)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON: the plan, then metrics seed by seed."""
+        """Return plain values, ready for JSON: the plan, then metrics seed by seed."""
         results = [self._result(row) for each in self.plan.steps() for row in self.rows(each)]
         head = {"n_users": self.n_users, "headline": self.headline}
         return {**self.facts, **head, "results": results}
@@ -625,7 +609,3 @@ class PoisonSummary:
             f"{self.n_users:,} genuine users.",
             f"Presets: {', '.join(presets)}.",
         )
-
-
-def _rates(cell: Cell) -> dict[str, float]:
-    return {name: value for name, value in cell["exposure"].items() if "@" in name}

@@ -1,8 +1,7 @@
 """RunDir: the folder of a training, from its configuration to the recommender and its results.
 
-What was trained is written as :meth:`robustcf.Recommender.save` writes it, next to the files of the
-training, so :func:`robustcf.open` reads a finished run. Here is what happens before: the
-configuration, resuming, and the data it is resumed with.
+A finished run holds the files of :meth:`robustcf.Recommender.save`, so :func:`robustcf.open` reads
+it.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from robustcf.data import Split, load
 from robustcf.data.catalog import find
 from robustcf.data.large.mapped import MappedInteractions
 from robustcf.errors import InputError, RanksError
-from robustcf.experiments.folders import CONFIG, HISTORY, RunBase, RunConfigBase
-from robustcf.experiments.records import METRICS_KIND, VOTE, is_vote
+from robustcf.experiments.folders import RunBase, RunConfigBase
+from robustcf.experiments.records import CONFIG, HISTORY, METRICS_KIND, VOTE, is_vote
 from robustcf.metrics.evaluate import MetricReport
 from robustcf.models.voting import VoteConfig, fit_vote
 from robustcf.models.voting.voters import Groups
@@ -73,16 +72,16 @@ DATA_OPTIONS = record(
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig(RunConfigBase[TrainConfig | VoteConfig]):
-    """What a run directory was made from: the data, and how to train on them.
+    """The data of a run, and how to train on them.
 
     Args:
         dataset: a name or a path.
-        data: the other arguments of :func:`robustcf.data.load`.
-        train: the training configuration.
+        data: further arguments of :func:`robustcf.data.load`.
+        train: training settings.
         threads: torch threads; the same number repeats the same bits.
-        device: where the tensors live.
-        preset: the preset it came from, or None.
-        search: how its settings are searched for before training (``minutes``), or None.
+        device: torch device.
+        preset: the preset that the settings came from, or None.
+        search: how settings are searched for before training (``minutes``), or None.
 
     Example:
         >>> config = RunConfig("demo")
@@ -97,7 +96,7 @@ class RunConfig(RunConfigBase[TrainConfig | VoteConfig]):
 
     @classmethod
     def read_train(cls, values: Mapping[str, Any]) -> TrainConfig | VoteConfig:
-        """Nested, or ``{"vote": settings}`` of a vote."""
+        """Read nested settings, or ``{"vote": settings}`` of a vote."""
         if not is_vote(values):
             return TrainConfig.from_dict(values)
         settings = values[VOTE]
@@ -107,7 +106,7 @@ class RunConfig(RunConfigBase[TrainConfig | VoteConfig]):
 
     @staticmethod
     def plain_train(train: TrainConfig | VoteConfig) -> dict[str, Any]:
-        """Nested plain values."""
+        """Return nested plain values."""
         return (
             train.as_dict() if isinstance(train, TrainConfig) else {VOTE: dataclasses.asdict(train)}
         )
@@ -118,9 +117,8 @@ class RunDir(RunBase[RunConfig, Split]):
 
     Args:
         path: the folder; it must hold the configuration of a run.
-        allow_unfinished: whether what an interrupted training left may be used.
-        allow_code: whether modules that the run names may be imported, where it was trained with
-            code from outside of the package (``module:Class``).
+        allow_unfinished: whether the result of an interrupted training may be used.
+        allow_code: whether modules that the run names (``module:Class``) may be imported.
 
     Raises:
         InputError: there is no run at this path.
@@ -154,13 +152,12 @@ class RunDir(RunBase[RunConfig, Split]):
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], config: RunConfig, split: Split) -> RunDir:
-        """Make a run directory, see :meth:`robustcf.experiments.folders.RunBase.create`."""
+        """Make a run folder, see :meth:`robustcf.experiments.folders.RunBase.create`."""
         run = super().create(path, config, split)
-        run.allow_code = True  # it was named in this very process
+        run.allow_code = True  # it was named in this process
         return run
 
     def _check_code(self) -> None:
-        """Raise where a module would be imported that the run names, without permission."""
         train = self.config.train
         outside = train.outside() if isinstance(train, TrainConfig) else []
         if outside and not self.allow_code:
@@ -172,7 +169,7 @@ class RunDir(RunBase[RunConfig, Split]):
 
     @classmethod
     def check_trainable(cls, config: RunConfig, split: Split) -> None:
-        """Raise for what would only be found wrong in training: names, ranges, devices, sizes."""
+        """Raise for names, ranges, devices and sizes that training would refuse."""
         if isinstance(config.train, TrainConfig):
             check_trainable(split, config.train, device=device_of(config.device))
             return
@@ -183,7 +180,7 @@ class RunDir(RunBase[RunConfig, Split]):
 
     @classmethod
     def data_facts(cls, split: Split) -> dict[str, Any]:
-        """Name, fingerprint, sources and sizes."""
+        """Return name, fingerprint, sources and sizes."""
         return {
             "name": split.name,
             "fingerprint": split.fingerprint,
@@ -198,7 +195,7 @@ class RunDir(RunBase[RunConfig, Split]):
         }  # fmt: skip
 
     def is_named(self) -> bool:
-        """Whether the run is on one of the known sets."""
+        """Return whether the run is on one of the known sets."""
         return find(self.config.dataset) is not None
 
     def load(self, dataset: str, data: Mapping[str, Any]) -> Split:
@@ -211,11 +208,7 @@ class RunDir(RunBase[RunConfig, Split]):
         return isinstance(self.config.train, VoteConfig)
 
     def recommender(self, interactions: Split | None = None) -> Recommender:
-        """Return what was trained, see :func:`robustcf.open`.
-
-        Raises:
-            UnfinishedError: the training has not finished, and this was not allowed.
-        """
+        """Open the recommender, see :func:`robustcf.open`."""
         return open_recommender(
             self.path,
             interactions=interactions,
@@ -231,23 +224,20 @@ class RunDir(RunBase[RunConfig, Split]):
         every: float = 10.0,
         report: Callable[[str], None] | None = None,
     ) -> bool:
-        """Train as the configuration says, from where an earlier attempt stopped, and write.
+        """Train, or resume an earlier attempt, and write; return False where it was interrupted.
 
         Args:
             split: the run's data.
             progress: whether to show a bar.
-            every: seconds between checkpoints; 0 keeps one after every epoch.
-            report: called with a line for each trial, where settings are searched for.
-
-        Returns:
-            Whether it finished; False where it was interrupted.
+            every: seconds between checkpoints; 0 for one after every epoch.
+            report: called with a line per trial of a search.
         """
         self.check(split)
         self._check_code()
         with threads_used(self.config.threads, exact=True), self.at_work():
             if isinstance(self.config.train, VoteConfig):
                 model = fit_vote(split, self.config.train)
-                self._write(model, _evaluated(model))
+                self._write(model, model.evaluate() if model.part == "test" else None)
                 return True
             if self.config.search is not None:
                 self._search(split, report)
@@ -266,10 +256,9 @@ class RunDir(RunBase[RunConfig, Split]):
         return not trained.interrupted
 
     def _search(self, split: Split, report: Callable[[str], None] | None) -> None:
-        """Search for the settings, from where an earlier attempt stopped, and keep them.
+        """Search for the settings, or resume, and write them into the configuration.
 
-        How long trials took is kept with them, so that one that was stopped chooses as it would
-        have.
+        Trials are kept with their times, so a resumed search chooses as an undisturbed one.
         """
         path, wanted = self.path / SEARCH, self.config.search or {}
 
@@ -293,7 +282,7 @@ class RunDir(RunBase[RunConfig, Split]):
         files.write_bytes(self.path / CONFIG, self.config.to_json().encode())
 
     def kept(self) -> list[str]:
-        """Return what an interrupted training can be resumed from: epochs, and trials."""
+        """Return what an interrupted training can be resumed from: epochs and trials."""
         found, path = super().kept(), self.path / SEARCH
         if os.path.lexists(path):
             with suppress(InputError):
@@ -303,7 +292,7 @@ class RunDir(RunBase[RunConfig, Split]):
     def write(self, trained: Trained) -> None:
         """Write the recommender, history, per-user values and, last, the metrics.
 
-        Of several ranks, the first writes for all; the others call :func:`assist`.
+        The first rank writes; the others call :func:`assist`.
         """
         test, factors, norm = _collected(trained)
         if factors is None:
@@ -340,7 +329,7 @@ class RunDir(RunBase[RunConfig, Split]):
         if history is not None:
             files.write_bytes(self.path / HISTORY, csv_bytes(history))
         if test is not None:
-            files.write_bytes(self.path / PER_USER, parquet_bytes(test, split))
+            files.write_bytes(self.path / PER_USER, _parquet_bytes(test, split))
         kind = self.config.train
         training: Mapping[str, Any] = model.training or {}
         self.write_metrics(
@@ -360,16 +349,8 @@ class RunDir(RunBase[RunConfig, Split]):
         )
 
 
-def _evaluated(model: Recommender) -> MetricReport | None:
-    return model.evaluate() if model.part == "test" else None
-
-
 def assist(config: RunConfig, split: Split) -> None:
-    """What the other ranks do while the first one executes a run: train, and hand over.
-
-    Args:
-        config: that of the run.
-        split: the run's data.
+    """Train as one of the other ranks while the first executes a run, and hand over.
 
     Raises:
         RanksError: the first rank has ended, or does not answer.
@@ -381,13 +362,12 @@ def assist(config: RunConfig, split: Split) -> None:
 
 
 def _collected(trained: Trained) -> tuple[MetricReport | None, Any, float]:
-    """Test metrics, the factors of all users (on the first rank) and the norm of the scores."""
+    """Test metrics, the factors of all users (first rank only) and the norm of the scores."""
     test = trained.evaluate() if len(trained.split.test) else None
     return test, trained.gathered(), trained.two_to_inf()
 
 
-def parquet_bytes(report: MetricReport, split: Split) -> bytes:
-    """The values of single users as a Parquet file."""
+def _parquet_bytes(report: MetricReport, split: Split) -> bytes:
     import pandas as pd
 
     columns: dict[str, Any] = {"user": report.users}

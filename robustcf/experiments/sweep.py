@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,8 +54,7 @@ _CONTROLS = {
 _CERTIFIED = "certified lower bound on the mean, valid for every attack of this size"
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """A cell of a sweep: a setting trained with a seed."""
 
     setting: str
@@ -260,23 +259,21 @@ def sweep(
     home = folder / "runs" if runs is None else Path(runs)
 
     def summarize(plan: SweepPlan, split: Split) -> SweepSummary:
-        summary = _read(plan, folder, home, split)
+        told: dict[str, dict[str, Any]] = {}
+        for attack in plan.steps()[1:]:
+            told |= _told(plan, attack)
+        curves: dict[str, dict[str, list[SavedCurve]]] = {name: {} for name in plan.curves()}
+        settings: dict[str, Mapping[str, Any]] = {}
+        for setting in plan.settings:
+            opened = [open_run(home / Run(setting, seed).name) for seed in plan.seeds]
+            settings[setting] = opened[0].settings
+            for name in curves:
+                curves[name][setting] = [run.find(told[name]) for run in opened]
+        summary = SweepSummary(plan, folder, curves, settings, plan.facts(split))
         summary.write()
         return summary
 
     return run_grid(plan, folder, summarize, work=home, jobs=jobs, progress=progress)
-
-
-def _read(plan: SweepPlan, folder: Path, home: Path, split: Split) -> SweepSummary:
-    told = {name: each for attack in plan.steps()[1:] for name, each in _told(plan, attack).items()}
-    curves: dict[str, dict[str, list[SavedCurve]]] = {name: {} for name in plan.curves()}
-    settings: dict[str, Mapping[str, Any]] = {}
-    for setting in plan.settings:
-        opened = [open_run(home / Run(setting, seed).name) for seed in plan.seeds]
-        settings[setting] = opened[0].settings
-        for name in curves:
-            curves[name][setting] = [run.find(told[name]) for run in opened]
-    return SweepSummary(plan, folder, curves, settings, plan.facts(split))
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,11 +295,11 @@ class SweepSummary:
     facts: Mapping[str, Any]
 
     def values(self, attack: str, setting: str, metric: str = METRIC) -> Array:
-        """Seeds x epsilons."""
+        """Return a metric, seeds x epsilons."""
         return np.array([curve.facts[metric] for curve in self.curves[attack][setting]])
 
     def area(self, attack: str, setting: str) -> float:
-        """Mean over the seeds of the area under the curve."""
+        """Return the mean over seeds of the area under the curve."""
         return float(area(self.plan.epsilons, self.values(attack, setting).T).mean())
 
     @cached_property
@@ -336,11 +333,11 @@ class SweepSummary:
         return next(iter(self.curves[name].values()))[0].facts
 
     def words(self, name: str) -> str:
-        """Whose perturbation a curve is of, and what the attacker knows."""
+        """Return whose perturbation a curve is of, and what the attacker knows."""
         return kind_words(self._first(name))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON: the plan, then metrics seed by seed."""
+        """Return plain values, ready for JSON: the plan, then metrics seed by seed."""
         return {
             **self.facts,
             "protocol": self.protocol,
@@ -445,6 +442,12 @@ class SweepSummary:
     def findings(self) -> list[str]:
         """Return what the numbers support, in sentences; dependence on the attack comes first."""
         ranked = sorted(self.plan.attacks, key=lambda attack: attack != AUTO)
+        certified = []
+        if CERTIFICATE in self.curves:
+            certified = [
+                f"Certified against every attack, area under {METRIC}, mean over seeds: "
+                f"{self._order(CERTIFICATE)}."
+            ]
         return [
             *self._attack_dependence(),
             *self._weaker_than_noise(),
@@ -455,12 +458,7 @@ class SweepSummary:
                 f"{self._order(attack)}."
                 for attack in ranked
             ),
-            *(
-                f"Certified against every attack, area under {METRIC}, mean over seeds: "
-                f"{self._order(name)}."
-                for name in (CERTIFICATE,)
-                if name in self.curves
-            ),
+            *certified,
             *(
                 f"`{attack}`: {sentence}"
                 for attack, found in self.comparisons.items()

@@ -6,8 +6,6 @@ values of single users. Reading them does not load torch.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,7 +21,7 @@ from robustcf._io import schema
 from robustcf._io.files import json_bytes, read_arrays, write_arrays, write_bytes
 from robustcf._io.reading import parse_json, read_plain
 from robustcf._io.schema import TEXT, Kind, check_kind, choice, list_of, nullable, record, shown
-from robustcf._io.text import rows_table
+from robustcf._io.text import digest_name, rows_table
 from robustcf.errors import InputError
 
 if TYPE_CHECKING:
@@ -286,9 +284,8 @@ class SavedCurve:
     def name(self) -> str:
         """The name that its settings give it, whatever the file is called."""
         told = [self.settings, self.facts["metrics"], self.facts["protocol"]]
-        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
         attack = filter(None, (self.facts["attack"], self.facts["objective"]))
-        return f"{'-'.join(attack).replace(':', '.')}-{digest}"
+        return digest_name("-".join(attack), told)
 
     @cached_property
     def settings(self) -> dict[str, Any]:

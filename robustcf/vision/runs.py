@@ -24,7 +24,8 @@ from robustcf._io.schema import (
 )
 from robustcf._runtime import device_of, memory, threads_used
 from robustcf.errors import InputError
-from robustcf.experiments.folders import CONFIG, HISTORY, RunBase
+from robustcf.experiments.folders import RunBase
+from robustcf.experiments.records import CONFIG, HISTORY
 from robustcf.vision.catalog import image_manifests
 from robustcf.vision.config import VisionRunConfig
 from robustcf.vision.images import ImageSplit

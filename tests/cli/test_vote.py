@@ -12,7 +12,7 @@ from robustcf.cli.main import run
 from robustcf.data import Split
 from robustcf.errors import InputError
 from robustcf.experiments import RunDir
-from robustcf.experiments.fakes import published
+from robustcf.experiments.results import published
 from robustcf.experiments.run import RunConfig
 from robustcf.models.voting import PartitionVote, VoteConfig
 from robustcf.recommender import open_recommender

@@ -28,20 +28,11 @@ from robustcf.recommender import open_recommender
 from robustcf.robustness import RobustnessCurve, Threat, measure
 from robustcf.training.config import TrainConfig
 from robustcf.training.presets import preset
-from tests.experiments.conftest import small_table
 from tests.experiments.test_comparison import full, make_run, planted
 
 CHANGES = {"dim": 6, "epochs": 3, "block_users": 20, "negative_weight": 20.0}
 SIZES = (0.0, 0.1, 0.4)
 FILES = ("curves.json", "curves.csv", "report.md")
-
-
-@pytest.fixture(scope="module")
-def table(tmp_path_factory) -> str:
-    """A small table of one's own: two tastes and some noise."""
-    path = tmp_path_factory.mktemp("data") / "mine.csv"
-    path.write_text(small_table())
-    return str(path)
 
 
 @pytest.fixture(scope="module")
@@ -115,32 +106,26 @@ def test_the_table_of_all_values_agrees_with_the_json(whole, plan):
 
 def test_the_report_has_its_parts(whole, plan):
     text = (whole.out / "report.md").read_text()
-    assert "certified lower bound on the mean, valid for every attack of this size" in text
     order = ["# ultragcn on mine", "## What the result says", "## Curves", "### `fgm-bce`"]
-    order += [
-        "### `random`",
-        "### `certificate`",
-        "## Differences",
-        "## How it was made",
-        "Command: `robustcf sweep",
-    ]
+    order += ["### `random`", "### `certificate`", "## Differences", "sign-flip"]
+    order += ["## How it was made", plan.axis, "Command: `robustcf sweep", "torch"]
     places = [text.index(part) for part in order]
     assert places == sorted(places)
-    assert "sign-flip" in text
-    assert "epsilon, row budget, in median row norms" in text
-    assert "torch" in text
     mean = whole.values("fgm-bce", "none").mean(axis=0)
     assert f"| {mean[1]:.4f} (" in text
-    assert "--regs weight_decay none --attacks fgm-bce" in plan.command()
     assert plan.dataset not in text, "no machine's paths"
 
 
 def test_the_runs_of_a_sweep_can_be_compared(whole, capsys):
     folders = sorted(str(path) for path in (whole.out / "runs").iterdir())
-    assert run(["compare", *folders, "--resamples", "1000", "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
-    assert data["curve"].startswith("fgm-softmax-")
-    assert [group["seeds"]["count"] for group in data["groups"]] == [2, 2]
+    for attack in ("fgm-softmax", "certificate"):
+        words = ["compare", *folders, "--attack", attack, "--resamples", "1000", "--json"]
+        assert run(words) == 0
+        groups = json.loads(capsys.readouterr().out)["groups"]
+        for group, setting in zip(groups, ("none", "weight_decay"), strict=True):
+            assert group["seeds"]["count"] == 2
+            mean = whole.values(attack, setting).mean(axis=0)
+            np.testing.assert_allclose(group["values"], mean, atol=1e-6)
 
 
 def saved(folder: Path) -> dict[str, bytes]:
@@ -205,33 +190,6 @@ def test_a_sweep_takes_what_the_commands_have_made(whole, plan, tmp_path, capsys
     sweep(plan, tmp_path / "again", runs=tmp_path / "runs")
     assert made == ["certificate"] * 4
     assert contents(tmp_path / "again") == contents(whole.out)
-
-
-def test_certificates_by_certify_and_by_sweep_are_compared(whole, bare, capsys):
-    by_hand = bare("none-seed0")
-    by_sweep = whole.out / "runs" / "weight_decay-seed0"
-    assert run(["compare", str(by_sweep), str(by_hand), "--attack", "certificate"]) == 1
-    said = capsys.readouterr().err
-    (name,) = (path.stem for path in (by_sweep / "robustness").glob("certificate-*.json"))
-    assert f"make it with: robustcf certify {by_hand}" in said
-    assert run(["compare", str(by_sweep), str(by_hand), "--attack", name]) == 1
-    command = capsys.readouterr().err.split("make it with: ")[1].split()
-    assert command[:3] == ["robustcf", "certify", str(by_hand)]
-    assert run(command[1:]) == 0
-    capsys.readouterr()
-    words = ["compare", str(by_sweep), str(by_hand), "--attack", "certificate", "--json"]
-    assert run([*words, "--resamples", "999"]) == 0
-    data = json.loads(capsys.readouterr().out)
-    assert (data["curve"], data["attack"]) == (name, "certificate")
-    assert (data["knowledge"], data["objective"]) == ("labels", None)
-    assert [group["label"] for group in data["groups"]] == [
-        "ultragcn, weight_decay",
-        "ultragcn, none",
-    ]
-    values = [group["values"] for group in data["groups"]]
-    for setting, found in zip(("weight_decay", "none"), values, strict=True):
-        expected = whole.values("certificate", setting)[0]
-        np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -348,22 +306,21 @@ def test_runs_at_a_time_change_nothing(whole, plan, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ({"epsilons": (0.0, 0.1)}, r"epsilons \[0.0, 0.1, 0.4\], not \[0.0, 0.1\]"),
-        ({"seeds": (0, 1, 2)}, "seeds"),
-        ({"regs": ("weight_decay",)}, "regs"),
-        ({"attacks": ("fgm-bce",)}, "attacks"),
-        ({"unit": "absolute"}, "unit relative, not absolute"),
-        ({"unit": "own"}, "unit relative, not own"),
-        ({"changes": {**CHANGES, "dim": 5}}, "changes"),
-        ({"threads": 2}, "threads 1, not 2"),
-        ({"budget": "frobenius"}, "budget"),
+        {"epsilons": (0.0, 0.1)},
+        {"seeds": (0, 1, 2)},
+        {"regs": ("weight_decay",)},
+        {"attacks": ("fgm-bce",)},
+        {"unit": "absolute"},
+        {"changes": {**CHANGES, "dim": 5}},
+        {"threads": 2},
+        {"budget": "frobenius"},
     ],
 )
-def test_a_folder_keeps_its_plan(whole, plan, change, message):
+def test_a_folder_keeps_its_plan(whole, plan, change):
     before = contents(whole.out)
-    with pytest.raises(InputError, match=f"holds a sweep with {message}.*another --out"):
+    with pytest.raises(InputError, match=f"holds a sweep with {next(iter(change))}"):
         sweep(replace(plan, **change), whole.out)
     assert contents(whole.out) == before
 
@@ -439,16 +396,28 @@ def test_auto_is_the_worst_of_all_and_certificates_need_rows(whole, plan, tmp_pa
     assert "against `auto`, the headline attack" in said[first]
 
 
-@pytest.mark.usefixtures("no_pictures")
-def test_a_curve_that_is_not_whole_is_made_again(whole, plan):
-    before = contents(whole.out)
-    folder = whole.out / "runs" / "none-seed0" / "robustness"
+def truncated(folder: Path) -> Path:
     (curve,) = folder.glob("fgm-bce-*.npz")
-    whole_curve = curve.read_bytes()
-    curve.write_bytes(whole_curve[:100])
-    sweep(plan, whole.out)
-    assert contents(whole.out) == before
-    assert len(curve.read_bytes()) == len(whole_curve)
+    curve.write_bytes(curve.read_bytes()[:100])
+    return curve
+
+
+def swapped(folder: Path) -> Path:
+    """A certificate under the name of an attack."""
+    (curve,) = folder.glob("fgm-bce-*.json")
+    shutil.copy(next(folder.glob("certificate-*.json")), curve)
+    return curve
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("spoil", [truncated, swapped])
+def test_a_curve_that_is_not_whole_is_made_again(whole, plan, tmp_path, spoil):
+    shutil.copytree(whole.out / "runs", tmp_path / "runs")
+    curve = spoil(tmp_path / "runs" / "none-seed0" / "robustness")
+    sweep(plan, tmp_path)
+    assert contents(tmp_path) == contents(whole.out)
+    sound = whole.out / curve.relative_to(tmp_path)
+    assert len(curve.read_bytes()) == len(sound.read_bytes())
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"threads": "many"}'])
@@ -485,25 +454,27 @@ def test_jobs_are_as_many_as_the_cores_allow(plan, tmp_path, jobs):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "word"),
     [
-        ({"regs": ()}, "regs must be a non-empty list"),
-        ({"regs": ("none", "none")}, "regs must be a non-empty list"),
-        ({"regs": ("dropout",)}, "regs must be out of none, weight_decay.*got 'dropout'"),
-        ({"seeds": (1, 1)}, "seeds must be a non-empty list"),
-        ({"attacks": ("fgm-mse",)}, "objective must be one of bce, bpr, softmax"),
-        ({"attacks": ("fgsm",)}, "attack must be one of fgm-bce"),
-        ({"attacks": ("random",)}, "random is added"),
-        ({"attacks": ("random-auto",)}, "random-auto is added"),
-        ({"attacks": ("certificate",)}, "certificate is added"),
-        ({"budget": "l1"}, "norm must be one of row, frobenius, spectral, got 'l1'"),
-        ({"models": ("svd",)}, "model must be one of"),
+        ({"regs": ()}, "regs"),
+        ({"regs": ("none", "none")}, "regs"),
+        ({"regs": ("dropout",)}, "dropout"),
+        ({"seeds": (1, 1)}, "seeds"),
+        ({"attacks": ("fgm-mse",)}, "objective"),
+        ({"attacks": ("fgsm",)}, "attack"),
+        ({"attacks": ("random",)}, "random"),
+        ({"attacks": ("random-auto",)}, "random-auto"),
+        ({"attacks": ("certificate",)}, "certificate"),
+        ({"budget": "l1"}, "norm"),
+        ({"models": ("svd",)}, "model"),
         ({"epsilons": (0.2, 0.1)}, "ascending"),
-        ({"changes": {"dmi": 3}}, "did you mean 'dim'"),
+        ({"changes": {"dmi": 3}}, "dim"),
+        ({"preset": "best"}, "preset"),
+        ({"preset": "paper"}, "preset"),
     ],
 )
-def test_plans_refuse(plan, change, message):
-    with pytest.raises(InputError, match=message):
+def test_plans_refuse(plan, change, word):
+    with pytest.raises(InputError, match=word):
         replace(plan, **change)
 
 
@@ -546,10 +517,6 @@ def test_settings_come_from_presets():
     assert robust == preset("ml-1m", "ultragcn", kind="robust").config.replace(seed=3)
     paper = SweepPlan("citeulike", preset="paper").train_config("max_norm", 0)
     assert paper[1] == "citeulike-t.ultragcn.max_norm.paper"
-    with pytest.raises(InputError, match="preset must be one of tuned, paper, got 'best'"):
-        SweepPlan("demo", preset="best")
-    with pytest.raises(InputError, match="there is no preset"):
-        SweepPlan("demo", preset="paper")
 
 
 def test_an_effect_of_one_attack_is_called_so_first(tmp_path):
@@ -580,16 +547,6 @@ def test_a_unit_that_flatters_a_setting_is_named(tmp_path):
     assert said.startswith("two_to_inf: row norms are uneven (items: root mean square 3.4 medians)")
 
 
-def test_a_sweep_keeps_how_even_rows_are(whole):
-    for curves in whole.curves["fgm-bce"].values():
-        for curve in curves:
-            factors = open_recommender(curve.path.parent.parent).factors
-            for side, part in zip(("users", "items"), factors, strict=True):
-                norms = part.double().norm(dim=1).numpy()
-                expected = np.sqrt((norms**2).mean()) / np.median(norms)
-                assert curve.facts["unevenness"][side] == pytest.approx(expected, rel=0.1)
-
-
 def test_an_effect_that_holds_is_not_talked_down(tmp_path):
     falls = {
         "fgm-bce": {"weight_decay": (0, 0.1, 0.3), "two_to_inf": (0, 0.05, 0.1)},
@@ -610,55 +567,30 @@ def test_the_command_sweeps_and_reports(table, tmp_path, capsys):
     assert run([*words, "--out", out, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["epsilons"] == [0, 0.1, 0.2, 0.4, 0.8, 1.6]
-    assert data["axis"] == "epsilon, row budget, absolute"
     assert data["comparisons"] == {}
     assert Path(data["report"]).is_file()
-    # Without --threads a sweep goes on with those it was begun with.
+    # Without --threads a sweep is resumed with those it was begun with.
     assert run([*words[:-2], "--out", out]) == 0
     told = capsys.readouterr().out
     assert "fgm-softmax  none" in told
-    joint = "joint (one perturbation for all users), the attacker knows"
-    assert told.splitlines()[:3] == [
-        f"fgm-softmax: {joint} the training pairs",
-        f"random: {joint} nothing but the embeddings",
-        "certificate: certified (no attack of the size leaves any user less)",
-    ]
+    assert [line.split(":")[0] for line in told.splitlines()[:3]] == list(data["curves"])
     assert run([*words, "--out", out, "--epsilons", "0", "1"]) == 1
     assert "another --out" in capsys.readouterr().err
     assert run([*words, "--out", out, "--seeds", "0"]) == 2
     assert run([*words, "--out", out, "--relative", "own"]) == 2
-    assert "--relative and --absolute exclude each other" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_the_command_sweeps_by_the_headline_attack_and_own_lengths(table, tmp_path, capsys):
     words = ["sweep", "--dataset", table, "--regs", "none", "--seeds", "1", "--relative", "own"]
     words += ["--epsilons", "0", "0.1", "--set", "dim=4", "--set", "epochs=1", "--threads", "1"]
-    out = str(tmp_path / "out")
-    assert run([*words, "--out", out, "--json"]) == 0
+    assert run([*words, "--out", str(tmp_path), "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert data["plan"]["unit"] == "own"
-    assert data["plan"]["attacks"] == ["auto"]
-    assert data["axis"] == "epsilon, row budget, as a share of each row's own length"
+    assert (data["plan"]["unit"], data["plan"]["attacks"]) == ("own", ["auto"])
     assert list(data["curves"]) == ["auto", "random-auto", "certificate"]
-    target = open_recommender(Path(out) / "runs" / "none-seed0")
+    target = open_recommender(tmp_path / "runs" / "none-seed0")
     result = measure(target, "auto", Threat(unit="own"), [0, 0.1])
     for name, curve in (("auto", result.curve), ("random-auto", result.control)):
         found = data["curves"][name]["none"]["ndcg@10"][0]
         np.testing.assert_allclose(found, curve["ndcg@10"], atol=1e-7)
-    assert run([*words, "--out", out]) == 0
-    first = capsys.readouterr().out.splitlines()[0]
-    assert first == ("auto: joint (one perturbation for all users), the attacker knows the labels")
-    assert "--relative own" in (Path(out) / "report.md").read_text()
-
-
-def test_a_certificate_under_the_name_of_an_attack_is_made_again(
-    plan, whole, tmp_path, no_pictures
-):
-    shutil.copytree(whole.out, tmp_path / "s")
-    folder = tmp_path / "s" / "runs" / "none-seed0" / "robustness"
-    attack = next(path for path in folder.glob("fgm-bce*.json"))
-    good = attack.read_bytes()
-    shutil.copy(next(folder.glob("certificate*.json")), attack)
-    sweep(plan, tmp_path / "s")
-    assert attack.read_bytes() == good
+    assert "--relative own" in (tmp_path / "report.md").read_text()
