@@ -1,8 +1,7 @@
-"""The exceptions robustcf raises on purpose.
+"""The exceptions that robustcf raises on purpose.
 
-Every message says what was expected, what was got and what to do, on one line: the command
-line prints it as it is. Each class also derives from the built-in exception a caller would
-reach for, so ``except ValueError`` keeps working in code that has never heard of robustcf.
+Every message says what was expected, what was got and what to do, on one line: the command line
+prints it as it is. Each class also derives from the built-in exception that fits.
 """
 
 
@@ -35,12 +34,12 @@ class WriteError(RobustcfError, OSError):
 
 
 class UnfinishedError(InputError):
-    """A run has not come to its end, and nobody said that it may be used all the same."""
+    """A run is unfinished, and ``allow_unfinished`` is False."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Stopped from outside, by Ctrl-C or SIGTERM; the message says what is kept, how to go on."""
+    """Stopped by Ctrl-C or SIGTERM; the message says what is kept and how to resume."""
 
 
 class RanksError(RobustcfError, RuntimeError):
-    """Processes that work on one job have lost each other: one ended, or does not answer."""
+    """One of the processes that work on one job ended, or does not answer."""

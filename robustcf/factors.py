@@ -11,6 +11,7 @@ from torch import Tensor
 
 from robustcf._io.reading import parse_json
 from robustcf._io.schema import shown
+from robustcf._io.text import counted
 from robustcf.errors import InputError
 
 #: What can be computed with; torch has others, of 8 bits, that it only stores.
@@ -18,12 +19,7 @@ PRECISIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def as_tensor(name: str, value: object) -> Tensor:
-    """A tensor as it is, or one that shares the memory of a numpy array.
-
-    Example:
-        >>> as_tensor("users", np.zeros((2, 3), np.float32)).dtype
-        torch.float32
-    """
+    """Return a tensor as it is, or one that shares the memory of a numpy array."""
     if isinstance(value, Tensor):
         return value
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu" or value.itemsize > 8:
@@ -101,10 +97,10 @@ class Factors:
 
     @classmethod
     def of(cls, users: object, items: object) -> Factors:
-        """Anybody's U and V: lists and arrays of whole numbers too, and of two precisions.
+        """Return factors of lists and arrays, of whole numbers too, and of two precisions.
 
-        Whole numbers become float32, and of two precisions both get the higher one. What is part
-        of a graph of autograd is taken out of it. Nothing else is copied.
+        Whole numbers become float32, two precisions the higher one, and gradients are dropped.
+        Nothing else is copied.
 
         Raises:
             InputError: they are not two matrices of numbers that fit each other, or are empty.
@@ -152,42 +148,25 @@ class Factors:
         )
 
     def check_finite(self) -> None:
-        """Raise an InputError that names the first row with a NaN or an infinity.
-
-        Example:
-            >>> Factors(torch.tensor([[1.0], [float("nan")]]), torch.ones(1, 1)).check_finite()
-            Traceback (most recent call last):
-            robustcf.errors.InputError: users must be finite, got nan in row 1 (1 such row of U):
-            repair or leave out these rows; a training that diverged makes such values
-        """
+        """Raise an InputError that names the first row with a NaN or an infinity."""
         for name, letter, value in (("users", "U", self.users), ("items", "V", self.items)):
             # A sum is not finite exactly when a summand is not, short of overflow: cheap to ask,
             # and in their own precision 25 times as cheap as in a wider one.
             narrow = value.dtype in (torch.float16, torch.bfloat16)
             if bool(torch.isfinite(value.sum(dtype=torch.float32 if narrow else None))):
                 continue
-            bad = (~torch.isfinite(value)).any(dim=1)
-            if not bool(bad.any()):
-                continue
-            row = int(torch.nonzero(bad)[0, 0])
-            entry = value[row][~torch.isfinite(value[row])][0].item()
-            many = int(bad.sum())
-            raise InputError(
-                f"{name} must be finite, got {entry} in row {row} ({many} such "
-                f"row{'s' if many > 1 else ''} of {letter}): repair or leave out these rows; a "
-                "training that diverged makes such values"
-            )
+            bad = torch.nonzero(~torch.isfinite(value))
+            if len(bad):
+                rows = counted(len(bad[:, 0].unique()), "such row")
+                raise InputError(
+                    f"{name} must be finite, got {value[tuple(bad[0])].item()} in row "
+                    f"{int(bad[0, 0])} ({rows} of {letter}): repair or leave out these rows; a "
+                    "training that diverged makes such values"
+                )
 
 
 def read_fixed(facts: Mapping[str, str], source: str) -> tuple[int, ...]:
-    """The columns held fixed (biases) that a file of factors tells of in its metadata.
-
-    Args:
-        facts: the metadata of a safetensors file.
-        source: of the file, for messages.
-
-    Raises:
-        InputError: what is there is no list of column numbers.
+    """Return the columns held fixed (biases) by the metadata of a safetensors file.
 
     Example:
         >>> read_fixed({"fixed": "[3, 4]"}, "factors.safetensors"), read_fixed({}, "others")

@@ -46,11 +46,10 @@ def from_implicit(
     constant 1 they are multiplied with, and held fixed. Other arguments: :func:`joined`.
 
     Example:
-        >>> import numpy as np
-        >>> class Fitted:  # as implicit's BPR is after fit
-        ...     user_factors = np.array([[0.5, 1.0], [0.2, 1.0]], np.float32)
-        ...     item_factors = np.array([[0.1, 3.0], [0.3, 4.0]], np.float32)
-        >>> from_implicit(Fitted()).fixed
+        >>> from types import SimpleNamespace
+        >>> left, right = np.array([[0.5, 1], [0.2, 1]]), np.array([[0.1, 3], [0.3, 4]])
+        >>> fitted = SimpleNamespace(user_factors=left, item_factors=right)  # as implicit's BPR is
+        >>> from_implicit(fitted).fixed
         (1,)
     """
     name = type(model).__name__
@@ -77,14 +76,11 @@ def from_cornac(
     ``get_item_vectors``. Other arguments: :func:`joined`.
 
     Example:
-        >>> import numpy as np
         >>> class Fitted:  # as cornac.models.BPR is after fit
-        ...     u_factors, i_factors = np.ones((2, 3)), np.ones((4, 3))
-        ...     i_biases = np.arange(4.0)
+        ...     u_factors, i_factors, i_biases = np.eye(2, 3), np.eye(4, 3), np.arange(4.0)
         ...     uid_map, iid_map = {"ann": 0, "bob": 1}, {"a": 0, "b": 1, "c": 2, "d": 3}
-        >>> from_cornac(Fitted())
-        Recommender(cornac Fitted, 2 users x 4 items, 4 factors, 1 column held fixed, without
-        interactions)
+        >>> from_cornac(Fitted()).user_labels.tolist()
+        ['ann', 'bob']
     """
     name = type(model).__name__
     biases: Any = [None, None]
@@ -129,13 +125,11 @@ def from_lenskit(
     left, which it serves with ``user_embeddings="prefer"``. Other arguments: :func:`joined`.
 
     Example:
-        >>> import numpy as np
-        >>> class Vocabulary:
-        ...     def ids(self):
-        ...         return np.array(["a", "b"])
+        >>> from types import SimpleNamespace
+        >>> vocabulary = SimpleNamespace(ids=lambda: np.array(["a", "b"]))
         >>> class Trained:  # as lenskit.als.ImplicitMFScorer is after training
-        ...     users = items = Vocabulary()
-        ...     user_embeddings = item_embeddings = np.eye(2, dtype=np.float32)
+        ...     users = items = vocabulary
+        ...     user_embeddings = item_embeddings = np.eye(2)
         >>> from_lenskit(Trained())
         Recommender(lenskit Trained, 2 users x 2 items, 2 factors, without interactions)
     """
@@ -180,15 +174,13 @@ def from_lightfm(
     if any. Other arguments: :func:`joined`.
 
     Example:
-        >>> import numpy as np
         >>> class Fitted:  # as lightfm.LightFM is after fit
         ...     user_embeddings = item_embeddings = np.eye(3, 2)
         ...     def get_user_representations(self, features=None):
         ...         return np.zeros(3), self.user_embeddings
         ...     get_item_representations = get_user_representations
-        >>> from_lightfm(Fitted())
-        Recommender(lightfm LightFM, 3 users x 3 items, 4 factors, 2 columns held fixed, without
-        interactions)
+        >>> from_lightfm(Fitted()).fixed
+        (2, 3)
     """
     _needs(model, ("user_embeddings", "item_embeddings"), "a LightFM model")
     user_bias, users = model.get_user_representations(user_features)
@@ -221,15 +213,11 @@ def from_rectools(
     :func:`joined`.
 
     Example:
-        >>> import numpy as np
-        >>> class Ids:
-        ...     external_ids = np.array([7, 9])
-        >>> class Dataset:
-        ...     user_id_map = item_id_map = Ids()
-        >>> class Fitted:  # as rectools.models.ImplicitALSWrapperModel is after fit
-        ...     def get_vectors(self):
-        ...         return np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32)
-        >>> from_rectools(Fitted(), dataset=Dataset()).item_labels.tolist()
+        >>> from types import SimpleNamespace
+        >>> ids = SimpleNamespace(external_ids=np.array([7, 9]))
+        >>> fitted_on = SimpleNamespace(user_id_map=ids, item_id_map=ids)
+        >>> fitted = SimpleNamespace(get_vectors=lambda: (np.eye(2), np.eye(2)))
+        >>> from_rectools(fitted, dataset=fitted_on).item_labels.tolist()
         [7, 9]
     """
     name = type(model).__name__
@@ -267,19 +255,12 @@ def from_recbole(
     :func:`joined`.
 
     Example:
-        >>> import numpy as np
-        >>> class BPR(torch.nn.Module):  # as recbole's BPR
-        ...     def __init__(self):
-        ...         super().__init__()
-        ...         self.user_embedding = torch.nn.Embedding(3, 2)
-        ...         self.item_embedding = torch.nn.Embedding(4, 2)
-        >>> class Dataset:  # as recbole's, after it has numbered its tokens
-        ...     uid_field, iid_field = "user_id", "item_id"
-        ...     field2id_token = {
-        ...         "user_id": np.array(["[PAD]", "ann", "bob"]),
-        ...         "item_id": np.array(["[PAD]", "x", "y", "z"]),
-        ...     }
-        >>> from_recbole(BPR(), dataset=Dataset())
+        >>> from types import SimpleNamespace
+        >>> class BPR:  # as recbole's
+        ...     user_embedding, item_embedding = torch.nn.Embedding(3, 2), torch.nn.Embedding(4, 2)
+        >>> tokens = {"u": np.array(["[PAD]", "ann", "bob"]), "i": np.array(["[PAD]", *"xyz"])}
+        >>> numbered = SimpleNamespace(uid_field="u", iid_field="i", field2id_token=tokens)
+        >>> from_recbole(BPR(), dataset=numbered)
         Recommender(recbole BPR, 2 users x 3 items, 2 factors, without interactions)
     """
     name = type(model).__name__
@@ -347,13 +328,8 @@ def from_torch(
     both are no user and no item. Other arguments: :func:`joined`.
 
     Example:
-        >>> import torch
-        >>> class Mine(torch.nn.Module):
-        ...     def __init__(self):
-        ...         super().__init__()
-        ...         self.user, self.item = torch.nn.Embedding(3, 2), torch.nn.Embedding(4, 2)
-        >>> found = from_torch(Mine(), user_key="user.weight", item_key="item.weight")
-        >>> found.factors
+        >>> state = {"first": torch.ones(3, 2), "second": torch.rand(4, 2)}
+        >>> from_torch(state, user_key="first", item_key="second").factors
         Factors(3 users x 4 items, dim 2, float32)
     """
     state = model.state_dict() if hasattr(model, "state_dict") else model

@@ -280,15 +280,10 @@ class Layout:
         tell: bool = True,
         **labels: Any,
     ) -> Imported:
-        """Return the factors, with notes on what was found and what is left aside.
+        """Return the factors, with notes on what was found and what is left aside (``tell``).
 
-        Args:
-            format: see :class:`Imported`.
-            name: see :class:`Imported`, its ``source``.
-            fixed: columns that are biases; None for biases by name, or constant columns.
-            write: writes matrices by name, in the types in which they came, to a path.
-            tell: whether the notes say what was found.
-            **labels: of users and items.
+        ``fixed`` are columns that are biases; None for biases by name, or constant columns.
+        ``write`` writes matrices by name, in the types in which they came, to a path.
         """
         U, V = (matrix(key, self.arrays[key], copy=False)[self.skip :] for key in self.keys)
         if U.shape[1] != V.shape[1]:

@@ -63,9 +63,7 @@ def match(
     name: str | None = None,
     with_valid: bool | None = None,
 ) -> Matched:
-    """Return interactions as pairs of rows of factors.
-
-    The catalogue is that of the factors: every row can be ranked, with interactions or without.
+    """Return interactions as pairs of rows of factors, whose catalogue counts.
 
     Args:
         factors: the rows of the factors.

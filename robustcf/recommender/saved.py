@@ -22,22 +22,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from robustcf._io import files
+from robustcf._io import files, schema
 from robustcf._io.limits import Limits
 from robustcf._io.reading import open_plain, parse_json, read_json
-from robustcf._io.schema import (
-    FLAG,
-    NAME,
-    OBJECT,
-    TEXT,
-    check_kind,
-    choice,
-    list_of,
-    nullable,
-    record,
-    shown,
-    whole,
-)
 from robustcf._io.text import counted
 from robustcf._registry import SCORERS
 from robustcf.data.interactions import Interactions, Labels, checked_labels
@@ -51,28 +38,37 @@ FORMAT = "robustcf recommender 1"
 RECOMMENDER = "recommender.json"
 _FACTORS, _INTERACTIONS = "factors.safetensors", "interactions.npz"
 _PARTS = ("train", "valid", "test")
-_MAIN = record(
+_PART = schema.choice(*_PARTS)
+_MAIN = schema.record(
     {
-        "kind": NAME,
-        "label": TEXT,
-        "fit_on": choice(*FIT_ON),
-        "part": nullable(choice(*_PARTS)),
-        "mask": list_of(choice(*_PARTS)),
-        "scorer": OBJECT,
-        "fingerprint": nullable(TEXT),
-        "interrupted": FLAG,
-        "training": nullable(OBJECT),
-        "files": record({}, others=record({"bytes": whole(), "sha256": TEXT})),
+        "kind": schema.NAME,
+        "label": schema.TEXT,
+        "fit_on": schema.choice(*FIT_ON),
+        "part": schema.nullable(_PART),
+        "mask": schema.list_of(_PART),
+        "scorer": schema.OBJECT,
+        "fingerprint": schema.nullable(schema.TEXT),
+        "interrupted": schema.FLAG,
+        "training": schema.nullable(schema.OBJECT),
+        "files": schema.record(
+            {}, others=schema.record({"bytes": schema.whole(), "sha256": schema.TEXT})
+        ),
     }
 )
-_MASKS = {part: list_of(choice(*_PARTS)) for part in _PARTS}
-_META = record(
+_PROTOCOL = schema.record(
     {
-        "name": nullable(TEXT),
-        "valid_source": choice("published", "carved", "none"),
-        "protocol": nullable(record({**_MASKS, "users": nullable(whole(1)), "seed": whole()})),
-        "notes": list_of(TEXT),
-        "sources": record({}, others=TEXT),
+        **dict.fromkeys(_PARTS, schema.list_of(_PART)),
+        "users": schema.nullable(schema.whole(1)),
+        "seed": schema.whole(),
+    }
+)
+_META = schema.record(
+    {
+        "name": schema.nullable(schema.TEXT),
+        "valid_source": schema.choice("published", "carved", "none"),
+        "protocol": schema.nullable(_PROTOCOL),
+        "notes": schema.list_of(schema.TEXT),
+        "sources": schema.record({}, others=schema.TEXT),
     }
 )
 
@@ -208,10 +204,10 @@ def read_recommender(folder: Path, *, allow_unfinished: bool = False) -> dict[st
     found = facts.get("format")
     if found != FORMAT:
         raise InputError(
-            f"{path}: expected the format {FORMAT!r}, got {shown(found)}: it was written by "
+            f"{path}: expected the format {FORMAT!r}, got {schema.shown(found)}: it was written by "
             "another version of robustcf; use that one, or train again"
         )
-    check_kind(path, facts, _MAIN)
+    schema.check_kind(path, facts, _MAIN)
     if not {_INTERACTIONS} <= set(facts["files"]) <= {_INTERACTIONS, _FACTORS}:
         raise InputError(f"{path}: files must be {_INTERACTIONS} and, perhaps, {_FACTORS}")
     if facts["interrupted"] and not allow_unfinished:
@@ -225,11 +221,6 @@ def read_recommender(folder: Path, *, allow_unfinished: bool = False) -> dict[st
 
 
 def _missing(folder: Path) -> InputError:
-    if (folder / "metrics.json").exists():
-        return InputError(
-            f"{folder} was written by an older version of robustcf (no {RECOMMENDER} in it): train "
-            "or import it again"
-        )
     if (folder / "config.json").exists():
         return UnfinishedError(
             f"{folder} has no result yet: finish it with 'robustcf train --resume {folder}'"
@@ -376,7 +367,7 @@ def _read_pairs(path: Path) -> tuple[Split | None, dict[str, Labels], npt.NDArra
     """Return the split, the labels of users and items, and the number of pairs per item."""
     arrays = files.read_arrays(path)
     meta = parse_json(str(arrays["meta"]))
-    check_kind("", meta, _META, "meta")
+    schema.check_kind("", meta, _META, "meta")
     labels = {name: own for name, own in arrays.items() if name in ("user_labels", "item_labels")}
     counts = _whole_numbers("item_counts", arrays)
     if meta["name"] is None:

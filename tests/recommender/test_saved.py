@@ -369,9 +369,6 @@ def test_what_is_no_saved_recommender(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UnfinishedError, match="--resume"):
         open_recommender(tmp_path)
-    (tmp_path / "metrics.json").write_text("{}")
-    with pytest.raises(InputError, match="older version"):
-        open_recommender(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["graph", "os:system", "tests.recommender.test_saved:Evil"])
