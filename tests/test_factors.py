@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from robustcf.errors import InputError
-from robustcf.factors import Factors, as_tensor
+from robustcf.factors import Factors, as_tensor, read_fixed
 
 
 @pytest.mark.parametrize(
@@ -143,3 +143,9 @@ def test_what_is_not_finite_is_found_and_sums_that_overflow_are_none(dtype, bad)
     for pair in (Factors(spoilt, users), Factors(users, spoilt)):
         with pytest.raises(InputError, match=f"got {bad} in row 2"):
             pair.check_finite()
+
+
+@pytest.mark.parametrize("wrong", ["[1.5]", "nothing", '"a"'])
+def test_fixed_columns_are_a_list_of_numbers(wrong):
+    with pytest.raises(InputError, match="fixed columns"):
+        read_fixed({"fixed": wrong}, "here")

