@@ -43,11 +43,9 @@ class Greedy(Poisoning):
 
     The surrogate is ALS on the known pairs and the fakes so far. The next fake user takes after the
     genuine one for whom a target is nearest to being recommended: as many items, those with the
-    largest scores for that user, times the probability of being chosen, of which an item chosen
-    loses some. Retrained, the surrogate brings the targets nearer to that user's neighbours, who
-    are the next. ``demote``: the same users, without the targets. ``availability``: users at
-    random, with the items that have the smallest scores for them. The idea of Huang et al.,
-    arXiv:2101.02644.
+    largest scores, times a probability of which a chosen item loses some. ``demote``: the same
+    users, without the targets. ``availability``: users at random, with the items that have the
+    smallest scores for them. The idea of Huang et al., arXiv:2101.02644.
 
     Args:
         retrainings: how often the surrogate is fitted; fakes between two fits come from one.
@@ -113,14 +111,13 @@ class _Push:
 class Surrogate(Poisoning):
     """Profiles that follow the gradient of exposure through one ALS half-step of the items.
 
-    It fits ALS to the known pairs. It starts from copies of a crowd of neighbours: of 256 crowds,
+    It fits ALS to the known pairs and starts from copies of a crowd of neighbours: of 256 crowds,
     the one whose members, if they had the targets, would show them to most users. In each round the
-    profiles are relaxed to weights in [0, 1] and take some gradient steps, projected on the allowed
-    length; the largest entries become the profile. Then the surrogate is fitted anew with the fakes
-    in. The round with the most exposure is kept and continued; after one without a gain, steps are
-    half as long. ``demote`` pushes what competes with the targets: the items just behind the cutoff
-    for the users who are most likely to see a target. ``availability`` pushes the rarest items into
-    everybody's list. The idea of Tang, Wen and Wang, arXiv:2008.04876.
+    profiles, relaxed to weights in [0, 1], take some projected gradient steps; the largest entries
+    become the profile, and the surrogate is fitted anew with the fakes in. The best round is kept
+    and continued; after one without a gain, steps are half as long. ``demote`` pushes the items
+    just behind the cutoff for the users most likely to see a target; ``availability`` the rarest
+    items. The idea of Tang, Wen and Wang, arXiv:2008.04876.
 
     Args:
         rounds: of gradient steps; each costs one fit of the surrogate.

@@ -228,9 +228,8 @@ class Margin(Adversary):
 
     For a pair (u, i) and another item j, the gap ``s_ui - s_uj`` falls under row perturbations of
     at most a (users) and b (items) by at most ``a ||v_i - v_j|| + 2 b ||u|| + 2 a b``. The term is
-    an objective that compares items with every gap less that; so it is at least that loss under
-    *every* attack of the size, and where it is small, radii are large. The size is taken anew in
-    every step.
+    an objective that compares items with every gap less that: a bound of the loss under *every*
+    attack of the size.
 
     Cost of a step: one gradient, and the distances of items from each other or from their mean.
     """

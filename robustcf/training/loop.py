@@ -96,17 +96,14 @@ def fit(
     Args:
         model: its parameters are updated.
         batches: of the objective to minimize.
-        stop: when to end and how to choose.
+        stop: when to end; the factors are those of the best epoch by its validation, or the last.
         reg: any module of two tensors.
         reg_weight: see above.
         adversary: a second loss at attacked factors, see :mod:`robustcf.training.adversarial`.
         optimizer: learning rates and their schedule.
         checkpoint: where to keep the state, and to resume from.
         stage: the name of the state in the checkpoint.
-        progress: whether to show a bar (loss per pair, validation, norm of the scores).
-
-    Returns:
-        The factors of the best epoch by ``stop.validate``, of the last one where there is none.
+        progress: whether to show a bar.
 
     Raises:
         TrainingError: something is not finite; the message says which term.
@@ -177,10 +174,8 @@ def fit(
             checkpoint.flush()
     finally:
         bar.close()
-    if state.best is not None:
-        _, epochs, factors = state.best
-        return Fitted(factors, epochs, state.history, interrupted)
-    return Fitted(model.factors(), len(state.history), state.history, interrupted)
+    _, epochs, factors = state.best or (None, len(state.history), model.factors())
+    return Fitted(factors, epochs, state.history, interrupted)
 
 
 @dataclass
@@ -201,7 +196,7 @@ class _Steps:
         """Take every batch once; returns the row of the history."""
         model, objective, rival = self.model, self.batches.objective, self.adversary
         ranks = model.shard.ranks
-        name = model.name or type(model).__name__
+        name = _name(model)
         began = time.perf_counter()
         loss = attacked = pairs = penalized = 0.0
         rounds = None if rival is None else rival.rounds(self.batches, epoch)
@@ -232,9 +227,7 @@ class _Steps:
             gradient = model.pull_back(gradient)
             if self.share and on_parameters:
                 penalized = self._penalize(model.users, model.items, gradient)
-            if not math.isfinite(penalized):
-                own_name = getattr(self.penalty, "name", "") or type(self.penalty).__name__
-                raise TrainingError(_not_finite(f"the regularizer {own_name}", epoch))
+            _check(penalized, f"the regularizer {_name(self.penalty)}", epoch)
             factor = self.factor(epoch * self.batches.n_steps + number)
             self.users.step(gradient.users, self.rates[0] * factor, gradient.rows)
             self.items.step(gradient.items, self.rates[1] * factor)
@@ -314,16 +307,17 @@ class _Steps:
             setattr(self.penalty, name, tensors[f"reg.{name}"])
 
 
-def _check(values: Tensor, what: str, epoch: int) -> None:
-    if not bool(torch.isfinite(values.sum(dtype=torch.float64))):
-        raise TrainingError(_not_finite(what, epoch))
+def _check(values: Tensor | float, what: str, epoch: int) -> None:
+    total = values if isinstance(values, float) else values.sum(dtype=torch.float64)
+    if not math.isfinite(total):
+        raise TrainingError(
+            f"{what} is not finite in epoch {epoch + 1}: lower the learning rate or the weights "
+            "of the terms"
+        )
 
 
-def _not_finite(what: str, epoch: int) -> str:
-    return (
-        f"{what} is not finite in epoch {epoch + 1}: lower the learning rate or the weights "
-        "of the terms"
-    )
+def _name(part: Any) -> str:
+    return getattr(part, "name", "") or type(part).__name__
 
 
 def two_to_inf(factors: Factors) -> float:

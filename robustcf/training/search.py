@@ -31,9 +31,9 @@ from robustcf._io.schema import (
     NUMBER,
     TEXT,
     check_kind,
+    list_of,
     nullable,
     record,
-    shown,
     whole,
 )
 from robustcf._randomness import stream
@@ -64,6 +64,7 @@ _TRIAL_KIND = record(
     },
     others=ABSENT,
 )
+_TRIALS_KIND = record({"trials": list_of(_TRIAL_KIND)})
 _BEGUN_KIND = record({"found": record({"fingerprint": TEXT}, {"seed": whole(0, 2**128)})})
 # A trial that is this many standard errors behind the best is not trained for further parts.
 _BEHIND = 1.0
@@ -91,28 +92,17 @@ class Trial:
         """Return plain values, ready for JSON."""
         return {**vars(self), "seconds": round(self.seconds, 3)}
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Trial:
-        """Return the trial of what :meth:`as_dict` gives."""
-        check_kind("", values, _TRIAL_KIND)
-        return cls(**values)
-
     def beats(self, best: Trial | None) -> bool:
         """Return whether it is better than the best so far."""
         return self.value is not None and (best is None or self.value > (best.value or 0.0))
 
 
 def read_trials(path: Path) -> list[Trial]:
-    """Return the trials that a search has kept in a file."""
+    """Return the trials that a search has kept in a file, its own or a preset's."""
     values = files.read_json(path, follow=True)
-    found = values.get("found")
-    trials = values.get("trials", found.get("trials") if isinstance(found, dict) else None)
-    if not isinstance(trials, list):
-        raise InputError(f"{path}: a search must have a list 'trials', got {shown(trials)}")
-    try:
-        return [Trial.from_dict(entry) for entry in trials]
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+    kept: Any = values if "trials" in values else values.get("found")
+    check_kind(path, kept, _TRIALS_KIND)
+    return [Trial(**entry) for entry in kept["trials"]]
 
 
 @dataclass(frozen=True)

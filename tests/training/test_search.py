@@ -107,7 +107,7 @@ def test_a_stopped_search_goes_on_to_the_same_end(clockwork: dict[str, Any]) -> 
 
     with pytest.raises(Killed):
         search(checkerboard(), record=record)
-    done = [Trial.from_dict(json.loads(json.dumps(trial.as_dict()))) for trial in kept]
+    done = [Trial(**json.loads(json.dumps(trial.as_dict()))) for trial in kept]
     clockwork["made"].clear()
     again = search(checkerboard(), done=done)
     assert again == whole

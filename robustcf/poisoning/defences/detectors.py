@@ -45,13 +45,11 @@ _BLOCK = 1000
 class PCASelection(Detector):
     """Users whose profiles share least variance with everybody else's.
 
-    The idea of variable selection by principal components (Mehta and Nejdl, 2009,
-    doi:10.1007/s11257-008-9050-4): profiles are standardized over the items, and a profile of
-    random items has next to no part in the leading components of all profiles. The score of a user
-    is the share of their variance in the first ``components``; published versions take as many of
-    the lowest as there are fakes. Here a user is flagged whose logarithm of the share, plus the
-    ``components / n_items`` of a random profile, lies more than ``threshold`` robust standard
-    deviations below the median. It cannot find copied profiles or those of popular items.
+    Variable selection by principal components (Mehta and Nejdl, 2009,
+    doi:10.1007/s11257-008-9050-4): profiles are standardized over the items, and a user's score is
+    the share of their variance in the first ``components``. Flagged is a logarithm of the share,
+    plus the ``components / n_items`` of a random profile, more than ``threshold`` robust standard
+    deviations below the median. It finds random items, not copied profiles or popular items.
 
     Cost: a truncated SVD of the pairs, some ten products with ``components`` + 9 columns.
     """
@@ -103,12 +101,11 @@ class PCASelection(Detector):
 class Twins(Detector):
     """Users whose profile is another's, and who add what other such users add.
 
-    Two users are twins where the cosine of a profile with its nearest one is unusual: Fisher's
-    transformation of it lies more than ``threshold`` robust standard deviations above the median.
-    Whoever copies a real profile and adds a target has a twin; so has the copied user. The two are
-    told apart by what one has and the other has not: an item that is in the surplus of more twins
-    than its popularity explains (Poisson, chance at most 0.001 / items) is promoted, and twins with
-    such an item in their surplus are flagged. Twins that add nothing in common are left alone.
+    A user has a twin where the cosine of the profile with its nearest one, by Fisher's
+    transformation, lies more than ``threshold`` robust standard deviations above the median. A copy
+    and the copied user are told apart by what one has and the other has not: an item in the surplus
+    of more twins than its popularity explains (Poisson, chance at most 0.001 / items) is promoted,
+    and twins with such an item in their surplus are flagged.
 
     Cost: the cosines of all pairs of users, 64 MB at a time.
 
@@ -146,18 +143,13 @@ class Twins(Detector):
 class Groups(Detector):
     """Users who own several of the same items, items that hardly anybody else has.
 
-    Whoever promotes several items gives every fake account all of them: the targets' users are then
-    nearly the same set, whatever else the profiles hold. In three steps:
-
-    1. *Suspects* are users with unusually similar others: the cosine with the 10th, 20th or 50th
-       nearest profile, rare items counting most, lies 4 robust standard deviations above the
-       median (by Fisher's transformation). About one genuine user in a hundred is a suspect.
+    1. *Suspects* are users whose cosine with the 10th, 20th or 50th nearest profile, rare items
+       counting most, lies 4 robust standard deviations above the median (Fisher's transformation).
     2. *Promoted items* have at most a fifth of all users and at least ``least`` suspects, who are
        at least a third of their users, and are linked: their sets of suspects have a Jaccard index
-       of ``link`` or more. So do items whose sets of *all* users have one of 0.8: fakes that
-       outnumber the genuine users of their targets show without any suspects.
-    3. *Flagged* are users, suspects or not, with at least two items of one set of linked items, and
-       at least half of that set; if they are at least ``least``.
+       of ``link`` or more, or their sets of *all* users one of 0.8.
+    3. *Flagged* are users with at least two items of one set of linked items, and at least half of
+       that set; if they are at least ``least``.
 
     It cannot see a single target, fewer than ``least`` accounts, or accounts that share out the
     targets among themselves.

@@ -49,13 +49,7 @@ def find_suspects(split: Split, by: Collection[str] = ()) -> dict[str, Any]:
 
 
 def write_suspects(facts: dict[str, Any], path: str, *, raw: bool = False) -> None:
-    """Write what :func:`find_suspects` found as a CSV file.
-
-    Args:
-        facts: what was found.
-        path: the file.
-        raw: whether to leave labels as they are that a spreadsheet would run as formulas.
-    """
+    """Write what :func:`find_suspects` found as CSV, labels that look like formulas escaped."""
     rows = [{**row, "flagged by": " ".join(row["flagged by"])} for row in facts["suspects"]]
     head = ("user", "pairs", "flagged by", *(f"{key} score" for key in facts["by"]))
     content = csv_bytes(rows, raw=raw) if rows else (",".join(head) + "\n").encode()

@@ -21,7 +21,7 @@ from typing import Any
 
 from robustcf._checks import check_choice, check_number
 from robustcf._io import files
-from robustcf._io.schema import OBJECT, check_kind, shown
+from robustcf._io.schema import OBJECT, check_kind, nullable, record
 from robustcf._registry import MODELS, REGULARIZERS
 from robustcf.errors import InputError
 from robustcf.training.config import DEFAULT_MODEL, TrainConfig
@@ -159,14 +159,9 @@ def _best(dataset: str, kind: str | None, value: Callable[[Any], float]) -> str 
 def read_preset(path: str | os.PathLike[str]) -> Preset:
     """Return the preset of a file, as ``robustcf tune`` writes it."""
     raw = files.read_json(Path(path), follow=True)
-    config, found = raw.get("config"), raw.get("found") or {}
-    if not isinstance(config, dict):
-        raise InputError(
-            f"{path}: a preset must have an object 'config' with settings, got {shown(config)}"
-        )
-    check_kind(path, found, OBJECT, "found")
+    check_kind(path, raw, record({"config": OBJECT}, {"found": nullable(OBJECT)}))
     try:
-        return Preset(Path(path).stem, TrainConfig.of(**config), found)
+        return Preset(Path(path).stem, TrainConfig.of(**raw["config"]), raw.get("found") or {})
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
