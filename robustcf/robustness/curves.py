@@ -212,12 +212,13 @@ class RobustnessCurve:
         path = folder / f"{self.name}.json"
         if not path.is_file():
             return self.save(path, extra), False
-        equal = path.read_bytes() == json_bytes({**extra, **self._facts()})
+        equal = False
         try:
+            equal = read_plain(path) == json_bytes({**extra, **self._facts()})
             there, new = read_arrays(path.with_suffix(".npz")), self._arrays()
             same = there.keys() == new.keys()
             same = same and all(np.array_equal(there[name], new[name]) for name in new)
-        except InputError:  # damaged or missing: made again, but not another result
+        except InputError:  # values that are damaged or missing are not another result
             return self.save(path, extra), not equal
         return (path, False) if equal and same else (self.save(path, extra), True)
 
