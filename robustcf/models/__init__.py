@@ -41,26 +41,16 @@ __all__ = [
     "fold_in",
 ]
 
+_HOMES = {
+    "robustcf._registry": ("MODELS",),
+    ".als": ("ALS", "ALSConfig"),
+    ".base": ("INITS", "Model", "ModelConfig"),
+    ".ease": ("EASE", "EASEConfig"),
+    ".factorizations": ("BPRMF", "SoftmaxMF", "SoftmaxMFConfig", "UltraGCN"),
+    ".folding": ("FoldIn", "fold_in"),
+    ".lightgcn": ("LightGCN", "LightGCNConfig"),
+    ".popularity": ("Popularity", "PopularityConfig"),
+}
 __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "ALS": ".als",
-        "ALSConfig": ".als",
-        "INITS": ".base",
-        "Model": ".base",
-        "ModelConfig": ".base",
-        "BPRMF": ".factorizations",
-        "EASE": ".ease",
-        "EASEConfig": ".ease",
-        "FoldIn": ".folding",
-        "fold_in": ".folding",
-        "LightGCN": ".lightgcn",
-        "LightGCNConfig": ".lightgcn",
-        "Popularity": ".popularity",
-        "PopularityConfig": ".popularity",
-        "SoftmaxMF": ".factorizations",
-        "SoftmaxMFConfig": ".factorizations",
-        "UltraGCN": ".factorizations",
-        "MODELS": "robustcf._registry",
-    },
+    __name__, {name: home for home, names in _HOMES.items() for name in names}
 )

@@ -85,11 +85,6 @@ class ALS(Model[ALSConfig]):
     side at a time, each row by a few steps of conjugate gradients from where it was. It starts from
     the spectral factors, so that few sweeps suffice; they are all made there: it has no epochs.
 
-    Args:
-        train: the pairs.
-        config: None for the defaults.
-        **options: see :class:`robustcf.models.base.Model`.
-
     Cost of a sweep: ten products of pairs x dim and a few of rows x dim^2.
 
     Example:

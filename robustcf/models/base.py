@@ -1,8 +1,8 @@
 """The Model contract: parameters, where they start, what is scored, and how a new user folds in.
 
-A model learns from an :class:`robustcf.objectives.Objective`, a function of the two scored factors.
-Where these are not the parameters themselves (propagation over a graph, rows of length 1), a model
-defines :meth:`Model.scored`, and takes gradients back to its parameters by :meth:`Model.pull_back`.
+An :class:`robustcf.objectives.Objective` is a function of the two scored factors. Where these are
+not the parameters themselves (propagation over a graph, rows of length 1), a model defines
+:meth:`Model.scored`, and takes gradients back to its parameters by :meth:`Model.pull_back`.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Model(ABC, Generic[ConfigT]):
         config: its settings; None for the defaults.
         start: factors to start from instead of ``config.init``.
         seed: of the initialization.
-        device: where the tensors live.
+        device: of the tensors.
         dtype: of the tensors.
-        shard: where the pairs are those of one rank's users, what to know of all pairs.
+        shard: where the pairs are those of one rank's users, facts of all pairs.
         **settings: single settings instead of a config; with :meth:`fit`, those of training too:
             ``lr=0.01``, ``epochs=20``, ``reg="two_to_inf"``.
     """

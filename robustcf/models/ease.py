@@ -51,11 +51,6 @@ class EASE(Model[EASEConfig]):
     ``dim`` singular values, the matrix needs neither to be formed nor to be inverted. It has no
     epochs.
 
-    Args:
-        train: the pairs.
-        config: rank and ridge; None for the defaults.
-        **options: see :class:`robustcf.models.base.Model`.
-
     Cost: that of a randomized SVD; where ``dim`` is the smaller side of the data, at most 4,096,
     that of inverting a dense matrix of it.
 

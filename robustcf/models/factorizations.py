@@ -29,11 +29,6 @@ class UltraGCN(Model[ModelConfig]):
     It skips the layers of a graph network: their limit is in the weights of a cross-entropy and in
     an item-item term, both of which :class:`robustcf.objectives.BCE` has.
 
-    Args:
-        train: the pairs to learn from.
-        config: columns and start; None for the defaults.
-        **options: see :class:`robustcf.models.base.Model`.
-
     Example:
         >>> from robustcf.data import checkerboard
         >>> UltraGCN(checkerboard().train, dim=4).factors().dim
@@ -46,10 +41,7 @@ class UltraGCN(Model[ModelConfig]):
 
 
 class BPRMF(Model[ModelConfig]):
-    """Matrix factorization trained with BPR (Rendle et al., 2009, arXiv:1205.2618).
-
-    Arguments are those of :class:`UltraGCN`.
-    """
+    """Matrix factorization trained with BPR (Rendle et al., 2009, arXiv:1205.2618)."""
 
     name = "bpr-mf"
     objective = "bpr"
@@ -78,11 +70,6 @@ class SoftmaxMF(Model[SoftmaxMFConfig]):
     The scored rows have length 1: cosine and dot product agree in training, attacks, certificates
     and serving. Users and items without pairs start in random directions; such a user is then given
     the mean direction of the others, see :meth:`factors`.
-
-    Args:
-        train: the pairs to learn from.
-        config: columns, start and whether to normalize; None for the defaults.
-        **options: see :class:`robustcf.models.base.Model`.
 
     Example:
         >>> from robustcf.data import checkerboard

@@ -16,7 +16,7 @@ from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.topk import Ranker, TopItems, dot64, top_items
-from robustcf.models.folding import FoldIn, embedding
+from robustcf.models.folding import FoldIn
 from robustcf.models.scorer import Ids, Ranking, Scorer, Stored, Values
 
 # Embeddings of recommended items that are scored in float64 at a time.
@@ -50,6 +50,7 @@ class FactorScorer(Scorer):
         """Check the factors."""
         factors.check_finite()
         self.factors, self.fold_in = factors, FoldIn() if fold_in is None else fold_in
+        self.n_users, self.n_items = factors.n_users, factors.n_items
         columns = check_list("fixed", fixed)
         self.fixed = tuple(check_integer("a fixed column", column, 0) for column in columns)
         if any(not 0 <= column < factors.dim for column in self.fixed):
@@ -62,16 +63,6 @@ class FactorScorer(Scorer):
         #: Whether code from outside of the package may be imported to fold users in.
         self.allow_code = True
         self._rankers: dict[int, Ranker] = {}
-
-    @property
-    def n_users(self) -> int:
-        """Rows of U."""
-        return self.factors.n_users
-
-    @property
-    def n_items(self) -> int:
-        """Rows of V."""
-        return self.factors.n_items
 
     @property
     def free(self) -> list[int]:
@@ -130,7 +121,7 @@ class FactorScorer(Scorer):
                 f"({self.fold_in.objective}), which would be imported and run: open the "
                 "recommender with allow_code=True (--allow-code) if you trust it"
             )
-        return embedding(self.fold_in, self.factors, history, pairs, self.fixed)
+        return self.fold_in.embed(self.factors, history, pairs, self.fixed)
 
     def top_for_history(
         self,

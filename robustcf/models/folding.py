@@ -22,7 +22,8 @@ from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.objectives.base import Objective
 
-#: Ways to fold in that are no objective: the normal equations of ALS, and the mean of the users.
+Ids = npt.NDArray[np.int64]
+#: Ways to fold in that are not objectives: the normal equations of ALS, and the mean of the users.
 LEAST_SQUARES, MEAN = "least-squares", "mean"
 
 
@@ -34,9 +35,9 @@ class FoldIn:
         objective: a name of :data:`robustcf._registry.OBJECTIVES`, ``module:Class``,
             ``least-squares`` (see :class:`LeastSquares`) or ``mean``.
         settings: of the objective, or of the least squares.
-        ridge: weight of the squared norm of the row.
-        offset: see :func:`fold_in`.
-        unit: the same.
+        ridge: see :func:`fold_in`, as for ``offset`` and ``unit``.
+        offset: see there.
+        unit: see there.
 
     Example:
         >>> FoldIn().objective
@@ -64,6 +65,27 @@ class FoldIn:
         """Whether the objective is code from outside of the package."""
         return self.objective not in (*OBJECTIVES, LEAST_SQUARES, MEAN)
 
+    def embed(
+        self, factors: Factors, items: Ids, pairs: Interactions, fixed: Sequence[int]
+    ) -> Tensor:
+        """Return the embedding of a new user who has these items, ascending, each once.
+
+        ``pairs`` are those the factors were trained on, or a stand-in with as many pairs per item.
+        """
+        dtype = factors.users.dtype
+        if self.objective == MEAN:
+            return factors.users.double().mean(dim=0).to(dtype)
+        if self.objective == LEAST_SQUARES:
+            check_known(LeastSquares, self.settings)
+            for name, value in self.settings.items():
+                check_number(name, value)
+            return LeastSquares(**self.settings).solve(factors.items.double(), items).to(dtype)
+        kind = OBJECTIVES[self.objective]
+        check_known(kind.Config, self.settings)
+        objective = kind(pairs, kind.Config(**self.settings))
+        how: Any = {"ridge": self.ridge, "offset": self.offset, "unit": self.unit}
+        return fold_in(objective, factors, items, fixed=fixed, **how)
+
 
 @dataclass(frozen=True)
 class LeastSquares:
@@ -86,7 +108,7 @@ class LeastSquares:
     ridge: float = 0.0
     ridge_per_pair: float = 0.0
 
-    def solve(self, V: Tensor, items: npt.NDArray[np.int64]) -> Tensor:
+    def solve(self, V: Tensor, items: Ids) -> Tensor:
         """Return the row, in float64.
 
         Example:
@@ -100,43 +122,6 @@ class LeastSquares:
         matrix.diagonal().add_(ridge)
         found: Tensor = torch.linalg.lstsq(matrix, self.pull * own.sum(dim=0)[:, None]).solution
         return found[:, 0]
-
-
-def embedding(
-    how: FoldIn,
-    factors: Factors,
-    items: npt.NDArray[np.int64],
-    pairs: Interactions,
-    fixed: Sequence[int] = (),
-) -> Tensor:
-    """Return the embedding of a new user who has these items, ascending, each once.
-
-    Args:
-        how: by which objective.
-        factors: trained embeddings.
-        items: see :func:`fold_in`.
-        pairs: the interactions they were trained on, or a stand-in with as many pairs per item.
-        fixed: see :func:`fold_in`.
-    """
-    if how.objective == MEAN:
-        return factors.users.double().mean(dim=0).to(factors.users.dtype)
-    if how.objective == LEAST_SQUARES:
-        check_known(LeastSquares, how.settings)
-        for name, value in how.settings.items():
-            check_number(name, value)
-        row = LeastSquares(**how.settings).solve(factors.items.double(), items)
-        return row.to(factors.users.dtype)
-    objective = OBJECTIVES[how.objective]
-    check_known(objective.Config, how.settings)
-    return fold_in(
-        objective(pairs, objective.Config(**how.settings)),
-        factors,
-        items,
-        ridge=how.ridge,
-        offset=how.offset,
-        unit=how.unit,
-        fixed=fixed,
-    )
 
 
 def fold_in(
@@ -155,7 +140,7 @@ def fold_in(
     Args:
         objective: what the factors were trained with.
         factors: trained embeddings.
-        items: ids of the items, at least one, each once.
+        items: ids of the user's items, at least one, each once.
         ridge: weight of the squared norm of the row.
         steps: iterations of L-BFGS at most, from the mean of the users.
         offset: whether one number, free and then forgotten, is added to all scores of the user:

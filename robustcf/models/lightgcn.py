@@ -45,11 +45,6 @@ class LightGCN(Model[LightGCNConfig]):
     2,048 pairs per step, three layers, 64 columns, a normal start, the L2 weight 1e-4 on the rows
     of layer 0 that a pair touches.
 
-    Args:
-        train: the pairs to learn from, which are the graph too.
-        config: columns, start and layers; None for the defaults.
-        **options: see :class:`robustcf.models.base.Model`.
-
     Cost of a step: 2 * layers products of the sparse graph with dim columns, whatever the batch:
     large batches pay.
 

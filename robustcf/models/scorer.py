@@ -57,15 +57,8 @@ class Scorer(ABC):
     #: The name of the kind, as folders and tables have it.
     kind: ClassVar[str]
 
-    @property
-    @abstractmethod
-    def n_users(self) -> int:
-        """The number of users."""
-
-    @property
-    @abstractmethod
-    def n_items(self) -> int:
-        """The number of items in the catalogue."""
+    n_users: int
+    n_items: int
 
     @abstractmethod
     def top(

@@ -165,6 +165,7 @@ class PartitionVote(Scorer):
             config = VoteConfig(cap=FALLBACK_CAP, damping=FALLBACK_DAMPING)
         _check_chosen(config)
         self.pairs, self.config = pairs, config
+        self.n_users, self.n_items = pairs.n_users, pairs.n_items
         self.voters = Accounts(pairs, config) if config.groups is None else Groups(pairs, config)
 
     kind = "vote"
@@ -176,16 +177,6 @@ class PartitionVote(Scorer):
         for block in blocks_of(users, self.pairs, votes):
             masked = masked_rows(seen, block, self.n_items)
             yield block, _among(self.voters.serve(self.pairs.csr()[block], masked), candidates)
-
-    @property
-    def n_users(self) -> int:
-        """The number of accounts."""
-        return self.pairs.n_users
-
-    @property
-    def n_items(self) -> int:
-        """The number of items in the catalogue."""
-        return self.pairs.n_items
 
     def top(
         self, users: Ids, k: int, seen: Interactions | None = None, candidates: Ids | None = None
@@ -331,10 +322,10 @@ class PartitionVote(Scorer):
         return CertifiedVotes(numbers, values, per_user, chosen, protocol)
 
     def _check(self, split: Split) -> None:
-        if (split.n_users, split.n_items) != (self.pairs.n_users, self.pairs.n_items):
+        if (split.n_users, split.n_items) != (self.n_users, self.n_items):
             raise InputError(
-                f"the vote is of {self.pairs.n_users} users x {self.pairs.n_items} items, "
-                f"{split.name} has {split.n_users} x {split.n_items}: they are different data"
+                f"the vote is of {self.n_users} users x {self.n_items} items, {split.name} has "
+                f"{split.n_users} x {split.n_items}: they are different data"
             )
         if self.config.groups is not None:
             check_members(members_by(self.pairs), split)

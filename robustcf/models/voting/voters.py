@@ -1,15 +1,14 @@
 """Who votes: every account for itself, or hashed groups of accounts.
 
 An **account** votes for the items it holds, by a whole number that depends on two profiles alone,
-that of the served user and its own. Nothing that is shared, no item norm, no list of neighbours, no
-mean, stands in between, so an account that is added leaves the votes of all others as they were.
-The one exception is the number of accounts that hold an item, by which its votes are damped; the
-certificate takes it into account.
+that of the served user and its own: an account that is added leaves the votes of all others as they
+were. The one exception is the number of accounts that hold an item, by which its votes are damped;
+the certificate takes it into account.
 
 A **group** fits a small model to its members. An account belongs to one group, by a keyed hash of
-its label; without labels, of its id, which must then stay: a removed account keeps its place, with
-an empty row. What a group votes for depends on its members and on the served user's history alone,
-so a fake account changes the votes of one group. The proof does not need the key to be secret.
+its label; without labels, of its id. What a group votes for depends on its members and on the
+served user's history alone, so a fake account changes the votes of one group. The proof does not
+need the key to be secret.
 
 Votes are added as whole numbers below 2**53, where float64 is exact, and come from operations that
 IEEE 754 rounds in one way: no block size and no number of threads shows in them.
