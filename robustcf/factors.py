@@ -157,7 +157,7 @@ class Factors:
                 continue
             bad = torch.nonzero(~torch.isfinite(value))
             if len(bad):
-                rows = counted(len(bad[:, 0].unique()), "such row")
+                rows = counted(len(set(bad[:, 0].tolist())), "such row")
                 raise InputError(
                     f"{name} must be finite, got {value[tuple(bad[0])].item()} in row "
                     f"{int(bad[0, 0])} ({rows} of {letter}): repair or leave out these rows; a "

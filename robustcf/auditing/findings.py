@@ -100,17 +100,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found.
-
-    Args:
-        check: the check.
-        verdict: ``pass``, ``warn``, ``fail`` or ``skipped``.
-        number: what was measured; None where it was skipped.
-        sentence: what was found, or why it was skipped.
-        details: other numbers, by name.
-        header: of a small table, or empty.
-        rows: of that table.
-    """
+    """What a check found, or why it was skipped (``number`` is None); with a small table."""
 
     check: Check
     verdict: Verdict

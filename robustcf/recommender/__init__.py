@@ -29,16 +29,7 @@ __all__ = [
 ]
 
 # On demand: comparing saved curves reads records, and needs no torch for it.
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "FactorScorer": "robustcf.models.factorized",
-        "FoldIn": "robustcf.models.folding",
-        "Ranking": "robustcf.models.scorer",
-        "Recommender": ".recommender",
-        "Scorer": "robustcf.models.scorer",
-        "Stored": "robustcf.models.scorer",
-        "check_recommender": ".recommender",
-        "open_recommender": ".saved",
-    },
-)
+_HOMES = dict.fromkeys(("Ranking", "Scorer", "Stored"), "robustcf.models.scorer")
+_HOMES |= {"FactorScorer": "robustcf.models.factorized", "FoldIn": "robustcf.models.folding"}
+_HOMES |= {"Recommender": ".recommender", "check_recommender": ".recommender"}
+__getattr__, __dir__ = lazy_names(__name__, _HOMES | {"open_recommender": ".saved"})

@@ -85,8 +85,7 @@ class Recommender:
     Raises:
         InputError: factors that are not finite matrices, or do not fit the interactions.
 
-    Cost: a check that all numbers are finite; floating-point numbers of one precision are not
-    copied.
+    Cost: a check that all numbers are finite; floats of one precision are not copied.
 
     Example:
         >>> U, V = np.eye(3, 2), np.eye(4, 2)
@@ -380,7 +379,12 @@ class Recommender:
         return found if as_ids else self._table(names, "user", "item", found)
 
     def _for_users(self, ids: Ids, k: int, filter_seen: bool, allowed: Ids | None) -> Ranking:
-        seen = self._seen_before() if filter_seen else None
+        if filter_seen and self._split is None:
+            raise InputError(
+                "filter_seen=True needs the interactions, and this recommender has none with it: "
+                "give them to robustcf.open(path, interactions=...), or use filter_seen=False"
+            )
+        seen = self.split.train_full if filter_seen else None
         known = ids >= 0
         if known.all():
             return self.scorer.top(ids, k, seen, allowed)
@@ -406,14 +410,6 @@ class Recommender:
         return self.scorer.top_for_history(
             history, k, self._pairs_or_stand_in(), filter_seen=filter_seen, candidates=allowed
         )
-
-    def _seen_before(self) -> Interactions:
-        if self._split is None:
-            raise InputError(
-                "filter_seen=True needs the interactions, and this recommender has none with it: "
-                "give them to robustcf.open(path, interactions=...), or use filter_seen=False"
-            )
-        return self._split.train_full
 
     def _popular(self, k: int, allowed: Ids | None) -> Ranking:
         """Return the most popular items, one row; ties to the lower id."""
@@ -482,29 +478,18 @@ class Recommender:
             >>> Recommender(np.eye(2), np.eye(2), np.eye(2)).evaluate(ks=(1,))["ndcg@1"]
             1.0
         """
-        how: dict[str, Any] = {
-            "part": self.part,
-            "mask": self.mask if mask is None else mask,
-            "progress": progress,
-        }
+        how: dict[str, Any] = {"part": self.part, "progress": progress}
+        how["mask"] = self.mask if mask is None else mask
         if factors is not None:
             return evaluate(factors, self.split, ks, **how)
         return evaluate_rankings(self.scorer.rank, self.split, ks, **how)
 
     def judged_by(self, part: Part) -> Self:
-        """Return the same recommender, judged by other pairs: ``valid`` to choose by, say.
-
-        Raises:
-            InputError: there are no such pairs, or it was fit on them.
-        """
+        """Return the same recommender, judged by other pairs; not by pairs that it was fit on."""
         return self._like(self.scorer, part=part, mask=None)
 
     def renamed(self, label: str) -> Self:
-        """Return the same recommender under another label.
-
-        Raises:
-            InputError: the label is empty, or has more than one line.
-        """
+        """Return the same recommender under another label, text on one line."""
         if not label.strip() or not label.isprintable():
             raise InputError(f"a label must be text on one line, got {label!r}")
         return self._like(self.scorer, label=label)
@@ -568,12 +553,9 @@ class Recommender:
         )
 
     def export(self, path: str | os.PathLike[str]) -> Path:
-        """Write the embeddings in the format in which another library's came.
+        """Write the embeddings to a new file, in the format in which another library's came.
 
         A recommender that came from none gives a ``.safetensors`` file of ``users`` and ``items``.
-
-        Raises:
-            InputError: the format cannot be written, or there is something at the path.
         """
         from robustcf.recommender.saved import export
 
@@ -610,14 +592,7 @@ class Recommender:
 
 
 def check_recommender(model: object) -> None:
-    """Raise unless this is a recommender.
-
-    Example:
-        >>> check_recommender(([[1.0]], [[1.0]]))
-        Traceback (most recent call last):
-        robustcf.errors.InputError: expected a Recommender, got tuple: make one of your embeddings
-        and the pairs they were fit on, Recommender(U, V, interactions)
-    """
+    """Raise an InputError unless this is a recommender."""
     if not isinstance(model, Recommender):
         raise InputError(
             f"expected a Recommender, got {type(model).__name__}: make one of your embeddings and "
