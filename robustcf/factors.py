@@ -155,13 +155,13 @@ class Factors:
             narrow = value.dtype in (torch.float16, torch.bfloat16)
             if bool(torch.isfinite(value.sum(dtype=torch.float32 if narrow else None))):
                 continue
-            bad = torch.nonzero(~torch.isfinite(value))
+            bad = torch.nonzero((~torch.isfinite(value)).any(dim=1))[:, 0]
             if len(bad):
-                rows = counted(len(set(bad[:, 0].tolist())), "such row")
+                row = value[bad[0]]
                 raise InputError(
-                    f"{name} must be finite, got {value[tuple(bad[0])].item()} in row "
-                    f"{int(bad[0, 0])} ({rows} of {letter}): repair or leave out these rows; a "
-                    "training that diverged makes such values"
+                    f"{name} must be finite, got {row[~torch.isfinite(row)][0].item()} in row "
+                    f"{int(bad[0])} ({counted(len(bad), 'such row')} of {letter}): repair or leave "
+                    "out these rows; a training that diverged makes such values"
                 )
 
 
