@@ -119,14 +119,9 @@ class RunConfigBase(ABC, Generic[TrainT]):
             values = parse_json(text)
         except InputError as error:
             raise InputError(f"a configuration must be JSON ({error})") from error
-        if not isinstance(values, dict):
-            raise InputError(f"a configuration must be a JSON object, got {type(values).__name__}")
-        check_known(cls, values)
-        if "dataset" not in values:
-            raise InputError("a configuration must name its dataset, got none")
         check_kind("", values, CONFIG_KIND)
-        train = cls.read_train(values.pop("train", {}))
-        return cls(train=train, **values)
+        check_known(cls, values)
+        return cls(train=cls.read_train(values.pop("train", {})), **values)
 
 
 class RunBase(ABC, Generic[ConfigT, SplitT]):

@@ -404,6 +404,11 @@ def write_picture(folder: Path, name: str, panels: list[list[Panel]], title: str
         plot_panels(panels, folder / f"{name}.{suffix}", title=title)
 
 
+def write_report(path: Path, parts: Iterable[str]) -> None:
+    """Write the parts of a report, those that are not empty, with blank lines between them."""
+    write_bytes(path, ("\n\n".join(filter(None, parts)) + "\n").encode())
+
+
 def rounded(values: npt.ArrayLike) -> Any:
     """Plain numbers with as many digits as are kept in files."""
     return np.round(np.asarray(values, dtype=np.float64), _DIGITS).tolist()

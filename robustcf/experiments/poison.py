@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from robustcf._checks import check_cutoffs
-from robustcf._io.files import read_json, write_bytes, write_json
+from robustcf._io.files import read_json, write_json
 from robustcf._io.plots import Line, Panel
 from robustcf._io.reading import read_plain
 from robustcf._io.schema import NOT_NEGATIVE, OBJECT, check_kind, list_of, record, whole
@@ -29,6 +29,7 @@ from robustcf.experiments.grid import (
     run_grid,
     spread,
     write_picture,
+    write_report,
     write_tables,
 )
 from robustcf.poisoning.base import spent
@@ -508,8 +509,8 @@ class PoisonSummary:
             "## How it was made",
             self._made(),
         ]
-        write_bytes(self.out / "report.md", ("\n\n".join(parts) + "\n").encode())
-        write_bytes(self.out / "report.txt", (self.text() + "\n").encode())
+        write_report(self.out / "report.md", parts)
+        write_report(self.out / "report.txt", [self.text()])
 
     def _panels(self, metric: str) -> list[Panel]:
         """A panel per victim, a line per attack."""

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from robustcf._checks import check_choice, check_epsilons
-from robustcf._io.files import write_bytes
 from robustcf._io.plots import Kind, Line, Panel
 from robustcf._io.text import markdown
 from robustcf._registry import REGULARIZERS
@@ -25,6 +24,7 @@ from robustcf.experiments.grid import (
     run_grid,
     spread,
     write_picture,
+    write_report,
     write_tables,
 )
 from robustcf.experiments.records import results_folder
@@ -400,8 +400,7 @@ class SweepSummary:
             self._made(),
             self._settings_table(),
         ]
-        text = "\n\n".join(part for part in parts if part) + "\n"
-        write_bytes(self.out / "report.md", text.encode())
+        write_report(self.out / "report.md", parts)
 
     def _tables(self, name: str) -> list[str]:
         sizes = [f"{size:g}" for size in self.plan.epsilons]

@@ -1,97 +1,248 @@
-"""Comparisons: planted answers, naive oracles, and the command on hand-made runs."""
+"""Statistics and comparisons against scipy, naive transcriptions, simulation, planted answers."""
 
 from __future__ import annotations
 
+import itertools
 import json
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from scipy import integrate, stats
 
-from robustcf._io.files import write_arrays
-from robustcf.cli.main import run
-from robustcf.data import Split
 from robustcf.errors import InputError
-from robustcf.experiments.comparison import compare_curves
-from robustcf.experiments.saved import common_curves, group_runs, open_run
-from robustcf.factors import Factors
-from robustcf.metrics.evaluate import Protocol
-from robustcf.recommender import FactorScorer, Recommender
-from robustcf.recommender.saved import write_into
-from robustcf.robustness import RobustnessCurve, Threat
-from robustcf.training.config import TrainConfig
+from robustcf.experiments import comparison
+from robustcf.experiments.comparison import (
+    area,
+    bootstrap_mean,
+    compare_curves,
+    holm,
+    sign_flip_test,
+)
+from tests.experiments.test_saved import SIZES, USERS, planted
 
-SIZES = (0.0, 0.1, 0.4)
-USERS = 300
-
-
-def planted(seed: int, fall: tuple[float, ...], noise: int = 0) -> np.ndarray:
-    """Epsilons x users: one population of users, who fall by as much as is said."""
-    base = 0.4 + 0.5 * np.random.default_rng(seed).random(USERS)
-    jitter = np.random.default_rng([seed, noise]).normal(0, 0.02, size=(len(fall), USERS))
-    return np.clip(base - np.array(fall)[:, None] + jitter, 0, 1)
+SEEDS = [0, 1, 2]
 
 
-def make_curve(
-    name: str, values: np.ndarray, sizes: tuple[float, ...] = SIZES, **facts: Any
-) -> RobustnessCurve:
-    """A curve whose settings are the words of a name: fgm-bce-row-absolute-labels."""
-    words = name.split("-")
-    settings = {
-        "attack": words[0],
-        "objective": next((w for w in words if w in ("bce", "bpr", "softmax")), None),
-        "threat": Threat(
-            unit=next((w for w in words if w in ("relative", "own")), "absolute"),
-            knowledge="labels" if "labels" in words else "data",
-        ),
-        "epsilons": sizes,
-        "users": np.arange(values.shape[1]),
-        "protocol": Protocol("demo", "test", ("train",), values.shape[1], 0, 50),
-        "kind": "certified" if words[0] == "certificate" else "joint",
-        "options": {"bound": "plain"} if "plain" in words else {},
-    } | facts
-    return RobustnessCurve(
-        values={"ndcg@10": values.mean(axis=1), "coverage@10": np.zeros(len(values))},
-        per_user={"ndcg@10": values},
-        realised=tuple({"users": 0.0, "items": 0.0} for _ in sizes),
-        **settings,
-    )
+def skewed(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Values like NDCG: many zeros, a tail."""
+    return np.where(rng.random(shape) < 0.4, 0.0, rng.beta(1, 4, size=shape))
 
 
-def make_run(
-    path: Path,
-    values: np.ndarray,
-    *,
-    train: TrainConfig | None = None,
-    users: int = 2,
-    name: str = "fgm-bce-row-absolute",
-    **facts: Any,
-) -> Path:
-    """A saved recommender with a curve.
-
-    The recommender is a stand-in: comparisons read its settings and the fingerprint of its data.
-    """
-    path.mkdir(parents=True, exist_ok=True)
-    square = np.eye(users)
-    model = Recommender.of(
-        FactorScorer(Factors.of(square, square)),
-        Split.from_csr(square),
-        training={
-            "config": (train or TrainConfig.of(model="ultragcn")).resolved().as_dict(),
-            "epochs": 1,
-        },
-    )
-    write_into(path, model)
-    make_curve(name, values, **facts).store(path / "robustness", {})
-    return path
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_area_is_the_mean_height_of_the_polygon(seed):
+    rng = np.random.default_rng(seed)
+    sizes = np.sort(rng.random(6))
+    values = rng.random((6, 4))
+    expected = [
+        integrate.quad(
+            lambda x, c=c: np.interp(x, sizes, values[:, c]),
+            sizes[0],
+            sizes[-1],
+            points=sizes[1:-1],
+        )[0]
+        / (sizes[-1] - sizes[0])
+        for c in range(4)
+    ]
+    np.testing.assert_allclose(area(sizes, values), expected)
+    np.testing.assert_allclose(area(sizes, values).mean(), area(sizes, values.mean(axis=1)))
+    assert area(sizes, np.full(6, 0.3)) == pytest.approx(0.3)
+    assert float(area([0.5], [0.7])) == 0.7, "no width: the limit"
 
 
-def full(name: str, sizes: tuple[float, ...] = SIZES, **facts: Any) -> str:
-    """The name of a hand-made curve."""
-    return make_curve(name, np.zeros((len(sizes), USERS)), sizes, **facts).name
+@pytest.mark.parametrize(
+    ("epsilons", "values", "message"),
+    [
+        ([0, 1], [1.0, 2.0, 3.0], "one row"),
+        ([], [], "one row"),
+        ([0.0], 1.0, "one row"),
+        ([0, 0], [1.0, 2.0], "ascending"),
+        ([0, np.nan], [1.0, 2.0], "ascending"),
+        ([0, 1], [1.0, np.nan], "finite"),
+    ],
+)
+def test_areas_refuse(epsilons, values, message):
+    with pytest.raises(InputError, match=message):
+        area(epsilons, values)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_bootstrap_agrees_with_scipys(seed):
+    rng = np.random.default_rng(seed)
+    values = skewed(rng, 300, 3)
+    found = bootstrap_mean(values, np.random.default_rng(seed), resamples=20_000, confidence=0.9)
+    np.testing.assert_allclose(found.value, values.mean(axis=0))
+    for c in range(3):
+        other = stats.bootstrap(
+            (values[:, c],),
+            np.mean,
+            n_resamples=20_000,
+            confidence_level=0.9,
+            method="percentile",
+            rng=np.random.default_rng(seed + 100),
+        ).confidence_interval
+        width = other.high - other.low
+        # Both are drawn; at 20,000 resamples an end is known to about 2 % of the width.
+        assert abs(found.lower[c] - other.low) < 0.04 * width
+        assert abs(found.upper[c] - other.high) < 0.04 * width
+        normal = stats.norm.ppf(0.95) * values[:, c].std() / np.sqrt(300)
+        assert abs((found.upper[c] - found.lower[c]) / 2 - normal) < 0.05 * normal
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_differences_are_paired(seed):
+    """Two columns that move together have a narrow difference; a linear one is exact."""
+    rng = np.random.default_rng(seed)
+    first = skewed(rng, 400)
+    second = first + 0.01 * rng.normal(size=400)
+    both = np.stack([first, second, second - first], axis=1)
+    found = bootstrap_mean(both, np.random.default_rng(0), resamples=2000)
+    widths = found.upper - found.lower
+    assert widths[2] < 0.2 * min(widths[:2])
+    alone = bootstrap_mean(second - first, np.random.default_rng(0), resamples=2000)
+    np.testing.assert_allclose([alone.lower, alone.upper], [found.lower[2], found.upper[2]])
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+def test_the_interval_covers_as_often_as_it_says(confidence):
+    trials, mean = 500, 0.6 * 0.2
+    hits = 0
+    for seed in range(trials):
+        values = skewed(np.random.default_rng(seed), 150)
+        draws = np.random.default_rng(10_000 + seed)
+        found = bootstrap_mean(values, draws, resamples=400, confidence=confidence)
+        hits += bool(found.lower <= mean <= found.upper)
+    # Four standard errors, and 1 % for what percentiles lose at 150 skewed users.
+    room = 4 * np.sqrt(confidence * (1 - confidence) / trials)
+    assert confidence - room - 0.01 <= hits / trials <= confidence + room
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_blocks_do_not_change_what_is_computed(seed, monkeypatch):
+    """Draws are taken row after row: many small blocks are one large one."""
+    values = skewed(np.random.default_rng(seed), 64, 2) - 0.1
+    whole = bootstrap_mean(values, np.random.default_rng(seed), resamples=500)
+    p_whole = sign_flip_test(values, np.random.default_rng(seed), resamples=500)
+    monkeypatch.setattr(comparison, "_BLOCK_BYTES", 8 * 64 * 7)
+    blocked = bootstrap_mean(values, np.random.default_rng(seed), resamples=500)
+    p_blocked = sign_flip_test(values, np.random.default_rng(seed), resamples=500)
+    np.testing.assert_allclose(whole.lower, blocked.lower, atol=1e-15)
+    np.testing.assert_array_equal(p_whole, p_blocked)
+
+
+@pytest.mark.parametrize("users", [7, 64])
+def test_counts_and_signs_are_what_they_say(users):
+    rng = np.random.default_rng(0)
+    counts = comparison._draw_counts(rng, 4000, users)
+    np.testing.assert_array_equal(counts.sum(axis=1), users)
+    np.testing.assert_allclose(counts.mean(axis=0), 1, atol=0.08)
+    np.testing.assert_allclose(counts.var(axis=0), 1 - 1 / users, atol=0.15)
+    signs = comparison._draw_signs(rng, 4000, users)
+    assert set(np.unique(signs)) == {-1.0, 1.0}
+    np.testing.assert_allclose(signs.mean(axis=0), 0, atol=0.08)
+    np.testing.assert_allclose(np.corrcoef(signs.T) - np.eye(users), 0, atol=0.09)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_sign_flips_agree_with_every_flip_there_is(seed):
+    rng = np.random.default_rng(seed)
+    differences = rng.normal(0.4, 1, size=10)
+    flips = np.array(list(itertools.product([-1, 1], repeat=10)))
+    observed = abs(differences.mean())
+    exact = np.mean(np.abs(flips @ differences / 10) >= observed - 1e-12)
+    found = sign_flip_test(differences, np.random.default_rng(seed), resamples=40_000)
+    assert abs(found - exact) < 4 * np.sqrt(exact * (1 - exact) / 40_000) + 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_sign_flips_agree_with_scipy(seed):
+    rng = np.random.default_rng(seed)
+    differences = np.stack([rng.normal(shift, 1, size=250) for shift in (0, 0.08, 0.15)], axis=1)
+    found = sign_flip_test(differences, np.random.default_rng(seed), resamples=20_000)
+    for c in range(3):
+        other = stats.permutation_test(
+            (differences[:, c],),
+            np.mean,
+            permutation_type="samples",
+            n_resamples=20_000,
+            rng=np.random.default_rng(seed + 50),
+        ).pvalue
+        assert abs(found[c] - other) < 0.02
+        assert abs(found[c] - stats.ttest_1samp(differences[:, c], 0).pvalue) < 0.02
+
+
+def test_p_values_are_uniform_when_nothing_differs():
+    p = [
+        float(
+            sign_flip_test(
+                skewed(np.random.default_rng(s), 60) - skewed(np.random.default_rng(s + 1000), 60),
+                np.random.default_rng(s + 2000),
+                resamples=199,
+            )
+        )
+        for s in range(600)
+    ]
+    assert stats.kstest(p, "uniform").pvalue > 1e-3
+    assert np.mean(np.array(p) <= 0.05) < 0.05 + 4 * np.sqrt(0.05 * 0.95 / 600)
+
+
+def test_degenerate_values_are_defined():
+    rng = np.random.default_rng
+    assert float(sign_flip_test(np.zeros(30), rng(0), resamples=99)) == 1.0
+    assert float(sign_flip_test(np.full(30, 0.1), rng(0), resamples=99)) == 0.01, "never 0"
+    # Every flip of one nonzero difference has the same absolute mean.
+    assert float(sign_flip_test([0.3, 0.0, 0.0, 0.0], rng(0), resamples=99)) == 1.0
+    flat = bootstrap_mean(np.full((30, 2), 0.1), rng(0), resamples=99)
+    np.testing.assert_array_equal(flat.lower, flat.upper)
+    np.testing.assert_array_equal(flat.lower, flat.value)
+
+
+@pytest.mark.parametrize("function", [bootstrap_mean, sign_flip_test])
+@pytest.mark.parametrize(
+    ("values", "resamples", "message"),
+    [
+        ([0.5], 10, "two users"),
+        (0.5, 10, "two users"),
+        ([0.5, np.nan], 10, "finite"),
+        ([0.5, np.inf], 10, "finite"),
+        ([0.5, 0.6], 0, "resamples"),
+        ([0.5, 0.6], 1.5, "resamples"),
+    ],
+)
+def test_resampling_refuses(function, values, resamples, message):
+    with pytest.raises(InputError, match=message):
+        function(values, np.random.default_rng(0), resamples=resamples)
+
+
+@pytest.mark.parametrize("confidence", [0, 1, 1.5, float("nan")])
+def test_confidence_is_a_share(confidence):
+    with pytest.raises(InputError, match="confidence"):
+        bootstrap_mean([0.0, 1.0], np.random.default_rng(0), confidence=confidence)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_holm_agrees_with_the_procedure_step_by_step(seed):
+    """Holm (1979): go up from the smallest p and reject while p(k) <= alpha / (m - k + 1)."""
+    p = np.random.default_rng(seed).random(12) ** 3
+    p[3] = p[7]
+    corrected = holm(p.reshape(3, 4)).ravel()
+    for alpha in np.linspace(0.001, 0.999, 331):
+        rejected = set()
+        for k, index in enumerate(np.argsort(p, kind="stable")):
+            if p[index] > alpha / (12 - k):
+                break
+            rejected.add(int(index))
+        assert rejected == set(np.flatnonzero(corrected <= alpha).tolist())
+    assert holm([]).shape == (0,)
+
+
+@pytest.mark.parametrize("bad", [[-0.1], [1.2], [np.nan]])
+def test_holm_refuses(bad):
+    with pytest.raises(InputError, match="p-values"):
+        holm(bad)
+
+
+# --- comparisons ------------------------------------------------------------------------------
 
 
 def test_a_planted_answer_is_found():
@@ -185,315 +336,3 @@ def test_false_verdicts_are_as_rare_as_promised():
 def test_comparisons_refuse(groups, options, message):
     with pytest.raises(InputError, match=message):
         compare_curves(groups, SIZES, **options)
-
-
-@pytest.fixture
-def runs(tmp_path):
-    decay, norm = (
-        TrainConfig.of(model="ultragcn"),
-        TrainConfig.of(model="ultragcn", reg="two_to_inf"),
-    )
-    falls = {"wd": (decay, (0, 0.1, 0.3)), "ti": (norm, (0, 0, 0))}
-    return [
-        make_run(tmp_path / f"{key}{s}", planted(0, fall, s), train=train.replace(seed=s))
-        for key, (train, fall) in falls.items()
-        for s in (0, 1)
-    ]
-
-
-def test_the_command_compares(runs, capsys):
-    assert run(["compare", *map(str, runs), "--resamples", "1000", "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
-    assert data["curve"] == full("fgm-bce-row-absolute")
-    expected = {
-        *(
-            "curve",
-            "attack",
-            "kind",
-            "objective",
-            "budget",
-            "relative",
-            "unit",
-            "side",
-            "knowledge",
-        ),
-        *("metric", "epsilons", "confidence", "resamples", "seed", "method", "groups"),
-        *("contrasts", "words", "protocol"),
-    }
-    assert set(data) == expected
-    assert (data["relative"], data["unit"], data["knowledge"]) == (False, "absolute", "data")
-    assert [g["label"] for g in data["groups"]] == [
-        "ultragcn, weight_decay",
-        "ultragcn, two_to_inf",
-    ]
-    assert data["groups"][0]["runs"] == [str(runs[0]), str(runs[1])]
-    contrast = data["contrasts"][0]
-    assert [e["better"] for e in contrast["epsilons"]] == [None, *["ultragcn, two_to_inf"] * 2]
-    assert all(0 < e["p"] <= e["p_holm"] <= 1 for e in contrast["epsilons"])
-    assert contrast["epsilons"][2]["value"] == pytest.approx(-0.3, abs=0.01)
-    assert run(["compare", *map(str, runs), "--attack", "fgm-bce"]) == 0
-    text = capsys.readouterr().out
-    assert "ultragcn, two_to_inf is better at epsilon 0.1, 0.4" in text
-    assert "sign-flip" in text
-    assert data["kind"] == "joint"
-    first, second = text.splitlines()[:2]
-    assert first == "joint (one perturbation for all users), the attacker knows the training pairs"
-    assert second == f"{full('fgm-bce-row-absolute')}; epsilon: row budget, absolute"
-
-
-def test_the_strongest_common_curve_is_taken(tmp_path):
-    folders = {
-        tmp_path / "a": TrainConfig.of(model="ultragcn"),
-        tmp_path / "b": TrainConfig.of(model="ultragcn", reg="none"),
-    }
-    values = planted(0, (0, 0, 0))
-
-    def add(name: str, values: np.ndarray = values, **facts: Any) -> None:
-        for folder, train in folders.items():
-            make_run(folder, values, train=train, name=name, **facts)
-
-    def taken(attack: str | None = None) -> str:
-        return common_curves([open_run(folder) for folder in folders], attack)[0].name
-
-    add("random-row-absolute")
-    add("certificate-row-absolute")
-    with pytest.raises(InputError, match="no run has .*--attack certificate-"):
-        taken()
-    make_run(
-        tmp_path / "a", values, train=TrainConfig.of(model="ultragcn"), name="auto-row-relative"
-    )
-    for name in (
-        *("fgm-bce-row-absolute", "fgm-bce-row-relative", "fgm-softmax-row-absolute"),
-        *("pgd-bce-row-absolute", "pgd-softmax-row-relative", "auto-row-absolute"),
-    ):
-        add(name)
-        assert taken() == full(name)
-    # Valid is not what an attacker does to the test rankings; who knows the labels is stronger.
-    add("auto-row-relative", protocol=Protocol("demo", "valid", ("train",), USERS, 0, 50))
-    for name in ("fgm-bce-row-relative-labels", "pgd-softmax-row-relative-labels"):
-        add(name)
-        assert taken() == full("auto-row-absolute"), "a weaker attack"
-    for name in ("cutoff-row-relative-labels", "auto-row-absolute-labels"):
-        add(name)
-        assert taken() == full(name)
-    make_run(
-        tmp_path / "a",
-        values,
-        train=TrainConfig.of(model="ultragcn"),
-        name="auto-row-relative-labels",
-    )
-    assert taken() == full("auto-row-absolute-labels")
-    with pytest.raises(InputError, match="may be .*: name one of them") as caught:
-        taken("fgm-bce")
-    for name in ("fgm-bce-row-absolute", "fgm-bce-row-relative", "fgm-bce-row-relative-labels"):
-        assert f"{full(name)} (joint, row budget, {name.split('-')[3]}" in str(caught.value)
-        assert taken(full(name)) == full(name)
-    # Finer sizes come before coarser ones of the same attack.
-    finer = (*SIZES, 0.8)
-    add("auto-row-absolute-labels", np.vstack([values, values[-1:]]), sizes=finer)
-    assert taken() == full("auto-row-absolute-labels", finer)
-
-
-def refusal(runs: list[Path], attack: str | None = None) -> str:
-    with pytest.raises(InputError) as caught:
-        common_curves([open_run(run) for run in runs], attack)
-    return str(caught.value)
-
-
-def commands(runs: list[Path], attack: str | None = None) -> list[str]:
-    return refusal(runs, attack).split("make it with: ")[1].split("; ")
-
-
-def test_a_missing_curve_is_named_with_the_command_that_makes_it(runs):
-    values = planted(0, (0, 0, 0))
-    two = [runs[0], runs[2]]
-    for name, command in (
-        ("pgd-softmax-row-relative", "attack {} --attack pgd --objective softmax --budget row"),
-        ("fgm-bpr-row-own-labels",
-         "attack {} --attack fgm --objective bpr --budget row --knowledge labels --relative own"),
-        ("certificate-row-absolute", "certify {} --absolute"),
-        ("certificate-plain-row-relative", "certify {} --bound plain"),
-    ):  # fmt: skip
-        make_run(runs[0], values, name=name)
-        for asked in (full(name), "-".join(name.split("-row")[0].split("-")[:2])):
-            if asked != "certificate-plain":
-                (found,) = commands(two, asked)
-                line = f"robustcf {command.format(runs[2])} --epsilons 0 0.1 0.4 --k 10"
-                assert found == line or asked == "certificate"
-    options = {"steps": 3, "restarts": 2, "seed": 5}
-    make_run(runs[0], values, name="cutoff-row-absolute-labels", options=options)
-    (found,) = commands(two, "cutoff")
-    assert "--steps 3 --restarts 2 --seed 5" in found
-    for name in ("fgm-sofmax", "foo", "auto", "certificate-bce"):
-        assert f"no run has a saved curve of {name}; saved are" in refusal(two, name)
-        assert "give --attack one of these names" in refusal(two, name)
-
-
-@pytest.mark.parametrize("asked", [None, "fgm"])
-def test_curves_of_different_sizes_are_told_with_one_command(tmp_path, asked):
-    """The one curve that has to be made again, at the sizes of the other."""
-    finer, name = (0.0, 0.01), "fgm-softmax-row-relative"
-    command = (
-        "robustcf attack {} --attack fgm --objective softmax --budget row --epsilons {} --k 10"
-    )
-    a = make_run(tmp_path / "a", planted(0, (0, 0)), name=name, sizes=finer)
-    b, c = (
-        make_run(
-            tmp_path / n,
-            planted(0, (0, 0, 0)),
-            train=TrainConfig.of(model="ultragcn", epochs=epochs),
-            name=name,
-        )
-        for n, epochs in (("b", 3), ("c", 4))
-    )
-    said = refusal([a, b], asked)
-    assert "differs in epsilons ([0.0, 0.1, 0.4], [0.0, 0.01])" in said
-    assert said.split("make it with: ")[1] == command.format(a, "0 0.1 0.4")
-    assert commands([a, b, c], asked) == [command.format(a, "0 0.1 0.4")]
-    # What most runs have is what the others shall have.
-    train = TrainConfig.of(model="ultragcn", epochs=5)
-    d = make_run(tmp_path / "d", planted(0, (0, 0)), train=train, name=name, sizes=finer)
-    assert commands([a, b, d], asked) == [command.format(b, "0 0.01")]
-
-
-def test_each_user_alone_is_compared_and_told_apart(runs, capsys):
-    values = planted(0, (0, 0, 0))
-    how = {"kind": "each user alone", "threat": Threat(unit="own", knowledge="labels")}
-    make_run(runs[0], values, name="personal-row-own", **how)
-    words = ["compare", str(runs[0]), str(runs[2]), "--attack", "personal", "--resamples", "999"]
-    assert run(words) == 1
-    command = f"robustcf attack {runs[2]} --personal --relative own --epsilons 0 0.1 0.4 --k 10"
-    assert capsys.readouterr().err.strip().endswith(command)
-    other = TrainConfig.of(model="ultragcn", reg="two_to_inf", seed=0)
-    make_run(runs[2], values, name="personal-row-own", train=other, **how)
-    assert run(words) == 0
-    first, second = capsys.readouterr().out.splitlines()[:2]
-    assert first.startswith("each user alone")
-    name = full("personal-row-own", **how)
-    assert second == f"{name}; epsilon: row budget, in lengths of each row"
-
-
-def test_certificates_alone_in_common_are_suggested_and_compared(tmp_path, capsys):
-    trains = (TrainConfig.of(model="ultragcn"), TrainConfig.of(model="ultragcn", reg="none"))
-    name, values = "certificate-row-absolute", planted(0, (0, 0, 0))
-    a, b = (
-        str(make_run(tmp_path / folder, values, train=train, name=name))
-        for folder, train in zip("ab", trains, strict=True)
-    )
-    assert run(["compare", a, b]) == 1
-    assert f"--attack {full(name)} compares by one that all runs have" in capsys.readouterr().err
-    assert run(["compare", a, b, "--attack", "certificate", "--resamples", "999"]) == 0
-    first, second = capsys.readouterr().out.splitlines()[:2]
-    assert first == "certified (no attack of the size leaves any user less)"
-    assert second == f"{full(name)}; epsilon: row budget, absolute"
-
-
-def test_what_cannot_be_compared_is_refused(runs, tmp_path, capsys):
-    values, other = planted(0, (0, 0, 0)), TrainConfig.of(model="ultragcn", reg="none")
-
-    def changed(number: int, values: np.ndarray = values, **facts: Any) -> Path:
-        return make_run(tmp_path / str(number), values, train=other, **facts)
-
-    absolute = {"unit": "absolute", "knowledge": "data"}
-    for number, (difference, facts) in enumerate(
-        (
-            ("unit (absolute, relative)", {"threat": Threat(knowledge="data")}),
-            ("kind (joint, per user)", {"kind": "per user"}),
-            ("budget (row, spectral)", {"threat": Threat("spectral", **absolute)}),
-            ("side (both, users)", {"threat": Threat(side="users", **absolute)}),
-            ("knowledge (data, labels)", {"threat": Threat(unit="absolute", knowledge="labels")}),
-            ("protocol", {"protocol": Protocol("demo", "test", ("train", "valid"), USERS, 0, 50)}),
-        )
-    ):
-        both = [runs[0], changed(number, **facts)]
-        assert any(f"differs in {said}" in refusal(both, "fgm-bce")
-                   for said in (difference, _turned(difference)))  # fmt: skip
-    assert "different data" in refusal([runs[0], changed(10, users=3)])
-    path = changed(11)
-    (arrays,) = (path / "robustness").glob("*.npz")
-    others = np.arange(1, USERS + 1)
-    write_arrays(arrays, {"users": others, "ndcg@10": values.astype(np.float32)})
-    assert "different users" in refusal([runs[0], path])
-    assert "at least two runs" in refusal(runs[:1])
-    for words, said, code in (
-        ([runs[0], runs[0]], "same settings and the same seed", 1),
-        ([runs[0], runs[1]], "differ in their seed alone", 1),
-        ([runs[0], tmp_path], "not a saved recommender", 1),
-        ([*runs, "--metric", "coverage@10"], "coverage is of the whole list", 1),
-    ):
-        assert run(["compare", *map(str, words)]) == code
-        assert said in capsys.readouterr().err
-    (runs[0] / "robustness" / "broken.json").write_text("{")
-    assert run(["compare", *map(str, runs)]) == 1
-    assert "broken.json" in capsys.readouterr().err
-
-
-def _turned(difference: str) -> str:
-    """The same difference, seen from the other run."""
-    key, _, values = difference.partition(" (")
-    return f"{key} ({', '.join(values.rstrip(')').split(', ')[::-1])})" if values else key
-
-
-def test_groups_are_told_apart_by_what_differs(tmp_path):
-    values = planted(0, (0, 0, 0))
-    base = TrainConfig.of(model="ultragcn")
-    trains = [base, base.replace(seed=1), base.replace(dim=8), base.replace(reg="none")]
-    opened = [
-        open_run(make_run(tmp_path / str(n), values, train=train)) for n, train in enumerate(trains)
-    ]
-    assert group_runs(opened) == {
-        "ultragcn, weight_decay (dim 64)": [0, 1],
-        "ultragcn, weight_decay (dim 8)": [2],
-        "ultragcn, none": [3],
-    }
-
-
-def test_groups_of_other_objectives_and_adversaries(tmp_path):
-    values = planted(0, (0, 0, 0))
-    flat = [
-        {"model": "bpr-mf"},
-        {"model": "bpr-mf", "objective": "softmax"},
-        {"model": "bpr-mf", "adversarial": "bpr"},
-        {"model": "bpr-mf", "adversarial": "bpr", "adv_eps": 0.3},
-        {"model": "lightgcn", "layers": 2},
-    ]
-    opened = [
-        open_run(make_run(tmp_path / str(n), values, train=TrainConfig.of(**each)))
-        for n, each in enumerate(flat)
-    ]
-    assert list(group_runs(opened)) == [
-        "bpr-mf, weight_decay (objective bpr, sampled_items 64)",
-        "bpr-mf, weight_decay (objective softmax)",
-        "bpr-mf, weight_decay, adversarial bpr (adv_eps 0.1)",
-        "bpr-mf, weight_decay, adversarial bpr (adv_eps 0.3)",
-        "lightgcn, weight_decay",
-    ]
-
-
-@pytest.mark.parametrize(
-    "flat",
-    [
-        {},
-        {"model": "bpr-mf", "reg": "two_to_inf", "reg_top": 4, "adversarial": "margin"},
-        {"model": "lightgcn", "objective": "softmax", "batching": "pairs", "batch_size": 7},
-    ],
-)
-def test_settings_are_read_flat_without_importing_anything(tmp_path, flat):
-    """What a comparison reads from the file is what the configuration says of itself."""
-    config = TrainConfig.of(**flat)
-    read = open_run(make_run(tmp_path / "run", planted(0, (0, 0, 0)), train=config)).settings
-    told = config.flat()
-    assert {key: told[key] for key in read if key in told} == {
-        key: value for key, value in read.items() if key in told
-    }
-    assert set(read) <= set(told) | {key.replace("batching.", "") for key in told}
-
-
-def test_comparing_does_not_load_torch(runs):
-    code = (
-        "import sys; from robustcf.cli.main import run; "
-        f"run(['compare', *{[str(r) for r in runs]!r}, '--resamples', '1000']); "
-        "print('torch' in sys.modules, 'pandas' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "False False"

@@ -28,7 +28,7 @@ from robustcf.recommender import open_recommender
 from robustcf.robustness import RobustnessCurve, Threat, measure
 from robustcf.training.config import TrainConfig
 from robustcf.training.presets import preset
-from tests.experiments.test_comparison import full, make_run, planted
+from tests.experiments.test_saved import full, make_run, planted
 
 CHANGES = {"dim": 6, "epochs": 3, "block_users": 20, "negative_weight": 20.0}
 SIZES = (0.0, 0.1, 0.4)

@@ -57,7 +57,6 @@ def test_pictures_of_panels(tmp_path):
     panels = [[Panel(lines, "the axis", "METRIC", "left"), Panel(lines[:2], "x", "y")]]
     png = plot_panels(panels, tmp_path / "new" / "a.png", title="above")
     assert png.read_bytes().startswith(b"\x89PNG")
-    assert png.stat().st_size < 60_000
     svg = plot_panels(panels, tmp_path / "a.svg", title="above").read_text()
     for text in ("the axis", "METRIC", "left", "above", "random control", "certified lower bound"):
         assert text in svg
