@@ -48,12 +48,8 @@ class SavedRun:
 def open_run(path: str | Path, *, allow_unfinished: bool = False) -> SavedRun:
     """Open a run directory for reading its saved curves.
 
-    Args:
-        path: the directory.
-        allow_unfinished: whether its training may have been interrupted.
-
     Raises:
-        UnfinishedError: the training has not finished, and this was not allowed.
+        UnfinishedError: the training was interrupted, and this was not allowed.
         InputError: it is not a run directory, or a file in it cannot be read.
     """
     folder = Path(path)

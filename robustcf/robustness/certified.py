@@ -39,14 +39,6 @@ def certified_curve(
     which is about all users together, has no bound.
 
     Cost: one evaluation and one float64 product of users x items x dim, for any number of epsilons.
-
-    Example:
-        >>> import torch
-        >>> from robustcf.data import checkerboard
-        >>> parity = torch.eye(2)[torch.arange(30) % 2]
-        >>> model = Recommender(parity[:20], parity, checkerboard())
-        >>> certified_curve(model, Threat(), [0, 0.316, 0.317], [10])["ndcg@10"].tolist()
-        [1.0, 1.0, 0.0]
     """
     clean, moves = model.evaluate(ks), threat.row_moves(model)
     positive = [size for size in epsilons if size > 0]

@@ -181,12 +181,7 @@ class RobustnessCurve:
         return f"RobustnessCurve({self.attack}, {self.kind}, {metric} at {values})"
 
     def _repr_html_(self) -> str:
-        names = list(self.values)[:4]
-        rows = [
-            [f"{epsilon:g}", *(f"{self.values[name][n]:.4f}" for name in names)]
-            for n, epsilon in enumerate(self.epsilons)
-        ]
-        return rows_table(["epsilon", *names], rows, f"{self.attack}, {self.kind}")
+        return frame_table(self.to_frame().iloc[:, :5], f"{self.attack}, {self.kind}")
 
     def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> Path:
         """Write the curve as JSON, and the values of single users next to it as ``.npz``.
@@ -386,6 +381,15 @@ def _read(path: Path) -> SavedCurve | None:
     means = list_of(_RATE, len(sizes), len(sizes))
     check_kind(path, facts, record(dict.fromkeys(facts["metrics"], means)))
     return SavedCurve(path, facts)
+
+
+def frame_table(frame: pd.DataFrame, caption: str) -> str:
+    """A frame of epsilons and metrics as HTML, for notebooks."""
+    rows = [
+        [f"{row[0]:g}", *(f"{value:.4f}" for value in row[1:])]
+        for row in frame.itertuples(index=False)
+    ]
+    return rows_table(list(frame.columns), rows, caption)
 
 
 def kind_words(facts: Mapping[str, Any]) -> str:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from robustcf._checks import check_cutoffs
 from robustcf._io.progress import shows
-from robustcf._io.text import rows_table
 from robustcf._runtime import threads_used
 from robustcf.attacks import Attack, OwnRowBudget, unevenness
 from robustcf.attacks.certificates.bounds import usable_bound
 from robustcf.errors import InputError
 from robustcf.recommender import Recommender, check_recommender
-from robustcf.robustness.curves import ALONE, RobustnessCurve, kind_words
+from robustcf.robustness.curves import ALONE, RobustnessCurve, frame_table, kind_words
 from robustcf.robustness.table import (
     AUTO,
     CERTIFICATE,
@@ -158,12 +157,7 @@ class Result:
         return f"Result({self.spec.name} on {self.model!r}: {self.curve!r})"
 
     def _repr_html_(self) -> str:
-        frame = self.to_frame()
-        rows = [
-            [f"{row[0]:g}", *(f"{value:.4f}" for value in row[1:])]
-            for row in frame.itertuples(index=False)
-        ]
-        return rows_table(list(frame.columns), rows, self.headline)
+        return frame_table(self.to_frame(), self.headline)
 
     def __str__(self) -> str:
         ks = self.ks
@@ -316,8 +310,9 @@ def _result(request: Request, *, control: bool) -> Result:
     spec, draws = request.spec, request.spec.way.draws
     members = spec.way.members(request)
     result = Result(spec, request.model, next(iter(members.values())))
+    metric = f"ndcg@{request.ks[0]}"  # what an attack is to make least
     if len(members) > 1:
-        joint = joint_of(members, spec.kind, request.metric)
+        joint = joint_of(members, spec.kind, metric)
         worst = worst_of(members, spec.kind, cumulative=True)
         result = replace(
             result,
@@ -336,7 +331,7 @@ def _result(request: Request, *, control: bool) -> Result:
     worst = replace(worst_of(noise, RANDOM, cumulative=True), **told)
     if result.curve.kind == ALONE:
         return replace(result, control=worst)
-    joint = replace(joint_of(noise, RANDOM, request.metric), **told)
+    joint = replace(joint_of(noise, RANDOM, metric), **told)
     return replace(result, control=joint, per_user_control=worst)
 
 

@@ -226,11 +226,6 @@ class Request:
         object.__setattr__(self, "spec", spec)
         object.__setattr__(self, "threat", threat)
 
-    @property
-    def metric(self) -> str:
-        """What an attack is to make least."""
-        return f"ndcg@{self.ks[0]}"
-
     def curve(self, attack: Attack) -> RobustnessCurve:
         """The curve of a single attack; at epsilon 0 it is the clean result to the bit."""
         if self.epsilons[0] == 0 and not self.clean:
@@ -332,11 +327,7 @@ def _guesses(threat: Threat, part: str) -> bool:
 
 
 def guessed_labels(model: Recommender, k: int) -> Interactions:
-    """What an attacker without labels takes for them: the top k items of each user.
-
-    None are more likely to be relevant. Pushing down the training pairs, which are not
-    candidates, does next to nothing to the others.
-    """
+    """What an attacker without labels takes for them: the top k items of each user."""
     users = np.flatnonzero(model.relevant.user_degrees)
     top = top_items(model.factors, users, k, model.seen)
     rows, places = np.nonzero(top >= 0)

@@ -130,11 +130,7 @@ class Threat:
         return sizes
 
     def row_moves(self, model: Recommender) -> Budgets:
-        """How far rows may move at size 1, for certificates.
-
-        Raises:
-            InputError: the norm is not that of single rows.
-        """
+        """How far rows may move at size 1, for certificates: of the norm ``row`` alone."""
         if self.norm != "row":
             raise InputError(f"there are certificates for the norm 'row' only, got {self.norm!r}")
         users, items = model.factors
@@ -156,15 +152,7 @@ class Threat:
 
 
 def check_threat(threat: object) -> Threat:
-    """A threat as it is, the default one for None, or an error.
-
-    Example:
-        >>> check_threat("row")
-        Traceback (most recent call last):
-        robustcf.errors.InputError: threat must be a Threat, got 'row': give Threat(norm='row'), say
-    """
-    if threat is None:
-        return Threat()
-    if not isinstance(threat, Threat):
+    """A threat as it is, the default one for None, or an error."""
+    if threat is not None and not isinstance(threat, Threat):
         raise InputError(f"threat must be a Threat, got {threat!r}: give Threat(norm='row'), say")
-    return threat
+    return threat or Threat()
