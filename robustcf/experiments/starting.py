@@ -160,17 +160,12 @@ def _executed(run: RunDir, split: Split, progress: bool, say: Say) -> RunDir:
 
 def _check_used(config: TrainConfig, given: Collection[str]) -> None:
     """Raise for settings that a training of this kind does not look at."""
-    reasons = {
-        "the regularizer none": ("reg_weight",) if config.reg.name == "none" else (),
-        "training that is not adversarial": (
-            ("adv_eps", "adv_weight", "adv_size") if config.adversary.name == "none" else ()
-        ),
-        f"the model {config.model.name} with 0 epochs": (
-            ("lr", "user_lr", "reg_weight", "batching", "precision") if not config.epochs else ()
-        ),
-    }
-    for what, names in reasons.items():
-        if idle := [name for name in names if name in given]:
+    untrained = ("lr", "user_lr", "reg_weight", "batching", "precision")
+    for holds, what, names in (
+        (config.reg.name == "none", "the regularizer none", ("reg_weight",)),
+        (config.epochs == 0, f"the model {config.model.name} with 0 epochs", untrained),
+    ):
+        if holds and (idle := [name for name in names if name in given]):
             raise IdleSettingError(f"{' and '.join(idle)} has no effect on {what}: leave it out")
 
 

@@ -28,7 +28,7 @@ from robustcf._checks import (
 from robustcf._io.schema import shown
 from robustcf._registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS, Table
 from robustcf.data.split import Split
-from robustcf.errors import InputError
+from robustcf.errors import IdleSettingError, InputError
 from robustcf.objectives import BatchConfig
 from robustcf.training.optim import SCHEDULES
 
@@ -167,7 +167,7 @@ class TrainConfig:
         suited = {k: v for k, v in model.training_defaults.items() if k in places}
         for key, value in (*suited.items(), *settings.items()):
             if key not in places:
-                raise InputError(_unknown(key, places, names))
+                raise _unknown(key, places, names)
             part, name = places[key]
             given[part][name] = value
         parts: dict[str, Any] = {
@@ -305,14 +305,14 @@ def _places(kinds: Mapping[str, type]) -> dict[str, _Place]:
     return places
 
 
-def _unknown(key: str, places: Mapping[str, Any], names: Mapping[str, str]) -> str:
-    """What to say of a name that no part knows; where another entry of a table has it, that."""
+def _unknown(key: str, places: Mapping[str, Any], names: Mapping[str, str]) -> InputError:
+    """The error for a name that no part knows; where another entry of a table has it, that."""
     for choice, part in _CHOICES.items():
         table = PARTS[part]
         for name in table:
             if _places({part: table[name].Config}).get(key, ("", ""))[0] == part:
-                return (
+                return IdleSettingError(
                     f"{key} is a setting of {table.kind} {name}, and this run has "
                     f"{table.kind} {names[choice]}: leave it out, or choose {name}"
                 )
-    return unknown_setting(key, [name for name in places if "." not in name])
+    return InputError(unknown_setting(key, [name for name in places if "." not in name]))

@@ -220,7 +220,7 @@ def test_uneven_rows_are_pointed_out(trained, attacked, printed, tmp_path):
         (["RUN", "--relative", "--absolute"], 2, "exclude each other"),
         (["RUN", "--absolute", "--relative", "own"], 2, "exclude each other"),
         (["RUN", "--users", "--items"], 2, "exclude each other"),
-        (["RUN", "--side", "users", "--items"], 2, "contradict"),
+        (["RUN", "--side", "users", "--items"], 2, "exclude"),
         (["RUN", "--relative", "own", "--budget", "frobenius"], 1, "own"),
         (["RUN", "--personal", "--budget", "frobenius"], 2, "--personal"),
         (["RUN", "--steps", "0"], 2, ""),
