@@ -50,3 +50,16 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("data") / "mine.csv"
     path.write_text("\n".join(lines))
     return path
+
+
+#: A training of a moment.
+PLAIN = ("--epochs", "3", "--set", "block_users=20", "--dim", "6")
+FAST = ("--model", "ultragcn", *PLAIN, "--set", "negative_weight=20")
+
+
+@pytest.fixture(scope="session")
+def trained(table: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A run on the table."""
+    out = str(tmp_path_factory.mktemp("runs") / "first")
+    assert run(["train", "--dataset", str(table), "--out", out, *FAST]) == 0
+    return out
