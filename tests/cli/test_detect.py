@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from robustcf.cli.main import run
 from robustcf.data import Interactions
 from robustcf.poisoning import inject
 from tests.poisoning.defences.test_detectors import copies, rare, tastes
@@ -30,65 +28,54 @@ def poisoned(tmp_path: Path) -> tuple[str, list[str], str]:
     return written(tmp_path, both), [f"u{300 + n}" for n in range(12)], f"i{target}"
 
 
-def test_suspects_are_listed_by_label(poisoned, tmp_path, capsys) -> None:
+def users_in(out: Path) -> list[str]:
+    with out.open(encoding="utf-8", newline="") as file:
+        return sorted(row["user"] for row in csv.DictReader(file))
+
+
+def test_suspects_are_listed_by_label(call, found, poisoned, tmp_path):
     path, fakes, target = poisoned
     out = tmp_path / "suspects.csv"
-    assert run(["detect", "--dataset", path, "--out", str(out), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert sorted(row["user"] for row in found["suspects"]) == fakes
-    assert found["items"] == [target]
-    assert found["users"] == 312
-    assert found["by"]["twins"] == 12
+    facts = found("detect", "--dataset", path, "--out", out)
+    assert sorted(row["user"] for row in facts["suspects"]) == users_in(out) == fakes
+    assert (facts["items"], facts["users"], facts["by"]["twins"]) == ([target], 312, 12)
     with out.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert sorted(row["user"] for row in rows) == fakes
     assert {row["flagged by"] for row in rows} == {"twins"}
     assert all(float(row["twins score"]) > 6 for row in rows)
+    text = call("detect", "--dataset", path)[1]
+    assert "12 of 312 users look fake (pca 0, twins 12, groups 0)" in text
+    assert f"items that they promote: {target}" in text
+    text = call("detect", "--dataset", path, "--by", "pca", "groups")[1]
+    assert "0 of 312 users look fake (pca 0, groups 0)" in text
 
 
 @pytest.mark.parametrize("raw", [False, True])
-def test_labels_that_look_like_formulas_are_not_run(poisoned, tmp_path, capsys, raw) -> None:
+def test_labels_that_look_like_formulas_are_not_run(found, poisoned, tmp_path, raw):
     path, fakes, _ = poisoned
-    text = Path(path).read_text()
-    Path(path).write_text(text.replace("\nu", "\n=u"))
+    Path(path).write_text(Path(path).read_text().replace("\nu", "\n=u"))
     out = tmp_path / "suspects.csv"
-    words = ["detect", "--dataset", path, "--out", str(out), "--json"]
-    assert run([*words, *(["--raw"] if raw else [])]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert sorted(row["user"] for row in found["suspects"]) == [f"={name}" for name in fakes]
-    with out.open(encoding="utf-8", newline="") as file:
-        users = sorted(row["user"] for row in csv.DictReader(file))
-    assert users == [f"={name}" if raw else f"'={name}" for name in fakes]
+    facts = found("detect", "--dataset", path, "--out", out, *(["--raw"] if raw else []))
+    assert sorted(row["user"] for row in facts["suspects"]) == [f"={name}" for name in fakes]
+    assert users_in(out) == [f"={name}" if raw else f"'={name}" for name in fakes]
 
 
-def test_text_and_a_choice_of_detectors(poisoned, capsys) -> None:
-    path, _, target = poisoned
-    assert run(["detect", "--dataset", path]) == 0
-    text = capsys.readouterr().out
-    assert "12 of 312 users look fake (pca 0, twins 12, groups 0)" in text
-    assert f"items that they promote: {target}" in text
-    assert run(["detect", "--dataset", path, "--by", "pca", "groups"]) == 0
-    assert "0 of 312 users look fake (pca 0, groups 0)" in capsys.readouterr().out
-
-
-def test_clean_data_give_an_empty_file_with_a_header(tmp_path, capsys) -> None:
+def test_clean_data_give_an_empty_file_with_a_header(call, tmp_path):
     path, out = written(tmp_path, tastes(1)), tmp_path / "suspects.csv"
-    assert run(["detect", "--dataset", path, "--out", str(out)]) == 0
-    assert "0 of 300 users look fake" in capsys.readouterr().out
+    assert "0 of 300 users look fake" in call("detect", "--dataset", path, "--out", out)[1]
     assert out.read_text() == "user,pairs,flagged by,pca score,twins score,groups score\n"
 
 
-def test_many_suspects_are_cut_in_the_text(tmp_path, capsys) -> None:
+def test_many_suspects_are_cut_in_the_text(call, tmp_path):
     train = tastes(0)
     both = inject(train, copies(train, 30, rare(train, 1)))
-    assert run(["detect", "--dataset", written(tmp_path, both)]) == 0
-    assert "... and 10 more: --out FILE has all" in capsys.readouterr().out
+    text = call("detect", "--dataset", written(tmp_path, both))[1]
+    assert "... and 10 more: --out FILE has all" in text
 
 
-def test_wrong_words(tmp_path, capsys) -> None:
-    assert run(["detect", "--dataset", "demo", "--by", "nose"]) == 2
-    assert "'nose' is not one of" in capsys.readouterr().err
-    assert run(["detect", "--dataset", str(tmp_path / "none.csv")]) == 1
-    nowhere = tmp_path / "no" / "such" / "folder" / "x.csv"
+def test_wrong_words(call, tmp_path):
+    assert call("detect", "--dataset", "demo", "--by", "nose")[0] == 2
+    assert call("detect", "--dataset", tmp_path / "none.csv")[0] == 1
     (tmp_path / "no").write_text("a file")
-    assert run(["detect", "--dataset", written(tmp_path, tastes(2)), "--out", str(nowhere)]) == 1
+    words = ["--dataset", written(tmp_path, tastes(2)), "--out", tmp_path / "no" / "x.csv"]
+    assert call("detect", *words)[0] == 1

@@ -12,12 +12,6 @@ from robustcf.cli.main import run
 FAST = "--depth 10 --width 1 --epochs 1 --threads 1 --batch-size 32".split()
 
 
-def call(capsys, *words):
-    code = run([str(word) for word in words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
 @pytest.fixture(scope="module")
 def npz(tmp_path_factory):
     rng = np.random.default_rng(0)
@@ -39,66 +33,48 @@ def trained(tmp_path_factory, npz):
     return folder
 
 
-def test_train_writes_a_run_and_one_json_object(capsys, tmp_path, npz):
+def test_train_writes_a_run_and_one_json_object(found, tmp_path, npz):
     out = tmp_path / "run"
-    code, stdout, _ = call(
-        capsys, "vision", "train", "--dataset", npz, *FAST, "--reg", "spectral",
-        "--reg-weight", 1e-4, "--valid-share", 0.2, "--set", "weight_decay=0.001",
-        "--set", "reg_images=null",
-        "--out", out, "--json",
-    )  # fmt: skip
-    assert code == 0
-    data = json.loads(stdout)
-    assert data["reg"] == "spectral"
-    assert data["model"] == "WideResNet-10-1"
+    words = ["--reg", "spectral", "--reg-weight", 1e-4, "--valid-share", 0.2, "--out", out]
+    settings = ["--set", "weight_decay=0.001", "--set", "reg_images=null"]
+    data = found("vision", "train", "--dataset", npz, *FAST, *words, *settings)
+    assert (data["reg"], data["model"]) == ("spectral", "WideResNet-10-1")
     assert {"accuracy", "fgsm", "pgd", "stable_rank", "two_to_inf"} <= set(data["test"])
     assert data["valid_accuracy"] is not None
-    names = {"config.json", "environment.json", "data.json", "model.safetensors", "history.csv",
-             "metrics.json"}  # fmt: skip
-    assert {path.name for path in out.iterdir()} == names
+    names = {"config.json", "environment.json", "data.json", "model.safetensors", "history.csv"}
+    assert {path.name for path in out.iterdir()} == names | {"metrics.json"}
     config = json.loads((out / "config.json").read_text())
-    assert config["train"]["weight_decay"] == 0.001
-    assert config["train"]["reg_images"] is None
+    assert (config["train"]["weight_decay"], config["train"]["reg_images"]) == (0.001, None)
     assert config["dataset"] == str(npz)
 
 
-def test_text_resume_and_default_folder(capsys, tmp_path, monkeypatch, trained, npz):
-    code, stdout, _ = call(capsys, "vision", "train", "--resume", trained)
+def test_text_resume_and_default_folder(call, tmp_path, monkeypatch, trained, npz):
+    code, stdout, _ = call("vision", "train", "--resume", trained)
     assert code == 0
-    assert "accuracy" in stdout
-    assert "the penalty added" in stdout
-    assert f"run: {trained}" in stdout
+    assert all(words in stdout for words in ("accuracy", "the penalty added", f"run: {trained}"))
     monkeypatch.chdir(tmp_path)
     for expected in ("squares-none-seed0", "squares-none-seed0-2"):
-        code, stdout, _ = call(capsys, "vision", "train", "--dataset", npz, *FAST)
-        assert code == 0
+        assert call("vision", "train", "--dataset", npz, *FAST)[0] == 0
         assert (tmp_path / "runs" / expected / "metrics.json").is_file()
 
 
-def test_evaluate_gives_the_numbers_of_the_run_again(capsys, trained):
-    code, stdout, _ = call(capsys, "vision", "evaluate", trained, "--json")
-    assert code == 0
+def test_evaluate_gives_the_numbers_of_the_run_again(call, found, trained):
     stored = json.loads((trained / "metrics.json").read_text())["test"]
-    found = json.loads(stdout)["test"]
-    assert found == pytest.approx(stored, rel=1e-5)
-    code, stdout, _ = call(capsys, "vision", "evaluate", trained, "--eps", 0, "--json")
-    untouched = json.loads(stdout)["test"]
+    assert found("vision", "evaluate", trained)["test"] == pytest.approx(stored, rel=1e-5)
+    untouched = found("vision", "evaluate", trained, "--eps", 0)["test"]
     assert untouched["fgsm"] == untouched["pgd"] == untouched["accuracy"] == stored["accuracy"]
-    code, stdout, _ = call(capsys, "vision", "evaluate", trained, "--jacobian-images", 2)
-    assert "Jacobian at 2 of them" in stdout
+    text = call("vision", "evaluate", trained, "--jacobian-images", 2)[1]
+    assert "Jacobian at 2 of them" in text
 
 
-def test_jacobian_compares_estimators(capsys, trained):
+def test_jacobian_compares_estimators(call, found, trained):
     words = ["--trials", 3, "--methods", "twinest", "save", "--budgets", 5, 9]
-    code, stdout, _ = call(capsys, "vision", "jacobian", trained, *words, "--json")
-    assert code == 0
-    data = json.loads(stdout)
+    data = found("vision", "jacobian", trained, *words)
     assert data["shape"] == [192, 3]
-    assert len(data["points"]) == 4
-    assert len(data["singular_values"]) == 3
+    assert (len(data["points"]), len(data["singular_values"])) == (4, 3)
     assert 1 <= data["stable_rank"] <= 3
     assert data["gflops"]["jvp"] > data["gflops"]["forward"] > 0
-    code, stdout, _ = call(capsys, "vision", "jacobian", trained, *words)
+    stdout = call("vision", "jacobian", trained, *words)[1]
     assert "twinest" in stdout
     assert "GFLOPs" in stdout
 
@@ -122,30 +98,19 @@ def test_jacobian_compares_estimators(capsys, trained):
         (["jacobian", "RUN", "--methods", "guess"], 1, "expected methods out of"),
     ],
 )
-def test_errors(capsys, trained, words, code, reason):
-    words = [str(trained) if word == "RUN" else word for word in words]
-    got, stdout, err = call(capsys, "vision", *words, "--json")
-    assert got == code
+def test_errors(call, trained, words, code, reason):
+    words = [trained if word == "RUN" else word for word in words]
+    got, stdout, err = call("vision", *words, "--json")
+    assert (got, err.count("\n")) == (code, 1)
     assert reason in err
-    assert err.count("\n") == 1
     assert reason in json.loads(stdout)["error"]
 
 
-def test_alone_it_lists_the_sets_of_images(capsys, tmp_path):
-    code, stdout, _ = call(capsys, "vision", "--data-dir", tmp_path, "--json")
-    assert code == 0
-    entries = json.loads(stdout)["images"]
+def test_alone_it_lists_the_sets_of_images(call, found, tmp_path):
+    entries = found("vision", "--data-dir", tmp_path)["images"]
     assert [entry["name"] for entry in entries] == ["cifar10", "cifar100", "tinyimagenet"]
     assert entries[1]["classes"] == 100
-    assert call(capsys, "vision")[1].startswith("name")
+    assert call("vision")[1].startswith("name")
     for words in (("--data-dir", tmp_path), ("--json",)):
-        code, _, err = call(capsys, "vision", *words, "evaluate", "x")
-        assert code == 2
-        assert "behind the subcommand" in err
-
-
-def test_help_names_every_option(capsys):
-    for command in ("train", "evaluate", "jacobian"):
-        code, stdout, _ = call(capsys, "vision", command, "--help")
-        assert code == 0
-        assert "--json" in stdout
+        code, _, err = call("vision", *words, "evaluate", "x")
+        assert (code, "behind the subcommand" in err) == (2, True)

@@ -40,14 +40,7 @@ def trained(table, tmp_path_factory):
     return folder
 
 
-def output(capsys, *words):
-    capsys.readouterr()
-    code = run([*map(str, words)])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-def test_a_run_recommends_evaluates_and_certifies(trained, capsys):
+def test_a_run_recommends_evaluates_and_certifies(trained, call):
     opened = open_recommender(trained)
     split = opened.split
     assert (opened.kind, opened.fit_on) == ("vote", "train and valid")
@@ -56,13 +49,13 @@ def test_a_run_recommends_evaluates_and_certifies(trained, capsys):
     vote = PartitionVote(split.train_full, opened.scorer.config)
     expected = vote.evaluate(split, (5, 10), mask=("train", "valid"))
 
-    code, out, _ = output(capsys, "evaluate", trained, "--k", 5, 10, "--json")
+    code, out, _ = call("evaluate", trained, "--k", 5, 10, "--json")
     assert code == 0
     found = json.loads(out)["test"]
     assert {k: v for k, v in found.items() if "@" in k} == dict(expected.values)
 
     words = ["--fakes", 0, 1, 2, 5, "--k", 5, 10, "--json"]
-    code, out, _ = output(capsys, "certify", trained, *words)
+    code, out, _ = call("certify", trained, *words)
     assert code == 0
     data = json.loads(out)
     certified = vote.certify_fakes(split, [0, 1, 2, 5], (5, 10), mask=("train", "valid"))
@@ -80,27 +73,27 @@ def test_a_run_recommends_evaluates_and_certifies(trained, capsys):
     arrays = np.load(data["file"].replace(".json", ".npz"))
     assert np.array_equal(arrays["precision@10"], certified.per_user["precision@10"])
     assert np.array_equal(arrays["users"], certified.users)
-    code, out, _ = output(capsys, "certify", trained, *words[:-1])
+    code, out, _ = call("certify", trained, *words[:-1])
     assert code == 0
     assert "fake accounts that are added" in out
     assert "replaced an earlier result" in out
 
-    code, out, _ = output(capsys, "recommend", trained, "--user", "u0", "u1", "-k", 3, "--json")
+    code, out, _ = call("recommend", trained, "--user", "u0", "u1", "-k", 3, "--json")
     lists = json.loads(out)["recommendations"]
     even, odd = ({int(item[1:]) % 2 for item in entry["items"]} for entry in lists)
     assert (even, odd) == ({0}, {1})
-    code, out, _ = output(capsys, "recommend", trained, "--items", "i1", "i3", "-k", 3)
+    code, out, _ = call("recommend", trained, "--items", "i1", "i3", "-k", 3)
     assert code == 0
     assert all(int(word.strip()[1:]) % 2 for word in out.split(":")[1].split(","))
 
 
-def test_groups_on_the_command_line(table, tmp_path, capsys):
+def test_groups_on_the_command_line(table, tmp_path, call):
     out = tmp_path / "groups"
     words = ["train", "--dataset", table, "--model", "vote", "--out", out]
-    code, said, _ = output(capsys, *words, "--set", "groups=12", "--set", "votes=8")
+    code, said, _ = call(*words, "--set", "groups=12", "--set", "votes=8")
     assert code == 0
     assert "12 groups vote for 8 items each (ridge)" in said
-    code, said, _ = output(capsys, "certify", out, "--fakes", 0, 1, 2)
+    code, said, _ = call("certify", out, "--fakes", 0, 1, 2)
     assert code == 0
     assert "added, altered or removed, in 12 groups" in said
 
@@ -119,11 +112,11 @@ def test_groups_on_the_command_line(table, tmp_path, capsys):
     ],
 )
 def test_what_a_vote_cannot_be_is_said_before_anything_is_written(
-    table, tmp_path, capsys, words, expected
+    table, tmp_path, call, words, expected
 ):
     out = tmp_path / "none"
     command = ["train", "--dataset", table, "--model", "vote", "--out", out]
-    code, _, error = output(capsys, *command, *words)
+    code, _, error = call(*command, *words)
     assert code != 0
     assert expected in error
     assert not out.exists()
@@ -140,8 +133,8 @@ def test_what_a_vote_cannot_be_is_said_before_anything_is_written(
         ["compare", "RUN", "RUN"],
     ],
 )
-def test_commands_about_embeddings_say_why_not(trained, capsys, words):
-    code, _, error = output(capsys, *(trained if word == "RUN" else word for word in words))
+def test_commands_about_embeddings_say_why_not(trained, call, words):
+    code, _, error = call(*(trained if word == "RUN" else word for word in words))
     assert code != 0
     assert "vote" in error
     assert "no embeddings" in error
@@ -151,12 +144,12 @@ def test_commands_about_embeddings_say_why_not(trained, capsys, words):
 
 
 @pytest.mark.parametrize("settings", [[[]], None, {}])
-def test_settings_that_are_damaged_are_refused(trained, tmp_path, capsys, settings):
+def test_settings_that_are_damaged_are_refused(trained, tmp_path, call, settings):
     folder = shutil.copytree(trained, tmp_path / "run")
     facts = json.loads((folder / "recommender.json").read_text())["scorer"]
     scorer = {**facts, "settings": settings} if settings is not None else {}
     change_json(folder / "recommender.json", scorer=scorer)
-    code, _, error = output(capsys, "train", "--resume", folder)
+    code, _, error = call("train", "--resume", folder)
     assert code == 1
     assert "internal error" not in error
 
@@ -167,36 +160,36 @@ def test_a_vote_is_counted_on_the_cpu(trained):
         RunDir.check_trainable(config, open_recommender(trained).split)
 
 
-def test_fakes_need_a_vote(table, tmp_path, trained, capsys):
+def test_fakes_need_a_vote(table, tmp_path, trained, call):
     out = tmp_path / "factors"
     words = ["train", "--dataset", table, "--model", "popularity", "--out", out]
-    assert output(capsys, *words)[0] == 0
-    code, _, error = output(capsys, "certify", out, "--fakes", 0, 1)
+    assert call(*words)[0] == 0
+    code, _, error = call("certify", out, "--fakes", 0, 1)
     assert code != 0
     assert "train --model vote" in error
     for other in (["--epsilons", "0.1"], ["--personal"], ["--side", "users"], ["--absolute"]):
-        code, _, error = output(capsys, "certify", trained, "--fakes", 1, *other)
+        code, _, error = call("certify", trained, "--fakes", 1, *other)
         assert code != 0
         assert other[0] in error
-    code, _, error = output(capsys, "certify", trained, "--fakes", 2, 1)
+    code, _, error = call("certify", trained, "--fakes", 2, 1)
     assert code != 0
     assert "ascending" in error
-    code, _, error = output(capsys, "certify", trained, "--fakes", -1)
+    code, _, error = call("certify", trained, "--fakes", -1)
     assert code != 0
-    code, _, error = output(capsys, "evaluate", trained, "--part", "valid")
+    code, _, error = call("evaluate", trained, "--part", "valid")
     assert code != 0
     assert "fit on train and valid" in error
 
 
-def test_an_unfinished_run_is_finished_by_resume(table, tmp_path, trained, capsys):
+def test_an_unfinished_run_is_finished_by_resume(table, tmp_path, trained, call):
     out = tmp_path / "stopped"
     opened = RunDir(trained)
     RunDir.create(out, opened.config, opened.split())
-    code, _, error = output(capsys, "evaluate", out)
+    code, _, error = call("evaluate", out)
     assert code != 0
     assert "--resume" in error
-    assert output(capsys, "train", "--resume", out)[0] == 0
-    assert output(capsys, "train", "--resume", out)[0] == 0  # nothing left to do
+    assert call("train", "--resume", out)[0] == 0
+    assert call("train", "--resume", out)[0] == 0  # nothing left to do
     for name in ("interactions.npz", "per_user.parquet"):
         assert (out / name).read_bytes() == (trained / name).read_bytes()
 
@@ -223,20 +216,20 @@ def settings(**changes):
         (settings(groups=10**6), "users"),
     ],
 )
-def test_damaged_files_are_named(tmp_path, trained, capsys, spoil, words):
+def test_damaged_files_are_named(tmp_path, trained, call, spoil, words):
     out = shutil.copytree(trained, tmp_path / "damaged")
     spoil(out)
-    code, _, error = output(capsys, "evaluate", out)
+    code, _, error = call("evaluate", out)
     assert code != 0
     assert words in error
     assert str(out) in error
 
 
-def test_a_damaged_configuration_is_named(tmp_path, trained, capsys):
+def test_a_damaged_configuration_is_named(tmp_path, trained, call):
     out = shutil.copytree(trained, tmp_path / "damaged")
     for train in ({"vote": 3}, {"vote": {"capp": 1}}, {"vote": {"cap": 9}}):
         change_json(out / "config.json", train=train)
-        code, _, error = output(capsys, "train", "--resume", out)
+        code, _, error = call("train", "--resume", out)
         assert code != 0
         assert "config.json" in error
         assert str(out) in error
