@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from tests.data.faulty_server import Plan, serve
+from tests._io.faulty_server import Plan, serve
 
 
 def test_datasets_lists_every_set(call, found, tmp_path):
