@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from robustcf._io.limits import raised_limits
-from robustcf.data import id_lists, load, loading
+from robustcf.data import load, loading
 from robustcf.data.columns import Columns
 from robustcf.data.formats import read_table
 from robustcf.data.tables import to_interactions
@@ -38,13 +38,6 @@ def test_packed_tables_that_grow_without_bound_are_refused(tmp_path, name):
     (tmp_path / name).write_bytes(gzip.compress(head + line * 700_000))
     with raised_limits(**SMALL), pytest.raises(DataError, match="its content, unpacked, takes"):
         load(tmp_path / name, cache=False)
-
-
-def test_a_packed_table_within_the_limit_is_read(tmp_path):
-    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(HEADER + rows(500)))
-    (tmp_path / "a.csv").write_bytes(HEADER + rows(500))
-    packed, plain = (load(tmp_path / name, cache=False) for name in ("a.csv.gz", "a.csv"))
-    assert packed.fingerprint == plain.fingerprint
 
 
 @pytest.mark.parametrize("where", ["first", "later"])
@@ -309,74 +302,6 @@ def test_a_pipe_is_no_data_file(tmp_path, name):
     (tmp_path / "train.csv").write_bytes(HEADER + rows(20))
     with pytest.raises(DataError):
         load(tmp_path / "train.csv", test_file=tmp_path / name)
-
-
-# --- text formats ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("block", [1, 7, 64])
-def test_blocks_of_lines_make_no_difference(monkeypatch, seed, block):
-    rng = np.random.default_rng(seed)
-    lines = [[n, *rng.integers(10**6, size=rng.integers(1, 9))] for n in range(50)]
-    data = b"\r\n".join(b" ".join(b"%d" % number for number in line) for line in lines)
-    counted = b"\n".join(
-        b" ".join(b"%d" % number for number in [len(line) - 1, *line[1:]]) for line in lines
-    )
-    expected = [(line[0], item) for line in lines for item in line[1:]]
-    monkeypatch.setattr(id_lists, "_BLOCK", block)
-    for read, text in ((id_lists.read_adjacency, data), (id_lists.read_counted_lists, counted)):
-        pairs = read(text, "x")
-        assert list(zip(pairs.users.tolist(), pairs.items.tolist(), strict=True)) == expected
-
-
-@pytest.mark.parametrize("block", [1, 7, 64, 1 << 23])
-def test_blocks_of_lines_do_not_change_the_line_of_an_error(monkeypatch, block):
-    monkeypatch.setattr(id_lists, "_BLOCK", block)
-    good = b"1 2\n" * 40
-    for text, message in (
-        (good + b"5\n" + good, "line 41: user 5 has no items"),
-        (good + b"\n" + good, "line 41: the line is blank"),
-        (good + b"1 x\n" + good, "line 41: not an integer 'x'"),
-        (good + b"1 -4\n" + good, "line 41: negative id '-4'"),
-        (good + b"1 " + b"9" * 19 + b"\n" + good, "line 41: id too large"),
-        (good + b"1 2\r3 4\n" + good, "line 41: a carriage return"),
-    ):
-        with pytest.raises(DataError, match=message):
-            id_lists.read_adjacency(text, "x")
-    with pytest.raises(DataError, match="line 3: the first number says 5 items"):
-        id_lists.read_counted_lists(b"1 1\n1 1\n5 1\n1 1\n", "x")
-    with pytest.raises(DataError, match="line 2: the first number says 0 items"):
-        id_lists.read_counted_lists(b"1 1\n0\n1 1\n", "x")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"[" * 100_000,
-        b"[[" + b"9" * 25 + b"]]",
-        b"[[1], [" + b"9" * 4000 + b"]]",
-        b"[[" + b"9" * 10_000 + b"]]",
-        b"[[[1]]]",
-        b"[[1e5]]",
-        b"[[true]]",
-    ],
-    ids=range(7),
-)
-def test_json_lists_of_other_things_are_refused(text):
-    with pytest.raises(DataError, match="x: (not valid JSON|entry . must be a list of item ids)"):
-        id_lists.read_json_lists(text, "x")
-
-
-def test_id_lists_with_monstrous_numbers():
-    for number in (b"9" * 30, b"9" * 5000, "\u0663".encode(), "\u00b2".encode(), b"-1"):
-        with pytest.raises(DataError, match="line 2: expected 'org_id remap_id'"):
-            id_lists.read_id_list(b"org_id remap_id\na " + number + b"\n", "x")
-    names = id_lists.read_id_list(b"org_id remap_id\n" + b"9" * 30 + b" 0\n7 1\n", "x")
-    assert names.tolist() == ["9" * 30, "7"], "text, where a number does not fit"
-    wide = b"".join(b"%d %d\n" % (n, n) for n in range(2000)) + b"x" * 50_000 + b" 2000\n"
-    with pytest.raises(DataError, match="an array of 2,001 labels takes at least"):
-        id_lists.read_id_list(b"org_id remap_id\n" + wide, "x")
 
 
 # --- with the limits as they are ------------------------------------------------------------

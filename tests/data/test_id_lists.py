@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from robustcf.data import id_lists
 from robustcf.data.id_lists import (
     read_adjacency,
     read_counted_lists,
@@ -93,19 +94,26 @@ def test_counted_lists_refuse_wrong_counts(data, message):
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "word"),
     [
-        (b"[[1, 2", "not valid JSON"),
-        (b"{}", "non-empty JSON list"),
-        (b"[]", "non-empty JSON list"),
-        (b"[[1], 2]", "entry 1 must be a list of item ids"),
-        (b"[[1], [-2]]", "entry 1 must be a list of item ids"),
-        (b"[[1.0]]", "entry 0 must be"),
-        (b"[[true]]", "entry 0 must be"),
+        (b"[[1, 2", "JSON"),
+        (b"[" * 100_000, "JSON"),
+        (b"{}", "non-empty"),
+        (b"[]", "non-empty"),
+        (b"[[1], 2]", "entry 1"),
+        (b"[[1], [-2]]", "entry 1"),
+        (b"[[1.0]]", "entry 0"),
+        (b"[[1e5]]", "entry 0"),
+        (b"[[true]]", "entry 0"),
+        (b"[[[1]]]", "entry 0"),
+        (b"[[" + b"9" * 25 + b"]]", "entry 0"),
+        (b"[[1], [" + b"9" * 4000 + b"]]", "entry 1"),
+        (b"[[" + b"9" * 10_000 + b"]]", "JSON|entry 0"),
     ],
+    ids=range(13),
 )
-def test_json_lists_refuse(data, message):
-    with pytest.raises(DataError, match=message):
+def test_json_lists_refuse(data, word):
+    with pytest.raises(DataError, match=word):
         read_json_lists(data, "x.json")
 
 
@@ -135,3 +143,50 @@ def test_values_are_exact_at_the_limits():
     raw = read_adjacency(b"2147483646 0 999999999999999999\n", "x")
     assert raw.items.tolist() == [0, 10**18 - 1]
     assert raw.users.dtype == np.int64
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("block", [1, 7, 64])
+def test_blocks_of_lines_make_no_difference(monkeypatch, seed, block):
+    rng = np.random.default_rng(seed)
+    lines = [[n, *rng.integers(10**6, size=rng.integers(1, 9))] for n in range(50)]
+    data = b"\r\n".join(b" ".join(b"%d" % number for number in line) for line in lines)
+    counted = b"\n".join(
+        b" ".join(b"%d" % number for number in [len(line) - 1, *line[1:]]) for line in lines
+    )
+    expected = [(line[0], item) for line in lines for item in line[1:]]
+    monkeypatch.setattr(id_lists, "_BLOCK", block)
+    for read, text in ((read_adjacency, data), (read_counted_lists, counted)):
+        pairs = read(text, "x")
+        assert list(zip(pairs.users.tolist(), pairs.items.tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("block", [1, 7, 64, 1 << 23])
+def test_blocks_of_lines_do_not_change_the_line_of_an_error(monkeypatch, block):
+    monkeypatch.setattr(id_lists, "_BLOCK", block)
+    good = b"1 2\n" * 40
+    for text, message in (
+        (good + b"5\n" + good, "line 41: user 5 has no items"),
+        (good + b"\n" + good, "line 41: the line is blank"),
+        (good + b"1 x\n" + good, "line 41: not an integer 'x'"),
+        (good + b"1 -4\n" + good, "line 41: negative id '-4'"),
+        (good + b"1 " + b"9" * 19 + b"\n" + good, "line 41: id too large"),
+        (good + b"1 2\r3 4\n" + good, "line 41: a carriage return"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read_adjacency(text, "x")
+    with pytest.raises(DataError, match="line 3: the first number says 5 items"):
+        read_counted_lists(b"1 1\n1 1\n5 1\n1 1\n", "x")
+    with pytest.raises(DataError, match="line 2: the first number says 0 items"):
+        read_counted_lists(b"1 1\n0\n1 1\n", "x")
+
+
+def test_id_lists_with_monstrous_numbers():
+    for number in (b"9" * 30, b"9" * 5000, "\u0663".encode(), "\u00b2".encode(), b"-1"):
+        with pytest.raises(DataError, match="line 2: expected 'org_id remap_id'"):
+            read_id_list(b"org_id remap_id\na " + number + b"\n", "x")
+    names = read_id_list(b"org_id remap_id\n" + b"9" * 30 + b" 0\n7 1\n", "x")
+    assert names.tolist() == ["9" * 30, "7"], "text, where a number does not fit"
+    wide = b"".join(b"%d %d\n" % (n, n) for n in range(2000)) + b"x" * 50_000 + b" 2000\n"
+    with pytest.raises(DataError, match="an array of 2,001 labels takes at least"):
+        read_id_list(b"org_id remap_id\n" + wide, "x")

@@ -19,6 +19,7 @@ from robustcf.data.large import mapped
 from robustcf.data.large.opening import check_prepared
 from robustcf.errors import DataError
 from tests.data.layout import N_ITEMS, N_USERS, PAIRS, arrow, replace_file, write_layout
+from tests.data.toy import rows
 
 
 def by_hand() -> Split:
@@ -299,8 +300,6 @@ def test_offsets_must_ascend(tmp_path):
 
 @pytest.fixture
 def table(tmp_path, monkeypatch) -> Path:
-    from tests.data.test_prepare import rows
-
     monkeypatch.chdir(tmp_path)
     rows(0, 2000).to_csv("mine.csv", index=False)
     return tmp_path / "mine.csv"

@@ -21,44 +21,11 @@ from robustcf.data.large.layout import MANIFEST
 from robustcf.data.large.opening import check_prepared
 from robustcf.data.large.sources import find_collection
 from robustcf.errors import DataError, InputError, WriteError
+from tests.data.toy import rows, same
 
 duckdb = pytest.importorskip("duckdb")
 
 MEMORY = 2 << 30
-
-
-def rows(seed: int, count: int = 900, *, labels: str = "text") -> pd.DataFrame:
-    """Rows with repeats, ties in time, and a few who have next to nothing."""
-    rng = np.random.default_rng(seed)
-    users = (rng.pareto(1.0, count) * 8).astype(int) % 70
-    items = (rng.pareto(0.8, count) * 6).astype(int) % 45
-    if labels == "text":
-        # Sorted as text, not as numbers; some beyond ASCII.
-        user_labels = [f"ü{n}" if n % 5 else f"U-{n}" for n in users]
-        item_labels = [f"{n:x}" for n in items]
-    else:
-        user_labels, item_labels = (users * 7919 - 2**40).tolist(), (items * 3).tolist()
-    return pd.DataFrame(
-        {
-            "user": user_labels,
-            "item": item_labels,
-            "rating": rng.integers(1, 11, count) / 2,
-            "timestamp": rng.integers(0, 60, count),
-        }
-    )
-
-
-def same(one: Split, two: Split) -> None:
-    for part in ("train", "valid", "test"):
-        left, right = getattr(one, part), getattr(two, part)
-        assert left == right, part
-        for name in ("users", "items", "timestamps", "weights", "user_labels", "item_labels"):
-            mine, theirs = getattr(left, name), getattr(right, name)
-            assert (mine is None) == (theirs is None)
-            assert mine is None or mine.dtype.kind == theirs.dtype.kind, name
-    assert one.fingerprint == two.fingerprint
-    assert one.valid_source == two.valid_source
-    assert one.protocol == two.protocol
 
 
 def made(source: object, out: Path, **options: object) -> Split:
@@ -459,16 +426,16 @@ def test_a_disk_that_fails_is_said_and_nothing_is_left(number, table, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("error", "expected", "word"),
+    ("error", "text", "expected", "word"),
     [
-        (duckdb.OutOfMemoryException("some reason"), InputError, "more with --memory"),
-        (duckdb.IOException("some reason"), DataError, "cannot be read"),
-        (duckdb.IOException("No space left on device"), WriteError, "not enough disk"),
-        (duckdb.OutOfMemoryException("max_temp_directory_size"), WriteError, "not enough disk"),
+        ("OutOfMemoryException", "some reason", InputError, "more with --memory"),
+        ("IOException", "some reason", DataError, "cannot be read"),
+        ("IOException", "No space left on device", WriteError, "not enough disk"),
+        ("OutOfMemoryException", "max_temp_directory_size", WriteError, "not enough disk"),
     ],
 )
-def test_errors_of_the_engine_say_what_to_do(error, expected, word, table, monkeypatch):
-    monkeypatch.setattr(Engine, "_number_labels", raising(error))
+def test_errors_of_the_engine_say_what_to_do(error, text, expected, word, table, monkeypatch):
+    monkeypatch.setattr(Engine, "_number_labels", raising(getattr(duckdb, error)(text)))
     refused(table, table.parent, word, expected)
 
 
