@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -16,7 +17,6 @@ from robustcf.data.times import Blocks, Moment, TimeUnit, cut_at_ratio, moment_o
 from robustcf.errors import DataError
 
 Strategy = Literal["random", "leave-one-out", "time"]
-STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 RATIO = 0.1
 
 Mask = npt.NDArray[np.bool_]
@@ -103,16 +103,7 @@ def split_pairs(
             of the rest to valid (at least one each, and at least one stays in train);
             ``leave-one-out``: the latest pair to test, the one before to valid;
             ``time``: the latest pairs of all to test, the latest of the rest to valid.
-        test_ratio: share for test, between 0 and 1; default 0.1.
-        valid_ratio: share of the rest for valid, default 0.1.
-        test_from: with ``time``, the first moment of test instead of a share: a number in the
-            unit of the timestamps, a date, or ISO text (see :func:`robustcf.data.load`).
-        valid_from: with ``time``, the first moment of valid.
-        notes: of the split.
-        sources: of the split.
-
-    Raises:
-        DataError: an option is out of range, or the pairs cannot be cut in time.
+        test_ratio: this and all others: see :func:`robustcf.data.load`.
 
     Example:
         >>> times = np.arange(10)
@@ -120,55 +111,41 @@ def split_pairs(
         >>> split_pairs("x", x, 0, strategy="time", test_ratio=0.3, valid_from=5)
         Split('x', 2 users x 5 items, train 5, valid 2, test 3)
     """
-    how = HoldOut(
-        strategy, seed, test_ratio=test_ratio, valid_ratio=valid_ratio,
-        test_from=test_from, valid_from=valid_from,
-    )  # fmt: skip
+    how = HoldOut(strategy, seed, test_ratio, valid_ratio, test_from, valid_from)
     return how.split(name, pairs, notes, sources)
 
 
+@dataclass
 class HoldOut:
-    """Choose the pairs of test and valid; the arguments are those of :func:`split_pairs`.
+    """Choose the pairs of test and valid; the fields are arguments of :func:`split_pairs`."""
 
-    Raises:
-        DataError: an option is out of range or does not go with the strategy.
-    """
+    strategy: Strategy
+    seed: int
+    test_ratio: float | None = None
+    valid_ratio: float | None = None
+    test_from: Moment | None = None
+    valid_from: Moment | None = None
+    unit: TimeUnit = "numbers"  # known when the times have been read
 
-    def __init__(
-        self,
-        strategy: Strategy,
-        seed: int,
-        *,
-        test_ratio: float | None = None,
-        valid_ratio: float | None = None,
-        test_from: Moment | None = None,
-        valid_from: Moment | None = None,
-    ) -> None:
-        if strategy not in STRATEGIES:
-            raise DataError(f"split must be one of {', '.join(STRATEGIES)}, got {strategy!r}")
-        self.strategy = strategy
-        self.unit: TimeUnit = "numbers"  # known when the times have been read
-        self._ratios = {"test": test_ratio, "valid": valid_ratio}
-        self._moments = {"test": test_from, "valid": valid_from}
-        for part, ratio in self._ratios.items():
+    def __post_init__(self) -> None:
+        if self.strategy not in get_args(Strategy):
+            known = ", ".join(get_args(Strategy))
+            raise DataError(f"split must be one of {known}, got {self.strategy!r}")
+        for part in ("test", "valid"):
+            ratio, moment = getattr(self, f"{part}_ratio"), getattr(self, f"{part}_from")
             if ratio is not None:
                 _check_ratio(ratio)
-            if self._moments[part] is None:
-                continue
-            if strategy != "time":
-                raise DataError(f"{part}_from needs split='time', got split={strategy!r}")
-            if ratio is not None:
+            if moment is not None and self.strategy != "time":
+                raise DataError(f"{part}_from needs split='time', got split={self.strategy!r}")
+            if moment is not None and ratio is not None:
                 raise DataError(f"give {part}_ratio or {part}_from, not both")
-        self._streams = {part: stream(seed, "split", part) for part in ("test", "valid")}
+        self._ratios = {"test": self.test_ratio or RATIO, "valid": self.valid_ratio or RATIO}
+        self._streams = {part: stream(self.seed, "split", part) for part in ("test", "valid")}
         self._cuts: dict[str, int | None] = {}
         self._tied: int | None = None  # users with several latest pairs; None without times
 
     def look_at(self, times: Blocks | None) -> None:
-        """Find the cuts in time, if that is the strategy; ``times`` gives all times in blocks.
-
-        Raises:
-            DataError: there are no times, or no pair is left for one of the parts.
-        """
+        """Find the cuts in time, if that is the strategy; ``times`` gives all times in blocks."""
         if self.strategy != "time":
             return
         if times is None:
@@ -185,9 +162,9 @@ class HoldOut:
         self._cuts["valid"] = self._cut("valid", lambda: (t[t < test] for t in times()))
 
     def _cut(self, part: str, times: Blocks) -> int | None:
-        given, ratio = self._moments[part], self._ratios[part]
+        given: Moment | None = getattr(self, f"{part}_from")
         if given is None:
-            return cut_at_ratio(times, RATIO if ratio is None else ratio)
+            return cut_at_ratio(times, self._ratios[part])
         ends = [end for t in times() if len(t) for end in (int(t.min()), int(t.max()))]
         first, last = min(ends, default=0), max(ends, default=0)
         cut = moment_of(f"{part}_from", given, self.unit, last)
@@ -209,8 +186,7 @@ class HoldOut:
 
     def _held(self, part: str, users: Ids, times: Ids | None) -> Mask:
         if self.strategy == "random":
-            ratio = self._ratios[part]
-            return hold_out(users, RATIO if ratio is None else ratio, self._streams[part])
+            return hold_out(users, self._ratios[part], self._streams[part])
         if self.strategy == "leave-one-out":
             if part == "test" and times is not None:
                 self._tied = (self._tied or 0) + _users_with_ties(users, times)
@@ -222,8 +198,7 @@ class HoldOut:
 
     def carve_valid(self, train: Interactions) -> dict[str, Interactions]:
         """Return train without a random share of each user's pairs, and these as valid."""
-        ratio = self._ratios["valid"]
-        mask = hold_out(train.users, RATIO if ratio is None else ratio, self._streams["valid"])
+        mask = hold_out(train.users, self._ratios["valid"], self._streams["valid"])
         return {"train": train.take(~mask), "valid": train.take(mask)}
 
     def notes(self, new: str, empty: Sequence[str]) -> tuple[str, ...]:
@@ -314,15 +289,7 @@ def core_degrees(
 ) -> tuple[Degrees, Degrees]:
     """Return the degrees of users and items in the k-core; 0 for those that fall out.
 
-    Args:
-        blocks: gives the users and items of all pairs in blocks, each time it is called.
-        degrees: of users and items in all pairs.
-        k: least degree.
-
-    Raises:
-        DataError: no pair is left.
-
-    Cost: one pass over the pairs per round; rounds are few (tens at most on real data).
+    Cost: one pass over the pairs (a call of ``blocks``) per round; tens at most on real data.
     """
     users, items = degrees
     while True:

@@ -45,13 +45,10 @@ class Interactions:
         items: item id of each pair, integers in ``[0, n_items)``.
         n_users: number of users; ids without a pair are allowed (cold users).
         n_items: number of items.
-        user_labels: the original name of each user (length ``n_users``, no repeats), or None.
+        user_labels: the original name of each user, no repeats, or None.
         item_labels: the original name of each item, or None.
         timestamps: time of each pair (int64, larger is later, in any unit), or None.
         weights: a finite number for each pair, a rating say, or None.
-
-    Raises:
-        DataError: if any of the above does not hold, or a pair occurs twice.
 
     Cost: one sort of the pairs when they are not sorted already; 8 bytes per pair.
 

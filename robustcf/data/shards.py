@@ -18,11 +18,7 @@ class Shard:
     """The pairs of the users of one process, and what all processes know of all pairs.
 
     Users are cut into contiguous ranges of ids, one per process; items are the same everywhere.
-    In one process the shard is all of the pairs.
-
-    Args:
-        everything: the pairs of all users; a process reads those of its own users.
-        rows: the users of this process.
+    Of ``everything``, a process reads the pairs of its own users. One process has all.
 
     Example:
         >>> from robustcf.data import checkerboard

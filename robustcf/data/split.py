@@ -94,9 +94,6 @@ class Split:
             :class:`EvaluationProtocol`.
         sources: file name -> sha256 of the files read (empty for generated sets).
 
-    Raises:
-        DataError: if the parts differ in ids or labels, share a pair, or train is empty.
-
     Example:
         >>> from robustcf.data import load
         >>> split = load("demo")
@@ -223,11 +220,7 @@ class Split:
         return self.train if fit_on == "train" else self.train_full
 
     def fit_mask(self, fit_on: str, part: str) -> tuple[str, ...]:
-        """Return the parts that are masked when a model fit on ``fit_on`` is judged by ``part``.
-
-        Raises:
-            DataError: the model was fit on the very pairs that it would be judged by.
-        """
+        """Return the parts that are masked when a model fit on ``fit_on`` is judged by ``part``."""
         if part == "train":
             return ()
         if fit_on == "train":

@@ -26,11 +26,8 @@ def demo(seed: int = 0) -> Split:
     user's items are drawn without replacement with probability proportional to
     ``exp(popularity + taste)``, and one in ten by popularity alone: noise that no model can learn.
 
-    Args:
-        seed: of the split (10 % of each user's items to test, then 10 % to valid). The
-            interactions themselves never change.
-
-    Cost: about a second the first time, then only that of the split.
+    The seed is that of the split (10 % of each user's items to test, then 10 % to valid); the
+    interactions never change. Cost: about a second the first time.
 
     Example:
         >>> demo()

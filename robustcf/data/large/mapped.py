@@ -30,13 +30,7 @@ ReadColumn = Callable[[str, int, int], npt.NDArray[Any] | None]
 
 
 class LabelSource:
-    """Labels that are read when they are first asked for.
-
-    Example:
-        >>> source = LabelSource(lambda: np.array(["a", "b", "c"]))
-        >>> source.between(1, 3).array.tolist()
-        ['b', 'c']
-    """
+    """Labels that are read when they are first asked for."""
 
     def __init__(self, read: Callable[[], Labels]) -> None:
         self._read = read
@@ -56,15 +50,11 @@ class LabelSource:
 class MappedInteractions(Interactions):
     """A set of pairs whose columns are read from where they lie, without a copy.
 
-    It is used like any :class:`Interactions`. Only the pairs asked for are read: users' degrees
-    need none, the items of one user need theirs alone.
+    Only the pairs asked for are read: users' degrees need none, the items of one user theirs alone.
 
     Args:
         read: gives the columns of pairs sorted by user, then item, each pair once.
-        indptr: where each user's pairs begin and end in them, int64, one entry more than users.
-        n_items: number of items.
-        user_labels: the users' names, or None.
-        item_labels: the items' names, or None.
+        indptr: where each user's pairs begin and end in them.
         first_user: number of the first of these users in the column of users.
 
     Example:
@@ -212,13 +202,6 @@ class MergedInteractions(MappedInteractions):
 
     The pairs of some users are merged from both. Whole columns are merged once, a block of users
     at a time, into a temporary file without a name, in the memory of one block.
-
-    Example:
-        >>> left = Interactions(np.array([0, 1]), np.array([2, 0]), n_users=2, n_items=3)
-        >>> right = Interactions(np.array([1]), np.array([1]), n_users=2, n_items=3)
-        >>> both = MergedInteractions(MappedInteractions.of(left), MappedInteractions.of(right))
-        >>> both.items_of(1).tolist(), both == left.union(right)
-        ([0, 1], True)
     """
 
     def __init__(self, left: MappedInteractions, right: MappedInteractions) -> None:
@@ -289,16 +272,7 @@ def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def joined(
     blocks: Iterable[npt.NDArray[Any]], dtype: npt.DTypeLike, count: int
 ) -> npt.NDArray[Any]:
-    """Return blocks as one array: in memory where it is small, else mapped from a nameless file.
-
-    Raises:
-        WriteError: there is no room for the file.
-        DataError: the blocks together do not have ``count`` entries.
-
-    Example:
-        >>> joined([np.arange(2), np.arange(3)], np.int32, 5).tolist()
-        [0, 1, 0, 1, 2]
-    """
+    """Return blocks as one array: in memory where it is small, else mapped from a nameless file."""
     wanted = np.dtype(dtype)
     parts = (np.ascontiguousarray(block, dtype=wanted) for block in blocks)
     if count * wanted.itemsize <= _SMALL_BYTES:

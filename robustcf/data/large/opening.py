@@ -39,11 +39,7 @@ class PreparedSplit(Split):
 
 
 def open_prepared(file: Path) -> PreparedSplit:
-    """Return the split that a manifest describes; its pairs are read when they are asked for.
-
-    Raises:
-        DataError: manifest or files are damaged; the pairs of a shard are checked when it is first
-            used.
+    """Return the split that a manifest describes; pairs are read, and checked, when asked for.
 
     Cost: the files of offsets, eight bytes per user and part.
     """
@@ -77,13 +73,7 @@ def _split_of(folder: _Folder) -> PreparedSplit:
 
 
 def check_prepared(file: Path) -> PreparedSplit:
-    """Open a prepared set and check every file and the fingerprint.
-
-    Raises:
-        DataError: something is not what the manifest says.
-
-    Cost: one look at all bytes.
-    """
+    """Open a prepared set and check every file and the fingerprint, at the cost of reading all."""
     folder = _Folder(read_manifest(file))
     split = _split_of(folder)
     for shard in range(len(folder.manifest.shards)):

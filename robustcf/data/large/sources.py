@@ -73,14 +73,6 @@ def find_collection(source: str) -> Collection:
     """Return the files of a file, a folder, a glob, or a remote path (``s3://...``).
 
     Files and folders whose names begin with ``_`` or ``.`` are left out, as Spark and Hive do.
-
-    Raises:
-        DataError: there are none, or of several kinds.
-
-    Example:
-        >>> find_collection("no/such/folder")
-        Traceback (most recent call last):
-        robustcf.errors.DataError: no/such/folder: no such file or folder
     """
     remote = None
     if _REMOTE.match(source):
