@@ -50,69 +50,51 @@ def saved(tmp_path: Path) -> Path:
 
 ELSEWHERE = """
 import json, sys
-import robustcf
 from robustcf.recommender import open_recommender
-
-model = open_recommender(sys.argv[1])
-found = model.recommend(k=5)
-new = model.recommend(items=found["item"].tolist()[:2], k=5)
-json.dump(
-    {
-        "repr": repr(model),
-        "known": found.values.tolist(),
-        "new": new.values.tolist(),
-        "similar": model.similar(found["item"].iloc[0], k=3).values.tolist(),
-        "metrics": model.evaluate().as_dict(),
-        "facts": [model.label, model.fit_on, model.part, list(model.mask), model.kind],
-        "data": [model.split.name, model.split.fingerprint, model.split.valid_source],
-        "labels": [model.user_labels.tolist(), model.item_labels.tolist()],
-        "training": None if model.training is None else dict(model.training),
-    },
-    sys.stdout,
-)
+from tests.recommender.test_saved import told
+json.dump([told(open_recommender(folder)) for folder in sys.argv[1:]], sys.stdout)
 """
 
 
-def told(folder: Path, cwd: Path) -> dict[str, Any]:
-    """What another process finds, in another place and without the data."""
+def told(model: Recommender) -> dict[str, Any]:
+    """What a recommender is and does, in plain values."""
+    found = model.recommend(k=5)
+    split = model.split
+    return {
+        "repr": repr(model),
+        "known": found.values.tolist(),
+        "new": model.recommend(items=found["item"].tolist()[:2], k=5).values.tolist(),
+        "similar": model.similar(found["item"].iloc[0], k=3).values.tolist(),
+        "metrics": model.evaluate().as_dict(),
+        "facts": [model.label, model.fit_on, model.part, list(model.mask), model.kind],
+        "data": [split.name, split.fingerprint, split.valid_source, list(split.notes)],
+        "sources": [dict(split.sources), dataclasses.asdict(split.protocol)],
+        "labels": [model.user_labels.tolist(), model.item_labels.tolist()],
+        "training": None if model.training is None else dict(model.training),
+    }
+
+
+def test_another_process_finds_the_same_without_the_data(tmp_path: Path) -> None:
+    protocol = EvaluationProtocol(test=("train",), users=30, seed=3)
+    split = dataclasses.replace(
+        labelled_split(), protocol=protocol, notes=("a note",), sources={"a": "b"}
+    )
+    models = [made("factors", split), made("vote", split), robustcf.train(split, "als", dim=4)]
+    folders = []
+    for n, model in enumerate(models):
+        folder = model.save(tmp_path / "new" / f"model {n}")
+        names = FILES if model.kind != "vote" else FILES[1:]
+        assert sorted(path.name for path in folder.iterdir()) == names
+        folders.append(folder.rename(tmp_path / f"moved {n}"))
+    (tmp_path / "work").mkdir()
+    root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", ELSEWHERE, str(folder)],
-        capture_output=True, text=True, cwd=cwd, check=False,
+        [sys.executable, "-c", ELSEWHERE, *map(str, folders)],
+        capture_output=True, text=True, cwd=tmp_path / "work", check=False,
+        env={**os.environ, "PYTHONPATH": str(root)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-@pytest.mark.parametrize("kind", ["factors", "vote", "als"])
-def test_another_process_finds_the_same_without_the_data(tmp_path: Path, kind: str) -> None:
-    split = labelled_split()
-    protocol = EvaluationProtocol(test=("train",), users=30, seed=3)
-    split = dataclasses.replace(split, protocol=protocol, notes=("a note",), sources={"a": "b"})
-    model = robustcf.train(split, "als", dim=4) if kind == "als" else made(kind, split)
-    folder = model.save(tmp_path / "new" / "model")
-    names = FILES if kind != "vote" else FILES[1:]
-    assert sorted(path.name for path in folder.iterdir()) == names
-    moved = folder.rename(tmp_path / "moved")
-    (tmp_path / "work").mkdir()
-    found = told(moved, tmp_path / "work")
-    known = model.recommend(k=5)
-    assert found["repr"] == repr(model)
-    assert found["known"] == known.values.tolist()
-    new = model.recommend(items=known["item"].tolist()[:2], k=5)
-    assert found["new"] == new.values.tolist()
-    similar = model.similar(known["item"].iloc[0], k=3)
-    assert found["similar"] == similar.values.tolist()
-    assert found["metrics"] == json.loads(json.dumps(model.evaluate().as_dict()))
-    facts = [model.label, model.fit_on, model.part, list(model.mask), model.kind]
-    assert found["facts"] == facts
-    assert found["data"] == [split.name, split.fingerprint, split.valid_source]
-    assert found["labels"] == [split.user_labels.tolist(), split.item_labels.tolist()]
-    assert found["training"] == (None if kind == "factors" else dict(model.training))
-    again = open_recommender(moved).split
-    assert (again.protocol, again.notes, dict(again.sources)) == (
-        protocol, ("a note",), {"a": "b"},
-    )  # fmt: skip
+    assert json.loads(done.stdout) == json.loads(json.dumps([told(model) for model in models]))
     assert not list((tmp_path / "work").iterdir())
 
 
