@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from robustcf.data import Split, load
+from robustcf.experiments.run import RunConfig, RunDir
+from robustcf.training.config import TrainConfig
+
+TRAIN = TrainConfig.of(
+    model="ultragcn", dim=3, epochs=3, block_users=20, negative_weight=20.0, refit="no"
+)
 
 
 def small_table() -> str:
@@ -18,13 +26,21 @@ def small_table() -> str:
     return "\n".join(lines)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def table(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("data") / "mine.csv"
     path.write_text(small_table())
     return str(path)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def split(table: str) -> Split:
     return load(table)
+
+
+@pytest.fixture(scope="session")
+def finished(split: Split, table: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that is never changed."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    assert RunDir.create(path, RunConfig(table, train=TRAIN), split).execute(split)
+    return path

@@ -22,29 +22,15 @@ from robustcf.experiments.run import RunConfig
 from robustcf.experiments.saved import open_run
 from robustcf.recommender import open_recommender
 from robustcf.training import loop
-from robustcf.training.config import TrainConfig
+from tests.experiments.conftest import TRAIN
 from tests.recommender.tampering import change_json, sign
-
-TRAIN = TrainConfig.of(
-    model="ultragcn", dim=3, epochs=3, block_users=20, negative_weight=20.0, refit="no"
-)
-
-
-@pytest.fixture(scope="module")
-def finished(split: Split, table: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = RunDir.create(
-        tmp_path_factory.mktemp("runs") / "run", RunConfig(table, train=TRAIN), split
-    )
-    run.execute(split)
-    return run.path
 
 
 @pytest.fixture(scope="module")
 def begun(split: Split, table: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was interrupted in its third epoch."""
-    run = RunDir.create(
-        tmp_path_factory.mktemp("runs") / "run", RunConfig(table, train=TRAIN), split
-    )
+    path = tmp_path_factory.mktemp("runs") / "run"
+    run = RunDir.create(path, RunConfig(table, train=TRAIN), split)
     one_epoch = loop._Steps.one_epoch
 
     def stopped(self: Any, epoch: int) -> Any:
@@ -196,20 +182,21 @@ ROW = {"stage": "train", "epoch": 1, "loss": 1.0, "seconds": 0.1}
 @pytest.mark.parametrize(
     ("without", "replace", "state", "message"),
     [
-        (["users"], {}, None, r"users must be .*32 of shape \(90, 3\), got nothing"),
-        (["adam.items.steps"], {}, None, "the tensor adam.items.steps must be"),
-        ([], {"users": torch.zeros(1, 3)}, None, r"tensor users must .*, got .* shape \(1, 3\)"),
-        ([], {"items": torch.zeros(60, 3).double()}, None, "tensor items must be torch.float32"),
-        ([], {"adam.users.steps": torch.full((90,), -5)}, None, "steps must not be negative"),
-        (["best.users"], {}, None, "the tensor best.users must be .*, got nothing"),
-        ([], {}, "{", r"checkpoint.train.safetensors: the fact 'state' is no JSON"),
-        ([], {}, "[]", r"state must be an object, got \[\]"),
-        ([], {}, "{}", "history must be a list.*, got nothing"),
-        ([], {}, json.dumps({**STATE, "history": 5}), "history must be a list.*, got 5"),
-        ([], {}, json.dumps({**STATE, "history": [{}]}), r"history\[0\].stage must be text"),
-        ([], {}, json.dumps({**STATE, "history": [{**ROW, "x": 1}]}), "x must be left out"),
-        ([], {}, json.dumps({**STATE, "since_best": "x"}), "since_best must be an integer"),
-        ([], {}, json.dumps({**STATE, "best": [1]}), "best must be a list of 2"),
+        (["users"], {}, None, "users"),
+        (["adam.items.steps"], {}, None, "adam.items.steps"),
+        ([], {"users": torch.zeros(1, 3)}, None, "users"),
+        ([], {"items": torch.zeros(60, 3).double()}, None, "float32"),
+        ([], {"adam.users.steps": torch.full((90,), -5)}, None, "negative"),
+        (["best.users"], {}, None, "best.users"),
+        ([], {}, "", "state"),
+        ([], {}, "{", "state"),
+        ([], {}, "[]", "object"),
+        ([], {}, "{}", "history"),
+        ([], {}, json.dumps({**STATE, "history": 5}), "history"),
+        ([], {}, json.dumps({**STATE, "history": [{}]}), "stage"),
+        ([], {}, json.dumps({**STATE, "history": [{**ROW, "x": 1}]}), "x must"),
+        ([], {}, json.dumps({**STATE, "since_best": "x"}), "since_best"),
+        ([], {}, json.dumps({**STATE, "best": [1]}), "best"),
     ],
 )  # fmt: skip
 def test_checkpoints_that_cannot_be_gone_on_from(
@@ -253,13 +240,6 @@ def test_what_a_regularizer_keeps_is_checked_too(
     write_tensors(file, {**tensors, name: value}, facts)
     with pytest.raises(InputError, match=message):
         run.execute(split)
-
-
-def test_a_checkpoint_without_anything_is_said(begun: Path, split: Split, tmp_path: Path) -> None:
-    path = Path(shutil.copytree(begun, tmp_path / "run"))
-    write_tensors(path / "checkpoint.train.safetensors", {"x": torch.zeros(1)}, {})
-    with pytest.raises(InputError, match=r"checkpoint.train.safetensors: the fact 'state' is no"):
-        RunDir(path).execute(split)
 
 
 # --- after a kill ---------------------------------------------------------------------------
