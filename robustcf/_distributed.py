@@ -62,9 +62,7 @@ class Pending:
 class Ranks:
     """The processes of a job. This class is a job of one, where all methods return at once.
 
-    Attributes:
-        rank: the number of this process, from 0.
-        size: how many there are.
+    ``rank`` is the number of this process, from 0, and ``size`` how many there are.
 
     Example:
         >>> team = current()
@@ -95,11 +93,19 @@ class Ranks:
 
     def greatest(self, *numbers: float) -> tuple[float, ...]:
         """The largest of each number over all processes; NaN where one is NaN."""
-        return numbers
+        return numbers if self.size == 1 else tuple(self._numbers(numbers).amax(dim=0).tolist())
 
     def total(self, *numbers: float) -> tuple[float, ...]:
         """The sum of each number over all processes."""
-        return numbers
+        if self.size == 1:
+            return numbers
+        # Added in the order of ranks: the same on every one of them, whatever the backend.
+        return tuple(math.fsum(column) for column in self._numbers(numbers).T.tolist())
+
+    def _numbers(self, numbers: tuple[float, ...]) -> Tensor:
+        import torch
+
+        return self.joined(torch.tensor([numbers], dtype=torch.float64))
 
     def joined(self, rows: Tensor) -> Tensor:
         """The rows of all processes, in the order of ranks, everywhere."""
@@ -107,7 +113,14 @@ class Ranks:
 
     def joined_array(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """:meth:`joined` for numpy arrays."""
-        return rows
+        if self.size == 1:
+            return rows
+        import numpy as np
+        import torch
+
+        kept = np.array(rows, order="C")  # torch wants what it could write to
+        found: npt.NDArray[Any] = self.joined(torch.from_numpy(kept)).numpy()
+        return found
 
     def to_first(self, rows: Tensor) -> Tensor | None:
         """The rows of all processes, in the order of ranks, on the first one; None elsewhere."""
@@ -119,7 +132,14 @@ class Ranks:
 
     def text_from_first(self, text: str) -> str:
         """What the first process says."""
-        return text
+        if self.size == 1:
+            return text
+        import torch
+
+        content = torch.frombuffer(bytearray(text.encode()) or bytearray(1), dtype=torch.uint8)
+        length = self.from_first(torch.tensor([len(text.encode())], dtype=torch.int64))
+        buffer = content if self.first else torch.zeros(max(1, int(length)), dtype=torch.uint8)
+        return bytes(self.from_first(buffer).numpy()[: int(length)]).decode()
 
     def rows_from_first(self, rows: Tensor | None, counts: list[int], like: Tensor) -> Tensor:
         """The reverse of :meth:`to_first`: of all ``rows`` of the first process, ``counts`` each.
@@ -130,6 +150,19 @@ class Ranks:
 
     def agree(self, what: str, mine: str) -> None:
         """Raise an InputError, on all processes alike, unless all have the same text."""
+        if self.size == 1:
+            return
+        import torch
+
+        digest = torch.tensor([list(hashlib.sha256(mine.encode()).digest())], dtype=torch.uint8)
+        rows = self.joined(digest).tolist()
+        others = [rank for rank, row in enumerate(rows) if row != rows[0]]
+        if others:
+            names = ", ".join(map(str, others))
+            raise InputError(
+                f"{what} must be the same on all ranks, and is another on rank {names} than on "
+                "rank 0: give every machine the same files and the same command"
+            )
 
     def speaks(self) -> bool:
         """Whether this process is the first of the job to ask: the one to say that it failed."""
@@ -154,18 +187,6 @@ class _Group(Ranks):
 
         with _reported():
             return Pending(distributed.all_reduce(tensor, async_op=True))
-
-    def greatest(self, *numbers: float) -> tuple[float, ...]:
-        return tuple(self._numbers(numbers).amax(dim=0).tolist())
-
-    def total(self, *numbers: float) -> tuple[float, ...]:
-        # Added in the order of ranks: the same on every one of them, whatever the backend.
-        return tuple(math.fsum(column) for column in self._numbers(numbers).T.tolist())
-
-    def _numbers(self, numbers: tuple[float, ...]) -> Tensor:
-        import torch
-
-        return self.joined(torch.tensor([numbers], dtype=torch.float64))
 
     def joined(self, rows: Tensor) -> Tensor:
         import torch
@@ -194,14 +215,6 @@ class _Group(Ranks):
             distributed.all_gather(parts, mine)
         return parts
 
-    def joined_array(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        import numpy as np
-        import torch
-
-        kept = np.array(rows, order="C")  # torch wants what it could write to
-        found: npt.NDArray[Any] = self.joined(torch.from_numpy(kept)).numpy()
-        return found
-
     def to_first(self, rows: Tensor) -> Tensor | None:
         import torch
         from torch import distributed
@@ -227,14 +240,6 @@ class _Group(Ranks):
             distributed.broadcast(tensor, source)
         return tensor
 
-    def text_from_first(self, text: str) -> str:
-        import torch
-
-        content = torch.frombuffer(bytearray(text.encode()) or bytearray(1), dtype=torch.uint8)
-        length = self.from_first(torch.tensor([len(text.encode())], dtype=torch.int64))
-        buffer = content if self.first else torch.zeros(max(1, int(length)), dtype=torch.uint8)
-        return bytes(self.from_first(buffer).numpy()[: int(length)]).decode()
-
     def rows_from_first(self, rows: Tensor | None, counts: list[int], like: Tensor) -> Tensor:
         from torch import distributed
 
@@ -250,19 +255,6 @@ class _Group(Ranks):
                     distributed.send(every[at[rank] : at[rank + 1]].to(like).contiguous(), rank)
         mine.copy_(every[: counts[0]])
         return mine
-
-    def agree(self, what: str, mine: str) -> None:
-        import torch
-
-        digest = torch.tensor([list(hashlib.sha256(mine.encode()).digest())], dtype=torch.uint8)
-        rows = self.joined(digest).tolist()
-        others = [rank for rank, row in enumerate(rows) if row != rows[0]]
-        if others:
-            names = ", ".join(map(str, others))
-            raise InputError(
-                f"{what} must be the same on all ranks, and is another on rank {names} than on "
-                "rank 0: give every machine the same files and the same command"
-            )
 
     def speaks(self) -> bool:
         # torchrun's own process keeps the store, so that it outlives each of ours.

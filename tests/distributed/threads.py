@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from robustcf._distributed import Pending, Ranks
-from robustcf.errors import InputError
+from robustcf.data.shards import Shard
 
 T = TypeVar("T")
+# Before Python 3.12, a cached property locks its class while it is computed: ranks that are threads
+# would wait for each other in it.
+for _name in ("item_degrees", "warm_users"):
+    Shard.__dict__[_name].lock = nullcontext()
 
 
 class _Table:
@@ -42,17 +46,8 @@ class ThreadRanks(Ranks):
         tensor.copy_(total)
         return Pending()
 
-    def greatest(self, *numbers: float) -> tuple[float, ...]:
-        return tuple(np.max(self._all(numbers), axis=0).tolist())
-
-    def total(self, *numbers: float) -> tuple[float, ...]:
-        return tuple(np.sum(self._all(numbers), axis=0).tolist())
-
     def joined(self, rows: Tensor) -> Tensor:
         return torch.cat(self._all(rows.clone()))
-
-    def joined_array(self, rows: Any) -> Any:
-        return np.concatenate(self._all(rows))
 
     def to_first(self, rows: Tensor) -> Tensor | None:
         found = self.joined(rows)
@@ -61,19 +56,11 @@ class ThreadRanks(Ranks):
     def from_first(self, tensor: Tensor, source: int = 0) -> Tensor:
         return tensor.copy_(self._all(tensor.clone())[source])
 
-    def text_from_first(self, text: str) -> str:
-        found: str = self._all(text)[0]
-        return found
-
     def rows_from_first(self, rows: Tensor | None, counts: list[int], like: Tensor) -> Tensor:
         whole = self._all(rows)[0]
         at = sum(counts[: self.rank])
         part: Tensor = whole[at : at + counts[self.rank]].clone()
         return part
-
-    def agree(self, what: str, mine: str) -> None:
-        if len(set(self._all(mine))) > 1:
-            raise InputError(f"{what} must be the same on all ranks")
 
 
 def on_threads(size: int, work: Callable[[Ranks], T]) -> list[T]:
