@@ -93,11 +93,7 @@ class SourceFile:
 
 
 def read_manifest(content: bytes, source: str, kind: Kind) -> dict[str, Any]:
-    """Return the values of a JSON manifest of a kind; ``source`` is for messages.
-
-    Raises:
-        DataError: it is no JSON, or says something else than expected.
-    """
+    """Return the values of a JSON manifest of a kind, or raise a DataError about ``source``."""
     try:
         found: dict[str, Any] = parse_json(content)
         check_kind(source, found, kind)
@@ -121,9 +117,7 @@ class Named(Protocol):
     """A manifest, of which only the name matters here: it is the name of the folder too."""
 
     @property
-    def name(self) -> str:
-        """Of the data set."""
-        ...
+    def name(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -185,11 +179,7 @@ def obtain(
     download: bool = True,
     policy: Policy | None = None,
 ) -> LocatedFile:
-    """:func:`locate`, or else download; never downloads what is present and right.
-
-    Raises:
-        DownloadError: with the file, each URL and why it failed, and the folder to put it in.
-    """
+    """:func:`locate`, or else download; never downloads what is present and right."""
     found = locate(manifest, alternatives, data_dir)
     if found is not None:
         return found
@@ -308,8 +298,7 @@ def fetch(
         sleep: how to wait between tries.
 
     Raises:
-        DownloadError: no URL worked, or the disk refused; the message names the file, every URL
-            with its reason, and the folder to put the file in by hand.
+        DownloadError: with the file, every URL and why it failed, and the folder to put it in.
     """
     policy = policy or Policy()
     most = limits().download_bytes if most_bytes is None else most_bytes

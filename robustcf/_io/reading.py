@@ -57,12 +57,7 @@ _VECTORS = 8  # on each side of a matrix: estimators multiply it by several
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading, or a link to one.
-
-    Raises:
-        DataError: it is a pipe, a socket, a device or a folder.
-        OSError: it cannot be opened.
-    """
+    """Open a regular file, or a link to one; a DataError for anything else, or an OSError."""
     return os.fdopen(_descriptor(path), "rb")
 
 
@@ -79,12 +74,9 @@ def _descriptor(path: Path) -> int:
 
 
 def open_plain(path: Path, *, follow: bool = False) -> int:
-    """Return a descriptor of a regular file; links are refused unless ``follow``.
+    """Return a descriptor of a regular file, or raise an InputError.
 
-    In a stranger's folder, a link may lead to any file of the reader's.
-
-    Raises:
-        InputError: it is missing, unreadable, or not a plain file.
+    Links are refused unless ``follow``: in a stranger's folder, they may lead anywhere.
     """
     try:
         if not follow and path.is_symlink():
@@ -131,14 +123,9 @@ def size_of(handle: BinaryIO) -> int:
 
 
 def parse_json(content: str | bytes) -> Any:
-    """Parse strict JSON: finite numbers, unique keys, at most 64 levels.
-
-    Raises:
-        InputError: it is anything else.
+    """Parse strict JSON, or raise an InputError: finite numbers, unique keys, at most 64 levels.
 
     Example:
-        >>> parse_json('{"a": [1, 2.5]}')
-        {'a': [1, 2.5]}
         >>> parse_json('{"a": NaN}')
         Traceback (most recent call last):
         robustcf.errors.InputError: NaN is no number of JSON
@@ -253,10 +240,8 @@ class _Bounded(io.RawIOBase):
 def open_content(path: Path, *, longest_line: int | None = None) -> BinaryIO:
     """Open a file's content as a stream; ``.gz`` is unpacked on the way, a block at a time.
 
-    Raises:
-        DataError: not a regular file. Reading raises it where a packed file grows beyond its
-            allowance, or a line beyond ``longest_line`` bytes.
-        OSError: it cannot be opened.
+    Reading raises a DataError where a packed file grows beyond its allowance, or a line beyond
+    ``longest_line`` bytes.
     """
     return io.BufferedReader(_Bounded(path, longest_line), _BLOCK)
 
@@ -296,12 +281,7 @@ def quiet_headers() -> Iterator[None]:
 def array_header(
     handle: BinaryIO, source: object, available: int
 ) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read shape, order and type from an array's header; raise if it declares too much.
-
-    Args:
-        handle: at the beginning of the array.
-        source: for messages.
-        available: bytes from there to the end, header and all.
+    """Read shape, order and type from the header of an array of ``available`` bytes.
 
     Raises:
         DataError: it declares objects, or more values than there are bytes for.
@@ -330,12 +310,7 @@ def array_header(
 
 @quiet_headers()
 def read_array(path: Path) -> npt.NDArray[Any]:
-    """Return the array of an ``.npy`` file.
-
-    Raises:
-        DataError: not a regular file, or its header declares what is not there.
-        UNREADABLE: it is no such file.
-    """
+    """Return the array of an ``.npy`` file; what can go wrong is in :data:`UNREADABLE`."""
     with open_regular(path) as handle:
         array_header(handle, path, size_of(handle))
         handle.seek(0)
@@ -355,13 +330,7 @@ def _real_text(array: npt.NDArray[Any], source: object) -> npt.NDArray[Any]:
 def read_arrays_of(
     path: Path, wanted: Collection[str] | None = None
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of an ``.npz`` file by name: all, or those ``wanted``.
-
-    Raises:
-        DataError: not a regular file, more than the limits allow, or a header that declares what
-            is not there.
-        UNREADABLE: it is no such file.
-    """
+    """Return the arrays of an ``.npz`` file by name, all or those ``wanted``; as above."""
     found = {}
     with open_regular(path) as handle, open_zip(handle, path) as archive:
         members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
@@ -390,12 +359,7 @@ def check_sparse(source: object, rows: int, columns: int, entries: int, size: in
 
 
 def open_zip(handle: BinaryIO, source: object) -> zipfile.ZipFile:
-    """Open a zip archive of stored or deflated members.
-
-    Raises:
-        DataError: a member is packed otherwise; zipfile would unpack it without bound.
-        zipfile.BadZipFile: it is no zip archive.
-    """
+    """Open a zip archive of stored or deflated members; others unpack without bound."""
     archive = zipfile.ZipFile(handle)
     for member in archive.infolist():
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -407,11 +371,7 @@ def open_zip(handle: BinaryIO, source: object) -> zipfile.ZipFile:
 
 
 def read_member(archive: Path, member: str) -> bytes:
-    """Return the content of one file inside a ``.zip``, ``.tar``, ``.tar.gz`` or ``.tgz``.
-
-    Raises:
-        DataError: as :func:`read_members`, or there is no such member.
-    """
+    """Return the content of one file inside a ``.zip``, ``.tar``, ``.tar.gz`` or ``.tgz``."""
     names: list[str] = []
 
     def wanted(name: str) -> bool:

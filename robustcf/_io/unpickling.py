@@ -193,10 +193,7 @@ class _Reader(pickle._Unpickler):
 
 
 def read_pickle(content: bytes, name: str) -> Any:
-    """Return the value of a pickle that builds only plain values and arrays of numbers.
-
-    Raises:
-        DataError: the pickle is damaged, or asks for anything else; nothing of it has been run.
+    """Return the value of a pickle of plain values and arrays of numbers, or raise a DataError.
 
     Example:
         >>> read_pickle(pickle.dumps({"labels": [1, 2]}), "example")
@@ -214,14 +211,10 @@ def read_with_stubs(
     """Return the value of a pickle in which objects of other libraries become :class:`Stub` s.
 
     Args:
-        content: the pickle's bytes.
+        content: the pickle's bytes; a DataError where they are damaged, or ask for Python's own.
         name: where they come from, for messages.
         names: ``(module, name)`` -> what to build for it instead of a stub.
         persistent: answers the references to data outside of the pickle, as torch writes them.
-
-    Raises:
-        DataError: the pickle is damaged, or asks for a function or class of Python itself; nothing
-            of it has been run.
 
     Example:
         >>> read_with_stubs(pickle.dumps({"a": np.arange(2)}), "example")["a"].array.tolist()

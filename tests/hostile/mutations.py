@@ -100,25 +100,18 @@ def places(value: Any, at: Place = ()) -> Iterator[Place]:
             yield from places(inner, (*at, index))
 
 
-def replaced(value: Any, at: Place, new: Any) -> Any:
-    """A copy with another value at a place."""
+def replaced(value: Any, at: Place, new: Any = None, *, remove: bool = False) -> Any:
+    """A copy with another value at a place, or without one."""
     if not at:
         return new
     found = copy.deepcopy(value)
     inner = found
     for key in at[:-1]:
         inner = inner[key]
-    inner[at[-1]] = new
-    return found
-
-
-def removed(value: Any, at: Place) -> Any:
-    """A copy without the value at a place."""
-    found = copy.deepcopy(value)
-    inner = found
-    for key in at[:-1]:
-        inner = inner[key]
-    del inner[at[-1]]
+    if remove:
+        del inner[at[-1]]
+    else:
+        inner[at[-1]] = new
     return found
 
 
@@ -129,7 +122,7 @@ def spoil_value(rng: Random, value: Any, more: tuple[Any, ...] = ()) -> tuple[st
     name = ".".join(map(str, at)) or "all"
     way = rng.randrange(10)
     if way == 0 and at:
-        return f"without {name}", removed(value, at)
+        return f"without {name}", replaced(value, at, remove=True)
     if way == 1 and isinstance(value, dict):
         return "one key more", {**value, "zzz": rng.choice(VALUES)}
     if way == 2:
