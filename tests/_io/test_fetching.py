@@ -17,7 +17,7 @@ from robustcf._io.temporary import alone_in
 from robustcf.data.catalog import manifests
 from robustcf.errors import DownloadError
 from robustcf.vision.catalog import image_manifests
-from tests._io.faulty_server import MOST_SENT, Plan, serve
+from tests._io.faulty_server import MOST_SENT, Plan, fetch_from, serve
 
 BODY = random.Random(0).randbytes(1 << 18)  # half of it is a whole number of chunks
 QUICK = Policy(attempts=3, backoff=0.0, connect_timeout=2, read_timeout=0.3, lock_timeout=20)
@@ -246,10 +246,6 @@ def test_an_interrupt_keeps_the_part_for_the_next_time(tmp_path, monkeypatch):
     assert files_in(tmp_path) == [".file.bin.part"]
 
 
-def _fetch_in_process(url: str, target: str) -> None:
-    fetch([url], Path(target), check, policy=Policy(lock_timeout=30))
-
-
 @pytest.mark.parametrize("most", [len(BODY), 3 * len(BODY) + 7])
 @pytest.mark.parametrize("step", ["endless", "endless-chunks", "announces-much", "odd-length"])
 def test_a_server_that_never_stops_is_stopped_and_leaves_nothing(tmp_path, step, most):
@@ -356,8 +352,8 @@ def test_a_file_that_is_too_large_is_not_read_to_know_that_it_is_wrong(tmp_path,
 def test_two_processes_fetch_once(tmp_path):
     context = multiprocessing.get_context("spawn")
     with serve(Plan(BODY, delay=0.3)) as plan:
-        arguments = (plan.url, str(tmp_path / "file.bin"))
-        workers = [context.Process(target=_fetch_in_process, args=arguments) for _ in range(2)]
+        arguments = (plan.url, str(tmp_path / "file.bin"), hashlib.sha256(BODY).hexdigest())
+        workers = [context.Process(target=fetch_from, args=arguments) for _ in range(2)]
         for worker in workers:
             worker.start()
         for worker in workers:

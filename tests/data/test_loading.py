@@ -424,11 +424,9 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(toy, monkeypatch,
 
 
 def _write_entry(folder: str, key: str, size: int) -> None:
-    import os
-
     os.environ["ROBUSTCF_CACHE"] = folder
     x = Interactions(np.zeros(size, int), np.arange(size), 1, size)
-    for _ in range(20):
+    for _ in range(8):
         assert cache.write(key, cache.Parsed({"train": x}))
         stored = cache.read(key)
         assert stored is not None
