@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from robustcf._io.fetching import SourceFile
 from robustcf.data import Split
 from robustcf.data.catalog import Manifest
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TRAIN = b"0 0 1 2\n1 1 3\n"
 TEST = b"0 3\n1 0\n"
@@ -41,6 +43,8 @@ def toy_manifest(**changes: Any) -> Manifest:
 
 def rows(seed: int = 0, count: int = 900, *, labels: str = "text") -> pd.DataFrame:
     """Rows with repeats, ties in time, and a few users and items with next to nothing."""
+    import pandas as pd  # not for processes that tests start
+
     rng = np.random.default_rng(seed)
     users = (rng.pareto(1.0, count) * 8).astype(int) % 70
     items = (rng.pareto(0.8, count) * 6).astype(int) % 45
