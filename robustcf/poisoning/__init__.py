@@ -10,13 +10,20 @@ Example:
     20
 """
 
-from robustcf.poisoning.base import Injected, Poisoning, ProfileError, Task
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from robustcf._lazy import lazy_names
 from robustcf.poisoning.exposure import Exposure, exposure
-from robustcf.poisoning.heuristic import Bandwagon, CopiedProfiles, RandomItems
-from robustcf.poisoning.injection import inject, inject_split, read_profiles, write_profiles
-from robustcf.poisoning.surrogate import Greedy, Surrogate
-from robustcf.poisoning.threat import Knowledge, PoisonThreat, Targets, parse_fakes
-from robustcf.poisoning.victim import Outcome, Strongest, damage, retrained, strongest
+
+if TYPE_CHECKING:
+    from robustcf.poisoning.base import Injected, Poisoning, ProfileError, Task
+    from robustcf.poisoning.heuristic import Bandwagon, CopiedProfiles, RandomItems
+    from robustcf.poisoning.injection import inject, inject_split, read_profiles, write_profiles
+    from robustcf.poisoning.surrogate import Greedy, Surrogate
+    from robustcf.poisoning.threat import Knowledge, PoisonThreat, Targets, parse_fakes
+    from robustcf.poisoning.victim import Outcome, Strongest, damage, retrained, strongest
 
 __all__ = [
     "Bandwagon",
@@ -44,3 +51,15 @@ __all__ = [
     "strongest",
     "write_profiles",
 ]
+
+_HOMES = {
+    ".base": ("Injected", "Poisoning", "ProfileError", "Task"),
+    ".heuristic": ("Bandwagon", "CopiedProfiles", "RandomItems"),
+    ".injection": ("inject", "inject_split", "read_profiles", "write_profiles"),
+    ".surrogate": ("Greedy", "Surrogate"),
+    ".threat": ("Knowledge", "PoisonThreat", "Targets", "parse_fakes"),
+    ".victim": ("Outcome", "Strongest", "damage", "retrained", "strongest"),
+}
+__getattr__, __dir__ = lazy_names(
+    __name__, {name: home for home, names in _HOMES.items() for name in names}
+)

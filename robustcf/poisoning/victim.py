@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from robustcf._registry import POISONINGS
 from robustcf.data.split import Split
@@ -13,12 +13,14 @@ from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.evaluate import evaluate
 from robustcf.poisoning.base import Injected
-from robustcf.poisoning.defences.base import Defence
 from robustcf.poisoning.exposure import CUTOFFS, Exposure, exposure
 from robustcf.poisoning.injection import inject_split, with_train
 from robustcf.poisoning.threat import AVAILABILITY, DEMOTE, NONE, ItemIds, PoisonThreat
 from robustcf.training.config import TrainConfig
 from robustcf.training.fitting import fit_split
+
+if TYPE_CHECKING:
+    from robustcf.poisoning.defences.base import Defence
 
 #: Quality on test pairs of the genuine users.
 QUALITY = ("ndcg@10", "recall@20")

@@ -36,7 +36,6 @@ from torch import Tensor
 
 from robustcf._checks import check_choice, check_numbers
 from robustcf._registry import ADVERSARIES
-from robustcf.attacks.budgets import RowBudget, row_norms
 from robustcf.errors import InputError
 from robustcf.objectives import (
     BCE,
@@ -100,9 +99,12 @@ class Adversary:
 
     def __init__(self, batches: Batches, config: AdversaryConfig | None = None) -> None:
         """Keep both."""
+        # Not at the top: plain training attacks nothing, and loads no attacks.
+        from robustcf.attacks.budgets import RowBudget, row_norms
+
         self.batches, self.objective = batches, batches.objective
         self.config = self.Config() if config is None else config
-        self.budget = RowBudget()
+        self.budget, self.row_norms = RowBudget(), row_norms
 
     @classmethod
     def objective_for(cls, objective: Objective[Any]) -> Objective[Any]:
@@ -123,7 +125,7 @@ class Adversary:
         """Return how far rows of U and of V may move."""
         eps, rows = self.config.eps, self.objective.shard.rows
         # The median over the users of all ranks; each has all items.
-        unit = self.budget.unit(U) if rows.whole else rows.median(row_norms(U))
+        unit = self.budget.unit(U) if rows.whole else rows.median(self.row_norms(U))
         return eps * unit, eps * self.budget.unit(V)
 
     def shares(self, batch: Batch, U: Tensor, V: Tensor) -> Tensor:
