@@ -244,7 +244,7 @@ class RobustnessCurve:
                 "'robustcf attack'"
             ) from error
         facts = saved.facts
-        protocol = {
+        protocol: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value
             for key, value in facts["protocol"].items()
             if key in Protocol.__dataclass_fields__

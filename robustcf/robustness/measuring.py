@@ -168,7 +168,7 @@ class Result:
             random: self._noise,
             "per user": self.per_user,
             f"per user, {self.draws} random": self.per_user_control,
-            "knows data": self.with_data and self.with_data.curve,
+            "knows data": None if self.with_data is None else self.with_data.curve,
         }
         columns |= {
             f"{name}: {self.metric}": curve[self.metric]
@@ -327,11 +327,11 @@ def _result(request: Request, *, control: bool) -> Result:
     noise = random_directions(request, draws)
     if draws == 1:  # nothing to choose from, as the attack has not: the curve of random itself
         return replace(result, control=noise["0"])
-    told = {"options": {**noise["0"].options, "draws": draws}}
-    worst = replace(worst_of(noise, RANDOM, cumulative=True), **told)
+    options = {**noise["0"].options, "draws": draws}
+    worst = replace(worst_of(noise, RANDOM, cumulative=True), options=options)
     if result.curve.kind == ALONE:
         return replace(result, control=worst)
-    joint = replace(joint_of(noise, RANDOM, metric), **told)
+    joint = replace(joint_of(noise, RANDOM, metric), options=options)
     return replace(result, control=joint, per_user_control=worst)
 
 

@@ -378,7 +378,7 @@ def _own(request: Request) -> Curves:
     name, attack, options = request.spec.kind, request.built, {}
     if attack is None:
         kind = ATTACKS[name]
-        aim = [request.objective()] if issubclass(kind, FGM) else []
+        aim: list[Any] = [request.objective()] if issubclass(kind, FGM) else []
         attack = kind(*aim, **request.options())
     else:
         told = {key: getattr(attack, key, None) for key in _MANY}
