@@ -28,11 +28,8 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_certificate_of_a_run_beside_its_attacks(trained, capsys):
-    capsys.readouterr()
-    words = ["certify", str(trained), "--absolute", "--epsilons", "0", "0.001", "0.02"]
-    assert run([*words, "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
+def test_the_certificate_of_a_run_next_to_its_attacks(trained, found):
+    data = found("certify", trained, "--absolute", "--epsilons", "0", "0.001", "0.02")
     opened = RunDir(trained)
     target = opened.recommender()
     curve = measure(target, "certificate", ABSOLUTE, [0, 0.001, 0.02]).curve
@@ -73,10 +70,8 @@ def test_the_certificate_of_a_run_beside_its_attacks(trained, capsys):
 
 
 @pytest.mark.slow
-def test_sizes_are_relative_unless_told_otherwise(trained, capsys):
-    capsys.readouterr()
-    assert run(["certify", str(trained), "--epsilons", "0", "0.01", "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
+def test_sizes_are_relative_unless_told_otherwise(trained, found):
+    data = found("certify", trained, "--epsilons", "0", "0.01")
     assert (data["relative"], data["unit"]) == (True, "relative")
     target = open_recommender(trained)
     for name, attack in (("fgm_softmax", "fgm-softmax"), ("random", "random")):
@@ -89,52 +84,41 @@ def test_sizes_are_relative_unless_told_otherwise(trained, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["--relative", "own", "RUN"], ["RUN", "--relative", "own"]])
-def test_each_row_may_have_a_unit_of_its_own(trained, capsys, words):
-    words = [str(trained) if word == "RUN" else word for word in words]
-    capsys.readouterr()
-    assert run(["certify", *words, "--epsilons", "0", "0.01", "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
+def test_each_row_may_have_a_unit_of_its_own(trained, call, found, words):
+    words = ["certify", *(trained if word == "RUN" else word for word in words)]
+    data = found(*words, "--epsilons", "0", "0.01")
     assert (data["relative"], data["unit"]) == (True, "own")
     target, threat = open_recommender(trained), Threat(unit="own", knowledge="labels")
     curve = measure(target, "certificate", threat, [0, 0.01]).curve
     assert data["ndcg@10"] == curve["ndcg@10"].tolist()
     assert data["radii"] == certified_radii(target, threat, (1, 10, 20)).as_dict()
-    assert run(["certify", *words, "--epsilons", "0", "0.01"]) == 0
-    assert "row budget on users and items, as a share of each row's own length" in (
-        capsys.readouterr().out
-    )
+    text = call(*words, "--epsilons", "0", "0.01")[1]
+    assert "row budget on users and items, as a share of each row's own length" in text
 
 
 @pytest.mark.slow
-def test_another_certificate_of_the_same_name_is_told(trained, capsys):
-    words = ["certify", str(trained), "--epsilons", "0", "0.003"]
-    assert run(words) == 0
-    assert "replaced" not in capsys.readouterr().out
-    assert run([*words, "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
+def test_another_certificate_of_the_same_name_is_told(trained, call, found):
+    words = ["certify", trained, "--epsilons", "0", "0.003"]
+    assert "replaced" not in call(*words)[1]
+    data = found(*words)
     assert data["replaced"] is False
     path = Path(data["file"])
     whole = path.read_bytes()
     facts = json.loads(whole)
     facts["ndcg@10"][1] = 0.0
     path.write_text(json.dumps(facts))
-    assert run([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["replaced"] is True
+    assert found(*words)["replaced"] is True
     assert path.read_bytes() == whole
     path.write_text(json.dumps(facts))
-    assert run(words) == 0
-    said = f"replaced an earlier result of the same settings: {path}"
-    assert said in capsys.readouterr().out
+    assert f"replaced an earlier result of the same settings: {path}" in call(*words)[1]
 
 
 @pytest.mark.slow
-def test_sides_cutoffs_bounds_and_units_reach_the_certificate(trained, capsys):
-    arguments = ["certify", str(trained), "--relative", "--side", "users", "--k", "3", "5"]
-    assert run([*arguments, "--bound", "plain", "--epsilons", "0.01"]) == 0
-    out = capsys.readouterr().out
-    assert "certified ndcg@3" in out
-    assert "certified recall@5" in out
-    assert "median certified radius of the set of the top 5: " in out
+def test_sides_cutoffs_bounds_and_units_reach_the_certificate(trained, call):
+    words = ["--relative", "--side", "users", "--k", "3", "5", "--bound", "plain"]
+    out = call("certify", trained, *words, "--epsilons", "0.01")[1]
+    for said in ("certified ndcg@3", "certified recall@5", "radius of the set of the top 5: "):
+        assert said in out
     assert "plain bound; row budget on users, in median row norms" in out
     folder = trained / "robustness"
     (name,) = (n for n, each in read_curves(folder).items() if each.settings["side"] == "users")
@@ -146,46 +130,38 @@ def test_sides_cutoffs_bounds_and_units_reach_the_certificate(trained, capsys):
     target, threat = open_recommender(trained), Threat(side="users")
     expected = measure(target, "certificate", threat, [0.01], (3, 5), bound="plain").curve
     np.testing.assert_array_equal(saved["mrr@3"], expected["mrr@3"])
-    assert run(["certify", str(trained), "--seed", "3"]) == 0
-    pictures = [path.name for path in folder.glob("certificate-*-seed*.png")]
-    assert len(pictures) == 1, "another control, another picture"
-    assert "0.002" in capsys.readouterr().out, "the sizes when none are given"
+    assert "0.002" in call("certify", trained, "--seed", "3")[1], "the sizes when none are given"
+    assert len(list(folder.glob("certificate-*-seed*.png"))) == 1, "another control and picture"
 
 
 @pytest.mark.slow
-def test_each_user_alone_on_demand(trained, capsys):
-    arguments = [
-        "certify",
-        str(trained),
-        "--personal",
-        "--side",
-        "items",
-        "--epsilons",
-        "0",
-        "0.01",
-    ]
-    assert run([*arguments, "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
+def test_each_user_alone_on_demand(trained, call, found):
+    words = ["certify", trained, "--personal", "--side", "items", "--epsilons", "0", "0.01"]
+    data = found(*words)
     assert data["personal"]["ndcg@10"][0] == data["ndcg@10"][0]
     np.testing.assert_allclose(data["personal"]["ndcg@10"], data["ndcg@10"], atol=1e-3)
-    assert run(arguments) == 0
-    assert "personal ndcg@10" in capsys.readouterr().out
+    assert "personal ndcg@10" in call(*words)[1]
 
 
-def test_what_cannot_be_certified_is_refused(trained, capsys, tmp_path):
-    assert run(["certify", str(trained), "--epsilons", "0.5", "0.1"]) == 1
-    assert "ascending" in capsys.readouterr().err
-    assert run(["certify", str(trained), "--epsilons", "-1"]) == 1
-    assert "not negative" in capsys.readouterr().err
-    assert run(["certify", str(trained), "--k", "0"]) == 2
-    assert "0 is not in the range x>=1" in capsys.readouterr().err
-    assert run(["certify", str(tmp_path)]) == 1
-    assert "recommender.json" in capsys.readouterr().err
-    (tmp_path / "config.json").write_text((trained / "config.json").read_text())
-    assert run(["certify", str(tmp_path)]) == 1
-    assert "--resume" in capsys.readouterr().err
-    assert run(["certify", str(trained), "--bound", "loose"]) == 2
-    assert run(["certify", str(trained), "--epsilons"]) == 2
+@pytest.mark.parametrize(
+    ("words", "code", "reason"),
+    [
+        (["RUN", "--epsilons", "0.5", "0.1"], 1, "ascending"),
+        (["RUN", "--epsilons", "-1"], 1, "not negative"),
+        (["RUN", "--k", "0"], 2, "range"),
+        (["RUN", "--bound", "loose"], 2, "loose"),
+        (["RUN", "--epsilons"], 2, "--epsilons"),
+        (["EMPTY"], 1, "recommender.json"),
+        (["UNFINISHED"], 1, "--resume"),
+    ],
+)
+def test_what_cannot_be_certified_is_refused(trained, call, tmp_path, words, code, reason):
+    places = {"RUN": trained, "EMPTY": tmp_path, "UNFINISHED": tmp_path / "begun"}
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "config.json").write_text((trained / "config.json").read_text())
+    got, _, err = call("certify", *(places.get(word, word) for word in words))
+    assert got == code
+    assert reason in err
 
 
 @pytest.mark.realdata
