@@ -33,8 +33,10 @@ class Shard:
 
     def __post_init__(self) -> None:
         if not self.rows.whole:
-            # Ranks find these out together, now: not when one of them asks first.
-            self.item_degrees, self.warm_users  # noqa: B018
+            # Ranks find these out together, now: not when one of them asks first. Cached by hand:
+            # before Python 3.12, ranks that are threads would wait for one lock of the property.
+            for name in ("item_degrees", "warm_users"):
+                vars(self)[name] = getattr(Shard, name).func(self)
 
     @classmethod
     def of(cls, pairs: Interactions, ranks: Ranks | None = None) -> Shard:
