@@ -91,7 +91,8 @@ def _table(source: Any, name: str, columns: Columns) -> Table:
 
 def _pandas(frame: pd.DataFrame, name: str, columns: Columns) -> RawTable:
     names = [str(column) for column in frame.columns]
-    found, wanted = _find(name, names, len(frame), columns)
+    found = _find(name, names, len(frame), columns)
+    wanted = _distinct(found)
     chosen = frame.iloc[:, [names.index(column) for column in wanted]]
     return RawTable(chosen.set_axis(wanted, axis=1), found)
 
@@ -103,10 +104,9 @@ def _arrow(source: Any, name: str, columns: Columns) -> RawTable:
     stream = _protocol(source) == "__arrow_c_stream__"
     try:
         table = pyarrow.table(source) if stream else pyarrow.interchange.from_dataframe(source)
-        found, _ = _find(name, table.column_names, table.num_rows, columns)
+        found = _find(name, table.column_names, table.num_rows, columns)
         notes = leave_nested_out(name, table.schema, found, columns)
-        wanted = [column for column in dict.fromkeys(found.values()) if column is not None]
-        frame = table.select(wanted).to_pandas(ignore_metadata=True, date_as_object=False)
+        frame = table.select(_distinct(found)).to_pandas(ignore_metadata=True, date_as_object=False)
     except DataError:
         raise
     except Exception as error:  # of any library that has the interface
@@ -118,10 +118,11 @@ def _arrow(source: Any, name: str, columns: Columns) -> RawTable:
     return RawTable(frame, found, notes)
 
 
-def _find(
-    name: str, names: list[str], rows: int, columns: Columns
-) -> tuple[dict[str, Any], list[str]]:
-    """Return the column of each role, and all of them, each once."""
+def _distinct(found: Mapping[str, Any]) -> list[str]:
+    return [column for column in dict.fromkeys(found.values()) if column is not None]
+
+
+def _find(name: str, names: list[str], rows: int, columns: Columns) -> dict[str, Any]:
     if rows == 0:
         raise no_rows(name, "table")
     repeated = [column for column, count in Counter(names).items() if count > 1]
@@ -129,8 +130,7 @@ def _find(
         raise DataError(
             f"{name}: column names must differ, got {listed(repeated)} more than once; rename them"
         )
-    found = find_columns(name, names, columns)
-    return found, [column for column in dict.fromkeys(found.values()) if column is not None]
+    return find_columns(name, names, columns)
 
 
 def _ids(source: str, column: pd.Series[Any]) -> pd.Series[Any]:
