@@ -119,7 +119,7 @@ class RecommenderContract:
     def test_serves_a_new_user(self) -> None:
         """A history is enough: what it holds is left out, and order and repeats do not matter."""
         model, split = self._fitted
-        history = np.asarray(split.item_labels)[split.train.items_of(3)].tolist()
+        history = _history(split)
         found = model.recommend(items=history, k=6)
         _same(len(found), 6, "items for a new user")
         _expect(not set(found["item"]) & set(history), "an item of the history was recommended")
@@ -150,18 +150,15 @@ class RecommenderContract:
         """The hit rate is that of its own recommendations."""
         model, split = self._fitted
         report = model.evaluate(ks=(5,))
-        masked = model.seen
-        top = model.scorer.rank(np.arange(split.n_users), 5, masked)
+        top = model.scorer.rank(np.arange(split.n_users), 5, model.seen)
         held = [set(split.test.items_of(user).tolist()) for user in range(split.n_users)]
-        hits = [
-            float(bool(held[u] & set(top[u].tolist()))) for u in range(split.n_users) if held[u]
-        ]
+        hits = [not own.isdisjoint(row) for own, row in zip(held, top.tolist(), strict=True) if own]
         _expect(abs(report["hit_rate@5"] - float(np.mean(hits))) < 1e-9, "hit rate")
 
     def test_is_the_same_after_saving(self) -> None:
         """An opened recommender recommends, folds in and is evaluated as before."""
         model, split = self._fitted
-        history = np.asarray(split.item_labels)[split.train.items_of(3)].tolist()
+        history = _history(split)
         with tempfile.TemporaryDirectory() as folder:
             opened = open_recommender(model.save(Path(folder) / "model"), allow_code=True)
             before, after = (
@@ -176,7 +173,6 @@ class RecommenderContract:
     def test_serves_without_its_interactions(self) -> None:
         """Saved without interactions it serves, or says that it scores by them."""
         model, split = self._fitted
-        history = np.asarray(split.item_labels)[split.train.items_of(3)].tolist()
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "model"
             if model.scorer.stored().needs_interactions:
@@ -187,9 +183,14 @@ class RecommenderContract:
             )
             wanted = model.recommend("user 003", k=5, filter_seen=False)
             _expect(opened.recommend("user 003", k=5, filter_seen=False).equals(wanted), "serving")
-            _same(len(opened.recommend(items=history, k=5)), 5, "items for a new user")
+            _same(len(opened.recommend(items=_history(split), k=5)), 5, "items for a new user")
             _raises(InputError, lambda: opened.recommend("user 003"))
             _raises(InputError, lambda: opened.evaluate())
+
+
+def _history(split: Split) -> list[str]:
+    own: list[str] = np.asarray(split.item_labels)[split.train.items_of(3)].tolist()
+    return own
 
 
 def _labelled_pairs(pairs: Interactions) -> set[tuple[Any, Any]]:
@@ -203,12 +204,9 @@ def _expect(condition: bool, words: str) -> None:
 
 
 def _same(found: Any, expected: Any, what: str) -> None:
-    alike = (
-        bool(np.array_equal(found, expected))
-        if isinstance(expected, np.ndarray)
-        else found == expected
-    )
-    _expect(alike, f"{what}: expected {shown(expected)}, got {shown(found)}")
+    array = isinstance(expected, np.ndarray)
+    alike = np.array_equal(found, expected) if array else found == expected
+    _expect(bool(alike), f"{what}: expected {shown(expected)}, got {shown(found)}")
 
 
 def _raises(kind: type[Exception], call: Callable[[], object]) -> None:
