@@ -157,7 +157,7 @@ def test_audit_and_harden_take_names(capsys, tmp_path, demo, monkeypatch):
         judged.append((target.part, target.fit_on))
         raise InputError("enough")
 
-    monkeypatch.setattr("robustcf.robustness.harden_by_trial", stand_in)
+    monkeypatch.setattr("robustcf.auditing.hardened.harden_by_trial", stand_in)
     out = tmp_path / "safer.npz"
     for more in ([], ["--without-valid"]):
         assert run(["harden", str(path), "--interactions", "demo", *more, "--out", str(out)]) == 1
