@@ -7,8 +7,6 @@ import importlib
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from robustcf.attacks import BUDGETS, FGM, PGD, RandomNoise, RowBudget, Softmax
 from robustcf.attacks.certificates.bounds import BOUNDS
@@ -94,15 +92,17 @@ def test_the_attack_on_each_user_alone_does_not_move_them_either(seed, monkeypat
         assert delta[:, target.free].any()
 
 
-def moved_items(target: Recommender, user: int, x: np.ndarray, size: float) -> Factors:
-    """All items in the worst place for one user at x, by columns that may move only."""
+def moved_items(
+    target: Recommender, user: int, x: np.ndarray, size: float, down: list[int] | None = None
+) -> Factors:
+    """All items in the worst place for one user at x: these, or the relevant ones, down."""
     U, V = (part.clone().double() for part in target.factors)
     U[user] = torch.from_numpy(x)
     direction = np.zeros_like(x)
     direction[target.free] = x[target.free]
     length = np.linalg.norm(direction)
     signs = torch.ones(len(V), dtype=torch.float64)
-    signs[target.relevant.items_of(user).tolist()] = -1
+    signs[target.relevant.items_of(user).tolist() if down is None else down] = -1
     if length > 0:
         V += size * signs[:, None] * torch.from_numpy(direction / length)
     return Factors(U, V)
@@ -217,28 +217,12 @@ def check_sound(target: Recommender, size: float, side: str, relative: bool, see
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("scale", [100.0, 1.0, 0.01])
+@pytest.mark.parametrize("scale", [1000.0, 30.0, 1.0, 0.03, 1e-3])
 @pytest.mark.parametrize("side", SIDES)
 def test_no_attack_falls_below_the_certificate(seed, scale, side):
     target, _ = biased(seed, scale, n_users=8, n_items=10, dim=2 + seed)
     for size in (0.02, 0.3):
         check_sound(target, size, side, relative=bool(seed % 2), seed=seed)
-
-
-@pytest.mark.slow
-@settings(max_examples=60, deadline=None)
-@given(
-    st.integers(0, 10**6),
-    st.sampled_from([1000.0, 30.0, 1.0, 0.03, 1e-3]),
-    st.integers(1, 4),
-    st.floats(1e-3, 1.0),
-    st.sampled_from(SIDES),
-    st.booleans(),
-)
-@pytest.mark.filterwarnings("ignore:the gradient of softmax is zero")
-def test_no_attack_on_any_world_falls_below_the_certificate(seed, scale, dim, size, side, relative):
-    target, _ = biased(seed, scale, n_users=5, n_items=8, dim=dim)
-    check_sound(target, size, side, relative, seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -284,18 +268,10 @@ def test_radii_hold_too(seed, scale):
         size = found.radii[k][row] * (1 - 1e-9)
         if not np.isfinite(size):
             continue
-        own = set(top_items(target.factors, [user], k, target.seen)[0].tolist())
+        own = top_items(target.factors, [user], k, target.seen)[0].tolist()
         for x in places_to_stand(target, user, size, rng):
-            V, direction = target.factors.items.clone(), np.zeros(len(x))
-            direction[target.free] = x[target.free]
-            direction = torch.from_numpy(direction / max(np.linalg.norm(direction), 1e-300))
-            V[sorted(own)] -= size * direction
-            others = [item for item in range(len(V)) if item not in own]
-            V[others] += size * direction
-            U = target.factors.users.clone()
-            U[user] = torch.from_numpy(x)
-            top = top_items(Factors(U, V), [user], k, target.seen)[0]
-            assert set(top.tolist()) == own
+            moved = moved_items(target, user, x, size, own)
+            assert set(top_items(moved, [user], k, target.seen)[0].tolist()) == set(own)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
