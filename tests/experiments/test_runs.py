@@ -128,12 +128,11 @@ def test_serves_without_the_source_data(
     assert set(found["item"]) == set(split.item_labels) - seen
 
 
-def test_folders_of_an_older_version_are_refused(done: RunDir, tmp_path: Path) -> None:
-    """Theirs have a result and no recommender.json."""
+def test_folders_without_a_recommender_are_refused(done: RunDir, tmp_path: Path) -> None:
     old = Path(shutil.copytree(done.path, tmp_path / "old"))
     (old / "recommender.json").unlink()
     for opening in (open_recommender, lambda path: RunDir(path).recommender(), open_run):
-        with pytest.raises(InputError, match="older version"):
+        with pytest.raises(InputError, match="no result"):
             opening(old)
     for words in (["evaluate"], ["attack"], ["recommend", "--items", "i1"]):
         assert command([words[0], str(old), *words[1:]]) == 1
