@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 import warnings
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,13 +67,6 @@ def blocks(path: Path, *kinds: str) -> list[Block]:
     ]
 
 
-def test_blocks_are_found_with_their_options_and_lines(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("a\n\n```{executed}\n:file: b.py\nx = 1\n```\n\n```bash\nc\n```\n")
-    assert blocks(page, "{executed}") == [Block("{executed}", {"file": "b.py"}, "x = 1\n", 5)]
-    assert [block.content for block in blocks(page, "bash")] == ["c\n"]
-
-
 # --- Python ---------------------------------------------------------------------------------
 
 
@@ -105,16 +99,12 @@ def own_material() -> dict[str, Any]:
     ids=lambda block: f"line {block.line}",
 )
 def test_python_in_the_readme_runs(block, executed):
-    page = executed.Page("README.md")
-    page.names |= own_material()
-    (page.folder / "my.csv").write_text(
-        "user_id,item_id,rating,timestamp\n"
-        + "".join(f"u{u},i{i},{3 + (u + i) % 3},{u + i}\n" for u in range(8) for i in range(9))
-    )
-    try:
+    with closing(executed.Page("README.md")) as page:
+        page.names |= own_material()
+        rows = (f"u{u},i{i},{3 + (u + i) % 3},{u + i}\n" for u in range(8) for i in range(9))
+        table = "user_id,item_id,rating,timestamp\n" + "".join(rows)
+        (page.folder / "my.csv").write_text(table)
         page.run(block.content, block.line)
-    finally:
-        page.close()
 
 
 WITH_PYTHON = [path for path in PAGES if blocks(path, "python", "{executed}")]
@@ -124,40 +114,31 @@ WITH_PYTHON = [path for path in PAGES if blocks(path, "python", "{executed}")]
 @pytest.mark.filterwarnings("ignore:OpenBLAS is configured")  # implicit's advice on speed
 @pytest.mark.parametrize("path", WITH_PYTHON, ids=name_of)
 def test_python_in_the_pages_runs(path, executed):
-    page = executed.Page(name_of(path))
-    try:
+    with closing(executed.Page(name_of(path))) as page:
         for block in blocks(path, "python", "{executed}"):
             if "file" in block.options:
                 page.write(block.options["file"], block.content)
             else:
                 page.run(block.content, block.line)
-    finally:
-        page.close()
 
 
 def test_a_block_that_fails_stops_the_build(executed):
     from sphinx.errors import ExtensionError
 
-    page = executed.Page("page.md")
-    try:
+    with closing(executed.Page("page.md")) as page:
         assert page.run("x = 20\nprint(x + 1)") == "21\n"
         with pytest.raises(ExtensionError, match=r"page.md:7: this block fails(?s:.*)line 8"):
             page.run("y = x\ny.nothing", line=7)
-    finally:
-        page.close()
     assert not page.folder.exists()
 
 
 def test_blocks_write_and_import_in_a_folder_of_their_own(executed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    page = executed.Page("page.md")
-    try:
+    with closing(executed.Page("page.md")) as page:
         page.write("own_module.py", "answer = 42")
         page.run("from own_module import answer\nopen('written', 'w').close()")
         assert page.names["answer"] == 42
         assert (page.folder / "written").exists()
-    finally:
-        page.close()
     assert "own_module" not in sys.modules
     assert str(page.folder) not in sys.path
     assert Path.cwd() == tmp_path
@@ -169,10 +150,6 @@ def test_blocks_write_and_import_in_a_folder_of_their_own(executed, tmp_path, mo
 
 def cells(path: Path, kind: str) -> list[dict[str, Any]]:
     return [cell for cell in json.loads(read(path))["cells"] if cell["cell_type"] == kind]
-
-
-def test_there_is_a_notebook_for_each_kind_of_reader():
-    assert [path.stem for path in NOTEBOOKS] == ["data_scientist", "engineer", "researcher"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
@@ -347,12 +324,9 @@ def test_the_data_readme_has_every_set_with_licence_and_citation():
 # --- form -----------------------------------------------------------------------------------
 
 
-def test_the_changelog_leads_up_to_this_version():
+def test_changelog_and_citation_are_of_this_version():
     newest = re.findall(r"^## \[(.+?)\]", read(ROOT / "CHANGELOG.md"), re.MULTILINE)[0]
     assert newest in ("Unreleased", __version__)
-
-
-def test_the_citation_is_of_this_version():
     cited = re.findall(r"^version: (.+)$", read(ROOT / "CITATION.cff"), re.MULTILINE)
     assert cited == [__version__]
 

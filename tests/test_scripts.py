@@ -20,10 +20,8 @@ NAMES = sorted(path.stem for path in SCRIPTS.glob("[!_]*.py"))
 
 
 def script(name, *words):
-    command = [sys.executable, SCRIPTS / f"{name}.py", *words]
-    done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, str(SCRIPTS / f"{name}.py"), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -98,14 +96,9 @@ def test_versions_are_compared():
     assert "give --other DIR" in script("bench_versions")
     table = script("bench_versions", "--other", ROOT, "--repeats", 1, "--epochs", 1)
     same = {line[:26].strip(): line.split()[-1] for line in table.splitlines()[5:]}
-    assert same == {
-        "ultragcn, an epoch": "yes",
-        "bpr-mf, an epoch": "yes",
-        "start": "-",
-        "evaluate": "yes",
-        "fgm on softmax, 20 sizes": "yes",
-        "certificate": "yes",
-    }
+    assert same.pop("start") == "-"
+    assert len(same) == 5
+    assert set(same.values()) == {"yes"}
 
 
 @pytest.mark.slow

@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 
 from robustcf.cli.main import run
-from robustcf.data import Split
 from robustcf.errors import InputError
 from robustcf.experiments import RunDir
-from robustcf.experiments.results import published
-from robustcf.experiments.run import RunConfig
-from robustcf.models.voting import PartitionVote, VoteConfig
+from robustcf.models.voting import PartitionVote
 from robustcf.recommender import open_recommender
 from tests.recommender.tampering import change_json
 from tests.robustness.helpers import PNG
@@ -122,12 +119,6 @@ def test_commands_about_embeddings_say_why_not(vote, call, words):
         _ = open_recommender(vote).factors
 
 
-def test_a_vote_is_counted_on_the_cpu(vote):
-    config = RunConfig("demo", train=VoteConfig(), device="cuda:0")
-    with pytest.raises(InputError, match="cpu"):
-        RunDir.check_trainable(config, open_recommender(vote).split)
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -210,26 +201,3 @@ def test_settings_that_are_damaged_are_refused(tmp_path, vote, call, broken):
     code, _, error = call("train", "--resume", out)
     assert code == 1
     assert "internal error" not in error
-
-
-def test_a_configuration_comes_back(table):
-    config = RunConfig(str(table), train=VoteConfig(groups=3, key="ä"))
-    assert RunConfig.from_json(config.to_json()) == config
-
-
-def test_the_published_curve_is_drawn_for_its_own_data_alone():
-    def split(n_users, n_items, test_share):
-        rng = np.random.default_rng(0)
-        keys = rng.choice(n_users * n_items, 100_000, replace=False)
-        test = rng.random(len(keys)) < test_share
-        parts = [np.zeros(n_users * n_items) for _ in range(2)]
-        parts[0][keys[~test]] = parts[1][keys[test]] = 1
-        train, held = (part.reshape(n_users, n_items) for part in parts)
-        return Split.from_csr(train, test=held)
-
-    ((name, values),) = published(split(943, 1682, 0.25), 10).items()
-    assert name.startswith("PORE")
-    assert values[1] == 0.141
-    assert published(split(943, 1682, 0.25), 20) == {}
-    assert published(split(943, 1682, 0.1), 10) == {}
-    assert published(split(944, 1682, 0.25), 10) == {}
