@@ -102,8 +102,3 @@ def test_training_beats_its_start(seed: int) -> None:
 def test_all_columns_are_used() -> None:
     model = SoftmaxMF(load("demo").train, dim=8)
     assert bool((model.users.abs().sum(dim=0) > 0).all())
-
-
-def test_without_normalizing_the_parameters_are_scored() -> None:
-    model = SoftmaxMF(checkerboard().train, dim=4, normalize=False)
-    assert model.scored()[0] is model.users

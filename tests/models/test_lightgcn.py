@@ -170,16 +170,6 @@ def test_weight_decay_is_on_the_parameters_and_the_others_on_what_is_scored(
     torch.testing.assert_close(epoch(50.0) - epoch(0.0), expected, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["bpr", "bce", "softmax", "margin"])
-def test_every_adversary_attacks_what_is_scored(name: str) -> None:
-    split = learnable(0)
-    on = TrainConfig.of(**{**QUICK, "epochs": 4}, adversarial=name, adv_eps=0.1, adv_weight=0.5)
-    plain, attacked = fit_split(split, on.replace(adversarial="none")), fit_split(split, on)
-    assert attacked.history[0]["attacked_loss"] > 0
-    assert not torch.equal(plain.factors.users, attacked.factors.users)
-    attacked.factors.check_finite()
-
-
 def test_an_adversary_sees_the_scored_factors(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = learnable(0).train
     model = model_of(pairs, 0)
