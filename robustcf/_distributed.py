@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor
 
-Pieces = TypeVar("Pieces", bound=Any)
-Found = TypeVar("Found", bound=Any)
+_Pieces = TypeVar("_Pieces", bound=Any)
+_Found = TypeVar("_Found", bound=Any)
 
 # Seconds that a process waits for the others before it gives up, unless this variable says else.
 _TIMEOUT_VARIABLE = "ROBUSTCF_RANK_TIMEOUT"
@@ -310,7 +310,7 @@ def alone() -> Iterator[None]:
         _current.reset(token)
 
 
-def shared(pieces: Pieces, work: Callable[[Pieces], Found]) -> Found:
+def shared(pieces: _Pieces, work: Callable[[_Pieces], _Found]) -> _Found:
     """Return ``work(pieces)``, each of the current processes doing a contiguous part of it.
 
     Args:
@@ -327,8 +327,8 @@ def shared(pieces: Pieces, work: Callable[[Pieces], Found]) -> Found:
     with alone():
         found = work(pieces[team.share(len(pieces))])
     if isinstance(found, dict):
-        return cast(Found, {name: team.joined_array(rows) for name, rows in found.items()})
-    return cast(Found, team.joined_array(found))
+        return cast(_Found, {name: team.joined_array(rows) for name, rows in found.items()})
+    return cast(_Found, team.joined_array(found))
 
 
 def launched() -> int:
