@@ -49,7 +49,6 @@ class Pending:
     """A sum under way; :meth:`wait` returns when it is there."""
 
     def __init__(self, work: Any = None) -> None:
-        """Keep the handle; None: it is there already."""
         self._work = work
 
     def wait(self) -> None:

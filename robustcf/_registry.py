@@ -57,7 +57,6 @@ class Table(Generic[Entry]):
     """
 
     def __init__(self, kind: str, entries: Mapping[str, str], base: str) -> None:
-        """Keep the entries; nothing is imported yet."""
         self.kind, self._base = kind, base
         self._entries = dict(entries)
 

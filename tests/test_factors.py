@@ -107,7 +107,7 @@ def test_views_of_any_layout(view: Any, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["i1", "i8", ">i4", "u1", "u8"])
 def test_integers_are_refused(kind: str) -> None:
-    with pytest.raises(InputError, match="users must be a floating-point matrix, got torch."):
+    with pytest.raises(InputError, match="floating-point"):
         Factors(np.ones((2, 2), dtype=kind), np.ones((2, 2), dtype=kind))
 
 
@@ -116,7 +116,7 @@ def test_what_is_no_number_or_too_wide_is_refused(kind: str) -> None:
     if kind == "g" and np.dtype("g").itemsize == 8:
         pytest.skip("long double is double on this machine")
     array = np.zeros((2, 2), dtype=kind)
-    with pytest.raises(InputError, match="users must be a tensor or a numpy array of numbers, got"):
+    with pytest.raises(InputError, match="numbers"):
         Factors(array, np.ones((2, 2)))
 
 

@@ -37,5 +37,5 @@ def test_global_generators_are_left_alone() -> None:
 
 @pytest.mark.parametrize("seed", [-1, 1.0, "1", None, True])
 def test_refuses(seed: Any) -> None:
-    with pytest.raises(InputError, match="seed must be an integer of at least 0, got"):
+    with pytest.raises(InputError, match="seed"):
         stream(seed, "a")

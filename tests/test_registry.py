@@ -151,7 +151,7 @@ def test_an_installed_package_adds_a_name(folder: Path, monkeypatch: pytest.Monk
     assert "plugin_rcf" not in sys.modules
     assert MODELS["theirs"].__module__ == "plugin_rcf"
     assert MODELS["ultragcn"].__module__ == "robustcf.models.factorizations", "ours come first"
-    with pytest.raises(InputError, match="model must be one of ultragcn"):
+    with pytest.raises(InputError, match="ultragcn"):
         MODELS["elsewhere"]
     # Such a name is no entry of the table: reading a configuration does not import it.
     assert "theirs" not in MODELS
@@ -176,6 +176,6 @@ def test_an_entry_point_that_is_none_is_said(
 def test_the_real_entry_points_are_asked() -> None:
     table: Table[Any] = Table("nothing", {}, "builtins:object")
     assert table.group == "robustcf.nothings"
-    with pytest.raises(InputError, match="nothing must be one of"):
+    with pytest.raises(InputError, match="nothing"):
         table["anything"]
     assert issubclass(MODELS["bpr-mf"], Model)

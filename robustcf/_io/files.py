@@ -299,7 +299,6 @@ class CheckpointFiles:
     """
 
     def __init__(self, folder: Path, every: float) -> None:
-        """Start the clock."""
         self.folder, self.every = folder, every
         self.last = time.monotonic()
         # The state offered last, where it is not written: stage, tensors, facts.

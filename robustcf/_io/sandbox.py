@@ -122,7 +122,6 @@ class Answer:
     """What a child may say: facts, and arrays by name."""
 
     def __init__(self, memory: BinaryIO, size: int) -> None:
-        """Write arrays that do not lie in a file to ``memory``; ``size`` limits how many bytes."""
         self.memory, self.size = memory, size
         self.facts: dict[str, Any] = {}
         self.arrays: dict[str, Located] = {}
@@ -165,7 +164,6 @@ class Reading:
     def __init__(
         self, facts: dict[str, Any], arrays: dict[str, Located], files: Sequence[BinaryIO]
     ) -> None:
-        """Keep the files open, the child's memory last, as long as this lives."""
         self.facts, self.arrays, self._files = facts, arrays, tuple(files)
 
     def array(self, name: str) -> npt.NDArray[Any]:

@@ -226,7 +226,6 @@ class Layout:
     def __init__(
         self, arrays: Mapping[str, Any], source: str, keys: Keys | None = None, skip: int = 0
     ) -> None:
-        """Find the names."""
         self.arrays, self.source, self.skip = arrays, source, skip
         given = keys or Keys()
         for key in given:

@@ -65,7 +65,6 @@ class Attack(ABC):
         side: Side = "both",
         fixed: Sequence[int] = (),
     ) -> None:
-        """Keep the options."""
         check_choice("side", side, SIDES)
         self.budget = RowBudget() if budget is None else budget
         self.relative, self.side = relative, side

@@ -97,7 +97,6 @@ class HeadOfRanking:
     """
 
     def __init__(self, relevant: Interactions, seen: Interactions | None, k: int) -> None:
-        """Find the users that count."""
         if len(relevant) == 0:
             raise InputError("an attack at the cutoff needs relevant pairs, got none")
         self.relevant, self.seen = relevant, seen
@@ -216,7 +215,6 @@ class Cutoff(Attack):
         progress: bool = False,
         **options: Any,
     ) -> None:
-        """Check and keep the options."""
         super().__init__(*arguments, **options)
         self.head = HeadOfRanking(relevant, seen, k)
         self.steps = check_integer("steps", steps)

@@ -118,7 +118,6 @@ class Views:
     def __init__(
         self, objective: Objective[Any], *, relative: bool, log2_temperature: float
     ) -> None:
-        """Nothing is seen yet."""
         self.objective, self.relative = objective, relative
         self.log2_temperature = log2_temperature
         self._last: tuple[Factors, Viewpoint] | None = None
@@ -160,7 +159,6 @@ class FGM(Attack):
         log2_temperature: float | None = None,
         **options: Any,
     ) -> None:
-        """Keep the objective."""
         super().__init__(*arguments, **options)
         self.objective = objective
         power = objective.log2_temperature if log2_temperature is None else log2_temperature
@@ -226,7 +224,6 @@ class PGD(FGM):
         seed: int = 0,
         **options: Any,
     ) -> None:
-        """Check and keep the options."""
         check_integer("steps", steps)
         check_integer("restarts", restarts)
         check_number("step_size", step_size, positive=True)

@@ -27,7 +27,6 @@ class RandomNoise(Attack):
     name = "random"
 
     def __init__(self, *arguments: Any, seed: int = 0, **options: Any) -> None:
-        """Keep the seed."""
         super().__init__(*arguments, **options)
         self.seed = seed
 

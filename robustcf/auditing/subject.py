@@ -47,7 +47,6 @@ class Subject:
         size: float = SIZE,
         progress: bool = False,
     ) -> None:
-        """Draw the sample; see :func:`robustcf.auditing.audit`."""
         self.whole, self.seed, self.against = model, seed, against
         self.attack, self.size, self.progress = attack, size, progress
         #: ``attack`` and ``certificate`` -> their curves, once they were run.

@@ -26,7 +26,6 @@ class NameOf(click.ParamType):  # type: ignore[type-arg]
     def __init__(
         self, table: Table[Any], *others: str, elsewhere: Mapping[str, str] | None = None
     ) -> None:
-        """Keep the names."""
         self.table, self.elsewhere = table, elsewhere or {}
         self.names = [*table, *others]
 

@@ -26,7 +26,6 @@ class Counted:
     """
 
     def __init__(self, A: MatrixLike, budget: int | None = None) -> None:
-        """Wrap ``A``; ``budget`` None counts without a limit."""
         self.operator: Operator = as_operator(A)
         self.shape = self.operator.shape
         self.dtype = self.operator.dtype

@@ -119,7 +119,6 @@ class Run:
         samples_cost: int = 0,
         least_verify: int = 1,
     ) -> None:
-        """Check the arguments; the least budget is ``samples_cost`` + rows to verify."""
         self.method = method
         self.delta = check_probability("delta", delta)
         self.generator = as_generator(generator)

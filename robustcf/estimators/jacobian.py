@@ -54,7 +54,6 @@ class Jacobian(Matrix):
         chunk: int | None = None,
         output_shape: torch.Size | None = None,
     ) -> None:
-        """Evaluate ``function`` once, without a graph, unless its output's shape is given."""
         if not isinstance(x, torch.Tensor) or not x.dtype.is_floating_point:
             got = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
             raise InputError(f"x must be a real floating point tensor, got {got}")

@@ -28,7 +28,6 @@ class LowRank(Matrix):
     """
 
     def __init__(self, U: Any, V: Any) -> None:
-        """Keep the factors; no copy unless their dtype is half or integer."""
         (u, u_numpy), (v, v_numpy) = tensor_of(U), tensor_of(V)
         if u.ndim != 2 or v.ndim != 2 or u.shape[1] != v.shape[1]:
             raise InputError(

@@ -110,7 +110,6 @@ class Adjoint(Matrix):
     """The conjugate transpose A^H of an operator."""
 
     def __init__(self, A: MatrixLike) -> None:
-        """Swap the two products of ``A``."""
         self._A = as_operator(A)
         self.shape = (self._A.shape[1], self._A.shape[0])
         self.dtype, self.device = self._A.dtype, self._A.device
@@ -134,7 +133,6 @@ class Product(Matrix):
     """A B, never formed: one product costs one with each factor."""
 
     def __init__(self, A: MatrixLike, B: MatrixLike) -> None:
-        """Check that the inner sides agree."""
         self._A, self._B = as_operator(A), as_operator(B)
         if self._A.shape[1] != self._B.shape[0]:
             raise InputError(
@@ -157,7 +155,6 @@ class Sum(Matrix):
     """A + B, never formed."""
 
     def __init__(self, A: MatrixLike, B: MatrixLike) -> None:
-        """Check that the shapes agree."""
         self._A, self._B = as_operator(A), as_operator(B)
         if self._A.shape != self._B.shape:
             raise InputError(
@@ -271,7 +268,6 @@ class Dense(Matrix):
     """
 
     def __init__(self, A: Tensor | np.ndarray[Any, Any]) -> None:
-        """Wrap ``A`` without copying it."""
         self._A, self.numpy = tensor_of(A)
         self.shape = _check_shape(self._A.shape)
         self.dtype = working_dtype(self._A.dtype)
@@ -337,7 +333,6 @@ class FunctionOperator(Matrix):
         dtype: torch.dtype | np.dtype[Any] | type = torch.float64,
         device: torch.device | str = "cpu",
     ) -> None:
-        """Keep the two functions; nothing is called yet."""
         self.shape = _check_shape(shape)
         self.device = torch.device(device)
         self.numpy = not isinstance(dtype, torch.dtype)

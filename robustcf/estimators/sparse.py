@@ -26,7 +26,6 @@ class TorchSparse(Matrix):
     """A torch sparse matrix of any layout, multiplied as COO (differentiable in its values)."""
 
     def __init__(self, A: Tensor) -> None:
-        """Coalesce ``A``; entries named twice are summed."""
         self.shape = _check_shape(A.shape)
         self.dtype = working_dtype(A.dtype)
         self.device = A.device
@@ -75,7 +74,6 @@ class ScipySparse(Matrix):
     device = torch.device("cpu")
 
     def __init__(self, A: Any) -> None:
-        """Convert ``A`` to CSR (shared, if it is CSR already)."""
         self.shape = _check_shape(A.shape)
         if A.dtype.kind not in "biufc":  # scipy cannot even convert them
             raise InputError(f"expected numbers, got a sparse matrix of {A.dtype}")
@@ -120,7 +118,6 @@ class ScipyLinear(Matrix):
     device = torch.device("cpu")
 
     def __init__(self, A: Any) -> None:
-        """Keep ``A``; its dtype decides the precision of the probes."""
         self.shape = _check_shape(A.shape)
         self._A = A
         kind = np.dtype(A.dtype if A.dtype is not None else np.float64)

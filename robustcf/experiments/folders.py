@@ -145,7 +145,6 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
     replaced = False
 
     def __init__(self, path: str | os.PathLike[str], *, allow_unfinished: bool = False) -> None:
-        """Open a run; reads its configuration only."""
         self.path, self.allow_unfinished = Path(path), allow_unfinished
         check_run(self.path, self.command)
         content = read_plain(self.path / CONFIG)

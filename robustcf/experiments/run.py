@@ -146,7 +146,6 @@ class RunDir(RunBase[RunConfig, Split]):
         allow_unfinished: bool = False,
         allow_code: bool = False,
     ) -> None:
-        """Open a run; reads its configuration only."""
         super().__init__(path, allow_unfinished=allow_unfinished)
         self.allow_code = allow_code
 

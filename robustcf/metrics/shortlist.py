@@ -66,7 +66,6 @@ class Shortlists:
     """
 
     def __init__(self, users: npt.NDArray[np.int64], k: int, seen: Interactions | None) -> None:
-        """Keep what is asked for; lists are made when they are needed."""
         self.users, self.k, self.seen = users, k, seen
         self.length = _TIMES * k
         self._kept: _Lists | None = None

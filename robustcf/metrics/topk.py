@@ -147,7 +147,6 @@ class Ranker:
     """What is prepared once to rank by some factors: padded items, norms, a buffer for scores."""
 
     def __init__(self, factors: Factors, k: int) -> None:
-        """Prepare the items."""
         U, V = factors
         wide = U.dtype in (torch.float32, torch.float64)
         self.U, self.V = (U, V) if wide else (U.float(), V.float())

@@ -107,7 +107,6 @@ class Model(ABC, Generic[ConfigT]):
         shard: Shard | None = None,
         **settings: Any,
     ) -> None:
-        """Build the parameters; nothing is learnt yet."""
         _check_gradients(type(self))
         kind = type(self).__name__
         if config is not None and settings:

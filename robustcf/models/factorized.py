@@ -47,7 +47,6 @@ class FactorScorer(Scorer):
     def __init__(
         self, factors: Factors, fixed: Sequence[int] = (), fold_in: FoldIn | None = None
     ) -> None:
-        """Check the factors."""
         factors.check_finite()
         self.factors, self.fold_in = factors, FoldIn() if fold_in is None else fold_in
         self.n_users, self.n_items = factors.n_users, factors.n_items

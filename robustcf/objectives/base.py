@@ -140,7 +140,6 @@ class Objective(ABC, Generic[ConfigT]):
         shard: Shard | None = None,
         **settings: Any,
     ) -> None:
-        """Check the settings; nothing large is built yet."""
         with alone():
             self.shard = Shard.of(pairs) if shard is None else shard
         if self.shard.n_pairs == 0:

@@ -63,7 +63,6 @@ class Batches:
     def __init__(
         self, objective: Objective[Any], config: BatchConfig | None = None, *, seed: int = 0
     ) -> None:
-        """Cut users with pairs, shuffled once, into blocks."""
         self.objective, self.seed = objective, seed
         self.config = BatchConfig() if config is None else config
         shard = objective.shard

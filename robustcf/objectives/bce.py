@@ -108,7 +108,6 @@ class BCE(Objective[BCEConfig]):
     def __init__(
         self, pairs: Interactions, config: BCEConfig | None = None, **options: Any
     ) -> None:
-        """Count degrees; the graph is built when first needed."""
         super().__init__(pairs, config, **options)
         self.user_beta = user_beta(pairs.user_degrees)
         self.item_beta = item_beta(self.shard.item_degrees)

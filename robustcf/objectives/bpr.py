@@ -72,7 +72,6 @@ class BPR(ComparingObjective[BPRConfig]):
     def __init__(
         self, pairs: Interactions, config: BPRConfig | None = None, **options: Any
     ) -> None:
-        """Find where each user's other items lie."""
         super().__init__(pairs, config, **options)
         by_item = item_weights(self.shard.item_degrees, self.config.max_share)
         self._item_weights = None if by_item is None else self.tensor(by_item)

@@ -21,7 +21,6 @@ class DrawnMargin:
     """The charge of comparisons of a block of users with drawn items."""
 
     def __init__(self, block: Tensor, V: Tensor, some: Tensor, a: float, b: float) -> None:
-        """Lengths of the users' rows, and distances of all items from the drawn ones."""
         self.block, self.V, self.some, self.a, self.b = block, V, some, a, b
         self.lengths = torch.linalg.vector_norm(block, dim=1)
         self.by_user = 2 * b * (self.lengths + a)
@@ -53,7 +52,6 @@ class CentredMargin:
     """
 
     def __init__(self, block: Tensor, V: Tensor, a: float, b: float) -> None:
-        """Lengths of the users' rows, and distances of all items from their mean."""
         self.a, self.b = a, b
         self.block, self.from_centre = block, V - V.mean(dim=0)
         self.lengths = torch.linalg.vector_norm(block, dim=1)

@@ -36,7 +36,6 @@ class Scratch:
     """Memory that is kept between steps: what the system hands out anew, it clears first."""
 
     def __init__(self) -> None:
-        """Nothing is kept yet."""
         self._kept: Tensor | None = None
 
     def like(self, tensor: Tensor, size: int) -> Tensor:

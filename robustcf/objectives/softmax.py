@@ -120,7 +120,6 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
     def __init__(
         self, pairs: Interactions, config: SoftmaxConfig | None = None, **options: Any
     ) -> None:
-        """Check that there are as many items as are to be drawn."""
         super().__init__(pairs, config, **options)
         self._scratch = Scratch()
         self._item_weights = item_weights(self.shard.item_degrees, self.config.max_share)

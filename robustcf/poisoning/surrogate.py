@@ -58,7 +58,6 @@ class Greedy(Poisoning):
     needs_pairs = True
 
     def __init__(self, retrainings: int = 10, decay: float = 0.98) -> None:
-        """Check the options."""
         self.retrainings = check_integer("retrainings", retrainings)
         self.decay = check_number("decay", decay, positive=True)
 
@@ -137,7 +136,6 @@ class Surrogate(Poisoning):
     needs_pairs = True
 
     def __init__(self, rounds: int = 3) -> None:
-        """Check the option."""
         self.rounds = check_integer("rounds", rounds, 0)
 
     def propose(self, task: Task) -> list[ItemIds]:

@@ -31,7 +31,6 @@ class LabelIndex:
     """
 
     def __init__(self, kind: str, labels: Labels | None, count: int) -> None:
-        """Keep the labels; the index is built when it is first asked for."""
         self.kind, self._labels, self.count = kind, labels, count
 
     @cached_property

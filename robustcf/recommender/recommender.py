@@ -130,7 +130,6 @@ class Recommender:
         bce: BCEConfig | None = None,
         fold_in: FoldIn | None = None,
     ) -> None:
-        """Check that factors and interactions belong together."""
         factors = Factors.of(users, items)
         if fold_in is None and bce is not None:
             fold_in = FoldIn("bce", vars(bce))

@@ -101,7 +101,6 @@ class TwoToInf(Regularizer):
         refresh: int = 1,
         seed: int = 0,
     ) -> None:
-        """Check the options and find the estimator."""
         super().__init__()
         counts = {"budget": budget, "top": top, "every": every, "refresh": refresh}
         for option, value in counts.items():

@@ -98,7 +98,6 @@ class Adversary:
     attacks: ClassVar[type[Objective[Any]] | None] = None
 
     def __init__(self, batches: Batches, config: AdversaryConfig | None = None) -> None:
-        """Keep both."""
         # Not at the top: plain training attacks nothing, and loads no attacks.
         from robustcf.attacks.budgets import RowBudget, row_norms
 
@@ -239,7 +238,6 @@ class Margin(Adversary):
     objective: ComparingObjective[Any]
 
     def __init__(self, batches: Batches, config: AdversaryConfig | None = None) -> None:
-        """Check that there are comparisons to take a margin off."""
         super().__init__(batches, config)
         if not isinstance(batches.objective, ComparingObjective):
             raise InputError(

@@ -176,7 +176,6 @@ class SharedCheckpoint:
     """
 
     def __init__(self, kept: Checkpoint | None, rows: Rows) -> None:
-        """Keep both."""
         self.kept, self.rows = (kept if rows.ranks.first else None), rows
 
     def path(self, stage: str) -> Any:

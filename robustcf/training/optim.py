@@ -40,7 +40,6 @@ class Adam:
     """
 
     def __init__(self, parameter: Tensor, *, beta1: float = 0.9, beta2: float = 0.999) -> None:
-        """Start with moments of 0."""
         for name, value in (("beta1", beta1), ("beta2", beta2)):
             if not 0.0 <= value < 1.0:
                 raise InputError(f"{name} must be in [0, 1), got {value}")

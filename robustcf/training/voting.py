@@ -30,7 +30,6 @@ class Vote:
     """
 
     def __init__(self, config: VoteConfig | None = None, **settings: Any) -> None:
-        """Check the settings."""
         check_known(VoteConfig, settings)
         self.config = VoteConfig(**settings) if config is None else config
 

@@ -42,7 +42,6 @@ class JacobianOperator:
     """
 
     def __init__(self, model: nn.Module | PerImage, x: Tensor, *, block: int | None = None) -> None:
-        """One forward pass, to learn the number of classes."""
         if not isinstance(x, Tensor) or x.dim() < 2 or not len(x):
             got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise InputError(f"expected a batch of at least one image, got {got}")

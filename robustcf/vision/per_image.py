@@ -48,7 +48,6 @@ class PerImage:
     """
 
     def __init__(self, model: nn.Module, x: Tensor) -> None:
-        """Take the statistics of ``x``, if the model is in training mode."""
         self.model = model
         self._live = [m for m in model.modules() if isinstance(m, _BatchNorm) and _by_batch(m)]
         self._affine: dict[_BatchNorm, tuple[Tensor, Tensor]] = {}

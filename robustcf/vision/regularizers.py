@@ -49,7 +49,6 @@ class JacobianRegularizer(nn.Module):
     def __init__(
         self, *, every: int = 1, images: int | None = None, block: int | None = None, seed: int = 0
     ) -> None:
-        """Check the options."""
         super().__init__()
         for option, value in {"every": every, "images": images, "block": block}.items():
             if value is not None:
@@ -99,7 +98,6 @@ class Frobenius(JacobianRegularizer):
     name = "frobenius"
 
     def __init__(self, *, projections: int = 1, **options: int | None) -> None:
-        """Check the options."""
         super().__init__(**options)  # type: ignore[arg-type]
         self.projections = check_integer("projections", projections)
 
@@ -136,7 +134,6 @@ class OperatorNorm(JacobianRegularizer):
     def __init__(
         self, p: float = 2.0, q: float = 2.0, *, steps: int = 1, **options: int | None
     ) -> None:
-        """Check the options."""
         super().__init__(**options)  # type: ignore[arg-type]
         if p not in (2, math.inf) or q not in (2, math.inf):
             raise InputError(f"p and q must be 2 or inf, got {p!r} and {q!r}")
@@ -162,7 +159,6 @@ class Spectral(OperatorNorm):
     name = "spectral"
 
     def __init__(self, *, steps: int = 1, **options: int | None) -> None:
-        """See :class:`OperatorNorm`."""
         super().__init__(2.0, 2.0, steps=steps, **options)
 
 
@@ -176,7 +172,6 @@ class Infinity(OperatorNorm):
     name = "infinity"
 
     def __init__(self, *, steps: int = 1, **options: int | None) -> None:
-        """See :class:`OperatorNorm`."""
         super().__init__(math.inf, math.inf, steps=steps, **options)
 
 
@@ -211,7 +206,6 @@ class TwoToInf(JacobianRegularizer):
     def __init__(
         self, *, estimator: str = "twinest", budget: int = 9, **options: int | None
     ) -> None:
-        """Check the options."""
         super().__init__(**options)  # type: ignore[arg-type]
         if estimator not in METHODS:
             raise InputError(f"estimator must be one of {', '.join(METHODS)}, got {estimator!r}")

@@ -70,7 +70,6 @@ class WideResNet(nn.Module):
         *,
         generator: Seed = None,
     ) -> None:
-        """Build and initialize."""
         super().__init__()
         blocks = _blocks(depth)
         for name, value in (("width", width), ("classes", num_classes), ("channels", in_channels)):
@@ -156,7 +155,6 @@ class Normalize(nn.Module):
     std: Tensor
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
-        """Keep both as buffers."""
         super().__init__()
         if len(mean) != len(std) or not len(mean) or min(std) <= 0:
             raise InputError(

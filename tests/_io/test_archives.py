@@ -87,7 +87,7 @@ def test_folders_links_and_pipes_are_no_files(tmp_path, kind):
         entry = tarfile.TarInfo(NAME)
         entry.type, entry.linkname = kind, NAME
         archive.addfile(entry)
-    with pytest.raises(DataError, match="not a regular file"):
+    with pytest.raises(DataError, match="regular"):
         read_member(tmp_path / "a", NAME)
     assert read_members(tmp_path / "a", lambda name: True) == {}
     os.mkfifo(tmp_path / "pipe")

@@ -29,9 +29,9 @@ def test_pictures_are_written_and_mixed_axes_refused(tmp_path):
     assert b"<svg" in plot_curves({"a": row}, tmp_path / "a.svg").read_bytes()
     for noise in (RandomNoise(FrobeniusBudget()), RandomNoise(relative=False)):
         other = curve_of(RIGHT, noise, [0, 0.5])
-        with pytest.raises(InputError, match="do not share an axis"):
+        with pytest.raises(InputError, match="share"):
             plot_curves({"a": row, "b": other}, tmp_path / "b.png")
-    with pytest.raises(InputError, match="at least one curve"):
+    with pytest.raises(InputError, match="curve"):
         plot_curves({}, tmp_path / "c.png")
 
 

@@ -158,7 +158,7 @@ def test_lines_are_measured_across_blocks(tmp_path, end):
             if fine:
                 assert stream.read() == end.join(lines)
             else:
-                with pytest.raises(DataError, match="a line is longer"):
+                with pytest.raises(DataError, match="longer"):
                     stream.read()
 
 
@@ -248,7 +248,7 @@ def test_headers_of_python_2_are_read_without_a_word(tmp_path):
     assert np.array_equal(read_array(tmp_path / "a.npy"), array)
     for read in (read_arrays_of, read_arrays):
         assert np.array_equal(read(tmp_path / "a.npz")["a"], array)
-    with pytest.warns(UserWarning, match="created on Python 2"):
+    with pytest.warns(UserWarning, match="created"):
         np.load(tmp_path / "a.npy")
     parts = {"format": b"dia", "offsets": np.array([0, 1, 2]), "shape": np.array([3, 4])}
     members = {

@@ -56,7 +56,7 @@ def test_a_pickle_that_calls_a_function_is_refused_and_not_run(tmp_path, protoco
     witness = tmp_path / "ran"
     text = f"touch {witness}" if function is not eval else f"open({str(witness)!r}, 'w')"
     content = pickle.dumps({"data": Calls(function, text)}, protocol=protocol)
-    with pytest.raises(DataError, match=r"evil: a pickle asks for \w+(\.\w+)*: refused"):
+    with pytest.raises(DataError, match="refused"):
         read_pickle(content, "evil")
     assert not witness.exists()
 

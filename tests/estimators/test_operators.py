@@ -193,7 +193,7 @@ def test_counting_counts_and_refuses() -> None:
     op.rmatmat(torch.ones(7, 1, dtype=torch.float64))
     op.rows(torch.tensor([1, 2]))
     assert (op.products, op.rproducts, op.left) == (2, 3, 1)
-    with pytest.raises(BudgetExceededError, match="2 products wanted, 1 left"):
+    with pytest.raises(BudgetExceededError, match="products"):
         op.matmat(torch.ones(5, 2, dtype=torch.float64))
     assert Counted(REAL).left > 10**9
 

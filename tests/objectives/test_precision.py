@@ -46,7 +46,7 @@ def test_gradients_differ_by_the_rounding_of_bfloat16(name: str, seed: int) -> N
 
 
 def test_a_precision_must_be_known() -> None:
-    with pytest.raises(InputError, match="precision must be one of float32, bfloat16"):
+    with pytest.raises(InputError, match="precision"):
         Softmax.Config(precision="float8")
 
 

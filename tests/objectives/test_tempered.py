@@ -286,9 +286,9 @@ def test_the_bilateral_form_wants_whole_rows_and_has_no_margin() -> None:
     objective = Softmax(pairs, positive_temperature=1.0)
     U, V = torch.ones(13, 2), torch.ones(9, 2)
     batch = next(Batches(objective, BatchConfig("pairs")).epoch(0))
-    with pytest.raises(InputError, match="use batching 'rows', or leave it out"):
+    with pytest.raises(InputError, match="batching"):
         objective.gradient(batch, U, V)
-    with pytest.raises(InputError, match="bilateral softmax has no margin"):
+    with pytest.raises(InputError, match="bilateral"):
         objective.margin_gradient(Batch(torch.tensor([0])), U, V, (0.1, 0.1))
 
 

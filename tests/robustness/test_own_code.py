@@ -301,7 +301,7 @@ def test_attacks_of_installed_packages_have_names(here, monkeypatch, answer):
     spelled = answer("attack", "run", "--attack", "my_module:Upwards", *SIZES)
     assert named["ndcg@10"] == spelled["ndcg@10"]
     assert named["attack"] == "mine"
-    with pytest.raises(InputError, match="attack must be one of fgm-bce.*got 'yours'"):
+    with pytest.raises(InputError, match="fgm-bce"):
         AttackSpec("yours")
 
 

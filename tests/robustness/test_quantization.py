@@ -76,16 +76,14 @@ def test_the_table_tells_metrics_and_sizes():
 
 def test_bad_input():
     factors = factors_of(0)
-    with pytest.raises(
-        InputError, match="one of float32, bfloat16, float16, int8, int4, got 'int2'"
-    ):
+    with pytest.raises(InputError, match="bfloat"):
         quantize(factors, "int2")
-    with pytest.raises(InputError, match="users have entries beyond what float16 can hold"):
+    with pytest.raises(InputError, match="entries"):
         quantize(Factors(1e5 * factors.users, factors.items), "float16")
     spoilt = Factors(factors.users, torch.full((30, 5), float("nan")))
-    with pytest.raises(InputError, match="items must be finite"):
+    with pytest.raises(InputError, match="items"):
         quantize(spoilt, "int8")
-    with pytest.raises(InputError, match="belong to different data"):
+    with pytest.raises(InputError, match="different"):
         quantization_table(Recommender(factors.items, factors.items, BOARD))
 
 

@@ -214,7 +214,7 @@ def test_an_attack_that_is_built_has_its_budget_and_options():
 @pytest.mark.parametrize("unit", UNITS)
 def test_sizes_beyond_computing_are_refused(attack, unit):
     for size in (1e160, 1e308):
-        with pytest.raises(InputError, match="an attack of size"):
+        with pytest.raises(InputError, match="attack"):
             measure(random_target(0), attack, Threat(unit=unit), [0, size], steps=2)
     # Large is not yet too large.
     found = measure(random_target(0), attack, Threat(unit=unit), [0, 1e9], ks=(3,), steps=2)

@@ -332,11 +332,11 @@ def test_counts_tell_who_is_worst_for_whom():
 def test_what_does_not_compare_is_refused():
     factors = nearly_right(0)
     one = curve_of(factors, RandomNoise(), [0, 1])
-    with pytest.raises(InputError, match="the worst of no curves"):
+    with pytest.raises(InputError, match="curves"):
         worst_of({}, "auto")
-    with pytest.raises(InputError, match="the worst of no curves"):
+    with pytest.raises(InputError, match="curves"):
         joint_of({}, "auto", "ndcg@10")
-    with pytest.raises(InputError, match="no metric 'ndcg@7' here"):
+    with pytest.raises(InputError, match="metric"):
         joint_of({"a": one}, "auto", "ndcg@7")
     for other in (
         curve_of(factors, RandomNoise(), [0, 2]),
@@ -345,11 +345,11 @@ def test_what_does_not_compare_is_refused():
         curve_of(factors, RandomNoise(), [0, 1], (5,)),
         curve_of(factors, RandomNoise(), [0, 1], part="valid"),
     ):
-        with pytest.raises(InputError, match="curves compare at the same epsilons.*b .* like a"):
+        with pytest.raises(InputError, match="epsilons"):
             worst_of({"a": one, "b": other}, "auto")
-        with pytest.raises(InputError, match="curves compare at the same epsilons.*b .* like a"):
+        with pytest.raises(InputError, match="epsilons"):
             joint_of({"a": one, "b": other}, "auto", "ndcg@10")
-    with pytest.raises(InputError, match="belong to different data"):
+    with pytest.raises(InputError, match="different"):
         measure(Recommender(factors.items, factors.items, BOARD), "auto", epsilons=[0.1])
     with pytest.raises(InputError, match="ascending"):
         measure(target_of(factors), "auto", epsilons=[0.2, 0.1])

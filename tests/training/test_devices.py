@@ -71,7 +71,7 @@ def test_training_stays_on_its_device(choice: tuple[str, ...]) -> None:
 def test_the_mocked_device_notices_a_tensor_that_is_elsewhere() -> None:
     with second_device() as mode:
         there = torch.ones(2, 2, device=DEVICE)
-        with pytest.raises(RuntimeError, match="got tensors on two devices"):
+        with pytest.raises(RuntimeError, match="tensors"):
             _ = there @ torch.ones(2, 1)
         assert content(there.cpu()).tolist() == [[1.0, 1.0], [1.0, 1.0]]
         assert mode.largest["back"] == 4

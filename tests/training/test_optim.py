@@ -56,11 +56,11 @@ def test_schedules() -> None:
 
 
 def test_refuses() -> None:
-    with pytest.raises(InputError, match="schedule must be one of linear, cosine, constant, got"):
+    with pytest.raises(InputError, match="schedule"):
         schedule("steps", 0.0)
     assert [schedule(name, 0.0) for name in SCHEDULES] == [1.0] * 3
     for betas in ({"beta1": 1.0}, {"beta2": -0.1}):
-        with pytest.raises(InputError, match=r"beta[12] must be in \[0, 1\), got"):
+        with pytest.raises(InputError, match="beta"):
             Adam(torch.zeros(2, 1), **betas)
 
 

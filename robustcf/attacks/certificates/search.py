@@ -65,7 +65,6 @@ class Search:
         cap: float = np.inf,
         fixed: Sequence[int] = (),
     ) -> None:
-        """Prepare what all blocks of users share: items in float64, their norms, their spread."""
         self.U, self.V = factors.users.cpu(), factors.items.cpu().double()
         self.budgets, self.radius, self.count, self.cap = budgets, radius, count, cap
         self.free = torch.tensor([n for n in range(factors.dim) if n not in fixed])

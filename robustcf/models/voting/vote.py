@@ -158,7 +158,6 @@ class PartitionVote(Scorer):
     """
 
     def __init__(self, pairs: Interactions, config: VoteConfig | None = None) -> None:
-        """Fit: for groups, their small models; for accounts, nothing."""
         if len(pairs) == 0:
             raise InputError("there are no pairs, so that there are no votes: give interactions")
         if config is None:

@@ -57,7 +57,6 @@ class PCASelection(Detector):
     name: ClassVar[str] = "pca"
 
     def __init__(self, components: int = 3, threshold: float = 6.0) -> None:
-        """Check the settings."""
         self.components = check_integer("components", components)
         self.threshold = check_number("threshold", threshold, positive=True)
 
@@ -121,7 +120,6 @@ class Twins(Detector):
     name: ClassVar[str] = "twins"
 
     def __init__(self, threshold: float = 6.0) -> None:
-        """Check the setting."""
         self.threshold = check_number("threshold", threshold, positive=True)
 
     def find(self, train: Interactions) -> Detection:
@@ -161,7 +159,6 @@ class Groups(Detector):
     name: ClassVar[str] = "groups"
 
     def __init__(self, least: int = 10, link: float = 0.7) -> None:
-        """Check the settings."""
         self.least = check_integer("least", least, 2)
         self.link = check_number("link", link, positive=True)
         if self.link > 1:
@@ -231,7 +228,6 @@ class AllDetectors(Detector):
     name: ClassVar[str] = "detect"
 
     def __init__(self) -> None:
-        """Take the detectors with their defaults."""
         self.detectors: tuple[Detector, ...] = (PCASelection(), Twins(), Groups())
 
     def find(self, train: Interactions) -> Detection:

@@ -33,7 +33,6 @@ class LeverageCap(Defence):
     name: ClassVar[str] = "leverage"
 
     def __init__(self, max_share: float = 0.01) -> None:
-        """Check the share."""
         check_max_share(max_share)
         self.max_share = max_share
 
@@ -71,7 +70,6 @@ class _SizedTraining(Defence):
     size: ClassVar[str]
 
     def __init__(self, eps: float = 0.1, weight: float = 1.0) -> None:
-        """Check the numbers."""
         self.eps, self.weight = check_number("eps", eps), check_number("weight", weight)
 
     def apply(self, train: Interactions, config: TrainConfig) -> Defended:
