@@ -16,7 +16,7 @@ def lazy_names(
     Args:
         package: its ``__name__``.
         homes: name -> the module it lives in; relative to the package where it begins with a dot,
-            and ``module:other`` where it is called ``other`` there.
+            ``module:other`` where it is called ``other`` there, and ``module:`` for the module.
 
     Example:
         >>> get, names = lazy_names("robustcf", {"Split": "robustcf.data.split"})
@@ -27,8 +27,9 @@ def lazy_names(
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module, _, other = homes[name].partition(":")
-        found = getattr(import_module(module, package), other or name)
+        home, colon, other = homes[name].partition(":")
+        module = import_module(home, package)
+        found = module if colon and not other else getattr(module, other or name)
         setattr(sys.modules[package], name, found)  # so that the next look-up is a plain one
         return found
 

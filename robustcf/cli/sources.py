@@ -44,7 +44,7 @@ class Opener:
 
     def recommender(self, path: str, *, allow_code: bool = False) -> Recommender:
         """Open a run or a saved recommender."""
-        from robustcf.experiments.starting import open_shared
+        from robustcf.experiments.opening import open_shared
 
         how = {"allow_unfinished": self.allow_unfinished, "allow_code": allow_code}
         return open_shared(path, self.places, **how)
@@ -116,7 +116,7 @@ class Source:
     def open(self, held_out: str | None = None, **matching: Any) -> Recommender:
         """Open it, matched with its interactions, to be judged by these held-out pairs."""
         from robustcf.adapters import from_files
-        from robustcf.experiments.starting import check_same
+        from robustcf.experiments.opening import check_same
 
         if self.is_run:
             if self.interactions is not None or held_out is not None:

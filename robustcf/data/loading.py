@@ -22,7 +22,6 @@ from robustcf.data.holdout import k_core as core_of
 from robustcf.data.id_lists import RawPairs, read_id_list
 from robustcf.data.interactions import Interactions
 from robustcf.data.large.layout import manifest_of
-from robustcf.data.large.opening import open_prepared
 from robustcf.data.plan import Plan
 from robustcf.data.split import PARTS, EvaluationProtocol, Split, ValidSource
 from robustcf.data.tables import Table, to_interactions
@@ -153,6 +152,8 @@ def load(
         if (prepared := manifest_of(path)) is not None:
             why = f"cannot be used with {path}, a prepared set, which is filtered and split already"
             _refuse(own, f"{why}: give them to 'robustcf datasets prepare'")
+            from robustcf.data.large.opening import open_prepared  # seldom needed
+
             return open_prepared(prepared)
         if not path.is_file():
             raise DataError(catalog.unknown_name(place))

@@ -15,13 +15,15 @@ Example:
     ('exact', True)
 """
 
-from robustcf.estimators import bounds
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from robustcf._lazy import lazy_names
 from robustcf.estimators.api import METHODS, one_to_two, two_to_inf
 from robustcf.estimators.certify import certify
 from robustcf.estimators.estimate import NormEstimate
 from robustcf.estimators.exact import exact
-from robustcf.estimators.files import read_matrix
-from robustcf.estimators.jacobian import Jacobian
 from robustcf.estimators.lowrank import LowRank
 from robustcf.estimators.operators import FunctionOperator, Operator, as_operator
 from robustcf.estimators.save import sketch_and_verify
@@ -34,6 +36,11 @@ from robustcf.estimators.twinest import (
     twinest,
     twinest_pp,
 )
+
+if TYPE_CHECKING:
+    from robustcf.estimators import bounds
+    from robustcf.estimators.files import read_matrix
+    from robustcf.estimators.jacobian import Jacobian
 
 __all__ = [
     "METHODS",
@@ -61,3 +68,8 @@ __all__ = [
     "xnysdiag",
     "xrownorm",
 ]
+
+# On demand: a penalty needs neither files nor derivatives.
+__getattr__, __dir__ = lazy_names(
+    __name__, {"bounds": ".bounds:", "read_matrix": ".files", "Jacobian": ".jacobian"}
+)

@@ -1,13 +1,10 @@
-"""Start, resume and open trainings, alone or as one of several ranks that must agree."""
+"""Start and resume trainings, alone or as one of several ranks that must agree."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import torch
+from typing import Any
 
 from robustcf._checks import check_known
 from robustcf._distributed import job, restarts
@@ -17,21 +14,17 @@ from robustcf.data import Split, load
 from robustcf.data.catalog import find
 from robustcf.errors import IdleSettingError, InputError
 from robustcf.experiments.folders import free_folder
+from robustcf.experiments.opening import check_one_process, check_same, in_turn
 from robustcf.experiments.run import RunConfig, RunDir, assist
 from robustcf.models.voting import VoteConfig
 from robustcf.models.voting.vote import stored_config
-from robustcf.recommender import Recommender, open_recommender
 from robustcf.recommender.saved import read_recommender
 from robustcf.training.config import TrainConfig
 from robustcf.training.presets import adapted, choose
 from robustcf.training.search import search_settings
 
-if TYPE_CHECKING:
-    from robustcf.factors import Factors
-
 _BASELINE = "\n      (a baseline without training: nothing that was trained did better on valid)"
 _SHOWN = ("ndcg@10", "recall@20", "ndcg@20", "mrr@10", "coverage@10")
-Read = TypeVar("Read")
 Say = Callable[[str], None]
 
 
@@ -232,63 +225,3 @@ def _metric_lines(result: Mapping[str, Any]) -> list[str]:
             f"{protocol['n_users']:,} users{sample})"
         )
     return lines
-
-
-def open_shared(
-    path: str,
-    places: Mapping[str, Any],
-    *,
-    allow_unfinished: bool = False,
-    allow_code: bool = False,
-) -> Recommender:
-    """Open a run or a saved recommender; ranks make sure that they have the same.
-
-    Args:
-        path: its folder.
-        places: where the data of a run are that was too large to keep them, see ``RunDir.split``.
-        allow_unfinished: whether its training may have been interrupted.
-        allow_code: see :func:`robustcf.recommender.open_recommender`.
-    """
-    how = {"allow_unfinished": allow_unfinished, "allow_code": allow_code}
-    model = open_recommender(path, **how)
-    if not model.has_interactions and (Path(path) / "config.json").is_file():
-        run = RunDir(path, allow_unfinished=allow_unfinished)
-        split = in_turn(lambda: run.split(**places))
-        model = open_recommender(path, interactions=split, **how)
-    if model.kind != "factors":
-        check_one_process()
-    elif model.has_interactions:
-        check_same(model.split, model.factors)
-    return model
-
-
-def in_turn(read: Callable[[], Read]) -> Read:
-    """Return what a function returns, called by the first rank, then by the others.
-
-    For what is fetched and cached on the way: the others find it.
-    """
-    team = job()
-    found = read() if team.first else None
-    team.text_from_first("there")
-    return read() if found is None else found
-
-
-def check_one_process() -> None:
-    """Raise where several ranks are to deal with a recommender by vote."""
-    if job().size > 1:
-        raise InputError(
-            "a recommender by vote has nothing to share among processes: run the command without "
-            "torchrun"
-        )
-
-
-def check_same(split: Split, factors: Factors | None = None, config: str = "") -> None:
-    """Raise unless all ranks have the same data, embeddings and settings, by their fingerprints."""
-    team = job()
-    if team.size == 1:
-        return
-    team.agree("the data", split.fingerprint)
-    team.agree("the configuration", config)
-    for name, part in zip(("users", "items"), factors or (), strict=False):
-        bits = part.contiguous().view(torch.uint8).numpy()
-        team.agree(f"the embeddings of the {name}", hashlib.sha256(bits.tobytes()).hexdigest())
