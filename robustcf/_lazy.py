@@ -33,4 +33,4 @@ def lazy_names(
         setattr(sys.modules[package], name, found)  # so that the next look-up is a plain one
         return found
 
-    return get, lambda: sorted(homes)
+    return get, lambda: sorted({*homes, *vars(sys.modules[package]).get("__all__", ())})

@@ -179,6 +179,26 @@ def test_measuring_a_recommender_loads_no_training():
     assert len(own) <= 70, sorted(own)
 
 
+@pytest.mark.slow
+def test_commands_load_what_they_need(tmp_path):
+    """Each command, run to its end, has loaded at most 110 modules of ours."""
+    count = "print('modules', sum(name.split('.')[0] == 'robustcf' for name in sys.modules))"
+    code = f"import sys\nfrom robustcf.cli.main import run\nassert run(sys.argv[1:]) == 0\n{count}"
+    common = ["--dataset", "demo", "--model", "als"]
+    fakes = ["--attack", "random", "--fakes", "5", "--targets", "1", "--seeds", "1"]
+    for words in (
+        ["train", *common, "--set", "dim=4", "--out", "run"],
+        ["attack", "run", "--epsilons", "0", "0.1"],
+        ["audit", "run", "--out", "audit.html"],
+        ["poison", *common, *fakes, "--out", "grid"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words],
+            capture_output=True, text=True, cwd=tmp_path, check=True,
+        )  # fmt: skip
+        assert int(done.stdout.split()[-1]) <= 110, words[0]
+
+
 # Some files are pickles: this module reads them, and builds arrays, plain values and inert stubs.
 READS_PICKLES = PACKAGE / "_io" / "unpickling.py"
 

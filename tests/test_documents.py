@@ -20,7 +20,7 @@ from scipy.sparse import csr_array
 
 from robustcf import __version__
 from robustcf._registry import ADVERSARIES, MODELS, OBJECTIVES, POISONINGS, REGULARIZERS
-from robustcf.cli.main import cli, run
+from robustcf.cli.main import cli, commands_of, run
 from robustcf.data.catalog import manifests
 from robustcf.robustness import NAMES
 from robustcf.vision.catalog import image_manifests
@@ -204,9 +204,9 @@ def test_commands_parse(arguments, tmp_path, monkeypatch):
     (tmp_path / "matrix.npz").touch()
     command: click.Command = cli
     arguments, path = list(arguments), ["robustcf"]
-    while isinstance(command, click.Group) and arguments and arguments[0] in command.commands:
+    while isinstance(command, click.Group) and arguments and arguments[0] in commands_of(command):
         path.append(arguments[0])
-        command = command.commands[arguments.pop(0)]
+        command = commands_of(command)[arguments.pop(0)]
     command.make_context(" ".join(path), arguments, resilient_parsing=False)
 
 

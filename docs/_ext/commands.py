@@ -17,6 +17,8 @@ from executed import note_package
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from robustcf.cli.main import commands_of
+
 
 class Commands(SphinxDirective):
     """All commands of a click group, one section each."""
@@ -56,14 +58,14 @@ def _contexts(
     context = click.Context(command, parent=parent, info_name=name)
     yield context
     if isinstance(command, click.Group):
-        for each, below in command.commands.items():
+        for each, below in commands_of(command).items():
             yield from _contexts(below, each, context)
 
 
 def _list_of(group: click.Group, context: click.Context) -> nodes.bullet_list:
     """The subcommands of a group, each with its first sentence and a link."""
     found = nodes.bullet_list()
-    for name, command in group.commands.items():
+    for name, command in commands_of(group).items():
         path = f"{context.command_path} {name}"
         link = nodes.reference("", "", nodes.literal(name, name), internal=True,
                                refid=nodes.make_id(path))  # fmt: skip

@@ -53,7 +53,7 @@ def info(name: str, seed: int, data: dict[str, Any]) -> Report:
     from robustcf.data import load
     from robustcf.data.catalog import find
     from robustcf.data.describing import describe, facts_of
-    from robustcf.data.large.layout import manifest_of
+    from robustcf.data.large import manifest_of
     from robustcf.data.large.opening import check_prepared
 
     prepared = manifest_of(Path(name).expanduser()) if find(name) is None else None

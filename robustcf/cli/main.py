@@ -15,37 +15,54 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import TextIO
 
 import click
 
 from robustcf import __version__
 from robustcf._distributed import job, joined, launched
-from robustcf.cli.attack import attack
-from robustcf.cli.audit import audit, report
-from robustcf.cli.certify import certify
-from robustcf.cli.compare import compare
-from robustcf.cli.datasets import datasets
-from robustcf.cli.detect import detect
 from robustcf.cli.entry import end, heed
-from robustcf.cli.evaluate import evaluate
-from robustcf.cli.harden import harden
-from robustcf.cli.importing import import_
-from robustcf.cli.norm import norm
-from robustcf.cli.poison import poison
-from robustcf.cli.recommend import recommend
 from robustcf.cli.reporting import Stopped, say, speak, to_json
-from robustcf.cli.sweep import sweep
-from robustcf.cli.train import train
-from robustcf.cli.tune import tune
-from robustcf.cli.vision import vision
 from robustcf.errors import IdleSettingError, RanksError, RobustcfError
 
 _CODES = """Exit codes: 0 done; 1 failed, with the reason in one line; 2 wrong usage; 130 stopped
 by Ctrl-C; 143 stopped by SIGTERM; 129 stopped by SIGHUP."""
 
 
+# Command -> the module that has it, under the command's name or, for ``import``, ``import_``.
+_COMMANDS = {
+    name: name
+    for name in (
+        *("datasets", "train", "tune", "import", "evaluate", "recommend", "attack", "certify"),
+        *("audit", "harden", "report", "compare", "sweep", "poison", "detect", "norm", "vision"),
+    )
+} | {"import": "importing", "report": "audit"}
+
+
+class _Commands(click.Group):
+    """Commands that are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*_COMMANDS, *self.commands]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module = import_module(f"robustcf.cli.{_COMMANDS[cmd_name]}")
+        command: click.Command = getattr(module, "import_" if cmd_name == "import" else cmd_name)
+        return command
+
+
+def commands_of(group: click.Group) -> dict[str, click.Command]:
+    """Return all commands of a group, imported, by name."""
+    context = click.Context(group)
+    found = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    return {name: command for name, command in found.items() if command is not None}
+
+
 @click.group(
+    cls=_Commands,
     epilog=_CODES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -53,13 +70,6 @@ by Ctrl-C; 143 stopped by SIGTERM; 129 stopped by SIGHUP."""
 def cli() -> None:
     """Robust collaborative filtering: measure, prove and improve how rankings hold under attack."""
 
-
-_COMMANDS = (
-    *(datasets, train, tune, import_, evaluate, recommend, attack, certify, audit, harden, report),
-    *(compare, sweep, poison, detect, norm, vision),
-)
-for command in _COMMANDS:
-    cli.add_command(command)
 
 #: Commands whose work several processes can share.
 SHARED = ("train", "evaluate", "attack", "certify", "audit")

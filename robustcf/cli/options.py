@@ -96,7 +96,7 @@ def data_options(*, required: bool = True) -> Decorator:
             *args: Any, dataset: str | None, split_seed: int, data: dict[str, Any], **kwargs: Any
         ) -> Any:
             from robustcf.data.catalog import find
-            from robustcf.data.large.layout import manifest_of
+            from robustcf.data.large import manifest_of
 
             data = {"download": True, **data, "seed": split_seed}
             if dataset and find(dataset) is None and os.path.exists(os.path.expanduser(dataset)):

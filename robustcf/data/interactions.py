@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -61,6 +61,9 @@ class Interactions:
         array([[1., 0., 0.],
                [1., 0., 1.]], dtype=float32)
     """
+
+    #: Whether the pairs stay on disk, and are read when they are asked for.
+    mapped: ClassVar[bool] = False
 
     users: Ids
     items: Ids

@@ -13,7 +13,7 @@ import numpy as np
 from robustcf._io.fetching import LocatedFile, Policy, locate, obtain, sha256_of
 from robustcf._io.reading import read_member
 from robustcf._io.text import counted
-from robustcf.data import catalog, memory, synthetic
+from robustcf.data import catalog, synthetic
 from robustcf.data.cache import Parsed, cached
 from robustcf.data.catalog import Manifest
 from robustcf.data.formats import PUBLISHED, PUBLISHED_TABLES, read_table, refuse_endless_line
@@ -21,7 +21,7 @@ from robustcf.data.holdout import Strategy, compact
 from robustcf.data.holdout import k_core as core_of
 from robustcf.data.id_lists import RawPairs, read_id_list
 from robustcf.data.interactions import Interactions
-from robustcf.data.large.layout import manifest_of
+from robustcf.data.large import manifest_of
 from robustcf.data.plan import Plan
 from robustcf.data.split import PARTS, EvaluationProtocol, Split, ValidSource
 from robustcf.data.tables import Table, to_interactions
@@ -337,6 +337,8 @@ def _load_files(files: Mapping[str, Path], name: str, plan: Plan, cache: Cache) 
 
 
 def _load_memory(parts: Mapping[str, Any], name: str, plan: Plan) -> Split:
+    from robustcf.data import memory  # on demand: most data come from files
+
     _check_given_parts(parts, plan, "")
     for part, source in parts.items():
         memory.check_in_memory(part, source)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf._checks import check_integer
+from robustcf._io.schema import TEXT, choice, list_of, record, whole
 from robustcf._randomness import stream
 from robustcf.data.interactions import Interactions, Labels, same_ids, user_ranges
 from robustcf.errors import DataError
@@ -23,6 +24,23 @@ ValidSource = Literal["published", "carved", "none"]
 PARTS = ("train", "valid", "test")
 #: The pairs that a model was fit on.
 FIT_ON = ("train", "train and valid")
+
+#: How numbers were made, see :class:`robustcf.metrics.evaluate.Protocol`.
+PROTOCOL = record(
+    {
+        "dataset": TEXT,
+        "part": choice("train", "valid", "test"),
+        "masked": list_of(TEXT),
+        "n_users": whole(),
+        "n_users_left_out": whole(),
+        "n_items": whole(),
+    },
+    {
+        "capped": list_of(whole(1)),
+        "sampled_from": whole(1),
+        "sample_seed": whole(),
+    },
+)
 
 
 @dataclass(frozen=True)

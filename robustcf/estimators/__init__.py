@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 from robustcf._lazy import lazy_names
 from robustcf.estimators.api import METHODS, one_to_two, two_to_inf
-from robustcf.estimators.certify import certify
 from robustcf.estimators.estimate import NormEstimate
 from robustcf.estimators.exact import exact
 from robustcf.estimators.lowrank import LowRank
@@ -39,6 +38,7 @@ from robustcf.estimators.twinest import (
 
 if TYPE_CHECKING:
     from robustcf.estimators import bounds
+    from robustcf.estimators.certifying import certify
     from robustcf.estimators.files import read_matrix
     from robustcf.estimators.jacobian import Jacobian
 
@@ -71,5 +71,11 @@ __all__ = [
 
 # On demand: a penalty needs neither files nor derivatives.
 __getattr__, __dir__ = lazy_names(
-    __name__, {"bounds": ".bounds:", "read_matrix": ".files", "Jacobian": ".jacobian"}
+    __name__,
+    {
+        "bounds": ".bounds:",
+        "certify": ".certifying",
+        "read_matrix": ".files",
+        "Jacobian": ".jacobian",
+    },
 )

@@ -15,11 +15,10 @@ from torch import Tensor
 
 from robustcf._checks import check_integer
 from robustcf.errors import InputError
-from robustcf.estimators.counting import Counted
 from robustcf.estimators.estimate import check_probability
 from robustcf.estimators.exact import known_norms, norms_by_products
 from robustcf.estimators.numerics import row_norms
-from robustcf.estimators.operators import MatrixLike, as_operator
+from robustcf.estimators.operators import Counted, MatrixLike, as_operator
 
 
 def gap(A: MatrixLike) -> float:

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from robustcf._checks import check_integer
 from robustcf.errors import InputError
-from robustcf.estimators.counting import Counted
 from robustcf.estimators.numerics import Seed, as_generator, blocks, gaussian, rademacher, row_norms
-from robustcf.estimators.operators import MatrixLike
+from robustcf.estimators.operators import Counted, MatrixLike
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from robustcf.errors import InputError
-from robustcf.estimators.counting import Counted, bad_rows_error
 from robustcf.estimators.estimate import NormEstimate, Run
 from robustcf.estimators.lowrank import LowRank
 from robustcf.estimators.numerics import Seed, row_norms
-from robustcf.estimators.operators import MatrixLike, Operator
+from robustcf.estimators.operators import Counted, MatrixLike, Operator, bad_rows_error
 
 _BLOCK = 64
 

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from robustcf._checks import check_integer
 from robustcf.errors import InputError
-from robustcf.estimators.counting import Counted
 from robustcf.estimators.estimate import Ranking, Run, ranking_method
 from robustcf.estimators.numerics import (
     Seed,
@@ -25,7 +24,7 @@ from robustcf.estimators.numerics import (
     row_norms,
     sign_test_groups,
 )
-from robustcf.estimators.operators import MatrixLike
+from robustcf.estimators.operators import Counted, MatrixLike
 
 
 @ranking_method(cost=2, verify=1)

@@ -12,9 +12,8 @@ from robustcf._io.reading import read_json
 from robustcf._io.schema import FLAG, NAME, OBJECT, TEXT, Kind, check_kind, nullable, record, whole
 from robustcf._io.temporary import clear_leftovers
 from robustcf._io.text import counted
-from robustcf.data.split import FIT_ON
+from robustcf.data.split import FIT_ON, PROTOCOL
 from robustcf.errors import InputError, UnfinishedError
-from robustcf.robustness.curves import PROTOCOL
 
 CONFIG, ENVIRONMENT, DATA = "config.json", "environment.json", "data.json"
 METRICS, HISTORY = "metrics.json", "history.csv"

@@ -31,16 +31,15 @@ from robustcf._io.schema import (
     whole,
 )
 from robustcf._io.text import counted
+from robustcf._registry import FITTERS
 from robustcf._runtime import device_of, threads_used
 from robustcf.data import Split, load
 from robustcf.data.catalog import find
-from robustcf.data.large.mapped import MappedInteractions
 from robustcf.errors import InputError, RanksError
 from robustcf.experiments.folders import RunBase, RunConfigBase
 from robustcf.experiments.records import CONFIG, HISTORY, METRICS_KIND, VOTE, is_vote
 from robustcf.metrics.evaluate import MetricReport
-from robustcf.models.voting import VoteConfig, fit_vote
-from robustcf.models.voting.voters import Groups
+from robustcf.models.voting import VoteConfig
 from robustcf.recommender import Recommender, open_recommender
 from robustcf.recommender.saved import write_into
 from robustcf.training.config import TrainConfig
@@ -175,6 +174,8 @@ class RunDir(RunBase[RunConfig, Split]):
         if config.device != "cpu":
             raise InputError(f"a vote is counted on the cpu, got the device {config.device!r}")
         if config.train.groups is not None:
+            from robustcf.models.voting.voters import Groups  # on demand: votes are seldom
+
             Groups.check(split.n_users, config.train.groups)
 
     @classmethod
@@ -235,7 +236,7 @@ class RunDir(RunBase[RunConfig, Split]):
         self._check_code()
         with threads_used(self.config.threads, exact=True), self.at_work():
             if isinstance(self.config.train, VoteConfig):
-                model = fit_vote(split, self.config.train)
+                model = FITTERS["vote"](split, self.config.train)
                 self._write(model, model.evaluate() if model.part == "test" else None)
                 return True
             if self.config.search is not None:
@@ -322,8 +323,7 @@ class RunDir(RunBase[RunConfig, Split]):
     ) -> None:
         split = model.split
         # Data larger than memory stay where they are; a vote cannot do without.
-        mapped = isinstance(split.train, MappedInteractions)
-        included = not mapped or model.scorer.stored().needs_interactions
+        included = not split.train.mapped or model.scorer.stored().needs_interactions
         write_into(self.path, model, include_interactions=included, interrupted=interrupted)
         if history is not None:
             files.write_bytes(self.path / HISTORY, csv_bytes(history))

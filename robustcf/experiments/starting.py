@@ -17,7 +17,6 @@ from robustcf.experiments.folders import free_folder
 from robustcf.experiments.opening import check_one_process, check_same, in_turn
 from robustcf.experiments.run import RunConfig, RunDir, assist
 from robustcf.models.voting import VoteConfig
-from robustcf.models.voting.vote import stored_config
 from robustcf.recommender.saved import read_recommender
 from robustcf.training.config import TrainConfig
 from robustcf.training.presets import adapted, choose
@@ -203,6 +202,8 @@ def describe(run: RunDir) -> str:
 
 def _voters(run: RunDir) -> str:
     """Who votes, and how, in words."""
+    from robustcf.models.voting.vote import stored_config  # on demand: votes are seldom
+
     config = stored_config(read_recommender(run.path)["scorer"])
     if config.groups is None:
         return f"every account votes: cap {config.cap:g}, damping {config.damping:g}"

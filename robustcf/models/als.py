@@ -19,7 +19,7 @@ from robustcf.models.base import NO_EPOCHS, Model
 from robustcf.models.folding import LEAST_SQUARES, FoldIn
 from robustcf.models.spectral import spectral_factors
 from robustcf.objectives.kernels import SparseRows, sparse_scores
-from robustcf.objectives.leverage import check_max_share, item_weights
+from robustcf.objectives.weights import check_max_share, item_weights
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -51,7 +51,7 @@ class ALSConfig:
         ridge: weight of the squared norm of a row, times the weight of all its pairs.
         sweeps: how many times both sides are solved for.
         max_share: the most that one user may decide of what an item learns, see
-            :func:`robustcf.objectives.leverage.item_weights`; None for no cap.
+            :func:`robustcf.objectives.weights.item_weights`; None for no cap.
     """
 
     dim: int = 64

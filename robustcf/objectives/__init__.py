@@ -11,18 +11,25 @@ Example:
     torch.Size([20, 2])
 """
 
-from robustcf._registry import OBJECTIVES
-from robustcf.objectives.base import (
-    Batch,
-    ComparingObjective,
-    Gradient,
-    Objective,
-    ObjectiveConfig,
-)
-from robustcf.objectives.batches import BATCHINGS, BatchConfig, Batches
-from robustcf.objectives.bce import BCE, BCEConfig
-from robustcf.objectives.bpr import BPR, BPRConfig
-from robustcf.objectives.softmax import Softmax, SoftmaxConfig
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from robustcf._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from robustcf._registry import OBJECTIVES
+    from robustcf.objectives.base import (
+        Batch,
+        ComparingObjective,
+        Gradient,
+        Objective,
+        ObjectiveConfig,
+    )
+    from robustcf.objectives.batches import BATCHINGS, BatchConfig, Batches
+    from robustcf.objectives.bce import BCE, BCEConfig
+    from robustcf.objectives.bpr import BPR, BPRConfig
+    from robustcf.objectives.softmax import Softmax, SoftmaxConfig
 
 __all__ = [
     "BATCHINGS",
@@ -41,3 +48,15 @@ __all__ = [
     "Softmax",
     "SoftmaxConfig",
 ]
+
+_HOMES = {
+    "robustcf._registry": ("OBJECTIVES",),
+    ".base": ("Batch", "ComparingObjective", "Gradient", "Objective", "ObjectiveConfig"),
+    ".batches": ("BATCHINGS", "BatchConfig", "Batches"),
+    ".bce": ("BCE", "BCEConfig"),
+    ".bpr": ("BPR", "BPRConfig"),
+    ".softmax": ("Softmax", "SoftmaxConfig"),
+}
+__getattr__, __dir__ = lazy_names(
+    __name__, {name: home for home, names in _HOMES.items() for name in names}
+)

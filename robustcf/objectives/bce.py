@@ -17,7 +17,6 @@ from robustcf._checks import check_choice, check_number, check_numbers
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.objectives.base import Batch, Gradient, Ids, Objective, ObjectiveConfig
-from robustcf.objectives.graph import item_beta, item_graph, user_beta
 from robustcf.objectives.kernels import (
     PRECISIONS,
     NegativeWeights,
@@ -28,7 +27,13 @@ from robustcf.objectives.kernels import (
     dtype_of_products,
     weighted_bce,
 )
-from robustcf.objectives.leverage import check_max_share, item_weights
+from robustcf.objectives.weights import (
+    check_max_share,
+    item_beta,
+    item_graph,
+    item_weights,
+    user_beta,
+)
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -51,7 +56,7 @@ class BCEConfig(ObjectiveConfig):
         w4: weight of beta_u beta_j for a negative.
         sampled_items: ``rows`` batches only: items drawn for a block; None takes all.
         max_share: the most that one user may decide of what an item learns, see
-            :func:`robustcf.objectives.leverage.item_weights`; None for no cap.
+            :func:`robustcf.objectives.weights.item_weights`; None for no cap.
         precision: ``rows`` batches over all items only: what the products with the catalogue are
             computed in, ``float32`` (the factors' own) or ``bfloat16``.
     """
@@ -129,7 +134,7 @@ class BCE(Objective[BCEConfig]):
 
     @cached_property
     def graph(self) -> csr_matrix:
-        """Omega, see :func:`robustcf.objectives.graph.item_graph`."""
+        """Omega, see :func:`robustcf.objectives.weights.item_graph`."""
         return item_graph(self.shard.everything, self.config.neighbours, self.shard.ranks)
 
     # --- rows -------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.objectives.base import Batch, ComparingObjective, Gradient, Ids, ObjectiveConfig
 from robustcf.objectives.kernels import SparseRows, add_sparse_product, bpr, sparse_scores
-from robustcf.objectives.leverage import check_max_share, item_weights
 from robustcf.objectives.margin import DrawnMargin
+from robustcf.objectives.weights import check_max_share, item_weights
 
 # Comparisons (positives x drawn items) held at a time: 1 MB, which stays in the cache.
 _COMPARISONS = 2**18
@@ -32,7 +32,7 @@ class BPRConfig(ObjectiveConfig):
         negatives: negatives drawn for each pair (``pairs`` batches only).
         sampled_items: items drawn for a block (``rows`` batches only), at most all of them.
         max_share: the most that one user may decide of what an item learns, see
-            :func:`robustcf.objectives.leverage.item_weights`; None for no cap.
+            :func:`robustcf.objectives.weights.item_weights`; None for no cap.
     """
 
     negatives: int = 1

@@ -30,9 +30,9 @@ from robustcf.objectives.kernels import (
     softmax_rows,
     sparse_scores,
 )
-from robustcf.objectives.leverage import check_max_share, item_weights
 from robustcf.objectives.margin import CentredMargin
 from robustcf.objectives.partition import OwnItems, Pull, Scratch, log_partition_rows
+from robustcf.objectives.weights import check_max_share, item_weights
 
 # How much a user counts: this power of the number of own items.
 WEIGHTINGS = {"users": 0.0, "damped": 0.75, "pairs": 1.0}
@@ -55,7 +55,7 @@ class SoftmaxConfig(ObjectiveConfig):
         sampled_items: items drawn for a block to stand for the whole catalogue in the sum; None
             for all of them.
         max_share: the most that one user may decide of what an item learns, see
-            :func:`robustcf.objectives.leverage.item_weights`; None for no cap.
+            :func:`robustcf.objectives.weights.item_weights`; None for no cap.
         precision: what the products of a block with the catalogue are computed in: ``float32``,
             the factors' own, or ``bfloat16``, which is faster where the hardware has it; sums keep
             the factors' own.

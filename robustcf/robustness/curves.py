@@ -22,6 +22,7 @@ from robustcf._io.files import json_bytes, read_arrays, write_arrays, write_byte
 from robustcf._io.reading import parse_json, read_plain
 from robustcf._io.schema import TEXT, Kind, check_kind, choice, list_of, nullable, record, shown
 from robustcf._io.text import digest_name, rows_table
+from robustcf.data.split import PROTOCOL
 from robustcf.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,22 +56,6 @@ _METRIC_NAME = Kind(
 # All metrics are rates; a mean of ones may round up.
 _MOST_RATE = 1 + 1e-6
 _RATE = Kind("a number in [0, 1]", lambda v: schema.NUMBER.fits(v) and 0 <= v <= _MOST_RATE)
-#: How numbers were made, see :class:`robustcf.metrics.evaluate.Protocol`.
-PROTOCOL = record(
-    {
-        "dataset": TEXT,
-        "part": choice("train", "valid", "test"),
-        "masked": list_of(TEXT),
-        "n_users": schema.whole(),
-        "n_users_left_out": schema.whole(),
-        "n_items": schema.whole(),
-    },
-    {
-        "capped": list_of(schema.whole(1)),
-        "sampled_from": schema.whole(1),
-        "sample_seed": schema.whole(),
-    },
-)
 _CURVE = record(
     {
         "format": choice(FORMAT),

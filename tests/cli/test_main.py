@@ -18,14 +18,14 @@ import pytest
 from robustcf import __version__
 from robustcf.cli import main as entry
 from robustcf.cli.entry import SIGNALS
-from robustcf.cli.main import cli, run
+from robustcf.cli.main import cli, commands_of, run
 from robustcf.cli.reporting import Report, command, say, to_json
 from robustcf.errors import InputError
 
 
 def every_command(group: click.Group = cli, path: tuple[str, ...] = ()):
     yield path, group
-    for name, below in group.commands.items():
+    for name, below in commands_of(group).items():
         if isinstance(below, click.Group):
             yield from every_command(below, (*path, name))
         else:

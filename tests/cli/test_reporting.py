@@ -13,7 +13,7 @@ import torch
 from robustcf import _runtime as runtime
 from robustcf._cpus import cpus
 from robustcf.cli import reporting
-from robustcf.cli.main import cli
+from robustcf.cli.main import cli, commands_of
 from robustcf.cli.reporting import Report, command
 
 COMPUTING = (
@@ -23,8 +23,9 @@ COMPUTING = (
 
 
 def test_every_command_that_computes_has_threads() -> None:
+    commands = commands_of(cli)
     for name in COMPUTING:
-        assert "--threads" in {option for each in cli.commands[name].params for option in each.opts}
+        assert "--threads" in {option for each in commands[name].params for option in each.opts}
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,9 @@ import pandas as pd
 import pytest
 
 from robustcf.data import Split, load, prepare
+from robustcf.data.large import MANIFEST
 from robustcf.data.large import prepare as module
 from robustcf.data.large.engine import Engine
-from robustcf.data.large.layout import MANIFEST
 from robustcf.data.large.opening import check_prepared
 from robustcf.data.large.sources import find_collection
 from robustcf.errors import DataError, InputError, WriteError

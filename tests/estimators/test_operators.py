@@ -10,8 +10,15 @@ import torch
 
 from robustcf.errors import InputError
 from robustcf.estimators import FunctionOperator, Jacobian, LowRank, as_operator, exact, two_to_inf
-from robustcf.estimators.counting import BudgetExceededError, Counted
-from robustcf.estimators.operators import Adjoint, Dense, Product, Sum, rows_by_products
+from robustcf.estimators.operators import (
+    Adjoint,
+    BudgetExceededError,
+    Counted,
+    Dense,
+    Product,
+    Sum,
+    rows_by_products,
+)
 
 from .conftest import row_norms
 

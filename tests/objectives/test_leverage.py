@@ -13,7 +13,7 @@ from robustcf.data import Interactions, checkerboard
 from robustcf.errors import InputError
 from robustcf.models import ALS
 from robustcf.objectives import BCE, BPR, Batch, Batches, Softmax
-from robustcf.objectives.leverage import item_weights
+from robustcf.objectives.weights import item_weights
 from robustcf.training import TrainConfig
 from robustcf.training.adversarial import adversary
 from robustcf.training.fitting import fit_split

@@ -26,11 +26,11 @@ from robustcf._io.schema import (
     shown,
     whole,
 )
+from robustcf.data.large import MANIFEST
 from robustcf.data.large.mapped import COLUMNS
 from robustcf.data.split import PARTS
 from robustcf.errors import DataError, InputError
 
-MANIFEST = "manifest.json"
 FORMAT, VERSION = "robustcf prepared set", 1
 #: What to do about a folder that is not what its manifest says.
 AGAIN = "prepare the set again, or copy the folder anew"
@@ -80,12 +80,6 @@ class Manifest:
     def shards(self) -> list[tuple[int, int]]:
         """The range of users of each shard."""
         return list(pairwise(self.facts["shards"]))
-
-
-def manifest_of(path: Path) -> Path | None:
-    """Return the manifest that a path names, as a folder or itself; None: not a prepared set."""
-    file = path / MANIFEST if path.is_dir() else path
-    return file if file.name == MANIFEST and file.is_file() else None
 
 
 def read_manifest(file: Path) -> Manifest:

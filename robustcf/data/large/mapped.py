@@ -64,6 +64,8 @@ class MappedInteractions(Interactions):
         (True, True)
     """
 
+    mapped = True
+
     def __init__(
         self,
         read: ReadColumn,

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from robustcf._io.limits import check_expansion
 from robustcf._io.reading import open_plain
 from robustcf.data.interactions import Interactions, Labels, checked_labels, user_ranges
-from robustcf.data.large.layout import AGAIN, MANIFEST, Manifest, read_manifest
+from robustcf.data.large import MANIFEST
+from robustcf.data.large.layout import AGAIN, Manifest, read_manifest
 from robustcf.data.large.mapped import COLUMNS, LabelSource, MappedInteractions, joined
 from robustcf.data.split import PARTS, EvaluationProtocol, Split, check_disjoint
 from robustcf.errors import DataError, InputError

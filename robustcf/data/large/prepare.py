@@ -19,8 +19,9 @@ from robustcf._io.files import json_bytes, unwritable
 from robustcf._io.temporary import temporary_folder
 from robustcf.data.holdout import HoldOut, Strategy, core_degrees, new_in, told
 from robustcf.data.interactions import user_ranges
+from robustcf.data.large import MANIFEST
 from robustcf.data.large.engine import Engine
-from robustcf.data.large.layout import FORMAT, MANIFEST, VERSION
+from robustcf.data.large.layout import FORMAT, VERSION
 from robustcf.data.large.mapped import COLUMNS
 from robustcf.data.large.sources import find_collection, find_roles
 from robustcf.data.plan import Plan, RowFilter

@@ -9,7 +9,7 @@ from robustcf._checks import check_number
 from robustcf._registry import OBJECTIVES
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
-from robustcf.objectives.leverage import check_max_share
+from robustcf.objectives.weights import check_max_share
 from robustcf.poisoning.defences.base import Defence, Defended
 from robustcf.training.config import TrainConfig
 
@@ -18,7 +18,7 @@ class LeverageCap(Defence):
     """Training weights that cap each user's share of what an item learns.
 
     It sets ``max_share`` of the objective, or of a model that is solved for without one, see
-    :func:`robustcf.objectives.leverage.item_weights`.
+    :func:`robustcf.objectives.weights.item_weights`.
 
     Args:
         max_share: the largest share.

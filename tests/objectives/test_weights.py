@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from robustcf.objectives.graph import item_beta, item_graph, user_beta
+from robustcf.objectives.weights import item_beta, item_graph, user_beta
 from tests.objectives.naive import official_omega, pairs_of
 
 SEEDS = [0, 1, 2]
@@ -13,7 +13,7 @@ SEEDS = [0, 1, 2]
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_item_graph_is_the_published_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("robustcf.objectives.graph._BLOCK_PAIRS", 30)  # several blocks
+    monkeypatch.setattr("robustcf.objectives.weights._BLOCK_PAIRS", 30)  # several blocks
     train = pairs_of(np.random.default_rng(seed), 30, 20)
     graph = item_graph(train, 4)
     for i, expected in enumerate(official_omega(train, 4)):
