@@ -24,7 +24,7 @@ from robustcf.cli.sources import Opener, opens_run
 if TYPE_CHECKING:
     from robustcf.vision.runs import VisionRun
 
-_CONFIG, _JACOBIAN = "vision.config:VisionConfig", "vision.measuring:jacobian_of_run"
+_CONFIG, _JACOBIAN = "vision.config:VisionConfig", "vision.starting:jacobian_of_run"
 _REGS = click.Choice(("none", *values("vision.regularizers:REGULARIZERS")))
 # Options that only some regularizers use.
 _OF_ONE = {
@@ -89,7 +89,7 @@ def train(
     CPU try --dataset digits --depth 10 --width 1 --epochs 15.
     """
     from robustcf.vision.config import VisionConfig
-    from robustcf.vision.measuring import resume_run, start_run
+    from robustcf.vision.starting import resume_run, start_run
 
     progress = sys.stderr.isatty()
     if resume is not None:
@@ -147,8 +147,8 @@ def _measured(test: dict[str, Any]) -> str:
 @opens_run
 def evaluate(run: str, opener: Opener, **how: Any) -> Report:
     """Accuracy of RUN, clean and attacked, and the norms and stable rank of its Jacobian."""
-    from robustcf.vision.measuring import evaluate_run
     from robustcf.vision.runs import VisionRun
+    from robustcf.vision.starting import evaluate_run
 
     opened = VisionRun(run, allow_unfinished=opener.allow_unfinished)
     test = evaluate_run(opened, opener.places, **how)
@@ -160,8 +160,8 @@ def evaluate(run: str, opener: Opener, **how: Any) -> Report:
 @opens_run
 def jacobian(run: str, opener: Opener, trials: int, **how: Any) -> Report:
     """Estimators of the two-to-infinity norm on the Jacobian of RUN at one test image."""
-    from robustcf.vision.measuring import jacobian_of_run
     from robustcf.vision.runs import VisionRun
+    from robustcf.vision.starting import jacobian_of_run
 
     opened = VisionRun(run, allow_unfinished=opener.allow_unfinished)
     facts = jacobian_of_run(opened, opener.places, trials=trials, **how)
