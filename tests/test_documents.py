@@ -257,7 +257,8 @@ def test_the_commands_of_the_extending_page_run(tmp_path, monkeypatch, capsys):
 
 # From the ground up, as docs/architecture.md shows them; the order is that of the imports.
 ROOMS = (
-    *("errors.py", "factors.py", "_io", "_registry.py", "_distributed.py", "data", "estimators"),
+    *("errors.py", "factors.py", "_io", "_checks.py", "_registry.py", "_distributed.py", "data"),
+    "estimators",
     *("regularizers", "objectives", "metrics", "models", "recommender", "testing.py", "attacks"),
     *("training", "robustness", "poisoning", "adapters", "auditing", "experiments", "vision"),
     "cli",

@@ -66,7 +66,7 @@ class Format:
         quoted: whether quotes surround cells; otherwise they are characters like any other.
         blanks: whether blanks in front of cells are dropped.
         headed: whether the first line holds names.
-        large: whether :func:`robustcf.data.prepare` takes it.
+        large: whether :func:`robustcf.data.prepare` takes it, see ``data/large``.
     """
 
     read: Callable[[Path, Columns], Table]
@@ -74,7 +74,7 @@ class Format:
     quoted: bool = False
     blanks: bool = False
     headed: bool = True
-    large: bool = True
+    large: bool = False
 
     def separator_in(self, line: bytes) -> str:
         """Return the separator, or another one that the first line plainly uses instead."""
@@ -336,12 +336,12 @@ def read_ratings(data: bytes, source: str) -> Table:
 
 #: Suffix (without ``.gz``) -> how own files are read.
 FORMATS: dict[str, Format] = {
-    ".csv": Format(_text, ",", quoted=True, blanks=True),
-    ".tsv": Format(_text, "\t", quoted=True),
-    ".inter": Format(_text, "\t"),  # RecBole
-    ".dat": Format(_text, "::", headed=False, large=False),  # MovieLens
-    ".parquet": Format(_parquet),
-    ".txt": Format(_adjacency, large=False),  # "user item item ..." per line
+    ".csv": Format(_text, ",", quoted=True, blanks=True, large=True),
+    ".tsv": Format(_text, "\t", quoted=True, large=True),
+    ".inter": Format(_text, "\t", large=True),  # RecBole
+    ".dat": Format(_text, "::", headed=False),  # MovieLens
+    ".parquet": Format(_parquet, large=True),
+    ".txt": Format(_adjacency),  # "user item item ..." per line
 }
 
 #: Name in a manifest -> reader of the bytes of a file of a named set.

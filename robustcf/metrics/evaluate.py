@@ -25,6 +25,9 @@ from robustcf.metrics.topk import TopItems, top_items
 Part = Literal["train", "valid", "test"]
 PARTS: tuple[str, ...] = ("train", "valid", "test")
 
+# To add a metric of hits, write it in ``ranking`` and name it here. Certificates take the same
+# table: a metric must not fall when a relevant item moves up. Metrics of the items themselves,
+# as coverage, are computed in ``evaluate_rankings``.
 PER_USER = {
     "ndcg": ranking.ndcg,
     "recall": ranking.recall,
