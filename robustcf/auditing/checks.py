@@ -1,7 +1,7 @@
 """The table of checks: thresholds, what each number means, what to do about it, what measures it.
 
-Adding a check takes a function ``Subject -> Found`` (in ``quality`` or ``stability``) and a row here. Thresholds are rules of thumb
-for a first look; ``robustcf audit --thresholds FILE`` takes others.
+Adding a check takes a function ``Subject -> Found`` in ``quality`` or ``stability`` and a row here.
+Thresholds are rules of thumb for a first look; ``robustcf audit --thresholds FILE`` takes others.
 """
 
 from __future__ import annotations
