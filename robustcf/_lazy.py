@@ -20,8 +20,8 @@ def lazy_names(
 
     Example:
         >>> get, names = lazy_names("robustcf", {"Split": "robustcf.data.split"})
-        >>> get("Split").__name__, names()
-        ('Split', ['Split'])
+        >>> get("Split").__name__, "Split" in names()
+        ('Split', True)
     """
 
     def get(name: str) -> Any:

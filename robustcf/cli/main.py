@@ -87,6 +87,8 @@ _told: list[str] = []
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command line and exit with its code."""
     words = sys.argv[1:] if arguments is None else arguments
+    if words:  # imported now, while a signal still ends the process at once
+        cli.get_command(click.Context(cli), words[0])
     try:
         heed(_terminated)
         code = run(words)

@@ -229,7 +229,7 @@ def early(module: str, number: int, more: str = "") -> subprocess.CompletedProce
 
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
-@pytest.mark.parametrize("module", ["click", "robustcf.cli.train"])
+@pytest.mark.parametrize("module", ["click", "robustcf.cli.datasets"])
 def test_a_signal_during_start_up(module: str, number: int, code: int) -> None:
     done = early(module, number)
     assert (done.returncode, done.stderr) == (code, "robustcf: interrupted\n")
