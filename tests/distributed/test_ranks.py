@@ -101,7 +101,7 @@ def run(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_ranks_train_what_one_process_trains_with_every_objective_and_regularizer() -> None:
-    done = torchrun(3, module="tests.distributed.equality")
+    done = torchrun(2, module="tests.distributed.equality")
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(found) > 100
