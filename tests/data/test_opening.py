@@ -64,6 +64,11 @@ def test_labels_are_optional(tmp_path):
     assert found.item_labels is None
 
 
+def test_other_keys_next_to_the_labels_are_passed_over(tmp_path):
+    changed(write_layout(tmp_path), lambda facts: facts["labels"].update(others=[[]]))
+    assert load(tmp_path).user_labels is not None
+
+
 def test_sets_without_valid_pairs_mask_train_alone(tmp_path):
     file = write_layout(tmp_path)
     columns = {"user": pa.array([], pa.int32()), "item": pa.array([], pa.int32())}

@@ -122,7 +122,8 @@ def _check_sense(file: Path, facts: Mapping[str, Any]) -> None:
     ascending = edges[0] == 0 and edges[-1] == n_users and sorted(edges) == edges
     check(ascending, "shards", f"users from 0 to {n_users}, ascending", edges)
     check(facts["parts"]["train"]["pairs"] > 0, "parts.train.pairs", "at least 1", 0)
-    names = [name for name in facts.get("labels", {}).values() if name is not None]
+    labels = facts.get("labels", {})  # other keys may be there, of any kind
+    names = [labels[kind] for kind in ("users", "items") if labels.get(kind) is not None]
     for part in PARTS:
         offsets, shards = facts["parts"][part]["offsets"], facts["parts"][part]["shards"]
         count = len(edges) - 1
