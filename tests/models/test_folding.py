@@ -11,7 +11,7 @@ import torch
 from robustcf.data import Interactions, checkerboard, load
 from robustcf.errors import InputError
 from robustcf.factors import Factors
-from robustcf.models import BPRMF, SoftmaxMF, fold_in
+from robustcf.models import BPRMF, FoldIn, SoftmaxMF, fold_in
 from robustcf.objectives import BCE, BPR, Batch, Gradient, Objective, Softmax
 from tests.models.test_base import with_cold
 
@@ -136,3 +136,10 @@ def test_columns_held_fixed_stay_at_the_users_mean(seed):
 
     best = minimize(value, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-8})
     np.testing.assert_allclose(row[[0, 2]].numpy(), best.x, atol=1e-4)
+
+
+def test_a_ridge_may_be_a_whole_number_of_any_length() -> None:
+    """JSON has them; torch multiplies by none beyond 64 bits."""
+    how = FoldIn(ridge=10**25)
+    assert isinstance(how.ridge, float)
+    assert how.as_dict()["ridge"] == 1e25
