@@ -1,4 +1,4 @@
-"""Audit: what is safe about somebody's embeddings, and what is not.
+"""Audit: which properties of a model's embeddings are safe, and which are not.
 
 :func:`audit` runs the checks that its inputs allow; :func:`write_page` puts what they found on one
 page. ``robustcf audit`` does both.

@@ -78,7 +78,7 @@ def popularity_bias(subject: Subject) -> Found:
     popular = np.argsort(-degrees, kind="stable")[: max(1, len(degrees) // 100)]
     shown = subject.top[subject.top >= 0]
     if len(shown) == 0:
-        raise Skip("nobody has an item left to be shown")
+        raise Skip("no user has an item left to recommend")
     share = float(np.isin(shown, popular).mean())
     taken = float(degrees[popular].sum() / degrees.sum())
     return Found(

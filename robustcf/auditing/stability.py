@@ -93,7 +93,7 @@ def attack(subject: Subject) -> Found:
     without_labels = None if result.with_data is None else result.with_data.curve
     for name, words, curve in (
         ("per user", "each user's worst over all attacks", result.per_user),
-        ("without labels", "by somebody without the labels", without_labels),
+        ("without labels", "by an attacker without the labels", without_labels),
         ("random", "random directions", result.control),
     ):
         if curve is not None:

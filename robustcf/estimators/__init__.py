@@ -1,4 +1,4 @@
-"""Norms of matrices that nobody can write down, from their products alone.
+"""Norms of matrices that are too large to write down, from their products alone.
 
 ||A||_{2->inf} is the largest Euclidean norm of a row, ||A||_{1->2} that of a column. `two_to_inf`
 and `one_to_two` estimate them for anything that can be multiplied with vectors, with the row that
