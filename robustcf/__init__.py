@@ -2,7 +2,7 @@
 
 Example:
     >>> import robustcf
-    >>> model = robustcf.train(robustcf.load("demo"), "als", dim=16)
+    >>> model = robustcf.train(robustcf.load("demo"), "als", factors=16)
     >>> model.recommend(0, k=2).columns.tolist()
     ['user', 'rank', 'item', 'score']
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from robustcf.robustness.threat import Threat
     from robustcf.training.front import train
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 # Before torch or numpy can be loaded: they read these variables once.
 let_waiting_threads_sleep()

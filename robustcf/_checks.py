@@ -14,7 +14,15 @@ from robustcf._io.schema import shown
 from robustcf.errors import InputError
 
 #: Integers fit into 64 bits; those that count something, into 32. Settings fit into float32.
-MOST_INTEGER, MOST_COUNT, MOST_NUMBER = 2**63 - 1, 2**31 - 1, 1e30
+MOST_INTEGER, MOST_COUNT, _MOST_NUMBER = 2**63 - 1, 2**31 - 1, 1e30
+
+#: Settings that have a new name, by their former ones.
+RENAMED = {
+    "dim": "factors",
+    "unobserved": "alpha",
+    "ridge": "regularization",
+    "sweeps": "iterations",
+}
 
 
 def check_integer(name: str, value: object, least: int = 1, most: int = MOST_INTEGER) -> int:
@@ -25,13 +33,12 @@ def check_integer(name: str, value: object, least: int = 1, most: int = MOST_INT
         Traceback (most recent call last):
         robustcf.errors.InputError: k must be an integer of at least 1, got 0
     """
+    upper = ""
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         number = int(value)
         if least <= number <= most:
             return number
         upper = f" and at most {most}" if number > most else ""
-    else:
-        upper = ""
     raise InputError(f"{name} must be an integer of at least {least}{upper}, got {shown(value)}")
 
 
@@ -56,26 +63,14 @@ def check_number(name: str, value: object, *, positive: bool = False) -> float:
 
 
 def check_choice(name: str, value: object, allowed: Iterable[str]) -> None:
-    """Raise unless ``value`` is one of the allowed names.
-
-    Example:
-        >>> check_choice("side", "left", ("users", "items"))
-        Traceback (most recent call last):
-        robustcf.errors.InputError: side must be one of users, items, got 'left'
-    """
+    """Raise unless ``value`` is one of the allowed names."""
     known = tuple(allowed)
     if not isinstance(value, str) or value not in known:
         raise InputError(f"{name} must be one of {', '.join(known)}, got {shown(value)}")
 
 
 def check_list(name: str, value: object) -> tuple[Any, ...]:
-    """Return the entries of a list, a tuple or an array; raise for a single value.
-
-    Example:
-        >>> check_list("ks", 10)
-        Traceback (most recent call last):
-        robustcf.errors.InputError: ks must be a list, got 10: give [10]
-    """
+    """Return the entries of a list, a tuple or an array; raise for a single value."""
     several = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
     if not several or getattr(value, "ndim", 1) == 0:
         advice = f": give [{value!r}]" if isinstance(value, numbers.Number) else ""
@@ -89,12 +84,7 @@ def check_cutoff(name: str, k: object) -> int:
 
 
 def check_cutoffs(ks: Sequence[int]) -> tuple[int, ...]:
-    """Return cutoffs in ascending order, each once, or raise.
-
-    Example:
-        >>> check_cutoffs([20, 10])
-        (10, 20)
-    """
+    """Return cutoffs in ascending order, each once, or raise."""
     cutoffs = tuple(sorted({check_cutoff("every cutoff", k) for k in check_list("ks", ks)}))
     if not cutoffs:
         raise InputError("ks must name at least one cutoff, got none")
@@ -102,12 +92,7 @@ def check_cutoffs(ks: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_epsilons(epsilons: Sequence[float]) -> tuple[float, ...]:
-    """Return epsilons as floats, or raise: finite, not negative, strictly ascending, at least one.
-
-    Example:
-        >>> check_epsilons([0, 0.5])
-        (0.0, 0.5)
-    """
+    """Return epsilons as floats, finite, not negative and strictly ascending, or raise."""
     given = check_list("epsilons", epsilons)
     try:
         sizes = tuple(float(epsilon) for epsilon in given)
@@ -125,16 +110,7 @@ def check_epsilons(epsilons: Sequence[float]) -> tuple[float, ...]:
 
 
 def check_known(kind: type, values: Mapping[str, Any]) -> None:
-    """Raise for a key that the dataclass ``kind`` does not have, and suggest one that it has.
-
-    Example:
-        >>> @dataclasses.dataclass
-        ... class Settings:
-        ...     dim: int = 2
-        >>> check_known(Settings, {"dmi": 3})
-        Traceback (most recent call last):
-        robustcf.errors.InputError: unknown setting 'dmi'; did you mean 'dim'?
-    """
+    """Raise for a key that the dataclass ``kind`` does not have, and suggest one that it has."""
     names = [entry.name for entry in dataclasses.fields(kind)]
     for key in values:
         if key not in names:
@@ -142,8 +118,9 @@ def check_known(kind: type, values: Mapping[str, Any]) -> None:
 
 
 def unknown_setting(key: str, names: Collection[str]) -> str:
-    """Return the message for an unknown setting."""
-    close = difflib.get_close_matches(key, names, n=1)
+    """Return the message for an unknown setting; a former name suggests its new one."""
+    new = RENAMED.get(key)
+    close = [new] if new in names else difflib.get_close_matches(key, names, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
     return f"unknown setting {key!r}; {hint}"
 
@@ -151,13 +128,9 @@ def unknown_setting(key: str, names: Collection[str]) -> str:
 def check_numbers(settings: Any, may_be_zero: Collection[str] = (), prefix: str = "") -> None:
     """Raise unless every ``int`` is at least 1 and every ``float`` finite and not negative.
 
-    ``bool`` and ``str`` must be what they say. Numbers of numpy become Python's own, which JSON
-    can hold.
-
-    Args:
-        settings: an instance of a dataclass; None passes where the annotation allows it.
-        may_be_zero: integers that may be 0.
-        prefix: what comes before the names where people set them: errors name them so.
+    ``settings`` is of a dataclass. ``bool`` and ``str`` are checked too, and None passes where the
+    annotation allows it. Numbers of numpy become Python's own, which JSON can hold.
+    ``prefix`` comes before the names in messages.
     """
     for entry in dataclasses.fields(settings):
         value, name = getattr(settings, entry.name), prefix + entry.name
@@ -170,8 +143,8 @@ def check_numbers(settings: Any, may_be_zero: Collection[str] = (), prefix: str 
             plain = check_integer(name, value, 0 if entry.name in may_be_zero else 1, most)
         elif kind.startswith("float"):
             plain = check_number(name, value)
-            if plain > MOST_NUMBER:
-                raise InputError(f"{name} must be at most {MOST_NUMBER:g}, got {shown(value)}")
+            if plain > _MOST_NUMBER:
+                raise InputError(f"{name} must be at most {_MOST_NUMBER:g}, got {shown(value)}")
             if type(value) is int and plain <= 2**53:
                 plain = value  # stays whole; torch takes no larger integers
         elif kind == "bool" and not isinstance(value, bool):

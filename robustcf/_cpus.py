@@ -9,10 +9,9 @@ import os
 
 #: Variable -> default. Thread libraries read them once, when they are loaded.
 #:
-#: By default, waiting threads keep their CPU busy, for milliseconds at a time. On a machine with
-#: other work they take the CPU from the very threads they wait for, which costs 3 to 15 times the
-#: CPU time of one thread. 300 checks last about as long as waking a thread does: fewer make an
-#: idle machine slower, more cost CPU time on a busy one.
+#: By default, waiting threads keep their CPU busy. On a machine with other work they take it from
+#: the threads they wait for, which costs 3 to 15 times the CPU time of one thread. 300 checks last
+#: about as long as waking a thread: fewer slow down an idle machine, more a busy one.
 WAITING = {
     # GNU OpenMP, in torch's packages for Linux: checks before a waiting thread sleeps.
     "GOMP_SPINCOUNT": "300",

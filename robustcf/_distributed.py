@@ -1,16 +1,9 @@
 """Ranks: the processes that torchrun started, as one. In one process everything here does nothing.
 
-The engine is ``torch.distributed`` (gloo between CPUs, nccl between GPUs). There are two ways to
-share work:
-
-- *Training* holds a part of the users in each process, see :mod:`robustcf.data.shards`. It passes
-  its :class:`Ranks` along and says itself what is added up and when.
-- *Everything else* (rankings, attacks, certificates) holds everything everywhere, and every process
-  runs the same program. :func:`shared` deals out blocks of the work and puts the results together
-  in the order of one process, so that the outcome has the same bits.
-
-Unless :func:`joined` was entered, and within :func:`alone`, nothing is shared: code that uses
-torch.distributed for its own ends is not disturbed.
+*Training* holds a part of the users in each process (:mod:`robustcf.data.shards`) and passes its
+:class:`Ranks` along. *Everything else* holds everything everywhere; :func:`shared` deals out blocks
+of work and joins the results in the order of one process, so that the bits are the same. Without
+:func:`joined`, and within :func:`alone`, nothing is shared.
 """
 
 from __future__ import annotations
@@ -61,12 +54,7 @@ class Pending:
 class Ranks:
     """The processes of a job. This class is a job of one, where all methods return at once.
 
-    ``rank`` is the number of this process, from 0, and ``size`` how many there are.
-
-    Example:
-        >>> team = current()
-        >>> team.rank, team.size, team.share(10)
-        (0, 1, slice(0, 10, None))
+    ``rank`` is the number of this process, from 0, and ``size`` the number of processes.
     """
 
     rank = 0
@@ -98,7 +86,7 @@ class Ranks:
         """The sum of each number over all processes."""
         if self.size == 1:
             return numbers
-        # Added in the order of ranks: the same on every one of them, whatever the backend.
+        # Added in the order of ranks, so the sum is the same on every rank with every backend.
         return tuple(math.fsum(column) for column in self._numbers(numbers).T.tolist())
 
     def _numbers(self, numbers: tuple[float, ...]) -> Tensor:
@@ -159,8 +147,7 @@ class Ranks:
         if others:
             names = ", ".join(map(str, others))
             raise InputError(
-                f"{what} must be the same on all ranks, and is another on rank {names} than on "
-                "rank 0: give every machine the same files and the same command"
+                f"{what} must be the same on all ranks, got another on rank {names} than on rank 0"
             )
 
     def speaks(self) -> bool:
@@ -292,10 +279,7 @@ def current() -> Ranks:
 
 
 def job() -> Ranks:
-    """The processes of the job that this one is a part of, whether it shares its work now or not.
-
-    Its first one writes files and speaks to the user, whatever the others compute meanwhile.
-    """
+    """The processes of this one's job, whether it shares its work now or not; the first writes."""
     return _job[-1]
 
 
@@ -312,10 +296,8 @@ def alone() -> Iterator[None]:
 def shared(pieces: _Pieces, work: Callable[[_Pieces], _Found]) -> _Found:
     """Return ``work(pieces)``, each of the current processes doing a contiguous part of it.
 
-    Args:
-        pieces: users, or blocks of them where other blocks would round differently.
-        work: gets some of the pieces, perhaps none; returns an array, or arrays by name, whose
-            rows are in the order of the pieces.
+    ``pieces`` are users, or blocks of them where other blocks would round differently. ``work``
+    gets some of them, perhaps none, and returns an array, or arrays by name, with rows in order.
 
     Example:
         >>> import numpy as np
@@ -365,12 +347,7 @@ def _number(name: str, default: int = 0) -> int:
 
 @contextmanager
 def joined() -> Iterator[Ranks]:
-    """Join the processes that torchrun started, until the end of the block; without, do nothing.
-
-    Raises:
-        InputError: the environment does not make sense, or the address cannot be used.
-        RanksError: the others do not come within the time-out.
-    """
+    """Join the processes that torchrun started, until the end of the block; without, do nothing."""
     if launched() == 1:
         yield _ONE
         return
@@ -395,13 +372,11 @@ def joined() -> Iterator[Ranks]:
         reason = " ".join(str(error).split())
         if "EADDRINUSE" in reason or "address already in use" in reason:
             raise InputError(
-                f"{where} is in use by another program: give torchrun another --master-port, or "
-                "--rdzv-endpoint HOST:0 for a free one"
+                f"{where} is in use: give torchrun another --master-port, or --rdzv-endpoint HOST:0"
             ) from error
         raise RanksError(
             f"rank {os.environ['RANK']} did not find all {launched()} processes of the job at "
-            f"{where} within {timeout()} s ({reason[:200]}): see that all of them run, and that "
-            "this machine can reach that address"
+            f"{where} within {timeout()} s ({reason[:200]}): check that they run and the address"
         ) from error
     token = _current.set(_Group(rank, size, store))
     _job.append(_current.get())  # for as long as the process lives: it may still have to speak
@@ -409,22 +384,14 @@ def joined() -> Iterator[Ranks]:
         yield _current.get()
     finally:
         _current.reset(token)
-        # After a failure the others may be gone, and there is nobody left to part from.
+        # After a failure the others may be gone.
         with suppress(RuntimeError, ValueError):
             distributed.destroy_process_group()
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Which rows of a tall matrix this process has: those in ``[start, stop)`` out of ``count``.
-
-    In the order of ``ranks``, the rows of the processes are those of the whole.
-
-    Example:
-        >>> rows = Rows.of(6)
-        >>> rows.start, rows.stop, rows.whole
-        (0, 6, True)
-    """
+    """Which rows of a tall matrix this process has: those in ``[start, stop)`` out of ``count``."""
 
     start: int
     stop: int
@@ -445,7 +412,7 @@ class Rows:
 
     @property
     def counts(self) -> list[int]:
-        """How many rows each process has."""
+        """Rows per process."""
         edges = [rank * self.count // self.ranks.size for rank in range(self.ranks.size + 1)]
         return [stop - start for start, stop in pairwise(edges)]
 
@@ -475,8 +442,7 @@ class Rows:
     def median(self, values: Tensor) -> float:
         """The median of non-negative numbers, one per row; the lower of two, NaN where one is NaN.
 
-        Exact, by their binary digits: eleven of them at a time are counted and settled, which
-        costs six sums of 2,048 counts, whatever the number of rows.
+        Exact: eleven binary digits at a time are settled, at the cost of six sums of 2,048 counts.
         """
         import torch
 

@@ -157,6 +157,9 @@ SCORERS: Table[Scorer] = Table(
     "scorer",
     {
         "factors": "robustcf.models.factorized:FactorScorer",
+        "fold-in": "robustcf.models.factorized:FoldedScorer",
+        "item-item": "robustcf.models.item_item:ItemItemScorer",
+        "ensemble": "robustcf.models.ensemble:EnsembleScorer",
         "vote": "robustcf.models.voting.vote:PartitionVote",
     },
     "robustcf.models.scorer:Scorer",
@@ -170,6 +173,10 @@ MODELS: Table[Model[Any]] = Table(
         "softmax-mf": "robustcf.models.factorizations:SoftmaxMF",
         "als": "robustcf.models.als:ALS",
         "ease": "robustcf.models.ease:EASE",
+        "sparse-ease": "robustcf.models.neighbours:SparseEASE",
+        "item-knn": "robustcf.models.neighbours:ItemKNN",
+        "graph-filter": "robustcf.models.neighbours:GraphFilter",
+        "ensemble": "robustcf.models.ensemble:Ensemble",
         "popularity": "robustcf.models.popularity:Popularity",
     },
     "robustcf.models.base:Model",
@@ -184,6 +191,9 @@ TRAINING: Table[Any] = Table(
     {
         "config": "robustcf.training.front:model_config",
         "fit": "robustcf.training.front:train",
+        "scorer": "robustcf.training.fitting:fit_scorer",
+        # Training stands below attacks on recommenders, too.
+        "frontier": "robustcf.experiments.frontier:frontier",
     },
     "builtins:object",
 )
@@ -224,6 +234,7 @@ ATTACKS: Table[Attack] = Table(
     {
         "cutoff": "robustcf.attacks.cutoff:Cutoff",
         "fgm": "robustcf.attacks.gradient:FGM",
+        "pairwise": "robustcf.attacks.pairwise:Pairwise",
         "pgd": "robustcf.attacks.gradient:PGD",
         "random": "robustcf.attacks.noise:RandomNoise",
     },

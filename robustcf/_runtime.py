@@ -43,26 +43,15 @@ _state = _State(_TORCH_COUNTS)
 
 
 def default_threads() -> int:
-    """Return the number of threads used unless the user gives one.
-
-    That is ``OMP_NUM_THREADS`` if set, else the number of cores as torch counts them (hyper-threads
-    left out); in both cases at most the CPUs of :func:`robustcf._cpus.cpus`.
-    """
+    """Return ``OMP_NUM_THREADS`` if set, else the cores as torch counts them; at most the CPUs."""
     return min(cpus(), threads_asked() or _TORCH_COUNTS)
 
 
 def threads_for(n_users: int, n_items: int) -> int:
     """Return the number of threads for work on so many users and items.
 
-    One thread per 5 million scores (users times items), at most :func:`default_threads`: on small
-    data a second one costs CPU time and saves no waiting. A number that the user has given is used
-    as it is: by :func:`set_threads`, :func:`threads_used`, ``OMP_NUM_THREADS`` or
-    ``torch.set_num_threads``.
-
-    Example:
-        >>> with threads_used(1):
-        ...     threads_for(100_000, 100_000)
-        1
+    One thread per 5 million scores, at most :func:`default_threads`: on small data a second one
+    costs CPU time and saves no waiting. A number that the user has given is used as it is.
     """
     if _state.given or _changed_outside():
         return torch.get_num_threads()
@@ -72,10 +61,7 @@ def threads_for(n_users: int, n_items: int) -> int:
 
 
 def usable_threads(count: int | None, tell: Callable[[str], None] = warnings.warn) -> int | None:
-    """Return a number of threads that a person asked for, at most the CPUs that may be used.
-
-    ``tell`` is called with one line where the number is too large; None stays None.
-    """
+    """Return a typed number of threads, at most the usable CPUs; ``tell`` gets a warning."""
     if count is None:
         return None
     asked, most = check_integer("threads", count, 1, MOST_THREADS), cpus()
@@ -89,14 +75,8 @@ def set_threads(count: int | None) -> int:
     """Use so many threads from now on, in torch and in the BLAS of numpy; returns the number.
 
     The number is taken as it is, even above the number of CPUs: another one may round differently,
-    and a recorded run repeats its bits. For a number that a person types, see
-    :func:`usable_threads`. None leaves a number that was set before, here or by
+    and a recorded run repeats its bits. None keeps a number that was set before, here or by
     ``torch.set_num_threads``, and otherwise sets :func:`default_threads`.
-
-    Example:
-        >>> with threads_used(1):
-        ...     set_threads(None)
-        1
     """
     if count is not None:
         _apply(check_integer("threads", count, 1, MOST_THREADS), given=True)
@@ -116,14 +96,8 @@ def threads_used(
     """Use so many threads within the block, and the former number after it; yield the number.
 
     The number is the process's, not the Python thread's: do not enter blocks with different numbers
-    from several Python threads.
-
-    Args:
-        count: threads, at most the CPUs this process may use (a warning tells); None for
-            :func:`threads_for`, or :func:`set_threads` where sizes are missing.
-        n_users: size of the work.
-        n_items: size of the work.
-        exact: take the number as it is: that of a recorded run, whose bits depend on it.
+    from several Python threads. None is :func:`threads_for` these users and items, if given, else
+    :func:`set_threads`. With ``exact`` the number may exceed the CPUs, as in a recorded run.
 
     Example:
         >>> with threads_used(1) as used:
@@ -186,7 +160,7 @@ def device_of(name: str) -> torch.device:
 
 
 def memory() -> int | None:
-    """Return the bytes of memory that this machine has, or None where it does not tell."""
+    """Return the bytes of memory of this machine, or None if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -194,12 +168,7 @@ def memory() -> int | None:
 
 
 def environment() -> dict[str, Any]:
-    """Return versions, machine and threads: what a run writes down with its configuration.
-
-    Example:
-        >>> sorted(environment())
-        ['machine', 'packages', 'python', 'threads']
-    """
+    """Return versions, machine and threads, which a run records with its configuration."""
     return {
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",

@@ -46,7 +46,7 @@ print(loaded, *(os.environ.get(name) for name in {list(WAITING)}))
         ({"OMP_WAIT_POLICY": "ACTIVE"}, "None None 4"),
     ],
 )
-def test_the_users_own_setting_wins(variables: dict[str, str], found: str) -> None:
+def test_the_users_own_setting_wins(variables, found):
     assert fresh(SHOW, **variables) == f"[] {found}"
 
 
@@ -57,7 +57,7 @@ def test_the_users_own_setting_wins(variables: dict[str, str], found: str) -> No
         *((bad, None) for bad in ("", "0", "-1", "1.5", "all", ",2", "²", "9" * 5000)),
     ],
 )
-def test_threads_asked(monkeypatch: pytest.MonkeyPatch, text: str, count: int | None) -> None:
+def test_threads_asked(monkeypatch, text, count):
     monkeypatch.setenv("OMP_NUM_THREADS", text)
     assert threads_asked() == count
     monkeypatch.delenv("OMP_NUM_THREADS")
@@ -104,13 +104,7 @@ def version1(group: str, quota: str) -> dict[str, str]:
         ("4:memory:/\n3:cpuset:/\n", version1("cpu", "100000"), None),
     ],
 )
-def test_quota_of_control_groups(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    membership: str,
-    files: dict[str, str],
-    quota: int | None,
-) -> None:
+def test_quota_of_control_groups(monkeypatch, tmp_path, membership, files, quota):
     groups(monkeypatch, tmp_path, membership, files)
     assert cpu_quota() == quota
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
@@ -119,7 +113,7 @@ def test_quota_of_control_groups(
     assert cpus() == 1
 
 
-def test_no_control_groups_and_no_affinity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_control_groups_and_no_affinity(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "_MEMBERSHIP", str(tmp_path / "missing"))
     assert cpu_quota() is None
     monkeypatch.delattr("os.sched_getaffinity", raising=False)

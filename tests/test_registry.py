@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("table", ALL, ids=lambda table: table.kind)
-def test_every_name_of_a_table_is_a_class_of_its_kind(table: Table[Any]) -> None:
+def test_every_name_of_a_table_is_a_class_of_its_kind(table):
     names = list(table)
     assert names
     for name in names:
@@ -44,15 +44,11 @@ def test_every_name_of_a_table_is_a_class_of_its_kind(table: Table[Any]) -> None
         # What is in the table is found by its full name too, and passes the check there.
         assert table[table._entries[name]] is found
     assert table.group == f"robustcf.{table.kind}s"
+    for other in ("svd", None, "robustcf.models.factorizations:BPRMF"):
+        assert other not in table
 
 
-def test_what_is_no_name_is_not_in_a_table() -> None:
-    assert "svd" not in MODELS
-    assert None not in MODELS
-    assert "robustcf.models.factorizations:BPRMF" not in MODELS
-
-
-def test_listing_the_tables_imports_nothing_large() -> None:
+def test_listing_the_tables_imports_nothing_large():
     code = (
         "import sys; from robustcf._registry import MODELS, ATTACKS; "
         "print(list(MODELS), list(ATTACKS)); "
@@ -67,7 +63,7 @@ def test_listing_the_tables_imports_nothing_large() -> None:
 # --- module:Class ---------------------------------------------------------------------------
 
 
-def test_a_class_of_ones_own_is_found_in_the_folder_one_is_in(folder: Path) -> None:
+def test_a_class_of_ones_own_is_found_in_the_folder_one_is_in(folder):
     (folder / "mine_rcf.py").write_text(MODULE, encoding="utf-8")
     (folder / "pack_rcf").mkdir()
     (folder / "pack_rcf" / "__init__.py").write_text("", encoding="utf-8")
@@ -75,7 +71,7 @@ def test_a_class_of_ones_own_is_found_in_the_folder_one_is_in(folder: Path) -> N
     assert str(folder) not in sys.path
     found = MODELS["mine_rcf:Mine"]
     assert issubclass(found, BPRMF)
-    assert sys.path[-1] == str(folder), "last: nothing of it takes another module's place"
+    assert sys.path[-1] == str(folder), "last, so that it does not shadow other modules"
     assert MODELS["mine_rcf:Mine"] is found
     assert MODELS["pack_rcf.deep:Mine"].__module__ == "pack_rcf.deep"
     assert sys.path.count(str(folder)) == 1
@@ -86,7 +82,7 @@ def test_a_class_of_ones_own_is_found_in_the_folder_one_is_in(folder: Path) -> N
     [
         ("nowhere_rcf:X", "folder of nowhere_rcf.py"),
         ("no_rcf.deep:X", "package no_rcf is in"),
-        ("mine_rcf:Nobody", "has no 'Nobody'"),
+        ("mine_rcf:Missing", "has no 'Missing'"),
         ("mine_rcf:", "has no ''"),
         (":Mine", "cannot be imported"),
         (":", "cannot be imported"),
@@ -106,7 +102,7 @@ def test_a_class_of_ones_own_is_found_in_the_folder_one_is_in(folder: Path) -> N
         *((name, "model must be one of ultragcn") for name in ("", "zzz", None, 3)),
     ],
 )
-def test_what_is_no_class_of_the_kind_is_said(folder: Path, name: Any, word: str) -> None:
+def test_what_is_no_class_of_the_kind_is_said(folder, name, word):
     for module, content in {
         "mine_rcf": MODULE,
         "needs_rcf": "import absent_rcf\n",
@@ -121,7 +117,7 @@ def test_what_is_no_class_of_the_kind_is_said(folder: Path, name: Any, word: str
     assert ("PYTHONPATH" in str(caught.value)) == (unfound or name == "mine_rcf.deep:X")
 
 
-def test_an_error_in_ones_own_module_is_ones_own(folder: Path) -> None:
+def test_an_error_in_ones_own_module_is_ones_own(folder):
     (folder / "broken_rcf.py").write_text("1 / 0\n", encoding="utf-8")
     with pytest.raises(ZeroDivisionError):
         MODELS["broken_rcf:X"]
@@ -139,7 +135,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> None:
     monkeypatch.setattr("robustcf._registry.entry_points", entry_points)
 
 
-def test_an_installed_package_adds_a_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_package_adds_a_name(folder, monkeypatch):
     (folder / "plugin_rcf.py").write_text(MODULE, encoding="utf-8")
     sys.path.append(str(folder))
     installed(
@@ -153,7 +149,7 @@ def test_an_installed_package_adds_a_name(folder: Path, monkeypatch: pytest.Monk
     assert MODELS["ultragcn"].__module__ == "robustcf.models.factorizations", "ours come first"
     with pytest.raises(InputError, match="ultragcn"):
         MODELS["elsewhere"]
-    # Such a name is no entry of the table: reading a configuration does not import it.
+    # Such a name is not an entry of the table: reading a configuration does not import it.
     assert "theirs" not in MODELS
 
 
@@ -165,15 +161,13 @@ def test_an_installed_package_adds_a_name(folder: Path, monkeypatch: pytest.Monk
         ("builtins:nothing", "installed package"),
     ],
 )
-def test_an_entry_point_that_is_none_is_said(
-    value: str, word: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_point_that_is_none_is_said(value, word, monkeypatch):
     installed(monkeypatch, EntryPoint("theirs", value, "robustcf.models"))
     with pytest.raises(InputError, match=word):
         MODELS["theirs"]
 
 
-def test_the_real_entry_points_are_asked() -> None:
+def test_the_real_entry_points_are_asked():
     table: Table[Any] = Table("nothing", {}, "builtins:object")
     assert table.group == "robustcf.nothings"
     with pytest.raises(InputError, match="nothing"):

@@ -6,7 +6,6 @@ import json
 import os
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -46,7 +45,7 @@ def blas_threads() -> set[int]:
     return {one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"}
 
 
-def test_default_threads(undecided: pytest.MonkeyPatch) -> None:
+def test_default_threads(undecided):
     assert default_threads() == 8
     undecided.setattr(runtime, "_TORCH_COUNTS", 4)  # two hyper-threads a core
     assert default_threads() == 4
@@ -70,9 +69,7 @@ def test_default_threads(undecided: pytest.MonkeyPatch) -> None:
         (0, 0, 1),
     ],
 )
-def test_small_problems_use_few_threads(
-    undecided: pytest.MonkeyPatch, n_users: int, n_items: int, count: int
-) -> None:
+def test_small_problems_use_few_threads(undecided, n_users, n_items, count):
     assert threads_for(n_users, n_items) == count
     with threads_used(None, n_users, n_items) as used:
         assert used == torch.get_num_threads() == count
@@ -89,7 +86,7 @@ def test_small_problems_use_few_threads(
         assert used == 3
 
 
-def test_the_default_is_set_where_nothing_was_decided(undecided: pytest.MonkeyPatch) -> None:
+def test_the_default_is_set_where_nothing_was_decided(undecided):
     undecided.setattr(runtime, "cpus", lambda: 5)
     assert set_threads(None) == torch.get_num_threads() == 5
     assert threads_for(10, 10) == 1  # a default is not a decision
@@ -98,7 +95,7 @@ def test_the_default_is_set_where_nothing_was_decided(undecided: pytest.MonkeyPa
     assert threads_for(10, 10) == 4
 
 
-def test_blocks_restore_the_number(undecided: pytest.MonkeyPatch) -> None:
+def test_blocks_restore_the_number(undecided):
     undecided.delenv("OPENBLAS_NUM_THREADS", raising=False)
     outer = set_threads(2), blas_threads()
     assert outer == (2, {2})
@@ -117,14 +114,14 @@ def test_blocks_restore_the_number(undecided: pytest.MonkeyPatch) -> None:
     assert threads_for(10, 10) == 2  # still decided
 
 
-def test_blas_is_left_alone_where_the_user_has_set_it(undecided: pytest.MonkeyPatch) -> None:
+def test_blas_is_left_alone_where_the_user_has_set_it(undecided):
     before = blas_threads()
     undecided.setenv("OPENBLAS_NUM_THREADS", "1")
     set_threads(3)
     assert blas_threads() == before
 
 
-def test_more_threads_than_cpus(undecided: pytest.MonkeyPatch) -> None:
+def test_more_threads_than_cpus(undecided):
     with pytest.warns(UserWarning, match="threads"):
         assert usable_threads(9) == 8
     with pytest.warns(UserWarning, match="threads"), threads_used(9) as used:
@@ -149,7 +146,8 @@ print(default_threads(), set_threads(None), torch.get_num_threads(), threads_for
 """
 
 
-def test_the_environment_is_heeded() -> None:
+@pytest.mark.slow
+def test_the_environment_is_heeded():
     assert fresh(TOLD, OMP_NUM_THREADS="1") == "1 1 1 1"
     most = len(os.sched_getaffinity(0))
     asked = min(2, most)
@@ -158,7 +156,8 @@ def test_the_environment_is_heeded() -> None:
     assert fresh(TOLD, OMP_NUM_THREADS="many") == fresh(TOLD)
 
 
-def test_the_affinity_is_heeded() -> None:
+@pytest.mark.slow
+def test_the_affinity_is_heeded():
     one = f"import os; os.sched_setaffinity(0, {{{min(os.sched_getaffinity(0))}}})"
     assert fresh(one + TOLD) == "1 1 1 1"
     # Also where torch was loaded before.
@@ -166,16 +165,15 @@ def test_the_affinity_is_heeded() -> None:
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, "2", True, 10**6])
-def test_refuses_threads(count: Any) -> None:
+def test_refuses_threads(count):
     with pytest.raises(InputError, match="threads"):
         set_threads(count)
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["abacus", "meta", "hpu", "lazy", "privateuseone", "", "cpu:x", "cuda:-1", "cuda", [1]],
+    "name", ["abacus", "meta", "hpu", "lazy", "privateuseone", "", "cpu:x", "cuda:-1", "cuda", [1]]
 )
-def test_devices_that_compute_nothing_here(name: Any) -> None:
+def test_devices_that_compute_nothing_here(name):
     assert device_of("cpu") == torch.device("cpu")
     if name == "cuda" and torch.cuda.is_available():
         pytest.skip("there is a GPU here")
@@ -183,13 +181,13 @@ def test_devices_that_compute_nothing_here(name: Any) -> None:
         device_of(name)
 
 
-def test_the_environment_is_ready_for_json() -> None:
+def test_the_environment_is_ready_for_json():
     found = json.loads(json.dumps(environment()))
     assert found["packages"]["torch"] == torch.__version__
     assert found["threads"] == torch.get_num_threads()
 
 
-def test_memory_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_where_the_system_does_not_tell(monkeypatch):
     assert (memory() or 2**30) > 2**20
     monkeypatch.delattr("os.sysconf")
     assert memory() is None

@@ -4,6 +4,6 @@
 - ``reading``: plain files, JSON, packed text, arrays, archives.
 - ``files``: writing; arrays, tensors, checkpoints; ``temporary``: temporary files and locks.
 - ``fetching``: manifests, search folders, downloads.
-- ``sandbox``, ``foreign``, ``unpickling``: strangers' files, parsed in a limited child process.
+- ``sandbox``, ``foreign``, ``parquet``, ``unpickling``: strangers' files, in a child process.
 - ``plots``, ``progress``: pictures and progress bars.
 """

@@ -1,9 +1,8 @@
-"""Get data files: which ones are right, where they may lie, and downloads that arrive whole.
+"""Data files: manifests, search folders and downloads.
 
 A download is streamed into a hidden ``.NAME.part`` next to its target, resumed by range where the
-server can, checked, and only then renamed: a reader never sees half a file. A connection that
-breaks leaves the part for the next try; a wrong checksum, a full disk or more bytes than the file
-can have leave nothing.
+server can, checked, and only then renamed. A broken connection leaves the part for the next try; a
+wrong checksum, a full disk or too many bytes leave nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
@@ -54,14 +52,14 @@ Format = Literal[
 
 
 def _stays_inside(value: Any) -> bool:
-    """Return whether a path leads to a place below the folder that it is in."""
+    """Return whether a path leads to a place below its folder."""
     if not isinstance(value, str) or not value or "\0" in value or "\\" in value:
         return False
     path = PurePosixPath(value)
     return not path.is_absolute() and ".." not in path.parts and bool(path.parts)
 
 
-#: What a manifest must say of a file.
+#: A file in a manifest.
 SOURCE_KIND = record(
     {
         "path": Kind("a path inside the set's folder", _stays_inside),
@@ -82,14 +80,14 @@ SOURCE_KIND = record(
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file that can serve as a part of a data set."""
+    """One file of a data set."""
 
     path: str  # inside the data set's folder
     format: Format
-    checksums: tuple[str, ...]  # sha256:... or md5:... of every content that counts as right
-    urls: tuple[str, ...] = ()  # none for files that are only ever put there by hand
+    checksums: tuple[str, ...]  # sha256:... or md5:... of every right content
+    urls: tuple[str, ...] = ()  # empty for files that are put there by hand
     member: str | None = None  # of an archive, the name of the file inside
-    most_bytes: int | None = None  # None: the limit download_bytes holds
+    most_bytes: int | None = None  # None for the limit download_bytes
 
 
 def read_manifest(content: bytes, source: str, kind: Kind) -> dict[str, Any]:
@@ -104,7 +102,7 @@ def read_manifest(content: bytes, source: str, kind: Kind) -> dict[str, Any]:
 
 
 def parse_source(entry: Mapping[str, Any]) -> SourceFile:
-    """Return one alternative of a manifest, which was checked."""
+    """Return a file of a checked manifest."""
     known = {each.name: entry[each.name] for each in fields(SourceFile) if each.name in entry}
     lists = {name: tuple(entry[name]) for name in ("checksums", "urls")}
     return SourceFile(**known | lists)
@@ -114,7 +112,7 @@ def parse_source(entry: Mapping[str, Any]) -> SourceFile:
 
 
 class Named(Protocol):
-    """A manifest, of which only the name matters here: it is the name of the folder too."""
+    """A manifest; its name is the name of the folder too."""
 
     @property
     def name(self) -> str: ...
@@ -122,7 +120,7 @@ class Named(Protocol):
 
 @dataclass(frozen=True)
 class LocatedFile:
-    """A file that is present and right: where, what it is, and the sha256 of its bytes."""
+    """A file that is present and right, with the sha256 of its bytes."""
 
     path: Path
     source: SourceFile
@@ -147,7 +145,7 @@ def data_dirs(data_dir: str | Path | None = None) -> list[Path]:
 
 
 def cache_dir() -> Path:
-    """Return the folder for what can be made again: ``ROBUSTCF_CACHE`` or the user's cache."""
+    """Return the folder of caches: ``ROBUSTCF_CACHE`` or the user's cache folder."""
     if named := os.environ.get("ROBUSTCF_CACHE"):
         return Path(named).expanduser()
     from platformdirs import user_cache_path
@@ -165,9 +163,9 @@ def locate(
 ) -> LocatedFile | None:
     """Return the first file in the search order that is present and right, or None."""
     for path, source in _present(manifest, alternatives, data_dir):
-        digests = _right_digests(path, source)
-        if isinstance(digests, dict):
-            return LocatedFile(path, source, digests["sha256"])
+        sha256, problem = _checked(path, source)
+        if problem is None:
+            return LocatedFile(path, source, sha256)
     return None
 
 
@@ -179,7 +177,7 @@ def obtain(
     download: bool = True,
     policy: Policy | None = None,
 ) -> LocatedFile:
-    """:func:`locate`, or else download; never downloads what is present and right."""
+    """Return the file that :func:`locate` finds, or download it."""
     found = locate(manifest, alternatives, data_dir)
     if found is not None:
         return found
@@ -196,13 +194,16 @@ def obtain(
     for source in alternatives:
         if not source.urls:
             continue
-        target, check = folders[0] / source.path, partial(_problem, source=source)
+        target = folders[0] / source.path
+
+        def check(path: Path, source: SourceFile = source) -> str | None:
+            return _checked(path, source)[1]
+
         try:
             fetch(source.urls, target, check, most_bytes=source.most_bytes, policy=policy)
+            return LocatedFile(target, source, sha256_of(target))
         except DownloadError as error:
             failures.append(str(error))
-            continue
-        return LocatedFile(target, source, sha256_of(target))
     tried = " | ".join(failures) or f"no public source is known for {names}; put it in {folders[0]}"
     raise DownloadError(f"{manifest.name}: {tried}{wrong}")
 
@@ -210,7 +211,7 @@ def obtain(
 def _present(
     manifest: Named, alternatives: Sequence[SourceFile], data_dir: str | Path | None
 ) -> list[tuple[Path, SourceFile]]:
-    """Return files that bear a right name, whatever they hold."""
+    """Return files that have a right name, unchecked."""
     return [
         (path, source)
         for folder in data_dirs(data_dir)
@@ -228,22 +229,17 @@ def _digests(path: Path, algorithms: set[str]) -> dict[str, str]:
     return {name: one.hexdigest() for name, one in hashes.items()}
 
 
-def _right_digests(path: Path, source: SourceFile) -> dict[str, str] | str:
-    """Return the checksums of a file that is right, or what is wrong with it."""
+def _checked(path: Path, source: SourceFile) -> tuple[str, str | None]:
+    """Return the sha256 of a file and what is wrong with it, or None."""
     # A file that is too large need not be read.
     if source.most_bytes is not None and path.stat().st_size > source.most_bytes:
-        return f"wrong size: expected at most {source.most_bytes:,} bytes"
+        return "", f"wrong size: expected at most {source.most_bytes:,} bytes"
     named = {checksum.partition(":")[0] for checksum in source.checksums}
     digests = _digests(path, named | {"sha256"})
     if any(f"{name}:{digest}" in source.checksums for name, digest in digests.items()):
-        return digests
+        return digests["sha256"], None
     algorithm, _, expected = source.checksums[0].partition(":")
-    return f"wrong checksum: expected {algorithm} {expected}, got {digests[algorithm]}"
-
-
-def _problem(path: Path, source: SourceFile) -> str | None:
-    found = _right_digests(path, source)
-    return found if isinstance(found, str) else None
+    return "", f"wrong checksum: expected {algorithm} {expected}, got {digests[algorithm]}"
 
 
 # --- downloads --------------------------------------------------------------------------------
@@ -251,26 +247,26 @@ def _problem(path: Path, source: SourceFile) -> str | None:
 
 @dataclass(frozen=True)
 class Policy:
-    """How patient a download is, in seconds."""
+    """Timeouts in seconds, and retries."""
 
-    attempts: int = 4  # tries for each URL
+    attempts: int = 4  # per URL
     backoff: float = 0.5  # before the second try, doubled for each further one
-    longest_wait: float = 30.0  # whatever the server asks for
+    longest_wait: float = 30.0  # even if the server asks for more
     connect_timeout: float = 10.0
     read_timeout: float = 30.0  # without a single byte
-    lock_timeout: float = 1800.0  # for another process that fetches into the same folder
+    lock_timeout: float = 1800.0  # while another process fetches into the same folder
 
 
 class _Refused(Exception):
-    """This URL will not work: go on to the next."""
+    """The URL does not work: try the next."""
 
 
 class _TooLarge(_Refused):
-    """More bytes than the file can have: nothing of it is worth keeping."""
+    """More bytes than the file can have: remove the part."""
 
 
 class _Transient(Exception):
-    """This try failed; the same URL may work later."""
+    """The try failed; the same URL may work later."""
 
     def __init__(self, reason: str, wait: float = 0.0) -> None:
         super().__init__(reason)
@@ -286,19 +282,19 @@ def fetch(
     policy: Policy | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Path:
-    """Make sure that ``target`` is there and right, downloading it if need be; return it.
+    """Return ``target``, downloaded from the first URL that works unless it is there and right.
 
     Args:
-        urls: where the file can be had, best first.
-        target: where it belongs.
+        urls: best first.
+        target: the path of the file.
         check: returns None when the file at a path is right, else what is wrong.
-        most_bytes: a server that announces or sends more is refused, and what it sent is removed;
-            None for the limit ``download_bytes``.
+        most_bytes: a server that announces or sends more is refused; None for the limit
+            ``download_bytes``.
         policy: timeouts and retries.
-        sleep: how to wait between tries.
+        sleep: waits between tries.
 
     Raises:
-        DownloadError: with the file, every URL and why it failed, and the folder to put it in.
+        DownloadError: names the file, every URL and why it failed, and the folder to put it in.
     """
     policy = policy or Policy()
     most = limits().download_bytes if most_bytes is None else most_bytes
@@ -307,7 +303,7 @@ def fetch(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with alone_in(folder, "another process", file=".fetch.lock", wait=policy.lock_timeout):
-            # Whoever held the lock before may have fetched this very file.
+            # The process that held the lock may have fetched this very file.
             if not (target.is_file() and check(target) is None):
                 advice = how_to_raise("download_bytes", 10 * most) if most_bytes is None else ""
                 _fetch_locked(urls, target, job, advice)
@@ -330,18 +326,17 @@ def _fetch_locked(urls: Sequence[str], target: Path, job: _Fetch, advice: str) -
     for url in urls:
         try:
             job.from_url(url)
-        except _TooLarge as refusal:
-            job.part.unlink(missing_ok=True)
-            failures.append(f"{url}: {refusal}" + (f" ({advice})" if advice else ""))
-            continue
         except _Refused as refusal:
-            failures.append(f"{url}: {refusal}")
+            too_large = isinstance(refusal, _TooLarge)
+            if too_large:
+                job.part.unlink(missing_ok=True)
+            failures.append(f"{url}: {refusal}" + (f" ({advice})" if too_large and advice else ""))
             continue
         except OSError:
             job.part.unlink(missing_ok=True)
             raise
         if target.exists():
-            # Whatever bears the name is not what it should be, but it may be somebody's work.
+            # The file has another content, but it may be the work of a user.
             os.replace(target, target.with_name(f"{target.name}.wrong-checksum"))
         os.replace(job.part, target)
         return
@@ -362,7 +357,7 @@ class _Fetch:
     sleep: Callable[[float], None]
 
     def from_url(self, url: str) -> None:
-        """Fill the part from one URL until it is right, or say why not."""
+        """Fill the part from one URL, or raise."""
         reason = "no try was made"
         for attempt in range(self.policy.attempts):
             have = self.part.stat().st_size if self.part.exists() else 0
@@ -388,9 +383,6 @@ class _Fetch:
             # An old part, or an end that came too early unnoticed, may be the culprit: once more.
             reason = problem
         raise _Refused(f"{reason} ({self.policy.attempts} tries)")
-
-    def _too_large(self, got: str) -> _TooLarge:
-        return _TooLarge(f"expected at most {self.most:,} bytes, got {got}")
 
     def _stream(self, url: str, have: int) -> bool:
         """Make one request; return whether the server said how long the file is."""
@@ -440,7 +432,7 @@ class _Fetch:
         announced = _number(response.headers.get("Content-Length", ""))
         total = None if announced is None else have + announced
         if total is not None and total > self.most:
-            raise self._too_large(f"the announcement of {total:,}")
+            raise _TooLarge(f"expected at most {self.most:,} bytes, got {total:,} announced")
         title = self.part.name.removeprefix(".").removesuffix(".part")
         shown = bar(total, title, "B", initial=have, unit_scale=True, leave=False)
         with shown, self.part.open("ab" if have else "wb") as handle:
@@ -448,7 +440,7 @@ class _Fetch:
             for chunk in response.iter_content(_CHUNK):
                 written += len(chunk)
                 if written > self.most:
-                    raise self._too_large("more")
+                    raise _TooLarge(f"expected at most {self.most:,} bytes, got more")
                 handle.write(chunk)
                 shown.update(len(chunk))
         if total is not None and written != total:
@@ -464,9 +456,8 @@ def _number(text: str) -> int | None:
 
 def _innermost(error: BaseException) -> str:
     """Return the short reason at the bottom of requests' nested exceptions."""
-    while True:
-        inner = error.__cause__ or error.__context__ or getattr(error, "reason", None)
-        if not isinstance(inner, BaseException):
-            break
+    inner: Any = error
+    while isinstance(inner, BaseException):
         error = inner
+        inner = error.__cause__ or error.__context__ or getattr(error, "reason", None)
     return " ".join(str(error).split())[:120] or type(error).__name__

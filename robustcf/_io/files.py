@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: next to their place, to the disk, then by renaming."""
+"""Write files whole or not at all; arrays, tensors and checkpoints."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # The packages that decide what is computed.
 _PACKAGES = ("robustcf", "numpy", "pandas", "pyarrow", "safetensors", "scipy", "torch")
-# The beginning of a formula, and a number, which is none.
+# The beginning of a formula, and a number, which is not one.
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _PLAIN = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?", re.ASCII)
 CHECKPOINT = "checkpoint.{}.safetensors"
@@ -43,18 +43,15 @@ _MOST_COPIED = 256 << 20
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file, all or nothing: a reader, or a kill at any moment, finds the old or the new.
+    """Write a file, all or nothing; of several ranks, the first one writes.
 
-    Of several ranks, which all have the same to write, the first one does it.
-
-    Raises:
-        WriteError: it cannot be written; the message says why, and what to do.
+    After a kill at any moment there is the old file or the new one. A WriteError says what to do.
     """
     write_parts(path, (content,))
 
 
 def write_parts(path: Path, parts: Sequence[bytes | memoryview]) -> None:
-    """:func:`write_bytes` of parts one after another, which need not be copied together."""
+    """Write a file of several parts, see :func:`write_bytes`."""
     if not job().first:
         return
     try:
@@ -66,7 +63,7 @@ def write_parts(path: Path, parts: Sequence[bytes | memoryview]) -> None:
                 file.flush()
                 os.fsync(file.fileno())
                 os.chmod(temporary, 0o644)
-                # Still open, and so still locked: nobody takes it for a leftover.
+                # Still open, and so still locked: it is not taken for a leftover.
                 os.replace(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -83,21 +80,15 @@ def create_folder(
     """Make a folder that appears with its first files, or not at all; return if one was replaced.
 
     Args:
-        target: must not exist yet, or be an empty folder; a link to one counts as the folder.
+        target: must not exist yet, or be an empty folder (or a link to one).
         contents: file name -> bytes; or a function that writes the files into the folder.
-        replaceable: says of a folder with something in it whether it may be replaced.
-
-    Raises:
-        InputError: there is something at this path, or somebody is at work in it.
-        WriteError: it cannot be made.
+        replaceable: returns whether a folder that is not empty may be replaced.
     """
     try:
         place = Path(os.path.realpath(target)) if target.is_symlink() else target
         occupied = place.exists() and (not place.is_dir() or any(place.iterdir()))
         if occupied and not (place.is_dir() and replaceable is not None and replaceable(place)):
-            raise InputError(
-                f"{target} exists already: choose another --out, or go on with it by --resume"
-            )
+            raise InputError(f"{target} exists already: choose another --out, or use --resume")
         place.parent.mkdir(parents=True, exist_ok=True)
         with temporary_folder(place) as fresh:
             try:
@@ -142,7 +133,7 @@ _ADVICE = {
 
 
 def unwritable(path: Path, error: OSError) -> WriteError:
-    """Return the error of a path that cannot be written, with what to do about it."""
+    """Return the error of a path that cannot be written, with advice."""
     if isinstance(error, WriteError):
         return error
     advice = _ADVICE.get(error.errno or 0, "see that this place can be written to")
@@ -181,9 +172,8 @@ def csv_bytes(rows: Iterable[Mapping[str, Any]], *, raw: bool = False) -> bytes:
 def inert(value: Any) -> Any:
     """Return a cell that a spreadsheet shows instead of running it as a formula.
 
-    Text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return, and is not a plain
-    number, gets an apostrophe in front, also where apostrophes are there already:
-    :func:`not_inert` gives every text back.
+    Text that begins like a formula and is not a plain number gets an apostrophe in front, also
+    after other apostrophes; :func:`not_inert` takes it away again.
 
     Example:
         >>> [inert(value) for value in ("=1+1", "-7", -7, "a=b", "'@x")]
@@ -195,7 +185,7 @@ def inert(value: Any) -> Any:
 
 
 def not_inert(text: str) -> str:
-    """Return the text of which :func:`inert` made this.
+    """Return the text that :func:`inert` changed.
 
     Example:
         >>> not_inert("'=1+1"), not_inert("'n' roll"), not_inert("-7")
@@ -217,14 +207,14 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
 
 
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Read what :func:`write_arrays` wrote, within the limits, or raise an InputError."""
-    os.close(open_plain(path))  # a run's own files are no links
+    """Read arrays of :func:`write_arrays` within the limits, or raise an InputError."""
+    os.close(open_plain(path))  # refuses links
     try:
         return read_arrays_of(path)
     except UNREADABLE as error:
         # Names of members may be as long as the file.
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path} is no readable npz file ({reason})") from error
+        raise InputError(f"{path} is not a readable npz file ({reason})") from error
 
 
 # --- tensors ----------------------------------------------------------------------------------
@@ -251,10 +241,7 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _in_order(content: bytes) -> tuple[bytes, memoryview]:
-    """Return a safetensors file with its facts sorted: safetensors writes them in a random order.
-
-    In two parts: the tensors, which may be most of the memory there is, are not copied again.
-    """
+    """Return a safetensors file with its facts sorted, in two parts: header and tensors."""
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + size])
     facts = dict(sorted(header.pop("__metadata__", {}).items()))
@@ -265,13 +252,13 @@ def _in_order(content: bytes) -> tuple[bytes, memoryview]:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read what :func:`write_tensors` wrote, or raise an InputError."""
+    """Read tensors and facts of :func:`write_tensors`, or raise an InputError."""
     with _open_tensors(path, "pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
 
 
 def read_facts(path: Path) -> dict[str, str]:
-    """Read the strings that :func:`write_tensors` wrote, and not the tensors."""
+    """Read the facts of :func:`write_tensors`, and not the tensors."""
     with _open_tensors(path, "np") as file:
         facts: dict[str, str] = file.metadata() or {}
         return facts
@@ -286,17 +273,12 @@ def _open_tensors(path: Path, framework: str) -> Iterator[Any]:
         with safe_open(path, framework=framework) as file:
             yield file
     except Exception as error:
-        # The library's own error, and whatever torch says of a type that it does not know.
-        raise InputError(f"{path} is no readable safetensors file ({error})") from error
+        # Errors of the library, and of torch for unknown types.
+        raise InputError(f"{path} is not a readable safetensors file ({error})") from error
 
 
 class CheckpointFiles:
-    """The state of each stage in a file of its own; a finished stage is kept for the next one.
-
-    Args:
-        folder: where the files are.
-        every: seconds between two saves; 0 keeps every state that is offered.
-    """
+    """Checkpoints, a file per stage; ``every`` are the seconds between two saves."""
 
     def __init__(self, folder: Path, every: float) -> None:
         self.folder, self.every = folder, every
@@ -305,7 +287,7 @@ class CheckpointFiles:
         self._offered: tuple[str, dict[str, Tensor], dict[str, str]] | None = None
 
     def load(self, stage: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The state saved last for this stage, or None."""
+        """Return the last state of this stage, or None."""
         path = self.path(stage)
         if not os.path.lexists(path):
             return None
@@ -313,16 +295,16 @@ class CheckpointFiles:
         try:
             state = parse_json(facts.get("state", ""))
         except InputError as error:
-            raise InputError(f"{path}: the fact 'state' is no JSON ({error}): {REMOVE}") from error
+            raise InputError(f"{path}: the fact 'state' is not JSON ({error}): {REMOVE}") from error
         check_kind(path, state, OBJECT, "state")
         return tensors, state
 
     def path(self, stage: str) -> Path:
-        """The file of a stage."""
+        """Return the file of a stage."""
         return self.folder / CHECKPOINT.format(stage)
 
     def due(self) -> bool:
-        """Whether the last save is long enough ago for another one."""
+        """Return whether the last save is long enough ago."""
         return time.monotonic() - self.last >= self.every
 
     def save(
@@ -333,21 +315,19 @@ class CheckpointFiles:
         A state of at most 256 MB that is too recent is copied, for :meth:`flush` to write.
         """
         state = {"state": json.dumps(facts)}
-        if final or self.due():
-            here = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-            self._offered = stage, here, state
-            self.flush()
-            return
+        now = final or self.due()
         self._offered = None  # its memory is free for the copy
-        if sum(tensor.nbytes for tensor in tensors.values()) <= _MOST_COPIED:
-            copies = {
-                name: tensor.detach().to("cpu", copy=True).contiguous()
+        if now or sum(tensor.nbytes for tensor in tensors.values()) <= _MOST_COPIED:
+            here = {
+                name: tensor.detach().to("cpu", copy=not now).contiguous()
                 for name, tensor in tensors.items()
             }
-            self._offered = stage, copies, state
+            self._offered = stage, here, state
+        if now:
+            self.flush()
 
     def flush(self) -> None:
-        """Write the state that was offered last, unless it is written: the work is interrupted."""
+        """Write the last state, unless it is written: the work is interrupted."""
         if self._offered is not None:
             stage, tensors, facts = self._offered
             write_tensors(self.path(stage), tensors, facts)
@@ -355,6 +335,6 @@ class CheckpointFiles:
             self.last = time.monotonic()
 
     def clear(self) -> None:
-        """Remove every state: the result is written."""
+        """Remove all checkpoints."""
         for left in self.folder.glob(CHECKPOINT.format("*")):
             left.unlink()

@@ -1,15 +1,15 @@
-"""How much a file may ask for: every limit on sizes, in one place.
+"""Limits on sizes: how much memory, time and text a file may ask for.
 
-A few bytes on disk can stand for any number in memory: by compression, by a header that declares a
-size, by one line without an end. The limits keep what is read in proportion to its file. They are
-far beyond honest files; raise them in Python with :func:`raised_limits`, anywhere else with the
-variable ``ROBUSTCF_LIMITS``.
+A few bytes on disk can stand for any number in memory (compression, a declared size, a line without
+end). The limits are far beyond honest files; raise them in Python with :func:`raised_limits`, or
+with the environment variable ``ROBUSTCF_LIMITS``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,15 +20,17 @@ from robustcf.errors import DataError, InputError
 
 VARIABLE = "ROBUSTCF_LIMITS"
 
-# Fixed ones. No JSON file of a run comes near this; as many brackets take some 400 MB.
+# Fixed limits. As many brackets as this take some 400 MB.
 MOST_JSON = 16 << 20
 MOST_JSON_DEPTH = 64
-# Of a file that a child process parses: its answer, header and names in bytes, and how many times
-# the CPU seconds that the child may take the parent waits, on a busy machine.
+# For files parsed in a child process: bytes of its answer and of a header, number of arrays, types
+# of arrays (text of up to 1,000 characters), and the patience of the parent, as a multiple of the
+# child's CPU seconds, for busy machines.
 MOST_ANSWER = 16 << 20
 MOST_HEADER = 64 << 20
 MOST_ARRAYS = 100_000
-LONGEST_TEXT = 1000
+NUMBERS = re.compile(r"[<|](f[248]|[iu][1248]|b1)")
+TYPES = re.compile(rf"bfloat16|{NUMBERS.pattern}|<U(1000|[1-9]\d{{0,2}})")
 PATIENCE = 20
 
 
@@ -41,7 +43,7 @@ class Limits:
         1000
     """
 
-    expansion: int = 50  # what a file becomes in memory may be so many times its size on disk ...
+    expansion: int = 50  # bytes in memory per byte on disk ...
     small_bytes: int = 64 << 20  # ... or so many bytes, where that is more
     line_bytes: int = 1 << 20  # of a table; a user's line of adjacency text may have 16 times that
     columns: int = 10_000  # of a table
@@ -75,8 +77,16 @@ def limits() -> Limits:
 
     The variable holds words ``name=number``, separated by blanks or commas.
     """
-    raised = _raised.get()
-    return _from_variable(os.environ.get(VARIABLE, "")) if raised is None else raised
+    if (raised := _raised.get()) is not None:
+        return raised
+    changes = {}
+    for word in os.environ.get(VARIABLE, "").replace(",", " ").split():
+        name, _, number = word.partition("=")
+        if not re.fullmatch("[0-9]{1,18}", number):
+            raise InputError(f"{VARIABLE}: expected words like columns=20000, got {word[:60]!r}")
+        changes[name] = int(number)
+    check_known(Limits, changes)
+    return Limits(**changes)
 
 
 @contextmanager
@@ -110,16 +120,3 @@ def check_expansion(source: object, what: str, needed: int, size: int) -> None:
             f"{held.expansion} times the file's {size:,} bytes (or {held.small_bytes:,}); "
             + how_to_raise("expansion", -(-needed // max(size, 1)))
         )
-
-
-def _from_variable(text: str) -> Limits:
-    changes = {}
-    for word in text.replace(",", " ").split():
-        name, equals, number = word.partition("=")
-        if not equals or not (number.isascii() and number.isdecimal() and len(number) < 19):
-            raise InputError(
-                f"{VARIABLE} must hold words such as columns=20000, got {word[:60]!r}: correct it"
-            )
-        changes[name] = int(number)
-    check_known(Limits, changes)
-    return Limits(**changes)

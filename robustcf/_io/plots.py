@@ -1,7 +1,7 @@
-"""Pictures a paper could print, readable without colour: lines in panels with one legend.
+"""Plots that are readable without colour: lines in panels with one legend.
 
 Settings differ by marker and colour. Solid lines are attacks, dashed ones the random control,
-dotted ones certificates; a shaded band reaches from the lowest to the highest seed.
+dotted ones certificates; a band reaches from the lowest to the highest seed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,8 @@ if TYPE_CHECKING:
 Kind = Literal["attack", "random", "certificate"]
 # Marker, colour: either of them tells settings apart.
 _STYLES = (
-    ("o", "#1b4f8a"),
-    ("s", "#c2410c"),
-    ("^", "#3f7d20"),
-    ("D", "#7a2e8e"),
-    ("v", "#8a6d1b"),
-    ("P", "#0f766e"),
+    *(("o", "#1b4f8a"), ("s", "#c2410c"), ("^", "#3f7d20")),
+    *(("D", "#7a2e8e"), ("v", "#8a6d1b"), ("P", "#0f766e")),
 )
 # Dashes, and words of the legend.
 _KINDS: Mapping[Kind, tuple[Literal["-", "--", ":"], str]] = {
@@ -76,31 +72,24 @@ def plot_panels(panels: Rows, path: str | Path, *, title: str = "") -> Path: ...
 @overload
 def plot_panels(panels: Rows, path: str | Path | None, *, title: str = "") -> Figure | Path: ...
 def plot_panels(panels: Rows, path: str | Path | None = None, *, title: str = "") -> Figure | Path:
-    """Draw a grid of panels with one legend.
+    """Draw a grid of panels with one legend; return the figure, or the path of its file.
 
     Args:
         panels: rows of panels, all rows of one length.
-        path: where to, ``.png`` (of few colours, so that it stays small) or ``.svg``; None returns
-            the figure, which a notebook shows.
-        title: above the picture.
-
-    Returns:
-        The figure, or the path of its file: written whole or not at all, and the same for the same
-        lines.
-
-    Raises:
-        InputError: no panels, rows of different lengths, or another kind of file.
+        path: ``.png`` (few colours), ``.svg`` or ``.pdf``; None returns the figure, for notebooks.
+        title: above the panels.
     """
     if not panels or not panels[0] or len({len(row) for row in panels}) > 1:
         raise InputError("plot_panels needs rows of panels, all of one length and not empty")
     if path is None:
         return _drawn(panels, title)
     target = Path(path)
-    if target.suffix not in (".png", ".svg"):
-        raise InputError(f"a picture must end in .png or .svg, got {target.name}")
+    formats = {".png": _png, ".svg": _svg, ".pdf": _pdf}
+    if target.suffix not in formats:
+        raise InputError(f"a picture must end in {', '.join(formats)}, got {target.name}")
     figure = _drawn(panels, title)
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(target, _svg(figure) if target.suffix == ".svg" else _png(figure))
+    write_bytes(target, formats[target.suffix](figure))
     return target
 
 
@@ -140,7 +129,7 @@ def _drawn(panels: Rows, title: str) -> Figure:
 
 
 def _legend_below(figure: Figure, handles: list[Any], columns: int) -> None:
-    """A legend in as many columns as fit, of so many at most."""
+    """Draw a legend in as many columns as fit."""
     width = figure.get_figwidth() * figure.dpi
     for ncols in range(columns, 0, -1):
         legend = figure.legend(
@@ -163,15 +152,10 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, tuple[str, str]]) -> No
                 alpha=0.25 if attacked else 0.12, linewidth=0,
             )  # fmt: skip
         axes.plot(
-            line.epsilons,
-            values.mean(axis=0),
-            linestyle=_KINDS[line.kind][0],
-            linewidth=1.6 if attacked else 1.0,
-            marker=marker,
-            markersize=5 if attacked else 3.5,
-            markerfacecolor=colour if attacked else "white",
-            color=colour,
-        )
+            line.epsilons, values.mean(axis=0), linestyle=_KINDS[line.kind][0],
+            linewidth=1.6 if attacked else 1.0, marker=marker, markersize=5 if attacked else 3.5,
+            markerfacecolor=colour if attacked else "white", color=colour,
+        )  # fmt: skip
     # A small panel has room for about this many letters below and above it.
     narrow = axes.get_window_extent().width / axes.figure.dpi < 5
     wrap = (lambda text: fill(text, 44)) if narrow else str
@@ -185,7 +169,7 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, tuple[str, str]]) -> No
 
 
 def _plain(text: str) -> str:
-    """Text as it is: to matplotlib, dollars begin a formula, and a leading _ hides a label."""
+    """Escape text for matplotlib: dollars begin a formula, and a leading _ hides a label."""
     return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
@@ -222,12 +206,16 @@ def _png(figure: Figure) -> bytes:
     return light.getvalue()
 
 
-def _svg(figure: Figure) -> bytes:
+def _svg(figure: Figure, kind: str = "svg", date: str = "Date") -> bytes:
     from matplotlib import rc_context
 
     buffer = io.BytesIO()
     # Ids from the content and no date: the same picture is the same file. Text stays text, to be
     # searched, selected and read aloud.
-    with rc_context({"svg.hashsalt": "robustcf", "svg.fonttype": "none"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    with rc_context({"svg.hashsalt": "robustcf", "svg.fonttype": "none", "pdf.fonttype": 42}):
+        figure.savefig(buffer, format=kind, metadata={date: None})
     return buffer.getvalue()
+
+
+def _pdf(figure: Figure) -> bytes:
+    return _svg(figure, "pdf", "CreationDate")

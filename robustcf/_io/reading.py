@@ -1,11 +1,12 @@
 """Read plain files within limits: bytes, JSON, packed text, numpy arrays, members of archives.
 
-A file may come from anybody. Only regular files are opened, without waiting for one, and nothing
-grows in memory beyond :mod:`robustcf._io.limits`. Nothing is ever unpacked to disk or unpickled.
+Files may come from strangers. Only regular files are opened, without waiting, nothing grows in
+memory beyond :mod:`robustcf._io.limits`, and nothing is unpacked to disk or unpickled.
 """
 
 from __future__ import annotations
 
+import ast
 import errno
 import gzip
 import io
@@ -24,13 +25,13 @@ import zlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from robustcf._io.limits import MOST_JSON, MOST_JSON_DEPTH, check_expansion, how_to_raise, limits
 from robustcf.errors import DataError, InputError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _KINDS = {
     stat.S_IFIFO: "a pipe",
@@ -49,6 +50,7 @@ UNREADABLE = (
     *(SyntaxError, NotImplementedError, RuntimeError, MemoryError, tarfile.TarError),
     *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError),
 )
+_LONGEST_HEADER = 10_000  # as numpy's own limit
 _ENTRY_BYTES = 24  # of an entry of a sparse matrix: value, row and column
 _VECTORS = 8  # on each side of a matrix: estimators multiply it by several
 
@@ -66,10 +68,8 @@ def _descriptor(path: Path) -> int:
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
     if kind != stat.S_IFREG:
         os.close(descriptor)
-        raise DataError(
-            f"{path}: expected a regular file, got {_KINDS.get(kind, 'something else')}; remove it "
-            "or copy its content into a file"
-        )
+        got = _KINDS.get(kind, "something else")
+        raise DataError(f"{path}: expected a regular file, got {got}; copy its content into a file")
     return descriptor
 
 
@@ -80,10 +80,7 @@ def open_plain(path: Path, *, follow: bool = False) -> int:
     """
     try:
         if not follow and path.is_symlink():
-            raise InputError(
-                f"{path} is a link, and links in a run directory are not followed: put the file "
-                "itself there"
-            )
+            raise InputError(f"{path} is a link, which is not followed: put the file itself there")
         return _descriptor(path)
     except InputError:
         raise
@@ -92,7 +89,7 @@ def open_plain(path: Path, *, follow: bool = False) -> int:
         why = "is not there (No such file)" if missing else f"cannot be read ({error.strerror})"
         raise InputError(f"{path} {why}") from error
     except ValueError as error:  # a NUL in the name
-        raise InputError(f"{str(path)!r} is no name of a file ({error})") from error
+        raise InputError(f"{str(path)!r} is not a name of a file ({error})") from error
 
 
 def read_plain(path: Path, most: int = MOST_JSON, *, follow: bool = False) -> bytes:
@@ -101,8 +98,8 @@ def read_plain(path: Path, most: int = MOST_JSON, *, follow: bool = False) -> by
     Example:
         >>> read_plain(Path("/dev/zero"), 10)
         Traceback (most recent call last):
-        robustcf.errors.DataError: /dev/zero: expected a regular file, got a device; remove it or
-        copy its content into a file
+        robustcf.errors.DataError: /dev/zero: expected a regular file, got a device; copy its
+        content into a file
     """
     with os.fdopen(open_plain(path, follow=follow), "rb") as file:
         try:
@@ -110,7 +107,7 @@ def read_plain(path: Path, most: int = MOST_JSON, *, follow: bool = False) -> by
         except OSError as error:
             raise InputError(f"{path} cannot be read ({error.strerror})") from error
     if len(content) > most:
-        raise InputError(f"{path} must have at most {most:,} bytes, got more: it is no such file")
+        raise InputError(f"{path} must have at most {most:,} bytes, got more")
     return content
 
 
@@ -128,7 +125,7 @@ def parse_json(content: str | bytes) -> Any:
     Example:
         >>> parse_json('{"a": NaN}')
         Traceback (most recent call last):
-        robustcf.errors.InputError: NaN is no number of JSON
+        robustcf.errors.InputError: NaN is not a number of JSON
     """
     try:
         text = content.decode("utf-8") if isinstance(content, bytes) else content
@@ -151,14 +148,14 @@ def read_json(path: Path, *, follow: bool = False) -> dict[str, Any]:
     try:
         found = parse_json(content)
     except InputError as error:
-        raise InputError(f"{path} is no readable JSON file ({error})") from error
+        raise InputError(f"{path} is not a readable JSON file ({error})") from error
     if not isinstance(found, dict):
         raise InputError(f"{path} must hold a JSON object, got {type(found).__name__}")
     return found
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def _finite(text: str) -> float:
@@ -228,13 +225,11 @@ class _Bounded(io.RawIOBase):
         first = min((end for end in ends if end >= 0), default=len(block))
         if self.since_line_end + first > longest:
             raise DataError(
-                f"{self.path}: a line is longer than {longest:,} bytes; is this a text file, with "
-                f"a line for each row? {how_to_raise('line_bytes', 100 * longest)}"
+                f"{self.path}: a line is longer than {longest:,} bytes; expected text with a line "
+                f"per row; {how_to_raise('line_bytes', 100 * longest)}"
             )
         last = max(block.rfind(b"\n"), block.rfind(b"\r"))
-        self.since_line_end = (
-            self.since_line_end + len(block) if last < 0 else len(block) - last - 1
-        )
+        self.since_line_end = len(block) - last - 1 + (self.since_line_end if last < 0 else 0)
 
 
 def open_content(path: Path, *, longest_line: int | None = None) -> BinaryIO:
@@ -278,55 +273,51 @@ def quiet_headers() -> Iterator[None]:
         yield
 
 
-def array_header(
-    handle: BinaryIO, source: object, available: int
-) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Read shape, order and type from the header of an array of ``available`` bytes.
+def array_header(handle: Any, source: object, available: int) -> tuple[tuple[int, ...], bool, str]:
+    """Return shape, order and type of an array of ``available`` bytes, as its header says.
 
     Raises:
-        DataError: it declares objects, or more values than there are bytes for.
-        ValueError: there is no such header.
+        DataError: it declares objects or records, or more values than there are bytes for.
+        ValueError, SyntaxError: there is no such header.
     """
-    version = np.lib.format.read_magic(handle)
-    if version == (1, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(handle)
-    else:
-        shape, fortran, dtype = np.lib.format.read_array_header_2_0(handle)
-    if dtype.hasobject:
+    start = handle.read(8)
+    if start[:6] != b"\x93NUMPY" or start[6] not in (1, 2, 3):
+        raise ValueError("expected a header of numpy")
+    length = int.from_bytes(handle.read(2 if start[6] == 1 else 4), "little")
+    if length > _LONGEST_HEADER:
+        raise ValueError(f"expected a header of at most {_LONGEST_HEADER:,} bytes, got {length:,}")
+    text = handle.read(length).decode("utf-8" if start[6] == 3 else "latin-1")
+    header = ast.literal_eval(re.sub(r"(?<=\d)L\b", "", text).strip())  # Python 2 wrote 3L
+    shape, fortran, kind = (header[name] for name in ("shape", "fortran_order", "descr"))
+    if "O" in str(kind):
         raise DataError(
             f"{source}: an array of objects, which is a pickle: refused; save numbers and text "
             "without pickle"
         )
-    if any(length < 0 for length in shape):
-        raise DataError(f"{source}: its header declares the shape {shape}; expected no negatives")
-    declared, follow = dtype.itemsize * math.prod(shape), max(available - handle.tell(), 0)
+    sizes = re.fullmatch(r"[<>|=]?([biufcUSVmM])(\d{1,9})(\[\w+\])?", str(kind))
+    if not isinstance(shape, tuple) or any(type(n) is not int or n < 0 for n in shape) or not sizes:
+        raise DataError(
+            f"{source}: its header declares the type {str(kind)[:60]!r} and the shape "
+            f"{str(shape)[:60]}; expected numbers or text, and sizes that are not negative"
+        )
+    declared = math.prod(shape) * int(sizes[2]) * (4 if sizes[1] == "U" else 1)
+    follow = max(available - handle.tell(), 0)
     if declared > follow:
         raise DataError(
             f"{source}: its header declares {declared:,} bytes of values, but at most {follow:,} "
             "follow; the file is damaged: make it again"
         )
-    return tuple(shape), bool(fortran), dtype
+    return shape, bool(fortran), str(kind)
 
 
-@quiet_headers()
 def read_array(path: Path) -> npt.NDArray[Any]:
-    """Return the array of an ``.npy`` file; what can go wrong is in :data:`UNREADABLE`."""
+    """Return the array of an ``.npy`` file; :data:`UNREADABLE` lists the errors."""
     with open_regular(path) as handle:
         array_header(handle, path, size_of(handle))
         handle.seek(0)
-        return _real_text(np.lib.format.read_array(handle, allow_pickle=False), path)
+        return array_values(handle, path)
 
 
-def _real_text(array: npt.NDArray[Any], source: object) -> npt.NDArray[Any]:
-    """Return the array; refuse impossible characters, which numpy does not check."""
-    if array.dtype.kind == "U" and array.size:
-        codes = np.frombuffer(array.astype(array.dtype.newbyteorder("<")).tobytes(), "<u4")
-        if codes.max(initial=0) > sys.maxunicode or ((codes >= 0xD800) & (codes < 0xE000)).any():
-            raise DataError(f"{source}: holds text of impossible characters; it is damaged")
-    return array
-
-
-@quiet_headers()
 def read_arrays_of(
     path: Path, wanted: Collection[str] | None = None
 ) -> dict[str, npt.NDArray[Any]]:
@@ -337,15 +328,28 @@ def read_arrays_of(
         if wanted is not None:
             members = {name: entry for name, entry in members.items() if name in wanted}
         total = sum(member.file_size for member in members.values())
-        what = f"what it holds ({', '.join(sorted(members)[:8])})"
-        check_expansion(path, what, total, size_of(handle))
+        check_expansion(
+            path, f"what it holds ({', '.join(sorted(members)[:8])})", total, size_of(handle)
+        )
         for name, member in members.items():
             with archive.open(member) as stream:
-                array_header(stream, f"{path}: {name}", member.file_size)  # type: ignore[arg-type]
+                array_header(stream, f"{path}: {name}", member.file_size)
             with archive.open(member) as stream:
-                array = np.lib.format.read_array(stream, allow_pickle=False)
-            found[name] = _real_text(array, f"{path}: {name}")
+                found[name] = array_values(stream, f"{path}: {name}")
     return found
+
+
+@quiet_headers()
+def array_values(stream: Any, source: object) -> npt.NDArray[Any]:
+    """Return an array whose header is sound; refuse impossible characters."""
+    import numpy as np
+
+    array: npt.NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+    if array.dtype.kind == "U" and array.size:
+        codes = np.frombuffer(array.astype(array.dtype.newbyteorder("<")).tobytes(), "<u4")
+        if codes.max(initial=0) > sys.maxunicode or ((codes >= 0xD800) & (codes < 0xE000)).any():
+            raise DataError(f"{source}: holds text of impossible characters; it is damaged")
+    return array
 
 
 def check_sparse(source: object, rows: int, columns: int, entries: int, size: int) -> None:
@@ -395,16 +399,29 @@ def read_members(archive: Path, wanted: Callable[[str], bool]) -> dict[str, byte
             limits allow.
     """
     contents, total = {}, 0
-    with _readable(archive), open_regular(archive) as handle:
-        size = size_of(handle)
-        opened = _zip_entries if zipfile.is_zipfile(handle) else _tar_entries
-        for name, declared, read in opened(handle, archive, size):
-            _check_name(archive, name)
-            if wanted(name) and read is not None:
-                # A sparse member of a tar declares more than it holds.
-                total += declared
-                check_expansion(archive, "what is read of it", total, size)
-                contents[name] = read()
+    try:
+        with open_regular(archive) as handle:
+            size = size_of(handle)
+            opened = _zip_entries if zipfile.is_zipfile(handle) else _tar_entries
+            for name, declared, read in opened(handle, archive, size):
+                path = PurePosixPath(name.replace("\\", "/"))
+                if path.is_absolute() or ".." in path.parts or re.match(r"[A-Za-z]:", name):
+                    raise DataError(
+                        f"{archive}: holds the name {name!r}, which leads out of the archive; "
+                        "refused: take the archive from a source you trust"
+                    )
+                if wanted(name) and read is not None:
+                    # A sparse member of a tar declares more than it holds.
+                    total += declared
+                    check_expansion(archive, "the wanted content", total, size)
+                    contents[name] = read()
+    except DataError:
+        raise
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"{archive}: not a readable zip or tar archive ({reason}); delete it and fetch it again"
+        ) from error
     return contents
 
 
@@ -439,7 +456,7 @@ class _Unpacked(gzip.GzipFile):
         self.archive, self.size = archive, size
 
     def read(self, size: int | None = -1) -> bytes:
-        # tarfile never asks for all there is, but for what a header declares.
+        # tarfile asks for as many bytes as a header declares.
         room = limits().allowance(self.size) + 1
         content = super().read(room if size is None or size < 0 else min(size, room))
         self._check(self.tell())
@@ -451,25 +468,3 @@ class _Unpacked(gzip.GzipFile):
 
     def _check(self, position: int) -> None:
         check_expansion(self.archive, "its content, unpacked,", position, self.size)
-
-
-@contextmanager
-def _readable(archive: Path) -> Iterator[None]:
-    try:
-        yield
-    except DataError:
-        raise
-    except UNREADABLE as error:
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(
-            f"{archive}: not a readable zip or tar archive ({reason}); delete it and fetch it again"
-        ) from error
-
-
-def _check_name(archive: Path, name: str) -> None:
-    path = PurePosixPath(name.replace("\\", "/"))
-    if path.is_absolute() or ".." in path.parts or re.match(r"[A-Za-z]:", name):
-        raise DataError(
-            f"{archive}: holds the name {name!r}, which leads out of the archive; refused: take "
-            "the archive from a source you trust"
-        )

@@ -1,7 +1,4 @@
-"""What a file from disk must hold: kinds of values, and one check that names file, key and value.
-
-A file may come from anybody, and may be damaged: nothing of it is used before its kind is checked.
-"""
+"""Kinds of values in files, and one check that names file, key and value."""
 
 from __future__ import annotations
 
@@ -24,16 +21,14 @@ _MISSING = object()
 class Kind:
     """A kind of value."""
 
-    words: str  # what follows "must be"
+    words: str  # after "must be"
     fits: Callable[[Any], bool]  # whether a value is of this kind, its parts apart
     # Name, value and kind of each of its parts.
     parts: Callable[[Any], Iterator[tuple[str, Any, Kind]]] | None = None
 
 
 def check_kind(where: object, value: Any, kind: Kind, key: str = "") -> None:
-    """Raise unless a value is of a kind, and so are all its parts.
-
-    The InputError names the file ``where``, the key, what is expected and what was found.
+    """Raise an InputError unless a value of the file ``where`` and all its parts are of a kind.
 
     Example:
         >>> check_kind("a.json", {"epochs": "x"}, record({"epochs": whole()}))
@@ -51,7 +46,7 @@ def check_kind(where: object, value: Any, kind: Kind, key: str = "") -> None:
 
 
 def shown(value: object) -> str:
-    """Return a value in a few words, however large or deep it is."""
+    """Return a value in a few words, however large."""
     try:
         return _SHORT.repr(value)
     except ValueError:  # Python does not spell numbers of more than some thousand digits
@@ -132,13 +127,7 @@ def record(
     optional: Mapping[str, Kind] | None = None,
     others: Kind | None = None,
 ) -> Kind:
-    """An object with keys of given kinds.
-
-    Args:
-        required: keys that must be there.
-        optional: keys that may be there.
-        others: the kind of all other keys' values; None lets them be anything.
-    """
+    """An object with keys of given kinds; ``others`` is the kind of all other values, or None."""
     known = {**required, **(optional or {})}
 
     def parts(value: Any) -> Iterator[tuple[str, Any, Kind]]:

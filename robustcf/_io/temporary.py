@@ -1,8 +1,7 @@
 """Locks, and temporary files and folders that are cleared when it is safe.
 
-Whoever writes a temporary file holds a lock on it, which the system takes back when the process
-ends, however it ends. One without a lock is a leftover: two processes can write to one folder, and
-either may clear it.
+The writer of a temporary file holds a lock on it, which ends with its process. A temporary file
+without a lock is a leftover, which any process may clear.
 """
 
 from __future__ import annotations
@@ -27,34 +26,29 @@ except ImportError:  # Windows: nothing is locked there, and nothing is cleared
 
 _ENDING = "robustcf-tmp"
 _PATTERN = re.compile(rf"\..+\.[0-9a-f]{{16}}\.{_ENDING}", re.DOTALL)
-# Seconds between two looks at a lock.
+# Seconds between two tries of a lock.
 _POLL = 0.05
-# Folders that this process has looked through already.
+# Folders that this process has cleared already.
 _cleared: set[Path] = set()
 
 
 def temporary_file(path: Path) -> tuple[int, Path]:
-    """Make a file next to where a path is to be; return its locked descriptor and its name.
-
-    The first time in a folder, leftovers of killed processes are cleared there.
-    """
+    """Make a file next to a path and clear leftovers; return its locked descriptor and name."""
     _clear_once(path.parent)
     while True:
         name = _name_next_to(path)
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         if _lock(descriptor) is not False and _is_still(name, descriptor):
             return descriptor, name
-        os.close(descriptor)  # somebody took it for a leftover before it was locked
+        os.close(descriptor)  # another process took it for a leftover before it was locked
 
 
 @contextlib.contextmanager
 def temporary_folder(path: Path, sole: str | None = None) -> Iterator[Path]:
-    """Make a folder next to where a path is to be; if still there in the end, it is removed.
+    """Make a folder next to a path, to be renamed to it; it is removed if still there in the end.
 
-    Args:
-        path: what it is to become.
-        sole: who makes such folders, for the InputError of the others: then there is one at a time
-            for each path. None: any number.
+    ``sole`` names the maker of such folders, for the InputError of others, and allows one at a time
+    per path; None allows any number.
     """
     _clear_once(path.parent)
     while True:
@@ -65,7 +59,7 @@ def temporary_folder(path: Path, sole: str | None = None) -> Iterator[Path]:
                     raise InputError(f"{sole} is making {path}: wait for it to end, or stop it")
         try:
             name.mkdir(mode=0o700)
-            descriptor = _open_folder(name)
+            descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY) if fcntl else None
         except (FileExistsError, FileNotFoundError):
             if sole is None:
                 raise
@@ -91,17 +85,12 @@ def put_aside(path: Path) -> Path:
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether a name is one of temporary files and folders."""
+    """Return whether a name is one of temporary files and folders."""
     return _PATTERN.fullmatch(path.name) is not None
 
 
 def clear_leftovers(folder: Path, name: str | None = None) -> list[Path]:
-    """Remove temporary files and folders of killed processes, and return them.
-
-    Args:
-        folder: where; what lies in its folders is left alone.
-        name: only those that were to become this; None for all.
-    """
+    """Remove and return leftovers of killed processes in a folder (for one target ``name``)."""
     removed: list[Path] = []
     found: list[Path] = []
     if fcntl is not None:
@@ -121,9 +110,8 @@ def alone_in(folder: Path, what: str, *, file: str = "", wait: float = 0.0) -> I
 
     Args:
         folder: an existing one.
-        what: who is at work, for the InputError of the others.
-        file: name of a file in the folder to lock, which network file systems can do too; empty
-            for the folder itself, so that no file is made.
+        what: this process, for the InputError of the others.
+        file: a file in the folder to lock, for network file systems; empty for the folder itself.
         wait: seconds to wait for the others.
     """
     deadline = time.monotonic() + wait
@@ -179,14 +167,8 @@ def _remove_if_free(path: Path) -> bool:
         os.close(descriptor)
 
 
-def _open_folder(folder: Path) -> int | None:
-    if fcntl is None:
-        return None
-    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-
-
 def _lock(descriptor: int) -> bool | None:
-    """Whether the lock is ours now; None where this file system has none."""
+    """Return whether the lock is ours now; None where this file system has none."""
     if fcntl is None:
         return None
     try:
@@ -199,7 +181,7 @@ def _lock(descriptor: int) -> bool | None:
 
 
 def _is_still(path: Path, descriptor: int) -> bool:
-    """Whether a name still means what was opened by it."""
+    """Return whether a name still leads to the opened file."""
     try:
         return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
     except FileNotFoundError:

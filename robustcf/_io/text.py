@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -38,7 +39,7 @@ def counted(number: int, thing: str) -> str:
 def harmless(text: str) -> str:
     r"""Return text with its control characters spelt out, but for ends of lines and tabs.
 
-    A stranger's labels and messages must not steer a terminal or reverse the text around them.
+    Labels from strangers must not control a terminal or reverse the text around them.
 
     Example:
         >>> harmless("a" + chr(27) + "[2J")
@@ -87,6 +88,33 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def latex(
+    header: Sequence[str], rows: Sequence[Sequence[str]], bold: Collection[tuple[int, int]] = ()
+) -> str:
+    r"""Return a table in LaTeX, for the package booktabs; ``bold`` are places (row, column).
+
+    Example:
+        >>> print(latex(["reg", "0.1"], [["max_norm", "0.5"]], bold=[(0, 1)]))
+        \begin{tabular}{lr}
+        \toprule
+        reg & 0.1 \\
+        \midrule
+        max\_norm & \textbf{0.5} \\
+        \bottomrule
+        \end{tabular}
+    """
+
+    def line(cells: Sequence[str], row: int = -1) -> str:
+        shown = [re.sub(r"[&%$#_{}]", r"\\\g<0>", cell) for cell in cells]
+        marked = (rf"\textbf{{{c}}}" if (row, n) in bold else c for n, c in enumerate(shown))
+        return " & ".join(marked) + r" \\"
+
+    begin = rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}"
+    body = map(line, rows, range(len(rows)))
+    rules = [r"\toprule", line(header), r"\midrule", *body, r"\bottomrule"]
+    return "\n".join([begin, *rules, r"\end{tabular}"])
 
 
 def facts_table(facts: Mapping[str, str]) -> str:

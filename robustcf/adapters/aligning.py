@@ -1,16 +1,12 @@
 """The alignment check: do factors and interactions belong together?
 
-A map from ids to rows that is shifted or mixed up leaves factors that look fine and mean nothing.
-For a sample of the given pairs, take the *place* of the item in its user's list: the share of a
-random set of items with a lower score. Its mean, 1 for perfect factors and one half for
-uninformative ones, is compared with the same under maps that are wrong on purpose:
+For a sample of the given pairs, take the *place* of the item in its user's list: the share of
+random items with a lower score. Its mean is 1 for perfect and one half for uninformative factors.
 
-- items or users mixed up (random permutations): a right map stands out by many standard deviations.
-  Where all users have the same list (popularity), users are not tested.
-- rows shifted by one: where that fits the users' own taste better (the place of an item in the
-  user's list, less its place in the lists of others), the given map is shifted (padding, ids that
-  count from 1). The place alone would not do: in a catalogue in order of popularity, the item
-  before is higher up in every list.
+- With items or users permuted, the mean must be lower by several standard deviations. Where all
+  users have the same list (popularity), users are not tested.
+- With rows shifted by one, the place in the user's list, less the place in the lists of others
+  (the previous item of a catalogue sorted by popularity is higher in all), must not be better.
 """
 
 from __future__ import annotations
@@ -41,14 +37,13 @@ _Places = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Alignment:
-    """What the alignment check found.
+    """Result of the alignment check.
 
     Args:
-        place: the mean place of given items in their users' lists, from 0 (last) to 1 (first).
-        mixed: the same with items mixed up, and with users mixed up: mean over permutations.
-        deviations: how many standard deviations of these ``place`` is above them; None where
-            mixing up changes nothing.
-        reason: why the factors are refused; empty where they are not.
+        place: mean place of given items in their users' lists, from 0 (last) to 1 (first).
+        mixed: the same with items, and with users permuted.
+        deviations: standard deviations from these to ``place``; None without any deviation.
+        reason: why the factors are refused, or empty.
     """
 
     place: float
@@ -58,11 +53,10 @@ class Alignment:
 
     @property
     def good(self) -> bool:
-        """Whether the factors know something of the pairs."""
+        """Whether the factors fit the pairs."""
         return not self.reason
 
     def __str__(self) -> str:
-        """The figures, for people."""
         return (
             f"given pairs rank above {self.place:.0%} of random items (items mixed up: "
             f"{self.mixed[0]:.0%}, users mixed up: {self.mixed[1]:.0%})"
@@ -71,30 +65,38 @@ class Alignment:
     def require(self) -> None:
         """Raise a DataError with the reason, if there is one."""
         if self.reason:
-            raise DataError(
-                f"{self.reason}; {self}. check=False (--force) takes them without this check"
-            )
+            raise DataError(f"{self.reason}; {self}. check=False (--force) skips this check")
+
+
+def mean_place(factors: Factors, pairs: Interactions, seed: int = 0) -> float:
+    """Return the mean place of training pairs in their users' lists, see :class:`Alignment`."""
+    return _sampled(factors, pairs, stream(seed, "smell"))[0]
+
+
+def _sampled(
+    factors: Factors, pairs: Interactions, rng: np.random.Generator
+) -> tuple[float, _Lists, _Ids, _Ids, _Ids]:
+    """Return the mean place of sampled pairs, the lists, users, items, and reference items."""
+    chosen = rng.permutation(len(pairs))[:_PAIRS]
+    users, items = pairs.users[chosen].astype(np.int64), pairs.items[chosen].astype(np.int64)
+    reference = rng.choice(factors.n_items, min(_REFERENCE, factors.n_items), replace=False)
+    lists = _Lists(factors, users, reference)
+    return float(lists.places(items).mean()), lists, users, items, reference
 
 
 def alignment(factors: Factors, pairs: Interactions, seed: int = 0) -> Alignment:
-    """Compare the scores of the pairs that factors were fit on with those under wrong maps.
+    """Compare the scores of training pairs with those under wrong maps from ids to rows.
 
     Cost: about 90 times scoring 2,048 pairs, half of these against 128 items: about a second.
 
     Example:
         >>> from robustcf.data import checkerboard
         >>> parity = torch.eye(2)[torch.arange(30) % 2]
-        >>> found = alignment(Factors(parity[:20], parity), checkerboard().train)
-        >>> found.good
+        >>> alignment(Factors(parity[:20], parity), checkerboard().train).good
         True
     """
     rng = stream(seed, "smell")
-    chosen = rng.permutation(len(pairs))[:_PAIRS]
-    users, items = pairs.users[chosen].astype(np.int64), pairs.items[chosen].astype(np.int64)
-    reference = rng.choice(factors.n_items, min(_REFERENCE, factors.n_items), replace=False)
-    lists = _Lists(factors, users, reference)
-    own = lists.places(items)
-    place = float(own.mean())
+    place, lists, users, items, reference = _sampled(factors, pairs, rng)
     mixed, deviations = [], []
     for side in ("items", "users"):
         found = []
@@ -130,13 +132,9 @@ def _reason(deviations: list[float | None]) -> str:
 
 
 def _shifted(
-    factors: Factors,
-    users: _Ids,
-    items: _Ids,
-    reference: _Ids,
-    rng: np.random.Generator,
+    factors: Factors, users: _Ids, items: _Ids, reference: _Ids, rng: np.random.Generator
 ) -> str:
-    """Return why a map is taken for shifted: rows next to the given ones fit clearly better."""
+    """Return the reason to call a map shifted: neighbouring rows fit clearly better; or empty."""
     n_users, n_items = factors.n_users, factors.n_items
     # Rows at the ends have no neighbour: they stay where they are.
     nearby = {
@@ -152,7 +150,7 @@ def _shifted(
     }
     lists = {step: _Lists(factors, who, reference) for step, (who, _) in nearby.items()}
     own = lists[0].places(items) - others[0]
-    # Users and items recur in the sample, so pairs are no independent draws: count rows.
+    # Users and items recur in the sample, so pairs are not independent: count rows.
     rows = min(len(np.unique(users)), len(np.unique(items)))
     best, words = _SHIFT_DEVIATIONS, ""
     for by_users, by_items in product((0, -1, 1), repeat=2):
@@ -173,10 +171,10 @@ def _shifted(
 
 
 class _Lists:
-    """Users' lists: the scores of the reference items for each of them."""
+    """Scores of the reference items per user."""
 
     def __init__(self, factors: Factors, users: _Ids, reference: _Ids) -> None:
-        # In float64: a tie is one, and a large bias does not swamp the rest.
+        # In float64, so that a large bias does not swamp the rest.
         self.items = factors.items
         self.users = factors.users[torch.from_numpy(users)].double()
         self.others = self.users @ self.items[torch.from_numpy(reference)].double().T

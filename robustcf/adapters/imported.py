@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +14,14 @@ import torch
 from torch import Tensor
 
 from robustcf._io.text import counted
-from robustcf.adapters.aligning import alignment
+from robustcf.adapters.aligning import alignment, mean_place
 from robustcf.data.interactions import Labels
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
 from robustcf.models.folding import FoldIn
 from robustcf.recommender import FactorScorer, Recommender
 from robustcf.recommender.matching import Rows, fit_on_of, match
+from robustcf.recommender.saved import PLAIN, write_plain
 
 _LONGEST_LABEL = 1000
 
@@ -32,18 +34,13 @@ class Imported:
 
     Args:
         factors: finite embeddings; biases are columns of them.
-        format: what they were read from: ``implicit npz``, ``cornac`` and so on.
+        format: the kind of source: ``implicit npz``, ``cornac`` and so on.
         source: the file or the class, for messages and labels.
-        user_labels: what each row of U is called: a list, an array, a dict of rows, or None.
+        user_labels: label per row of U: a list, an array, a dict of rows, or None.
         item_labels: the same for V.
-        fixed: columns that hold a bias and the constant it is multiplied with: no attack, budget
-            or certificate may move them.
-        notes: what was found, assumed or left aside on the way, in sentences.
+        fixed: bias columns, which no attack, budget or certificate may change.
+        notes: findings and assumptions of the import, in sentences.
         writer: writes other factors of the same shape in the format of the source, or None.
-
-    Raises:
-        InputError: factors that are not finite.
-        DataError: labels that repeat, are not integers or text, or do not fit the rows.
 
     Example:
         >>> Imported(Factors.of(np.eye(3, 2), np.eye(4, 2)), "arrays", "mine")
@@ -66,51 +63,41 @@ class Imported:
             if labels is not None:
                 object.__setattr__(self, f"{kind}_labels", check_labels(kind, labels, rows))
         fixed = tuple(sorted({int(column) for column in self.fixed}))
-        if any(not 0 <= column < self.factors.dim for column in fixed):
-            raise InputError(
-                f"fixed columns must be in [0, {self.factors.dim}), got {list(fixed)}: columns are "
-                "counted from 0"
-            )
-        if len(fixed) == self.factors.dim:
-            raise InputError(
-                f"{self.source}: all {self.factors.dim} columns are biases: there is no embedding "
-                "to attack or certify"
-            )
+        dim = self.factors.dim
+        if any(not 0 <= column < dim for column in fixed):
+            raise InputError(f"fixed columns must be in [0, {dim}), got {list(fixed)}")
+        if len(fixed) == dim:
+            raise InputError(f"{self.source}: all {dim} columns are biases, expected an embedding")
         object.__setattr__(self, "fixed", fixed)
 
     def write_back(self, factors: Factors, path: str | Path) -> None:
-        """Write other factors in the format that these came in.
+        """Write factors of the same shape and fixed columns in the format of the source.
 
-        Args:
-            factors: of the same shape, with the same fixed columns.
-            path: the new file; a new folder where the source was two files or a folder.
-
-        Raises:
-            InputError: the format cannot be written, the factors do not fit, or there is something
-                at the path already.
+        ``path`` is a new file with the suffix of the source, or a new folder, without a suffix,
+        where the source was two files or a folder; any other ``.npz`` or ``.safetensors`` file gets
+        two matrices, ``users`` and ``items``.
         """
-        if self.writer is None:
-            raise InputError(
-                f"factors from {self.format} cannot be written back: write them where you read "
-                "them, or import a file"
-            )
         ours, theirs = ((f.n_users, f.n_items, f.dim) for f in (self.factors, factors))
         if ours != theirs:
-            raise InputError(
-                f"factors to write must have the shape of those that were read, {ours}, got "
-                f"{theirs} (users, items, columns)"
-            )
+            raise InputError(f"factors to write must have the shape {ours}, got {theirs}")
         factors.check_finite()
         held = list(self.fixed)
         for before, after in zip(self.factors, factors, strict=True):
             if not torch.equal(before[:, held], after[:, held].to(before.dtype)):
-                raise InputError(
-                    f"columns {held} are held fixed and must be written as they were read"
-                )
+                raise InputError(f"columns {held} are held fixed: write them as they were read")
         target = Path(path)
         if target.exists():
             raise InputError(f"{target} exists already: choose another name")
-        self.writer(factors, target)
+        folders = self.format in ("npy", "parquet", "spark als")
+        own = "" if folders else Path(self.source).suffix.lower()
+        suffix = target.suffix.lower()
+        if self.writer is not None and suffix == own:
+            self.writer(factors, target)
+        elif suffix in PLAIN:
+            write_plain(factors, self.fixed, target)
+        else:
+            like = "" if self.writer is None else f"{own or 'no suffix (a folder)'}, "
+            raise InputError(f"expected a name with {like}{' or '.join(PLAIN)}, got {target.name}")
 
     def __repr__(self) -> str:
         f = self.factors
@@ -132,21 +119,22 @@ def joined(
     check: bool = True,
     label: str | None = None,
     fold_in: FoldIn | None = None,
+    serve: str = "stored",
     **matching: Any,
 ) -> Recommender:
-    """Return a recommender of factors from elsewhere and the pairs that they were fit on.
+    """Return a recommender of imported factors and their training pairs.
 
     All functions ``from_*`` end here, and pass these options on.
 
     Args:
         imported: the factors.
-        interactions: the pairs: a DataFrame or another table, a file, a users x items matrix, an
-            :class:`robustcf.data.Interactions`, a whole :class:`robustcf.data.Split`, or None where
-            they are not at hand.
-        test: held-out pairs in the same form; without, it is judged by what it was fit on.
+        interactions: the training pairs: a DataFrame or another table, a file, a users x items
+            matrix, an :class:`robustcf.data.Interactions`, a :class:`robustcf.data.Split`, or None.
+        test: held-out pairs in the same form; None to evaluate on the training pairs.
         check: whether to refuse factors that fail the alignment check.
-        label: its name in tables and pictures; None for its source.
+        label: the name in tables and plots; None for the source.
         fold_in: how a new user is embedded; None for a softmax over the catalogue.
+        serve: ``stored`` users, or ``fold-in``: see :meth:`robustcf.Recommender.serving`.
         **matching: how ids are matched, see :func:`robustcf.recommender.matching.match`: ``rows``,
             ``drop_unknown``, ``user_col``, ``item_col``, ``min_rating``, ``name``, ``with_valid``.
 
@@ -169,6 +157,7 @@ def joined(
     labels = {"user_labels": imported.user_labels, "item_labels": imported.item_labels}
     if interactions is None:
         given = [name for name, value in {"test": test, **matching}.items() if value is not None]
+        given += ["serve='fold-in'"] * (serve != "stored")
         if given:
             raise InputError(f"{', '.join(given)} needs interactions, and none were given")
         return Recommender.of(
@@ -181,7 +170,8 @@ def joined(
             **labels,
         )
     rows = Rows(factors.n_users, factors.n_items, **labels)
-    split, notes = match(rows, interactions, test, **matching)
+    place = functools.partial(mean_place, factors)
+    split, notes, caveats = match(rows, interactions, test, fit=place, **matching)
     found = alignment(factors, split.train)
     if check:
         found.require()
@@ -193,24 +183,18 @@ def joined(
         split,
         fit_on=fit_on_of(split, matching.get("with_valid")),
         label=called,
-        training={**facts, "notes": said, "alignment": found.reason},
+        training={**facts, "notes": said, "alignment": found.reason, "caveats": list(caveats)},
         origin=imported,
-    )
+    ).serving(serve)
 
 
 # --- labels -------------------------------------------------------------------------------------
 
 
 def check_labels(kind: str, values: Any, rows: int) -> Labels:
-    """Return labels as an array of integers or of text, one per row, none twice.
+    """Return labels (a list, an array, or a dict of label -> row) as unique integers or text.
 
-    Args:
-        kind: ``user`` or ``item``, for messages.
-        values: a list, an array or anything that numpy makes one of; or a dict of label -> row.
-        rows: how many there must be.
-
-    Raises:
-        DataError: any of that does not hold.
+    A DataError where they are of another kind, repeat, or are not one per row.
 
     Example:
         >>> check_labels("user", ["b", "a"], 2).tolist(), check_labels("item", {7: 1, 9: 0}, 2)
@@ -220,8 +204,8 @@ def check_labels(kind: str, values: Any, rows: int) -> Labels:
         order = {int(row): label for label, row in values.items()}
         if sorted(order) != list(range(rows)) or len(values) != rows:
             raise DataError(
-                f"the {kind} map has {len(values):,} entries for {len(order):,} numbers, and there "
-                f"are {rows:,} rows of factors: each row needs exactly one {kind}"
+                f"the {kind} map has {len(values):,} entries for {len(order):,} of {rows:,} rows "
+                f"of factors: each row needs exactly one {kind}"
             )
         values = [order[row] for row in range(rows)]
     entries = values.tolist() if isinstance(values, np.ndarray) else list(values)
@@ -231,10 +215,7 @@ def check_labels(kind: str, values: Any, rows: int) -> Labels:
             why = why if isinstance(entry, float) else ""
             raise DataError(f"{kind} ids must be integers or text, got {entry!r}{why}")
     if len(entries) != rows:
-        raise DataError(
-            f"there are {len(entries):,} {kind} ids and {rows:,} rows of factors: they do not "
-            "belong together"
-        )
+        raise DataError(f"{len(entries):,} {kind} ids and {rows:,} rows of factors do not match")
     try:
         texts = [e.decode() if isinstance(e, bytes) else str(e) for e in entries]
     except UnicodeDecodeError as error:
@@ -243,8 +224,8 @@ def check_labels(kind: str, values: Any, rows: int) -> Labels:
     for text in texts:
         if len(text) > _LONGEST_LABEL or not text.isprintable():
             raise DataError(
-                f"the {kind} id {text[:40]!r} is longer than {_LONGEST_LABEL} characters or holds "
-                "control characters: is it another column?"
+                f"the {kind} id {text[:40]!r} is longer than {_LONGEST_LABEL} or holds control "
+                "characters"
             )
         if text in seen:
             raise DataError(f"{kind} ids must differ, got {text!r} more than once")
@@ -262,7 +243,7 @@ def check_labels(kind: str, values: Any, rows: int) -> Labels:
 
 
 def _on_cpu(value: Any) -> Any:
-    """Return a tensor or an array, whatever holds it."""
+    """Return a tensor or an array on the CPU."""
     for method in ("detach", "cpu", "to_numpy"):  # torch, then implicit's matrices on a GPU
         if hasattr(value, method) and not isinstance(value, np.ndarray):
             value = getattr(value, method)()
@@ -281,10 +262,8 @@ def matrix(name: str, value: Any, *, copy: bool = True) -> Tensor:
     array = _on_cpu(value)
     floating = array.is_floating_point() if isinstance(array, Tensor) else array.dtype.kind == "f"
     if not floating or array.ndim != 2:
-        raise InputError(
-            f"{name} must be a matrix of floating-point numbers, got {array.dtype} of shape "
-            f"{tuple(array.shape)}"
-        )
+        got = f"{array.dtype} of shape {tuple(array.shape)}"
+        raise InputError(f"{name} must be a matrix of floating-point numbers, got {got}")
     if isinstance(array, Tensor):
         return array.to(torch.float64 if array.dtype == torch.float64 else torch.float32)
     precision = np.float64 if array.dtype.itemsize > 4 else np.float32
@@ -296,13 +275,10 @@ def vector(name: str, value: Any, rows: int) -> Tensor:
     array = _on_cpu(value)
     numbers = isinstance(array, Tensor) or array.dtype.kind in "fiu"
     if not numbers or math.prod(array.shape) != rows:
-        raise InputError(
-            f"{name} must have one number for each of the {rows:,} rows, got {array.dtype} of "
-            f"shape {tuple(array.shape)}"
-        )
-    if isinstance(array, Tensor):
-        return array.reshape(-1).double()
-    return torch.from_numpy(np.array(array, dtype=np.float64)).reshape(-1)
+        got = f"{array.dtype} of shape {tuple(array.shape)}"
+        raise InputError(f"{name} must have one number for each of the {rows:,} rows, got {got}")
+    tensor = array if isinstance(array, Tensor) else torch.from_numpy(array.astype(np.float64))
+    return tensor.reshape(-1).double()
 
 
 def with_biases(
@@ -332,10 +308,9 @@ def with_biases(
 def with_constants(
     factors: Factors, fixed: Sequence[int] | None = None, known: Sequence[int] = ()
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Return the fixed columns and a note: given and known ones, or None: the constant ones.
+    """Return the fixed columns and notes: given and known ones, or the constant ones.
 
-    A column in which all users, or all items, have the same number other than 0 is what a bias is
-    multiplied with: no training leaves it by accident.
+    A column in which all users, or all items, have the same number other than 0 belongs to a bias.
 
     Example:
         >>> with_constants(Factors.of([[0.1, 1.0], [0.2, 1.0]], [[0.3, 7.0], [0.4, 8.0]]))
@@ -353,7 +328,6 @@ def with_constants(
     found = tuple(torch.nonzero(constant)[:, 0].tolist())
     if not found or len(found) == factors.dim:
         return (), ()
-    named = ", ".join(map(str, found))
-    if len(found) == 1:
-        return found, (f"column {named} is constant, so it is a bias: held fixed",)
-    return found, (f"columns {named} are constant, so they are biases: held fixed",)
+    one = "column {} is constant, so it is a bias: held fixed"
+    several = "columns {} are constant, so they are biases: held fixed"
+    return found, ((one if len(found) == 1 else several).format(", ".join(map(str, found))),)

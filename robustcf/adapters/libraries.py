@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robustcf._io.foreign import RESTORED
+from robustcf._io.unpickling import RESTORED
 from robustcf.adapters.imported import (
     Imported,
     joined,
@@ -41,9 +41,8 @@ def from_implicit(
 ) -> Recommender:
     """Return a fitted implicit model (ALS, BPR, logistic MF), on CPU or GPU, as a recommender.
 
-    implicit knows no ids: rows are those of the matrix that it was fitted on, unless labels are
-    given. Its BPR has one bias column (the last), its logistic MF two; they are recognized by the
-    constant 1 they are multiplied with, and held fixed. Other arguments: :func:`joined`.
+    implicit has no ids: rows are those of its matrix, unless labels are given. The bias columns of
+    BPR (one) and logistic MF (two) are held fixed. Other arguments: :func:`joined`.
 
     Example:
         >>> from types import SimpleNamespace
@@ -70,10 +69,9 @@ def from_cornac(
 ) -> Recommender:
     """Return a fitted Cornac model as a recommender, with its own ids as labels.
 
-    Models with ``u_factors`` and ``i_factors`` (BPR, WBPR, MF, NMF) bring their biases, which
-    become columns held fixed; those with ``U`` and ``V`` (WMF, PMF) have none. Any other model that
-    Cornac serves by the dot product is taken through ``get_user_vectors`` and
-    ``get_item_vectors``. Other arguments: :func:`joined`.
+    Biases of BPR, WBPR, MF and NMF become columns held fixed; WMF and PMF have none. Any other
+    model that ranks by the dot product is read by ``get_user_vectors`` and ``get_item_vectors``.
+    Other arguments: :func:`joined`.
 
     Example:
         >>> class Fitted:  # as cornac.models.BPR is after fit
@@ -102,8 +100,8 @@ def from_cornac(
         users, items, biases = model.get_user_vectors(), model.get_item_vectors(), None
     else:
         raise InputError(
-            f"a cornac {name} has no factors: give a fitted matrix factorization (BPR, MF, WMF, "
-            "PMF, NMF), or take its vectors yourself and use robustcf.Recommender"
+            f"a cornac {name} has no factors: expected a fitted BPR, MF, WMF, PMF or NMF; or use "
+            "robustcf.Recommender with its vectors"
         )
     labels: dict[str, Any] = {}
     for kind, ids in (("user", "uid_map"), ("item", "iid_map")):
@@ -119,10 +117,9 @@ def from_lenskit(
 ) -> Recommender:
     """Return a trained LensKit scorer as a recommender, with its vocabularies as labels.
 
-    Takes ``ImplicitMFScorer``, ``BiasedMFScorer`` and ``FunkSVDScorer`` (with their bias model) and
-    the FlexMF scorers (with LightGCN layers where they have some). LensKit's ALS folds a user in
-    again whenever a query brings a history; what is imported are the embeddings that training
-    left, which it serves with ``user_embeddings="prefer"``. Other arguments: :func:`joined`.
+    Takes ``ImplicitMFScorer``, ``BiasedMFScorer`` and ``FunkSVDScorer`` (with biases) and FlexMF
+    scorers (with LightGCN layers). Of LensKit's ALS, which folds users in per query, the embeddings
+    of training are taken (``user_embeddings="prefer"``). Other arguments: :func:`joined`.
 
     Example:
         >>> from types import SimpleNamespace
@@ -169,9 +166,8 @@ def from_lightfm(
 ) -> Recommender:
     """Return a fitted LightFM model as a recommender; its two biases become fixed columns.
 
-    ``dataset`` is the ``lightfm.data.Dataset`` that numbered users and items: its ids become
-    labels. ``user_features`` and ``item_features`` are the matrices that the model was fitted with,
-    if any. Other arguments: :func:`joined`.
+    The ids of ``dataset``, a ``lightfm.data.Dataset``, become labels. ``user_features`` and
+    ``item_features`` are the matrices of the fit, if any. Other arguments: :func:`joined`.
 
     Example:
         >>> class Fitted:  # as lightfm.LightFM is after fit
@@ -194,8 +190,8 @@ def from_lightfm(
         ):
             if len(own) != rows and given is None:
                 raise InputError(
-                    f"the LightFM model has {rows:,} {kind} rows and its dataset {len(own):,} "
-                    f"{kind}s: it was fitted with features, give {kind}_features"
+                    f"expected {len(own):,} {kind}s of the dataset, got {rows:,} rows: give the "
+                    f"{kind}_features of the fit"
                 )
             labels[f"{kind}_labels"] = own
     found = _imported("lightfm", "LightFM", users, items, (user_bias, item_bias), **labels)
@@ -207,9 +203,8 @@ def from_rectools(
 ) -> Recommender:
     """Return a fitted rectools model as a recommender, the ids of its ``dataset`` as labels.
 
-    Takes whatever has ``get_vectors`` (ImplicitALS, ImplicitBPR, LightFM and DSSM wrappers) or
-    ``user_factors`` and ``item_factors`` (PureSVD). Biases are columns of such vectors; they are
-    recognized by the constant they are multiplied with, and held fixed. Other arguments:
+    Takes models with ``get_vectors`` (ImplicitALS, ImplicitBPR, LightFM and DSSM wrappers) or
+    ``user_factors`` and ``item_factors`` (PureSVD). Bias columns are held fixed. Other arguments:
     :func:`joined`.
 
     Example:
@@ -231,14 +226,11 @@ def from_rectools(
     elif hasattr(model, "user_factors") and hasattr(model, "item_factors"):
         users, items = model.user_factors, model.item_factors
     else:
-        raise InputError(
-            f"a rectools {name} has no vectors: give a fitted vector model (ImplicitALS, "
-            "ImplicitBPR, LightFM, PureSVD, DSSM)"
-        )
+        raise InputError(f"a rectools {name} has no vectors: expected a fitted vector model")
     labels = {}
     for kind, rows in (("user", len(users)), ("item", len(items))):
         ids = getattr(dataset, f"{kind}_id_map").external_ids
-        # Ids without interactions, known by their features alone, come last and have no vector.
+        # Ids without interactions come last and have no vector.
         hot = getattr(dataset, f"n_hot_{kind}s", len(ids)) == rows
         labels[f"{kind}_labels"] = ids[:rows] if hot else ids
     found = _imported("rectools", name, users, items, **labels)
@@ -250,9 +242,8 @@ def from_recbole(
 ) -> Recommender:
     """Return a RecBole model as a recommender, with the tokens of its ``dataset`` as labels.
 
-    BPR and LINE are taken as they are; graph models (LightGCN, NGCF, SGL, NCL, DGCF, SpectralCF)
-    after propagation. Row 0 of every table is padding and is left out. Other arguments:
-    :func:`joined`.
+    Graph models (LightGCN, NGCF, SGL, NCL, DGCF, SpectralCF) are taken after propagation, BPR and
+    LINE as stored. Row 0, padding, is left out. Other arguments: :func:`joined`.
 
     Example:
         >>> from types import SimpleNamespace
@@ -267,9 +258,8 @@ def from_recbole(
     graph = all(hasattr(model, each) for each in RESTORED)
     if not graph and name not in PLAIN_RECBOLE:
         raise InputError(
-            f"the score of recbole's {name} is not known to be a product of two embeddings: "
-            f"{', '.join(PLAIN_RECBOLE)} and graph models are; if yours is, use from_torch with "
-            "the names of its tensors and padding=1"
+            f"expected {', '.join(PLAIN_RECBOLE)} or a graph model of recbole, got {name}: if it "
+            "scores by the product of two embeddings, use from_torch with their names and padding=1"
         )
     notes: tuple[str, ...] = ()
     if graph:
@@ -288,13 +278,13 @@ def from_recbole(
 
 
 def _propagated(model: Any, name: str) -> tuple[Any, Any]:
-    """Return what a graph model scores with: a function of its parameters."""
+    """Return the embeddings of a graph model after propagation."""
     takes = inspect.signature(model.forward).parameters
     graph = [model.train_graph] if list(takes) == ["graph"] else []
     if len(takes) != len(graph):
         raise InputError(
-            f"recbole's {name} propagates with arguments that are not known here "
-            f"({', '.join(takes)}): call it yourself and use robustcf.Recommender"
+            f"recbole's {name} propagates with unknown arguments ({', '.join(takes)}): call it and "
+            "use robustcf.Recommender"
         )
     was_training = bool(getattr(model, "training", False))
     model.eval()
@@ -322,10 +312,9 @@ def from_torch(
 ) -> Recommender:
     """Return the embeddings of a torch module, or of a state dict, as a recommender.
 
-    Only right where the score is the product of the two embeddings (and biases): other layers are
-    not imported; a note names the tensors that were not used. The keys name the matrices and
-    biases; None where exactly one is called after users or items. ``padding`` rows at the start of
-    both are no user and no item. Other arguments: :func:`joined`.
+    The score must be the product of the two embeddings (and biases); a note names unused tensors.
+    The keys name matrices and biases; None to find them by their names. ``padding`` rows at the
+    start of both are left out. Other arguments: :func:`joined`.
 
     Example:
         >>> state = {"first": torch.ones(3, 2), "second": torch.rand(4, 2)}
@@ -354,7 +343,7 @@ def _imported(
     notes: tuple[str, ...] = (),
     **labels: Any,
 ) -> Imported:
-    """Return what was found in a model; without ``biases``, constant columns are taken for some."""
+    """Return the factors of a model; without ``biases``, constant columns count as biases."""
     U, V = matrix("user factors", users), matrix("item factors", items)
     if biases is None:
         factors = Factors.of(U, V)
@@ -372,7 +361,4 @@ def _needs(thing: object, names: Sequence[str], what: str) -> None:
     """Raise unless an object has these attributes, and they are not None."""
     lacking = [name for name in names if getattr(thing, name, None) is None]
     if lacking:
-        raise InputError(
-            f"{what} must be trained and have {', '.join(lacking)}, got a "
-            f"{type(thing).__name__} without: train it first, or see whether it is a factorization"
-        )
+        raise InputError(f"{what} must be trained and have {', '.join(lacking)}: train it first")

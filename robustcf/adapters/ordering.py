@@ -15,14 +15,10 @@ from robustcf.recommender import FactorScorer, Recommender
 
 
 def ordered(model: Recommender, like: Split | None = None) -> Recommender:
-    """Return a recommender with its rows in the order of their labels, or in that of a split.
+    """Return a recommender with rows in the order of labels, or of a split with the same rows.
 
-    Recommenders of one data set from several libraries then have the same ids, and compare with
-    those that were trained on the split.
-
-    Args:
-        model: one with embeddings; without labels its rows stay as they are.
-        like: the split, where it has the same users and items.
+    Recommenders of one data set from several libraries then have the same ids. Rows without labels
+    stay as they are.
     """
     factors, split = in_label_order(model.factors, model.split)
     if like is not None and _same_rows(like, split):
@@ -76,25 +72,22 @@ def in_label_order(factors: Factors, split: Split) -> tuple[Factors, Split]:
 
 
 def in_rows_of(split: Split, factors: Factors, own: Split) -> Factors:
-    """Return factors of another version, rows as in ``own``, in the order of a split, by labels.
+    """Return factors with rows as in ``own`` in the order of a split, by labels.
 
-    Where either has no labels, rows stay as they are.
-
-    Raises:
-        InputError: as many users or items, but others.
+    Where either has no labels, rows stay as they are; an InputError where labels differ.
     """
     parts = []
     for kind, part in zip(("user", "item"), factors, strict=True):
         wanted, labels = (getattr(each, f"{kind}_labels") for each in (split, own))
         if wanted is None or labels is None or len(wanted) != len(labels):
-            parts.append(part)  # whoever compares refuses other counts
+            parts.append(part)  # a comparison refuses other counts
             continue
         place = {label: row for row, label in enumerate(labels.astype(str).tolist())}
         rows = [place.get(label, -1) for label in wanted.astype(str).tolist()]
         if -1 in rows:
+            missing = str(wanted[rows.index(-1)])
             raise InputError(
-                f"the other version has no {kind} {str(wanted[rows.index(-1)])!r}: versions of the "
-                f"same {kind}s can be compared"
+                f"the other version has no {kind} {missing!r}: expected the same {kind}s"
             )
         parts.append(part[torch.tensor(rows)])
     return Factors(*parts)

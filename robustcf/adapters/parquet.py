@@ -36,24 +36,16 @@ def read_parquet(
     vector_key: str | None = None,
     fixed: Sequence[int] | None = None,
 ) -> Imported:
-    """Return factors from two tables of ids and vectors, files or folders.
-
-    Raises:
-        DataError: vectors of several lengths, missing or not finite numbers, ids that repeat or
-            are floats.
-        InputError: columns that cannot be told; ``id_key`` and ``vector_key`` name them.
-    """
+    """Return factors from two tables of ids and vectors, files or folders."""
     parts = [_parts(path) if path.is_dir() else [path] for path in (users, items)]
     options = {"users": len(parts[0]), "id_key": id_key, "vector_key": vector_key}
-    found = read_apart("robustcf._io.foreign:read_vectors", [*parts[0], *parts[1]], options)
+    found = read_apart("robustcf._io.parquet:read_vectors", [*parts[0], *parts[1]], options)
     U, V = (
         matrix(str(path), found.array(side)) for path, side in ((users, "users"), (items, "items"))
     )
     if U.shape[1] != V.shape[1]:
-        raise InputError(
-            f"{users} has vectors of {U.shape[1]} and {items} of {V.shape[1]} numbers: factors "
-            "share their columns"
-        )
+        lengths = f"{U.shape[1]} in {users} and {V.shape[1]} in {items}"
+        raise InputError(f"expected vectors of one length, got {lengths}")
     factors = Factors.of(U, V)
     ids = {side: found.array(f"{side} ids") for side in ("users", "items")}
     held, notes = with_constants(factors, fixed)
@@ -74,16 +66,8 @@ def read_parquet(
 
         files.create_folder(target, fill)
 
-    return Imported(
-        factors,
-        "spark als" if spark else "parquet",
-        users.parent.name if spark else users.name,
-        ids["users"],
-        ids["items"],
-        held,
-        notes,
-        write,
-    )
+    kind, source = ("spark als", users.parent.name) if spark else ("parquet", users.name)
+    return Imported(factors, kind, source, ids["users"], ids["items"], held, notes, write)
 
 
 def _table(how: Mapping[str, Any], ids: npt.NDArray[Any], part: npt.NDArray[Any]) -> bytes:

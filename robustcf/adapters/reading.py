@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from robustcf._io import files
-from robustcf._io.foreign import RESTORED
-from robustcf._io.reading import open_regular, read_content
+from robustcf._io.reading import open_regular
 from robustcf._io.sandbox import Reading, read_apart
 from robustcf._io.temporary import temporary_file
+from robustcf._io.unpickling import RESTORED
 from robustcf.adapters.imported import (
     Imported,
     joined,
@@ -34,12 +34,14 @@ from robustcf.adapters.parquet import SPARK, is_parquet, read_parquet
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors, read_fixed
 from robustcf.recommender import Recommender
+from robustcf.recommender.labels import read_cells
 
 Source = str | os.PathLike[str]
 
 #: RecBole's models whose score is the product of user_embedding and item_embedding as stored.
 PLAIN_RECBOLE = ("BPR", "LINE")
 GRAPH_NOTE = "embeddings are those after propagation"
+_SIDES = ("user", "item")
 _IMPLICIT = ("user_factors", "item_factors")
 _FOREIGN = "robustcf._io.foreign"
 _KNOWN = (
@@ -66,7 +68,7 @@ def read(
 
     Args:
         source: a file or folder, or two of them, users first.
-        user_key: the name of the users' matrix in a file of named arrays; None for finding it.
+        user_key: the name of the users' matrix in a file of named arrays; None to find it.
         item_key: the name of the items' matrix.
         user_bias_key: the name of the users' biases.
         item_bias_key: the name of the items' biases.
@@ -74,23 +76,15 @@ def read(
         vector_key: the column of vectors in Parquet.
         fixed: columns that are biases, from 0; None holds those fixed that are constant in one of
             the factors; an empty list none.
-        user_ids: a file with what each row of the users is called: one per line, or ``.npy``.
+        user_ids: a file with the label of each user row: one per line, CSV, or ``.npy``.
         item_ids: the same for items.
         dataset_file: the dataset that RecBole saved, for its tokens.
 
     Raises:
-        DataError: a file is damaged, hostile, or holds what factors cannot hold.
-        InputError: it cannot be told what the file is, or an option does not fit it.
+        DataError: a file is damaged or hostile.
+        InputError: the kind of file is unknown, or an option does not fit it.
 
-    Cost: that of reading, and a check that all numbers are finite.
-
-    Example:
-        >>> import numpy as np, tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = os.path.join(folder, "mine.npz")
-        ...     np.savez(file, U=np.eye(3, 2), V=np.eye(4, 2))
-        ...     read(file)
-        Imported(npz: 3 users x 4 items, dim 2, float64, rows without labels)
+    Cost: that of reading, and a check that all numbers are finite. Example: :func:`from_files`.
     """
     paths = _paths(source)
     path, suffix = paths[0], paths[0].suffix.lower()
@@ -100,16 +94,14 @@ def read(
     used: Mapping[str, Any] = named
     if len(paths) == 1 and all((path / name).is_dir() for name in SPARK):
         paths = [path / name for name in SPARK]
-    if len(paths) == 2 and all(is_parquet(each) for each in paths):
+    if len(paths) == 2 and all(map(is_parquet, paths)):
         found = read_parquet(*paths, id_key=id_key, vector_key=vector_key, fixed=fixed)
         used = columns
     elif len(paths) == 2 and all(each.suffix.lower() == ".npy" for each in paths):
         found, used = _two_npy(paths, fixed), {}
     elif len(paths) == 2:
-        raise InputError(
-            f"two files must be .npy and .npy or Parquet and Parquet, got {paths[0].name} and "
-            f"{paths[1].name}"
-        )
+        got = " and ".join(each.name for each in paths)
+        raise InputError(f"two files must be .npy and .npy or Parquet and Parquet, got {got}")
     elif suffix == ".npz":
         content = read_apart(f"{_FOREIGN}:read_npz", [path])
         implicit = set(_IMPLICIT) <= set(content.arrays) and not any(keys)
@@ -118,7 +110,7 @@ def read(
     elif suffix == ".safetensors":
         found = _safetensors(path, keys, fixed)
     elif suffix in (".pth", ".pt"):
-        content = read_apart(f"{_FOREIGN}:read_torch", [path])
+        content = read_apart("robustcf._io.unpickling:read_torch", [path])
         if "recbole" in content.facts:
             found = _recbole(path, content, dataset_file, keys, fixed)
             used = {**named, "dataset_file": dataset_file}
@@ -130,7 +122,16 @@ def read(
     idle = [name for name, value in given.items() if value is not None and name not in used]
     if idle:
         raise InputError(f"{', '.join(idle)} means nothing for {found.format}: leave it out")
-    return _labelled(found, user_ids, item_ids)
+    labels = {}
+    for kind, file in (("user", user_ids), ("item", item_ids)):
+        if file is not None and getattr(found, f"{kind}_labels") is not None:
+            raise InputError(
+                f"{found.source} has {kind} ids of its own: leave {kind}_ids (--{kind}-ids) out"
+            )
+        if file is not None:
+            rows = getattr(found.factors, f"n_{kind}s")
+            labels[f"{kind}_labels"] = _ids(Path(file), rows)
+    return dataclasses.replace(found, **labels)
 
 
 def from_files(
@@ -171,27 +172,28 @@ def _paths(source: Source | Sequence[Source]) -> list[Path]:
     return paths
 
 
-def _labelled(found: Imported, user_ids: Source | None, item_ids: Source | None) -> Imported:
-    labels = {}
-    for kind, file in (("user", user_ids), ("item", item_ids)):
-        if file is None:
-            continue
-        if getattr(found, f"{kind}_labels") is not None:
-            raise InputError(
-                f"{found.source} has {kind} ids of its own: leave {kind}_ids (--{kind}-ids) out"
-            )
-        labels[f"{kind}_labels"] = _ids(Path(file))
-    return dataclasses.replace(found, **labels) if labels else found
+def _ids(path: Path, rows: int) -> Any:
+    """Return ids in the order of rows: of an ``.npy`` array, lines of text, or CSV of pandas.
 
-
-def _ids(path: Path) -> Any:
-    """Return ids in the order of rows: an array of numbers or text, or lines of text."""
+    A header and a column of row numbers are recognized and left out.
+    """
     if path.suffix.lower() == ".npy":
         return np.atleast_1d(read_apart(f"{_FOREIGN}:read_npy", [path]).array("array"))
-    try:
-        return read_content(path).decode("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not readable as text, one id per line ({error})") from error
+    cells = read_cells(path)
+    body = cells[1:] if len(cells) == rows + 1 else cells
+    if len(body) != rows:
+        raise DataError(f"{path}: {len(body):,} ids and {rows:,} rows of factors do not match")
+    columns = list(zip(*body, strict=True))
+    if len(columns) == 1:
+        return list(columns[0])
+    numbers = [str(n) for n in range(rows)]
+    index = [n for n, column in enumerate(columns) if sorted(column) == sorted(numbers)]
+    if len(columns) != 2 or not index:
+        what = f"{len(columns)} columns"
+        raise DataError(f"{path}: expected a column of ids, or ids and row numbers, got {what}")
+    # Where both could be row numbers, pandas writes its own first, under an empty name.
+    labels, order = columns[1 - index[0]], [int(number) for number in columns[index[0]]]
+    return [labels[place] for place in np.argsort(order).tolist()]
 
 
 # --- named arrays -------------------------------------------------------------------------------
@@ -207,16 +209,7 @@ class Keys(NamedTuple):
 
 
 class Layout:
-    """Where in a file of named arrays the factors are, and how to put others in their place.
-
-    Args:
-        arrays: name -> array or tensor.
-        source: for messages.
-        keys: names of the factors and biases.
-        skip: rows at the start that are padding.
-
-    Raises:
-        InputError: there is no such array, or not exactly one for users and one for items.
+    """The factors among named arrays; ``skip`` rows at their start are padding.
 
     Example:
         >>> Layout({"U": np.ones((2, 2)), "V": np.ones((3, 2)), "k": np.ones(1)}, "here").names
@@ -232,15 +225,8 @@ class Layout:
             if key is not None and key not in arrays:
                 raise InputError(f"{source} has no {key!r}; there are {self._listed()}")
         self.keys = (given.user or self._matrix("user"), given.item or self._matrix("item"))
-        self.biases = (
-            given.user_bias or self._bias("user"),
-            given.item_bias or self._bias("item"),
-        )
-
-    @property
-    def names(self) -> Keys:
-        """All names, as they were given or found."""
-        return Keys(*self.keys, *self.biases)
+        self.biases = (given.user_bias or self._bias("user"), given.item_bias or self._bias("item"))
+        self.names = Keys(*self.keys, *self.biases)
 
     def _matrix(self, side: str) -> str:
         names = [name for name, value in self.arrays.items() if _is_factor(value)]
@@ -279,22 +265,20 @@ class Layout:
         tell: bool = True,
         **labels: Any,
     ) -> Imported:
-        """Return the factors, with notes on what was found and what is left aside (``tell``).
+        """Return the factors, with notes on used and unused arrays (``tell``).
 
-        ``fixed`` are columns that are biases; None for biases by name, or constant columns.
-        ``write`` writes matrices by name, in the types in which they came, to a path.
+        ``fixed`` are bias columns; None for biases by name, or constant columns. ``write`` writes
+        matrices by name, in the types of the source, to a path.
         """
         U, V = (matrix(key, self.arrays[key], copy=False)[self.skip :] for key in self.keys)
         if U.shape[1] != V.shape[1]:
             turned = "; are they transposed?" if U.shape[0] == V.shape[0] else ""
             raise InputError(
-                f"{self.source}: {self.keys[0]} has {U.shape[1]} columns and {self.keys[1]} "
-                f"{V.shape[1]}: factors share their columns{turned}"
+                f"{self.source}: expected as many columns in {self.keys[0]} and {self.keys[1]}, "
+                f"got {U.shape[1]} and {V.shape[1]}{turned}"
             )
         biases = [
-            None
-            if key is None
-            else vector(key, self.arrays[key], len(part) + self.skip)[self.skip :]
+            vector(key, self.arrays[key], len(part) + self.skip)[self.skip :] if key else None
             for key, part in zip(self.biases, (U, V), strict=True)
         ]
         factors, held = with_biases(U, V, *biases)
@@ -406,8 +390,8 @@ def _state(
     """Return the factors of a state dict in a torch file."""
     if "object" in content.facts:
         raise DataError(
-            f"{path}: a whole object of {content.facts['object']} was saved, which only its own "
-            "code can read: save its state_dict() instead"
+            f"{path}: expected a state dict, got a whole {content.facts['object']}: save its "
+            "state_dict()"
         )
     stored = {name: where for name, where in content.arrays.items() if name not in RESTORED}
     if not stored:
@@ -421,8 +405,7 @@ def _state(
         shared = [name for name in changed if name not in whole]
         if shared:
             raise InputError(
-                f"{path}: {shared[0]} shares its storage with another tensor and cannot be written "
-                "back: change it with torch"
+                f"{path}: {shared[0]} shares its storage with another tensor: write it with torch"
             )
         bits = {
             whole[name]: tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
@@ -469,10 +452,9 @@ def _recbole(
         found = Imported(Factors.of(U, V), "recbole pth", path.name, notes=(GRAPH_NOTE,))
     elif not any(keys) and name not in PLAIN_RECBOLE:
         raise DataError(
-            f"{path}: a checkpoint of {name}, whose scores are not known to be the product of the "
-            "embeddings stored in it (graph models score propagated ones): load it with RecBole "
-            "and use robustcf.adapters.from_recbole(model, dataset=dataset), or name two tensors "
-            "by user_key and item_key (--user-key, --item-key) if they are"
+            f"{path}: the scores of {name} may not be products of the stored embeddings: load it "
+            "with RecBole and use robustcf.adapters.from_recbole(model, dataset=dataset), or name "
+            "two tensors by user_key and item_key (--user-key, --item-key)"
         )
     else:
         own = keys if any(keys) else Keys("user_embedding.weight", "item_embedding.weight")
@@ -480,11 +462,9 @@ def _recbole(
     notes = (*found.notes, f"RecBole's {name}; row 0 is padding and was left out")
     labels: dict[str, Any] = {}
     if dataset_file is not None:
-        columns = [
-            settings[f"{kind.upper()}_ID_FIELD"] or f"{kind}_id" for kind in ("user", "item")
-        ]
+        columns = [settings[f"{kind.upper()}_ID_FIELD"] or f"{kind}_id" for kind in _SIDES]
         options = {"columns": columns}
-        tokens = read_apart(f"{_FOREIGN}:read_tokens", [Path(dataset_file)], options)
-        for kind, column in zip(("user", "item"), columns, strict=True):
+        tokens = read_apart("robustcf._io.unpickling:read_tokens", [Path(dataset_file)], options)
+        for kind, column in zip(_SIDES, columns, strict=True):
             labels[f"{kind}_labels"] = tokens.array(column)[1:]
     return dataclasses.replace(found, notes=notes, **labels)

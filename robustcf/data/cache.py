@@ -1,10 +1,8 @@
 """Parsed sets on disk, so that a file is parsed once.
 
-An entry is named after everything that made it (checksums of the sources, options, version of
-this format), so a stale entry is never read. It holds arrays in numpy's own format, without pickle,
-behind the sha256 of its name and of all its other bytes: a damaged or altered entry is removed and
-made again. It is written to a temporary file and renamed, so processes do not disturb each other.
-A cache that cannot be read or written costs time only.
+The name of an entry depends on the checksums of the sources, the options and the version of this
+format. It holds numpy arrays, without pickle, behind a sha256 of its name and content: a damaged
+entry is removed and made again. Errors of reading and writing are ignored.
 """
 
 from __future__ import annotations
@@ -29,17 +27,17 @@ from robustcf.errors import DataError
 _FORMAT = 4
 _DIGEST_BYTES = 32
 _BLOCK = 1 << 20
-_MOST_BYTES = 2 << 30  # older entries make room beyond this
+_MOST_BYTES = 2 << 30  # beyond this, the oldest entries are removed
 _LABELS = ("user_labels", "item_labels")
 _COLUMNS = ("users", "items", "timestamps", "weights")
 
 
 class DamagedEntry(Exception):
-    """An entry is not what was written; it has been removed."""
+    """An entry was altered or damaged; it has been removed."""
 
 
 class Parsed(NamedTuple):
-    """Content of an entry: sets of pairs with the same ids, notes, and the unit of times."""
+    """Sets of pairs with the same ids, notes, and the unit of times."""
 
     parts: dict[str, Interactions]
     notes: tuple[str, ...] = ()
@@ -53,11 +51,7 @@ def cached(
     parse: Callable[[], Parsed],
     enabled: bool | Literal["read"],
 ) -> Parsed:
-    """Return the entry of these checksums and options, or parse and keep the result.
-
-    Args:
-        enabled: False: no cache at all; ``read``: write no entry.
-    """
+    """Return the entry of these checksums and options, or parse; ``read`` writes no entry."""
     if not enabled:
         return parse()
     identity = json.dumps([_FORMAT, name, dict(sources), dict(options)], sort_keys=True)
@@ -65,12 +59,10 @@ def cached(
     key = f"{stem}-{hashlib.sha256(identity.encode()).hexdigest()[:24]}.parsed"
     damaged: tuple[str, ...] = ()
     try:
-        stored = read(key)
+        if (stored := read(key)) is not None:
+            return stored
     except DamagedEntry as entry:
-        stored = None
         damaged = (f"the parsed copy {entry} had been altered or damaged; it was made again",)
-    if stored is not None:
-        return stored
     parsed = parse()
     if enabled != "read":
         write(key, parsed)
@@ -78,11 +70,7 @@ def cached(
 
 
 def read(key: str) -> Parsed | None:
-    """Return the content of an entry, or None where there is none.
-
-    Raises:
-        DamagedEntry: there was one that had been altered, or was damaged.
-    """
+    """Return the content of an entry, or None where it is missing; a damaged one is removed."""
     path = _folder() / key
     try:
         handle = open_regular(path)
@@ -91,7 +79,7 @@ def read(key: str) -> Parsed | None:
     with handle:
         if handle.read(_DIGEST_BYTES) == _digest(key, handle):
             handle.seek(_DIGEST_BYTES)
-            # An entry with the right checksum may still be of a newer version, or forged.
+            # With the right checksum it may still be of a newer version, or forged.
             with suppress(Exception):
                 return _parse(handle)
     with suppress(OSError):
@@ -149,7 +137,7 @@ def write(key: str, parsed: Parsed) -> bool:
             file.seek(0)
             file.write(digest)
             file.flush()
-            # Still open, and so still locked: no other process takes it for a leftover.
+            # Still open, and so locked: no other process removes it as a leftover.
             os.replace(temporary, _folder() / key)
         _make_room(keep=key)
     except OSError:

@@ -1,7 +1,7 @@
 """The catalogue of named data sets, read from ``manifests/*.json``.
 
-A manifest lists the parts of a set; a part lists alternatives in the order of preference, any one
-of which will do; an alternative lists the checksums that count as right and its URLs.
+A manifest lists the parts of a set, a part its alternative files in order of preference, and a
+file its valid checksums and URLs.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _KIND = record(
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that is known of a data set before it is read."""
+    """The description of a named data set."""
 
     name: str
     title: str
-    layout: Layout  # published train and test files, one file that is split here, or generated
-    counts: Mapping[str, int]  # users, items, and pairs of each part; others are an error
+    layout: Layout  # published train and test files, one file to split, or generated
+    counts: Mapping[str, int]  # users, items, and pairs of each part; checked on loading
     parts: Mapping[str, tuple[SourceFile, ...]]  # name -> alternatives
     labels: Mapping[str, tuple[SourceFile, ...]]  # "users", "items" -> lists of original ids
     homepage: str
@@ -73,16 +73,13 @@ def manifests() -> Mapping[str, Manifest]:
 
 
 def find(name: str) -> Manifest | None:
-    """Return the manifest of a name or alias (upper and lower case alike), or None."""
-    wanted = name.lower()
-    for manifest in manifests().values():
-        if wanted == manifest.name or wanted in manifest.aliases:
-            return manifest
-    return None
+    """Return the manifest of a name or alias, in any case, or None."""
+    known = (m for m in manifests().values() if name.lower() in (m.name, *m.aliases))
+    return next(known, None)
 
 
 def get(name: str) -> Manifest:
-    """Return the manifest of a name or alias; an unknown name is an error that suggests others.
+    """Return the manifest of a name or alias; raises for an unknown name, and suggests others.
 
     Example:
         >>> get("citeulike").name
@@ -101,10 +98,7 @@ def unknown_name(name: str) -> str:
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     what = "give a file, or"
     if Path(name).is_dir():
-        what = (
-            "that is a folder: give a file, or make one set of its files with 'robustcf datasets "
-            "prepare', or give"
-        )
+        what = "for a folder of tables run 'robustcf datasets prepare' first; or give"
     return f"no data set or file is called {name!r}{hint}; {what} one of {', '.join(known)}"
 
 

@@ -1,4 +1,4 @@
-"""Which column of a table holds what: by the usual names, by name, or by number."""
+"""The columns of a table by role: found by their usual names, by name, or by number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from robustcf.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-# Compared without case, blanks and punctuation: "User-ID" is "userid".
+# Compared without case, blanks and punctuation.
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "user": (
         *("user", "userid", "uid", "useridx", "customer", "customerid", "visitor", "visitorid"),
@@ -32,17 +32,14 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
         *("eventtime", "createdat"),
     ),
 }
-# Where the columns of a file without a header are, unless told otherwise.
+# Columns of a file without a header.
 _BY_POSITION = {"user": 0, "item": 1}
 _MOVIELENS = {"user": 0, "item": 1, "rating": 2, "time": 3}
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns to read; None: look for the usual names.
-
-    A whole number names a column by position (from 0) in a file without a header line.
-    """
+    """Columns to read: names, positions from 0 (without a header line), or None for the usual."""
 
     user: str | None = None
     item: str | None = None
@@ -51,21 +48,18 @@ class Columns:
 
     @property
     def by_position(self) -> bool:
-        """Whether columns are named by number."""
+        """Whether columns are given by number."""
         given = [c for c in (self.user, self.item, self.rating, self.time) if c is not None]
         return bool(given) and all(name.isdecimal() for name in given)
 
     def must_have(self, role: str) -> bool:
-        """Whether a column is needed: the user, the item, and those asked for."""
+        """Whether a column is required: the user, the item, and those that the caller named."""
         return role in ("user", "item") or getattr(self, role) is not None
 
 
 def kind_of(path: Path) -> str:
     """Return the suffix that decides how a file is read: lower case, without ``.gz``."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] == ".gz":
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def _plain(name: object) -> str:
@@ -74,13 +68,13 @@ def _plain(name: object) -> str:
 
 
 def refuse_header(path: Path, cells: list[str], columns: Columns) -> None:
-    """Raise where a first line that should hold values looks like one of names."""
+    """Raise where a first line that should hold values seems to hold names."""
     usual = {name for names in USUAL_NAMES.values() for name in names}
     given = {columns.user, columns.item} - {None}
     if any(_plain(cell) in usual for cell in cells) or (given <= set(cells) - {""} and given):
         raise DataError(
-            f"{path}: columns were given by number, which is for files without a header line, but "
-            f"the first line looks like one ({listed(cells)}): give the names instead"
+            f"{path}: columns by number need a file without a header line, and the first line "
+            f"looks like one ({listed(cells)}): give the names instead"
         )
 
 
@@ -94,10 +88,8 @@ def _column_name(path: Path | str, header: list[Any], role: str, given: str | No
         usual = _MOVIELENS if kind_of(Path(path)) == ".dat" and len(header) >= 4 else _BY_POSITION
         position = int(given) if given is not None else usual.get(role)
         if position is not None and position >= len(header):
-            raise DataError(
-                f"{path}: column {position} was asked for as the {role}, but the file has "
-                f"{len(header)} columns (counted from 0)"
-            )
+            there = f"there are {len(header)} columns, counted from 0"
+            raise DataError(f"{path}: no column {position} for the {role}; {there}")
         return position
     plain = {_plain(name): name for name in reversed(header)}
     if given is not None:
@@ -107,17 +99,15 @@ def _column_name(path: Path | str, header: list[Any], role: str, given: str | No
                 f"{path}: has no column {given!r} for the {role}; its columns are {listed(header)}"
             )
         return exact
-    for name in USUAL_NAMES[role]:
-        if name in plain:
-            return plain[name]
-    if role in ("user", "item"):
+    usual_name = next((plain[name] for name in USUAL_NAMES[role] if name in plain), None)
+    if usual_name is None and role in ("user", "item"):
         advice = f"name it with {role}_col"
         if isinstance(path, Path):
             advice += f" (--{role}-col), or give column numbers from 0 if there is no header line"
         raise DataError(
             f"{path}: found no {role} column; its columns are {listed(header)}: {advice}"
         )
-    return None
+    return usual_name
 
 
 def _short(name: object) -> str:
@@ -133,7 +123,7 @@ def listed(header: list[Any]) -> str:
 def bad_cell(
     source: str, column: pd.Series[Any], bad: npt.NDArray[np.bool_], what: str, advice: str
 ) -> DataError:
-    """Return the error for the first cell of a column that does not hold what it must."""
+    """Return the error for the first bad cell of a column."""
     row = int(np.flatnonzero(bad)[0])
     shown = "an empty cell" if column.isna().iloc[row] else _short(str(column.iloc[row]))
     return DataError(

@@ -1,4 +1,4 @@
-"""Facts about data sets: the known ones, where they are, and what a split holds."""
+"""Facts about data sets: the catalogue, its files, and the content of a split."""
 
 from __future__ import annotations
 
@@ -20,36 +20,31 @@ _VALID = {
 
 
 def known_sets(data_dir: str | None = None) -> list[dict[str, Any]]:
-    """Return one entry per known data set: its size, and where it is.
+    """Return one entry per known data set: its size, and the folder of its files."""
 
-    Example:
-        >>> [entry["where"] for entry in known_sets() if entry["name"] == "demo"]
-        ['generated']
-    """
-    return [_entry(manifest, data_dir) for manifest in manifests().values()]
+    def entry(manifest: Manifest) -> dict[str, Any]:
+        found = [locate(manifest, files, data_dir) for files in manifest.parts.values()]
+        present = all(file is not None for file in found)
+        where = "generated" if manifest.layout == "generated" else None
+        users, items = manifest.counts["users"], manifest.counts["items"]
+        return {
+            "name": manifest.name,
+            "aliases": list(manifest.aliases),
+            "title": manifest.title,
+            "n_users": users,
+            "n_items": items,
+            "interactions": manifest.n_interactions,
+            "density": manifest.n_interactions / (users * items),
+            "present": present,
+            "where": str(found[0].path.parent) if present and found and found[0] else where,
+            "licence": manifest.licence,
+        }
 
-
-def _entry(manifest: Manifest, data_dir: str | None) -> dict[str, Any]:
-    found = [locate(manifest, files, data_dir) for files in manifest.parts.values()]
-    present = all(file is not None for file in found)
-    where = str(found[0].path.parent) if present and found and found[0] is not None else None
-    users, items = manifest.counts["users"], manifest.counts["items"]
-    return {
-        "name": manifest.name,
-        "aliases": list(manifest.aliases),
-        "title": manifest.title,
-        "n_users": users,
-        "n_items": items,
-        "interactions": manifest.n_interactions,
-        "density": manifest.n_interactions / (users * items),
-        "present": present,
-        "where": where or ("generated" if manifest.layout == "generated" else None),
-        "licence": manifest.licence,
-    }
+    return [entry(manifest) for manifest in manifests().values()]
 
 
 def facts_of(split: Split, manifest: Manifest | None = None) -> dict[str, Any]:
-    """Return what a split holds, and what is known of its set, ready for JSON."""
+    """Return the facts of a split and of its manifest, ready for JSON."""
     facts: dict[str, Any] = {
         "name": split.name,
         "n_users": split.n_users,
@@ -76,14 +71,14 @@ def _spread(degrees: Any) -> dict[str, float]:
 
 
 def fetch(wanted: Iterable[tuple[Any, Any]], data_dir: str | None = None) -> dict[str, Any]:
-    """Download the files that are missing; returns name -> path, digest and whether it was fetched.
+    """Download missing files; returns name -> path, digest and whether each was downloaded.
 
     Args:
         wanted: manifests, each with the alternatives of all its parts.
-        data_dir: where to look first, and to download to.
+        data_dir: the first folder to look in, and the one to download into.
 
     Raises:
-        DownloadError: some could not be had; all others are there.
+        DownloadError: after trying all files, if some failed.
     """
     fetched: dict[str, list[dict[str, Any]]] = {}
     failures = []
@@ -108,7 +103,7 @@ def fetch(wanted: Iterable[tuple[Any, Any]], data_dir: str | None = None) -> dic
 
 
 def describe(facts: dict[str, Any]) -> str:
-    """Return what :func:`facts_of` found in words."""
+    """Return the text of :func:`facts_of`."""
 
     def each(name: str, key: str) -> str:
         low, middle, high = facts[key].values()

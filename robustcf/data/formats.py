@@ -1,8 +1,4 @@
-"""The formats of data files: one table for own files, one for the files of named sets.
-
-To add a format, write a reader that gives a :class:`robustcf.data.tables.Table` and enter its
-suffix in :data:`FORMATS`.
-"""
+"""The formats of data files: :data:`FORMATS` for own files, :data:`PUBLISHED` for named sets."""
 
 from __future__ import annotations
 
@@ -27,17 +23,9 @@ from robustcf._io.reading import (
     read_content,
     size_of,
 )
-from robustcf._io.sandbox import read_apart
 from robustcf._io.text import counted
 from robustcf.data import id_lists
-from robustcf.data.columns import (
-    USUAL_NAMES,
-    Columns,
-    find_columns,
-    kind_of,
-    listed,
-    refuse_header,
-)
+from robustcf.data.columns import USUAL_NAMES, Columns, find_columns, kind_of, listed, refuse_header
 from robustcf.data.tables import (
     LONGEST_LABEL,
     Coded,
@@ -60,24 +48,18 @@ _PARQUET_ROWS = 1 << 16  # read at once
 class Format:
     """How files of a suffix are read.
 
-    Args:
-        read: gives the table of a file.
-        separator: of the cells of a text table.
-        quoted: whether quotes surround cells; otherwise they are characters like any other.
-        blanks: whether blanks in front of cells are dropped.
-        headed: whether the first line holds names.
-        large: whether :func:`robustcf.data.prepare` takes it, see ``data/large``.
+    To add a format, write a reader and enter its suffix in :data:`FORMATS`.
     """
 
     read: Callable[[Path, Columns], Table]
-    separator: str = ""
-    quoted: bool = False
-    blanks: bool = False
-    headed: bool = True
-    large: bool = False
+    separator: str = ""  # of a text table
+    quoted: bool = False  # whether cells may be in quotes
+    blanks: bool = False  # whether blanks in front of cells are dropped
+    headed: bool = True  # whether the first line holds names
+    large: bool = False  # whether robustcf.data.prepare takes it
 
     def separator_in(self, line: bytes) -> str:
-        """Return the separator, or another one that the first line plainly uses instead."""
+        """Return the separator, or another one that the first line uses instead."""
         usual = self.separator
         if usual.encode() in line or len(usual) > 1:
             return usual
@@ -104,7 +86,7 @@ def read_table(path: Path, columns: Columns) -> Table:
 
 
 def refuse_endless_line(path: Path) -> None:
-    """Refuse a file of one line without end before its checksum is computed: that reads it all."""
+    """Refuse a file of one endless line before its checksum is computed, which reads it all."""
     form = FORMATS.get(kind_of(path))
     if form is not None and form.read is not _parquet:
         longest = limits().line_bytes if form.separator else id_lists.longest_line()
@@ -124,7 +106,7 @@ def check_column_count(path: object, count: int) -> None:
 
 @contextmanager
 def readable(source: Path | str, kind: str) -> Iterator[None]:
-    """Turn the many ways in which a reader can fail into one."""
+    """Turn all errors of a reader into a DataError."""
     import pandas as pd
 
     try:
@@ -137,31 +119,27 @@ def readable(source: Path | str, kind: str) -> Iterator[None]:
         *(ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError),
         *(NotImplementedError, OSError, EOFError, zlib.error, csv.Error),
     ) as error:
-        # Parsers raise any of these for cells that are not what their column promised.
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"{source}: not a readable {kind} file ({reason})") from error
 
 
 def empty_file(source: object) -> DataError:
-    """Return the error of a text table without a line."""
-    return DataError(
-        f"{source}: the file is empty; expected a header line and one interaction per row"
-    )
-
-
-# --- Parquet --------------------------------------------------------------------------------
+    """Return the error for a text table without a line."""
+    return DataError(f"{source}: the file is empty; expected a header and one interaction per row")
 
 
 def _parquet(path: Path, columns: Columns) -> Table:
     import pyarrow
     import pyarrow.parquet
 
+    from robustcf._io.sandbox import read_apart
+
     with open_regular(path) as handle:
         size = size_of(handle)
         packed = path.suffix.lower() == ".gz"
         content = read_content(path) if packed else None
-        # In a process of its own: pyarrow aborts where counts in the metadata contradict it.
-        read_apart("robustcf._io.foreign:check_parquet", [content or path])
+        # In a process of its own, since pyarrow aborts on contradictory metadata.
+        read_apart("robustcf._io.parquet:check_parquet", [content or path])
         source = handle if content is None else pyarrow.BufferReader(content)
         schema = pyarrow.parquet.read_schema(source)
         usable = [name for name in schema.names if schema.names.count(name) == 1]
@@ -170,8 +148,7 @@ def _parquet(path: Path, columns: Columns) -> Table:
         wanted = {name: schema.field(name).type for name in found.values() if name is not None}
         texts = [name for name, column in wanted.items() if _is_text(column)]
         source.seek(0)
-        # Text is read as positions in a list of distinct labels: written out, a label of a
-        # megabyte could be a terabyte.
+        # Text is read as positions in a list of distinct labels: a long one is stored once.
         file = pyarrow.parquet.ParquetFile(source, read_dictionary=texts)
         _check_parquet(path, file.metadata, wanted, size)
         batches, total = [], 0
@@ -181,7 +158,7 @@ def _parquet(path: Path, columns: Columns) -> Table:
             batches.append(batch)
     if not batches:
         raise no_rows(path)
-    # Without pandas' own metadata, which would turn a column back into the index it once was.
+    # Without pandas' metadata, which would turn a column into an index.
     frame = pyarrow.Table.from_batches(batches).unify_dictionaries().to_pandas(ignore_metadata=True)
     return table_of(str(path), RawTable(frame, found, notes), columns, path.stat().st_size)
 
@@ -193,15 +170,15 @@ def _is_text(column: Any) -> bool:
 
 
 def _check_parquet(path: Path, metadata: Any, wanted: Mapping[str, Any], size: int) -> None:
-    """Raise where the file says itself that its columns take more than it may become."""
+    """Raise where the metadata say that the columns take more memory than allowed."""
     widths = 0
     for name, column in wanted.items():
         try:
             width = max(column.bit_width // 8, 1)
-        except ValueError:  # of no fixed width: positions of labels, or offsets
+        except ValueError:  # no fixed width: positions of labels, or offsets
             width = 4
         if width > 4 * LONGEST_LABEL:
-            raise DataError(f"{path}: column {name!r} holds {column}: far too wide for a label")
+            raise DataError(f"{path}: column {name!r} holds {column}, too wide for a label")
         widths += width
     groups = [metadata.row_group(n) for n in range(metadata.num_row_groups)]
     stored = sum(
@@ -212,9 +189,6 @@ def _check_parquet(path: Path, metadata: Any, wanted: Mapping[str, Any], size: i
     )
     what = f"columns {listed(list(wanted))} of {metadata.num_rows:,} rows"
     check_expansion(path, what, max(widths * metadata.num_rows, stored), size)
-
-
-# --- text -----------------------------------------------------------------------------------
 
 
 def _text(path: Path, columns: Columns) -> Table:
@@ -242,13 +216,13 @@ def _text(path: Path, columns: Columns) -> Table:
         header = list(range(len(header)))
     found = find_columns(path, header, columns)
     with _open_lines(path) as handle, warnings.catch_warnings():
-        # Of a column that holds numbers here and text there: it is looked at cell by cell below.
+        # Columns that mix numbers and text are checked cell by cell later.
         warnings.simplefilter("ignore", pd.errors.DtypeWarning)
         frame = pd.read_csv(
             handle,
             header=0 if headed else None,
             usecols=[name for name in found.values() if name is not None],
-            # Ids as text, so that no label is changed by being taken for a number.
+            # As text, so that no id is changed into a number.
             dtype={found["user"]: str, found["item"]: str},
             na_values=MISSING,
             **options,
@@ -266,7 +240,7 @@ def _open_lines(path: Path) -> BinaryIO:
 
 
 def _has_blanks(path: Path, separator: bytes) -> bool:
-    """Return whether a blank follows a separator or begins a line anywhere in a file."""
+    """Return whether a blank follows a separator or begins a line in a file."""
     with _open_lines(path) as handle:
         last = b"\n"
         while block := handle.read(1 << 20):
@@ -283,7 +257,7 @@ def _merged_by_blanks(
     places: Mapping[str, int],
     options: Mapping[str, Any],
 ) -> tuple[str, ...]:
-    """Return a note for each label column where labels differ by unquoted blanks in front alone."""
+    """Return a note per label column with labels that differ by unquoted leading blanks only."""
     import pandas as pd
 
     as_written = {**options, "header": None, "skipinitialspace": False, "dtype": str}
@@ -291,7 +265,7 @@ def _merged_by_blanks(
         with _open_lines(path) as handle:
             raw = pd.read_csv(handle, usecols=list(places.values()), **as_written)
     except (pd.errors.ParserError, pd.errors.EmptyDataError):
-        return ()  # a quoted cell behind a blank: then blanks are a matter of style
+        return ()  # quoted cells after blanks: the blanks are style
     notes = []
     for role, place in places.items():
         if len(raw) != len(read[role]):
@@ -300,9 +274,8 @@ def _merged_by_blanks(
         merged = set(read[role][cut]) & set(read[role][~cut])
         if merged:
             notes.append(
-                f"{path.name}: blanks in front of {counted(int(cut.sum()), role + ' cell')} "
-                f"dropped, which made {counted(len(merged), 'label')} equal to another; quote "
-                "cells whose blanks count"
+                f"{path.name}: leading blanks of {counted(int(cut.sum()), role + ' cell')} dropped;"
+                f" {counted(len(merged), 'label')} became equal to others; quote cells to keep them"
             )
     return tuple(notes)
 
@@ -344,11 +317,11 @@ FORMATS: dict[str, Format] = {
     ".txt": Format(_adjacency),  # "user item item ..." per line
 }
 
-#: Name in a manifest -> reader of the bytes of a file of a named set.
+#: Format in a manifest -> reader of a file of a named set.
 PUBLISHED: dict[str, Callable[[bytes, str], id_lists.RawPairs]] = {
     "adjacency": id_lists.read_adjacency,
     "counted-lists": id_lists.read_counted_lists,
     "json-lists": id_lists.read_json_lists,
 }
-#: Those that are tables with ratings and times.
+#: Formats with ratings and times.
 PUBLISHED_TABLES: dict[str, Callable[[bytes, str], Table]] = {"ratings-tsv": read_ratings}

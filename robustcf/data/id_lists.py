@@ -1,19 +1,16 @@
-"""Files of lists of ids: bytes in, arrays of ids out.
-
-Vectorised over the bytes of the file, several times faster than a loop over lines
-(``scripts/bench_data.py`` measures both); errors name the line.
-"""
+"""Readers of id lists, vectorised over the bytes of a file (see ``scripts/bench_data.py``)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from robustcf._io.limits import check_expansion, limits
+from robustcf._io.schema import shown
 from robustcf.errors import DataError
 
 _NEWLINE, _SPACE, _TAB, _RETURN, _ZERO = 10, 32, 9, 13, 48
@@ -23,70 +20,53 @@ _BLOCK = 1 << 23  # bytes parsed at once
 
 
 def longest_line() -> int:
-    """Return the bytes that a line of ids may have: parsing takes thirty times as much memory."""
+    """Return the bytes that a line of ids may have; parsing takes thirty times as much memory."""
     return 16 * limits().line_bytes
 
 
 class RawPairs(NamedTuple):
-    """Ids as a file gives them, in its order: repeats possible, sizes not yet known."""
+    """Ids in the order of a file, possibly with repeats."""
 
     users: npt.NDArray[np.int64]
     items: npt.NDArray[np.int64]
 
 
-class _Lines(NamedTuple):
-    start: int  # lines of the file before these
-    first: npt.NDArray[np.int64]  # the first number of each line
-    others: npt.NDArray[np.int64]  # the numbers behind it, of all lines
-    size: npt.NDArray[np.intp]  # of these, how many on each line
+#: A block of lines: its first line, the first number of each line, all others, and how many.
+_Lines = tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.intp]]
 
 
 def read_adjacency(data: bytes, source: str) -> RawPairs:
     r"""Parse lines ``user item item ...`` (LF or CRLF, blanks or tabs between the numbers).
 
     Raises:
-        DataError: empty file, blank line, anything but a non-negative integer, or a user
-            without items.
+        DataError: empty file, blank line, a token that is not an id, or a user without items.
 
     Example:
         >>> pairs = read_adjacency(b"0 7 3\n2 5\n", "toy.txt")
         >>> pairs.users.tolist(), pairs.items.tolist()
         ([0, 0, 2], [7, 3, 5])
     """
-    return _joined(_users_with_items(lines, source) for lines in _numbers_by_line(data, source))
-
-
-def _users_with_items(lines: _Lines, source: str) -> RawPairs:
-    alone = np.flatnonzero(lines.size == 0)
-    if len(alone):
-        line = int(alone[0])
-        raise DataError(
-            f"{source}, line {lines.start + line + 1}: user {lines.first[line]} has no items; "
-            "expected 'user item item ...': remove the line or add its items"
-        )
-    return RawPairs(np.repeat(lines.first, lines.size), lines.others)
-
-
-def _joined(parts: Iterable[RawPairs]) -> RawPairs:
-    users, items = zip(*parts, strict=True)
-    return RawPairs(np.concatenate(users), np.concatenate(items))
+    return _read_lines(data, source, counted=False)
 
 
 def read_counted_lists(data: bytes, source: str) -> RawPairs:
     """Parse CiteULike's ``users.dat``: line n is user n, ``count item item ...``."""
-    return _joined(_counted_items(lines, source) for lines in _numbers_by_line(data, source))
+    return _read_lines(data, source, counted=True)
 
 
-def _counted_items(lines: _Lines, source: str) -> RawPairs:
-    wrong = np.flatnonzero((lines.first != lines.size) | (lines.size == 0))
-    if len(wrong):
-        line = int(wrong[0])
-        raise DataError(
-            f"{source}, line {lines.start + line + 1}: the first number says {lines.first[line]} "
-            f"items, and {lines.size[line]} follow; expected 'count item item ...', at least one"
-        )
-    users = lines.start + np.arange(len(lines.size))
-    return RawPairs(np.repeat(users, lines.size), lines.others)
+def _read_lines(data: bytes, source: str, *, counted: bool) -> RawPairs:
+    users, items = [], []
+    for start, first, others, size in _numbers_by_line(data, source):
+        wrong = np.flatnonzero((size == 0) | (counted & (first != size)))
+        if len(wrong):
+            line, number, got = start + wrong[0] + 1, first[wrong[0]], size[wrong[0]]
+            problem = f"user {number} has no items; expected 'user item item ...'"
+            if counted:
+                problem = f"the first number says {number} items, got {got}; expected at least one"
+            raise DataError(f"{source}, line {line}: {problem}; correct the line, or remove it")
+        users.append(np.repeat(start + np.arange(len(size)) if counted else first, size))
+        items.append(others)
+    return RawPairs(np.concatenate(users), np.concatenate(items))
 
 
 def read_json_lists(data: bytes, source: str) -> RawPairs:
@@ -94,9 +74,7 @@ def read_json_lists(data: bytes, source: str) -> RawPairs:
     try:
         lists = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{source}: not valid JSON ({error}); expected [[item, ...], ...]"
-        ) from None
+        raise DataError(f"{source}: expected [[item, ...], ...] as JSON ({error})") from None
     if not isinstance(lists, list) or not lists:
         raise DataError(f"{source}: expected a non-empty JSON list with one list of items per user")
     for user, items in enumerate(lists):
@@ -105,18 +83,11 @@ def read_json_lists(data: bytes, source: str) -> RawPairs:
         ):
             raise DataError(
                 f"{source}: entry {user} must be a list of item ids of at least 0 with at most "
-                f"{_LONGEST_ID} digits, got {_shown(items)}"
+                f"{_LONGEST_ID} digits, got {shown(items)}"
             )
     lengths = [len(items) for items in lists]
     flat = [item for items in lists for item in items]
     return RawPairs(np.repeat(np.arange(len(lists)), lengths), np.array(flat, dtype=np.int64))
-
-
-def _shown(value: object) -> str:
-    try:
-        return repr(value)[:60]
-    except ValueError:  # Python writes no integers of thousands of digits
-        return "a number of thousands of digits"
 
 
 def read_id_list(data: bytes, source: str) -> npt.NDArray[Any]:
@@ -138,7 +109,6 @@ def read_id_list(data: bytes, source: str) -> npt.NDArray[Any]:
         raise DataError(f"{source}: no line has remap_id {names.index('')}; each must occur once")
     if all(_is_id(name) and str(int(name)) == name for name in names):
         return np.array([int(name) for name in names])
-    # An array of text is as wide as its longest entry.
     width = 4 * max(map(len, names))
     check_expansion(source, f"an array of {len(names):,} labels", width * len(names), len(data))
     return np.array(names)
@@ -155,23 +125,23 @@ def _numbers_by_line(data: bytes, source: str) -> Iterator[_Lines]:
         raise DataError(f"{source}: the file is empty; expected at least one line of ids")
     start = line = 0
     while start < len(data):
-        # Up to the last line end in reach, or else to the end of the line that is so long.
+        # Up to the last line end within a block, or else the end of a longer line.
         end = data.rfind(b"\n", start, start + _BLOCK) if start + _BLOCK < len(data) else len(data)
         if end < 0:
             end = data.find(b"\n", start + _BLOCK)
         end = len(data) if end < 0 else end
         lines = _parse_block(data, start, end, line, source)
         yield lines
-        start, line = end + 1, line + len(lines.size)
+        start, line = end + 1, line + len(lines[-1])
 
 
 def _parse_block(data: bytes, start: int, end: int, line_of_start: int, source: str) -> _Lines:
     text = np.frombuffer(data, dtype=np.uint8, count=end - start, offset=start)
-    # uint8 wraps round, so everything below '0' ends up above 9 as well.
+    # uint8 wraps around: bytes below '0' become larger than 9 too.
     is_digit = (text - np.uint8(_ZERO)) < 10
     is_newline = text == _NEWLINE
     fine = is_digit | is_newline | (text == _SPACE) | (text == _TAB) | (text == _RETURN)
-    # A carriage return alone once ended lines; read as a blank it would merge users in silence.
+    # A lone carriage return may be an old line end: as a blank it would merge users silently.
     fine[:-1] &= (text[:-1] != _RETURN) | is_newline[1:]
     if not fine.all():
         raise _bad_token(data, start + int(np.flatnonzero(~fine)[0]), source)
@@ -195,16 +165,14 @@ def _parse_block(data: bytes, start: int, end: int, line_of_start: int, source: 
         raise DataError(f"{source}, line {line}: the line is blank; remove it")
     first = np.zeros(len(values), dtype=bool)
     first[last - count] = True
-    return _Lines(line_of_start, values[first], values[~first], count - 1)
+    return line_of_start, values[first], values[~first], count - 1
 
 
 def _bad_token(data: bytes, position: int, source: str) -> DataError:
     line = data.count(b"\n", 0, position) + 1
     if data[position] == _RETURN:
-        return DataError(
-            f"{source}, line {line}: a carriage return without a line feed; convert the file to "
-            "LF or CRLF line ends"
-        )
+        problem = "a carriage return without a line feed; convert the line ends to LF or CRLF"
+        return DataError(f"{source}, line {line}: {problem}")
     begin = max(data.rfind(mark, 0, position) for mark in (b"\n", b" ", b"\t")) + 1
     token = data[begin : begin + 40].split(maxsplit=1)[0].decode("utf-8", "replace")
     problem = "not an integer"

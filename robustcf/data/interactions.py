@@ -11,25 +11,23 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._checks import check_choice
 from robustcf.errors import DataError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-# Any integers are accepted; what an Interactions holds is int32, see _MAX_ID.
 Ids = npt.NDArray[np.integer[Any]]
 Labels = npt.NDArray[Any]
-# Users, items, timestamps, weights.
-_Columns = tuple[Any, Any, Any, Any]
+_Columns = tuple[Any, ...]  # users, items, timestamps, weights
 
-# Ids are stored as int32: half the memory of int64, and no catalogue comes near 2**31 users.
-_MAX_ID = np.iinfo(np.int32).max
+_MAX_ID = np.iinfo(np.int32).max  # ids are stored as int32, in half the memory of int64
+BLOCK_PAIRS = 1 << 22  # pairs counted or checked at once
+#: Groups of items by popularity: fifths of those with pairs.
+ITEM_GROUPS = ("rare", "middle", "popular")
 
-# Pairs that are counted or checked at once: temporary arrays stay small next to the pairs.
-BLOCK_PAIRS = 1 << 22
-
-# Label arrays that have been checked and frozen: the parts of a split share them, and checking
-# means sorting. Held weakly, so an entry lives exactly as long as its array.
+# Label arrays that were checked (sorted) and frozen; the splits of a set share them. Held weakly,
+# so that an entry lives as long as its array.
 _checked_labels: WeakValueDictionary[int, Labels] = WeakValueDictionary()
 
 
@@ -37,8 +35,7 @@ _checked_labels: WeakValueDictionary[int, Labels] = WeakValueDictionary()
 class Interactions:
     """An immutable set of (user, item) pairs with contiguous ids from 0.
 
-    The pairs are kept sorted by user, then item, whatever order they come in: the same set is
-    always the same arrays, so a seeded split does not depend on the order of lines in a file.
+    The pairs are sorted by user, then item, so a seeded split does not depend on their order.
 
     Args:
         users: user id of each pair, integers in ``[0, n_users)``.
@@ -55,14 +52,12 @@ class Interactions:
     Example:
         >>> import numpy as np
         >>> x = Interactions(np.array([1, 0, 1]), np.array([2, 0, 0]), n_users=2, n_items=3)
-        >>> x.users.tolist(), x.items.tolist(), len(x)
-        ([0, 1, 1], [0, 0, 2], 3)
         >>> x.csr().toarray()
         array([[1., 0., 0.],
                [1., 0., 1.]], dtype=float32)
     """
 
-    #: Whether the pairs stay on disk, and are read when they are asked for.
+    #: Whether the pairs stay on disk until they are used.
     mapped: ClassVar[bool] = False
 
     users: Ids
@@ -89,15 +84,12 @@ class Interactions:
                     f"{item}: build with Interactions.from_pairs(...), which drops repeats"
                 )
             columns = _taken(columns, order)
-        labels = (
-            None if given is None else checked_labels(kind, given, count)
-            for kind, given, count in (
-                ("user", self.user_labels, self.n_users),
-                ("item", self.item_labels, self.n_items),
-            )
-        )
-        names = ("users", "items", "timestamps", "weights", "user_labels", "item_labels")
-        for name, array in zip(names, (*columns, *labels), strict=True):
+        arrays = dict(zip(("users", "items", "timestamps", "weights"), columns, strict=True))
+        for kind, count in (("user", self.n_users), ("item", self.n_items)):
+            labels = getattr(self, f"{kind}_labels")
+            if labels is not None:
+                arrays[f"{kind}_labels"] = checked_labels(kind, labels, count)
+        for name, array in arrays.items():
             object.__setattr__(self, name, None if array is None else _read_only(array))
 
     @classmethod
@@ -118,30 +110,23 @@ class Interactions:
         Of the repeats of a pair the latest is kept (the first where times are absent or equal).
 
         Example:
-            >>> x, dropped = Interactions.from_pairs([0, 0, 1], [1, 1, 0], 2, 2)
-            >>> len(x), dropped
-            (2, 1)
+            >>> Interactions.from_pairs([0, 0, 1], [1, 1, 0], 2, 2)
+            (Interactions(2 pairs, 2 users x 2 items), 1)
         """
         columns = _checked(users, items, n_users, n_items, timestamps, weights)
         keys = _keys(columns, n_items)
         kept = one_of_each(keys, columns[2])
-        labels = user_labels, item_labels
-        user_ids, item_ids, times, values = _taken(columns, kept)
-        built = cls(user_ids, item_ids, n_users, n_items, *labels, times, values)
+        user_ids, item_ids, *others = _taken(columns, kept)
+        built = cls(user_ids, item_ids, n_users, n_items, user_labels, item_labels, *others)
         return built, len(keys) - len(kept)
 
     @classmethod
     def from_csr(
-        cls,
-        matrix: Any,
-        *,
-        user_labels: Labels | None = None,
-        item_labels: Labels | None = None,
+        cls, matrix: Any, *, user_labels: Labels | None = None, item_labels: Labels | None = None
     ) -> Interactions:
-        """Build from a users x items matrix of scipy or numpy, of finite numbers of at least 0.
+        """Build from a users x items matrix (scipy or numpy) of finite numbers of at least 0.
 
-        Every entry that is not 0 is a pair. Entries of one cell add up. Values other than 1 are
-        kept as weights. Cost: one copy of the pairs.
+        Every nonzero entry is a pair; entries of one cell add up; values other than 1 are weights.
 
         Example:
             >>> Interactions.from_csr(np.array([[0, 1], [1, 1]]))
@@ -152,7 +137,7 @@ class Interactions:
         bad = ~(np.isfinite(values) & (values >= 0))
         if bad.any():
             raise DataError(
-                "a matrix of interactions must hold finite numbers that are not negative, got "
+                "a matrix of interactions must hold finite numbers of at least 0, got "
                 f"{values[bad][0]}: repair the entry, or set it to 0"
             )
         there = values != 0
@@ -166,9 +151,7 @@ class Interactions:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Interactions):
             return NotImplemented
-        return all(
-            _same(getattr(self, entry.name), getattr(other, entry.name)) for entry in fields(self)
-        )
+        return all(_same(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -197,7 +180,7 @@ class Interactions:
 
     @cached_property
     def indptr(self) -> npt.NDArray[np.int64]:
-        """Where each user's pairs begin and end: ``items[indptr[u]:indptr[u + 1]]`` are u's."""
+        """Offsets of users: ``items[indptr[u]:indptr[u + 1]]`` are the items of user u."""
         return _read_only(np.concatenate(([0], np.cumsum(self.user_degrees))))
 
     def items_of(self, user: int) -> Ids:
@@ -208,8 +191,6 @@ class Interactions:
 
     def rows(self, users: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np.int64], Ids]:
         """Return the pairs of some users as (position in ``users``, item), items ascending.
-
-        Cost: the pairs of these users alone.
 
         Example:
             >>> pairs = Interactions.from_pairs([0, 1, 1], [2, 0, 1], 2, 3)[0]
@@ -223,28 +204,25 @@ class Interactions:
         return rows, self.items[np.repeat(begin, counts) + within]
 
     def csr_of(self, users: npt.NDArray[np.integer[Any]]) -> csr_matrix:
-        """Return some rows of :meth:`csr`, at the cost of these rows alone."""
+        """Return some rows of :meth:`csr` without building the rest."""
         _, items = self.rows(users)
         ends = np.concatenate(([0], np.cumsum(self.user_degrees[users])))
         return csr_over(np.ones(len(items), dtype=np.float32), items, ends, self.n_items)
 
     def between(self, start: int, stop: int) -> Interactions:
-        """Return the pairs of users ``start`` to ``stop - 1``, numbered from 0; items keep theirs.
-
-        Cost: the users' degrees; the columns are views of these.
+        """Return the pairs of users ``start`` to ``stop - 1`` as views, users numbered from 0.
 
         Example:
-            >>> pairs = Interactions.from_pairs([0, 1, 2], [2, 0, 1], 3, 3)[0]
-            >>> part = pairs.between(1, 3)
-            >>> part, part.users.tolist(), part.items.tolist()
-            (Interactions(2 pairs, 2 users x 3 items), [0, 1], [0, 1])
+            >>> pairs = Interactions.from_pairs([0, 1, 2], [2, 0, 1], 3, 3)[0].between(1, 3)
+            >>> pairs.users.tolist(), pairs.items.tolist()
+            ([0, 1], [0, 1])
         """
         from robustcf.data.large.mapped import MappedInteractions  # is a subclass of this
 
         return MappedInteractions.of(self).between(start, stop)
 
     def label_source(self, kind: str) -> object:
-        """Return the object behind ``user_labels`` or ``item_labels``, read already or not."""
+        """Return the source of ``user_labels`` or ``item_labels``, without reading it."""
         return getattr(self, kind)
 
     def csr(self) -> csr_matrix:
@@ -266,31 +244,30 @@ class Interactions:
         Timestamps and weights survive where both sides have them.
         """
         same_ids("union", self, other)
-        users, items, times, weights = (
-            None if left is None or right is None else np.concatenate((left, right))
-            for left, right in zip(self._arrays, other._arrays, strict=True)
+        columns = zip(self._arrays, other._arrays, strict=True)
+        return self._with(
+            tuple(None if a is None or b is None else np.concatenate((a, b)) for a, b in columns)
         )
-        return self._with((users, items, times, weights))
 
     @property
     def _arrays(self) -> _Columns:
         return self.users, self.items, self.timestamps, self.weights
 
     def _with(self, columns: _Columns) -> Interactions:
-        users, items, times, weights = columns
-        sizes, labels = (self.n_users, self.n_items), (self.user_labels, self.item_labels)
-        return Interactions(users, items, *sizes, *labels, times, weights)
+        users, items, *others = columns
+        labels = self.user_labels, self.item_labels
+        return Interactions(users, items, self.n_users, self.n_items, *labels, *others)
 
 
 def described(pairs: int, users: int, items: int) -> str:
-    """Return how a set of pairs is told."""
+    """Return the short description of a set of pairs."""
     return f"Interactions({pairs:,} pairs, {users:,} users x {items:,} items)"
 
 
 def user_ranges(
     indptr: npt.NDArray[np.int64], most: int = BLOCK_PAIRS
 ) -> Iterator[tuple[int, int]]:
-    """Yield ranges of users with at most so many pairs together, or one user with more.
+    """Yield ranges of users with at most ``most`` pairs together, or one user with more.
 
     Example:
         >>> list(user_ranges(np.array([0, 2, 3, 9, 9]), most=4))
@@ -298,7 +275,6 @@ def user_ranges(
     """
     start, n_users = 0, len(indptr) - 1
     while start < n_users:
-        # The last user whose pairs still end within reach.
         stop = int(np.searchsorted(indptr, indptr[start] + most, side="right")) - 1
         stop = min(max(stop, start + 1), n_users)
         yield start, stop
@@ -308,7 +284,7 @@ def user_ranges(
 def csr_over(
     values: npt.NDArray[np.float32], items: Ids, indptr: npt.NDArray[np.int64], n_items: int
 ) -> csr_matrix:
-    """Return a matrix over the very arrays of sorted pairs: scipy would copy views."""
+    """Return a matrix over the arrays of sorted pairs, without the copies that scipy makes."""
     from scipy.sparse import csr_matrix
 
     shape: Any = (len(indptr) - 1, n_items)
@@ -317,20 +293,16 @@ def csr_over(
     index = np.int32 if max(len(items), n_items) <= _MAX_ID else np.int64
     matrix.data, matrix.indices = values, items.astype(index, copy=False)
     matrix.indptr = indptr.astype(index, copy=False)
-    matrix.has_sorted_indices = True
-    matrix.has_canonical_format = True
+    matrix.has_sorted_indices = matrix.has_canonical_format = True
     return matrix
 
 
 def one_of_each(
     keys: npt.NDArray[np.int64], times: npt.NDArray[np.int64] | None
 ) -> npt.NDArray[np.intp]:
-    """Return where each distinct key is kept: its latest place, or the first without times."""
-    if times is None:
-        order = np.argsort(keys, kind="stable")
-    else:
-        # ~t is -t - 1: descending in time without the overflow of -t.
-        order = np.lexsort((np.arange(len(keys)), ~times, keys))
+    """Return the position of each distinct key: the latest, or the first without times."""
+    # A stable sort. ~t is -t - 1: descending in time without the overflow of -t.
+    order = np.lexsort((keys,) if times is None else (~times, keys))
     first = np.ones(len(keys), dtype=bool)
     first[1:] = keys[order[1:]] != keys[order[:-1]]
     return order[first]
@@ -342,12 +314,11 @@ def _keys(columns: _Columns, n_items: int) -> npt.NDArray[np.int64]:
 
 
 def _taken(columns: _Columns, chosen: npt.NDArray[Any]) -> _Columns:
-    users, items, times, weights = (None if c is None else c[chosen] for c in columns)
-    return users, items, times, weights
+    return tuple(None if column is None else column[chosen] for column in columns)
 
 
 def _sparse(matrix: Any) -> Any:
-    """Return any matrix as a scipy one of coordinates, each cell once."""
+    """Return a matrix as scipy coordinates, each cell once."""
     from scipy.sparse import coo_matrix, issparse
 
     if not issparse(matrix):
@@ -355,29 +326,25 @@ def _sparse(matrix: Any) -> Any:
             matrix = np.asarray(matrix)
         except (ValueError, TypeError, RuntimeError) as error:
             # Rows of several lengths; a tensor that is sparse, on a GPU or part of a graph.
-            kind = type(matrix).__name__
             raise DataError(
-                f"interactions must be a users x items matrix, scipy or numpy, got a {kind} that "
-                f"numpy cannot read ({error}): convert it"
+                "interactions must be a users x items matrix, scipy or numpy, got a "
+                f"{type(matrix).__name__} that numpy cannot read ({error}): convert it"
             ) from error
     if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
         raise DataError(
             "interactions must be a users x items matrix of numbers, scipy or numpy, got "
             f"{matrix.dtype} of shape {matrix.shape}"
         )
-    # Scipy knows neither half precision nor foreign byte orders, and sums of entries may be too
-    # large for a small type.
-    wide = {"i": np.int64, "u": np.uint64, "f": np.float64}.get(matrix.dtype.kind)
-    if wide is not None:
-        matrix = matrix.astype(wide)
+    # Scipy lacks half precision and foreign byte orders; sums may be too large for a small type.
+    wide = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_}[matrix.dtype.kind]
     # By way of CSR, where entries of one cell are added up.
-    return coo_matrix(coo_matrix(matrix).tocsr())
+    return coo_matrix(coo_matrix(matrix.astype(wide)).tocsr())
 
 
 def _counts(ids: Ids, count: int) -> npt.NDArray[np.int64]:
     # A block at a time, since numpy counts a copy of eight bytes per id.
-    found = np.bincount(ids[:BLOCK_PAIRS], minlength=count)
-    for start in range(BLOCK_PAIRS, len(ids), BLOCK_PAIRS):
+    found = np.zeros(count, dtype=np.int64)
+    for start in range(0, len(ids), BLOCK_PAIRS):
         found += np.bincount(ids[start : start + BLOCK_PAIRS], minlength=count)
     return found
 
@@ -426,7 +393,7 @@ def _ids(kind: str, values: npt.ArrayLike, count: int) -> Ids:
             f"{kind} ids must be at least 0 and below n_{kind}s = {count}, got {array[where]} at "
             f"position {where}"
         )
-    # A copy, so that nobody else holds a writable view of what is frozen afterwards.
+    # A copy: the array is frozen afterwards, and the caller's must stay writable.
     return np.array(array, dtype=np.int32)
 
 
@@ -440,9 +407,9 @@ def _column(
         raise DataError(f"{name} must have one entry per pair ({length}), got shape {array.shape}")
     if array.dtype.kind not in "iuf":
         raise DataError(f"{name} must be numbers, got dtype {array.dtype}")
-    if not np.isfinite(array).all():
-        where = int(np.flatnonzero(~np.isfinite(array))[0])
-        raise DataError(f"{name} must be finite, got {array[where]} at position {where}")
+    bad = np.flatnonzero(~np.isfinite(array))
+    if len(bad):
+        raise DataError(f"{name} must be finite, got {array[bad[0]]} at position {bad[0]}")
     if dtype is np.int64 and array.dtype.kind == "f" and np.any(array != np.floor(array)):
         raise DataError(f"{name} must be whole numbers, got fractions; scale them first")
     largest = float(np.abs(array.astype(np.float64)).max()) if length else 0.0
@@ -482,14 +449,28 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def same_ids(what: str, left: Interactions, right: Interactions) -> None:
-    """Raise unless two sets of pairs have the same users and items, by number and by label."""
+    """Raise unless two sets of pairs have the same users and items, in number and labels."""
     if (left.n_users, left.n_items) != (right.n_users, right.n_items):
         raise DataError(
             f"{what} must have the same users and items, got {left.n_users} x {left.n_items} and "
             f"{right.n_users} x {right.n_items}"
         )
     for kind in ("user_labels", "item_labels"):
-        if left.label_source(kind) is right.label_source(kind):
-            continue  # one source, which need not be read for this
-        if not _same(getattr(left, kind), getattr(right, kind)):
+        shared = left.label_source(kind) is right.label_source(kind)  # need not be read
+        if not shared and not _same(getattr(left, kind), getattr(right, kind)):
             raise DataError(f"{what} must have the same {kind.replace('_', ' ')}")
+
+
+def item_group(degrees: npt.NDArray[np.int64], kind: str, least: int = 1) -> npt.NDArray[np.int64]:
+    """Return the rarest, middle or most popular fifth of the items with pairs, at least ``least``.
+
+    Example:
+        >>> item_group(np.array([9, 0, 1, 5, 3, 7]), "popular").tolist()
+        [0]
+    """
+    check_choice("the group of items", kind, ITEM_GROUPS)
+    there = np.flatnonzero(degrees)
+    ranked = there[np.argsort(degrees[there], kind="stable")]
+    size = min(len(ranked), max(least, len(ranked) // 5))
+    begin = {"rare": 0, "middle": (len(ranked) - size) // 2, "popular": len(ranked) - size}
+    return ranked[begin[kind] : begin[kind] + size]

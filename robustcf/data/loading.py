@@ -1,4 +1,4 @@
-"""``load``: a name, a file or data in memory in, a Split out."""
+"""``load``: make a Split of a named set, a file or data in memory."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from robustcf.data import catalog, synthetic
 from robustcf.data.cache import Parsed, cached
 from robustcf.data.catalog import Manifest
 from robustcf.data.formats import PUBLISHED, PUBLISHED_TABLES, read_table, refuse_endless_line
-from robustcf.data.holdout import Strategy, compact
+from robustcf.data.holdout import Plan, Strategy, compact
 from robustcf.data.holdout import k_core as core_of
 from robustcf.data.id_lists import RawPairs, read_id_list
 from robustcf.data.interactions import Interactions
 from robustcf.data.large import manifest_of
-from robustcf.data.plan import Plan
 from robustcf.data.split import PARTS, EvaluationProtocol, Split, ValidSource
 from robustcf.data.tables import Table, to_interactions
 from robustcf.data.times import Moment
 from robustcf.errors import DataError
 
 Parts = dict[str, Interactions]
-Cache = bool | Literal["read"]
+_Cache = bool | Literal["read"]
 
+_COLUMNS = ("user_col", "item_col", "rating_col", "time_col")
 _CUT = ("split", "test_ratio", "valid_ratio", "test_from", "valid_from")
 
 
@@ -57,28 +57,26 @@ def load(
     test: Any = None,
     name: str | None = None,
     eval_users: int | None = None,
-    cache: Cache = True,
+    cache: _Cache = True,
     policy: Policy | None = None,
 ) -> Split:
     """Load a data set by name, or your own: a file, a table in memory, or a matrix.
 
-    Names: ``demo``, ``ml-1m``, ``yelp2018``, ``citeulike`` (= ``citeulike-t``),
-    ``citeulike-a``, ``gowalla``, ``ml-100k``. A path may end in ``.csv``, ``.tsv``,
-    ``.parquet``, ``.inter`` or ``.dat`` (a table with a user and an item column) or ``.txt``
-    (``user item item ...`` per line), each with ``.gz`` or without. It may also be a folder that
-    :func:`robustcf.data.prepare` made, or its manifest: that is mapped, not read.
+    Names: ``demo``, ``ml-1m``, ``yelp2018``, ``citeulike`` (= ``citeulike-t``), ``citeulike-a``,
+    ``gowalla``, ``ml-100k``. A path may end in ``.csv``, ``.tsv``, ``.parquet``, ``.inter`` or
+    ``.dat`` (a table with a user and an item column) or ``.txt`` (``user item item ...`` per line),
+    each with ``.gz`` or without, or be a folder of :func:`robustcf.data.prepare`, which is mapped.
 
-    A table in memory is a pandas DataFrame, or anything with the Arrow PyCapsule interface or the
-    DataFrame interchange protocol: Polars, PyArrow, DuckDB. Its labels keep their types: whole
-    numbers are int64 labels, text stays text. (In a file, ``7`` is a number.) A users x items
-    matrix of scipy or numpy has an interaction for each entry that is not 0; rows and columns are
-    the ids. :class:`Interactions` are split as they are.
+    A table in memory is a pandas DataFrame, or has the Arrow PyCapsule interface or the DataFrame
+    interchange protocol (Polars, PyArrow, DuckDB). Its text labels stay text; in a file, ``7`` is a
+    number. A users x items matrix (scipy, numpy) has an interaction for each nonzero entry; its
+    ids are rows and columns. :class:`Interactions` are split as they are.
 
     Args:
-        source: what to load.
+        source: name, path, table, matrix or Interactions.
         data_dir: the first folder to look in, and the one to download into.
         download: whether a missing file may be fetched.
-        seed: of whatever part of the split is drawn at random.
+        seed: seed of the random parts of the split.
         user_col: column with the user (found by its usual names when not given); a number
             counts columns from 0 in a file without a header line.
         item_col: column with the item.
@@ -92,10 +90,9 @@ def load(
         test_ratio: share of the pairs for test, default 0.1: of each user's at random, or with
             ``time`` the latest of all.
         valid_ratio: share of the remaining pairs for valid, default 0.1.
-        test_from: with ``time``, test begins here instead: an ISO date, a datetime, or a number
-            in the unit of the time column. A date without a time zone is in UTC. Where the column
-            holds whole numbers, a date is compared with them as seconds since 1970, or milli-,
-            micro- or nanoseconds if that is their size.
+        test_from: with ``time``, test begins here instead: an ISO date (UTC by default), a
+            datetime, or a number in the unit of the time column. Whole numbers are compared with a
+            date as seconds since 1970, or milli-, micro- or nanoseconds, by their size.
         valid_from: with ``time``, valid begins here.
         valid_file: a file of its own for valid, instead of drawing it.
         test_file: a file of its own for test.
@@ -104,26 +101,20 @@ def load(
         name: name of your own data; default the name of the file, or ``own data``.
         eval_users: evaluate on a seeded sample of so many users; None for all, or as a prepared
             set says.
-        cache: keep the parsed set, so that the next load is quick; ``read``: use entries, write
-            none. Data in memory are not kept.
-        policy: patience of downloads.
+        cache: keep the parsed file for later loads; ``read``: use entries, but write none.
+        policy: timeouts and retries of downloads.
 
     Returns:
-        The split; ``split.notes`` says what was dropped on the way. After a cut in time, users
-        and items that are new in valid or test stay, without pairs in train, and a note names
-        some.
+        The split; ``split.notes`` tells the dropped rows. After a cut in time, users and items
+        without pairs in train stay, and a note names some.
 
     Raises:
-        DataError: the data break a rule; the message names file and line where it can.
+        DataError: the data break a rule; the message names file and line if possible.
         DownloadError: a file is missing and cannot be fetched.
 
     Cost: a first load parses (Yelp2018: well under a second), later ones read the cache.
 
     Example:
-        >>> split = load("demo")
-        >>> len(split.train), len(split.valid), len(split.test)
-        (80846, 9067, 10087)
-
         >>> import pandas as pd
         >>> plays = pd.DataFrame({"user": ["ann", "ann", "bob", "bob"], "track": [1, 2, 1, 3]})
         >>> load(plays.assign(time=[1, 2, 3, 4]), split="time", test_from=4).notes
@@ -136,7 +127,8 @@ def load(
     )  # fmt: skip
     files = {"valid_file": valid_file, "test_file": test_file}
     tables = {"valid": valid, "test": test}
-    own = {**plan.options(), **files, **tables, "name": name}
+    options = plan.options(*_COLUMNS, "min_rating", "k_core", *_CUT)
+    own = {**options, **files, **tables, "name": name}
 
     def loaded() -> Split:
         if not isinstance(source, str | os.PathLike):
@@ -150,9 +142,9 @@ def load(
             return _load_named(manifest, data_dir, download, plan, cache, policy)
         path = Path(place).expanduser()
         if (prepared := manifest_of(path)) is not None:
-            why = f"cannot be used with {path}, a prepared set, which is filtered and split already"
+            why = f"cannot be used with {path}, a prepared set, which is split already"
             _refuse(own, f"{why}: give them to 'robustcf datasets prepare'")
-            from robustcf.data.large.opening import open_prepared  # seldom needed
+            from robustcf.data.large.opening import open_prepared  # rarely needed
 
             return open_prepared(prepared)
         if not path.is_file():
@@ -175,11 +167,8 @@ def _parts(train: Any, valid: Any, test: Any) -> dict[str, Any]:
     return {part: given for part, given in parts.items() if part == "train" or given is not None}
 
 
-# --- named sets -----------------------------------------------------------------------------
-
-
 def _refuse_options(manifest: Manifest, own: Mapping[str, Any]) -> None:
-    # Ratings have times, and no split of them is the published one.
+    # Ratings have times, and no published split.
     formats = {file.format for files in manifest.parts.values() for file in files}
     allowed = ("min_rating", *_CUT) if formats & set(PUBLISHED_TABLES) else ()
     why = f"cannot be used with {manifest.name}, a named set with a fixed protocol"
@@ -192,7 +181,7 @@ def _load_named(
     data_dir: str | os.PathLike[str] | None,
     download: bool,
     plan: Plan,
-    cache: Cache,
+    cache: _Cache,
     policy: Policy | None,
 ) -> Split:
     folder = None if data_dir is None else Path(data_dir)
@@ -215,7 +204,7 @@ def _load_named(
     if plan.min_rating is None:  # a threshold changes the counts, by design
         _check_counts(manifest, parsed.parts)
     if manifest.layout == "pairs":
-        return plan.hold_out.split(manifest.name, parsed.parts["pairs"], parsed.notes, sources)
+        return plan.apply(manifest.name, parsed.parts["pairs"], parsed.notes, sources)
     # Published figures on a set with validation pairs leave these among the candidates.
     protocol = EvaluationProtocol(test=("train",)) if "valid" in parsed.parts else None
     return _of_parts(manifest.name, parsed, plan, sources, protocol)
@@ -228,11 +217,11 @@ def _of_parts(
     sources: Mapping[str, str],
     protocol: EvaluationProtocol | None = None,
 ) -> Split:
-    """Return the split of given parts; valid is carved out of train where it is not given."""
+    """Return the split of given parts; a missing valid is carved out of train."""
     parts, notes, _ = parsed
     source: ValidSource = "published" if "valid" in parts else "carved"
     if source == "carved":
-        parts = {**parts, **plan.hold_out.carve_valid(parts["train"])}
+        parts = {**parts, **plan.carve_valid(parts["train"])}
     train, valid, test = (parts[part] for part in PARTS)
     return Split(name, train, valid, test, source, notes, sources, protocol)
 
@@ -258,7 +247,7 @@ def _parse_named(
         for kind in ("users", "items")
     )
     names = {kind: read_id_list(_bytes_of(f), str(f.path)) for kind, f in labels.items()}
-    if manifest.layout == "pairs":  # renumbering may follow: the ids of the file become labels
+    if manifest.layout == "pairs":  # pairs may be renumbered: the ids of the file become labels
         names = {"users labels": np.arange(n_users), "items labels": np.arange(n_items)}
 
     def distinct(part: str, pairs: RawPairs) -> Interactions:
@@ -301,8 +290,8 @@ def _check_counts(manifest: Manifest, parts: Parts) -> None:
     ]
     if wrong:
         raise DataError(
-            f"{manifest.name} does not have the counts of its manifest ({'; '.join(wrong)}); the "
-            "files are not the published ones: delete them and fetch them again"
+            f"{manifest.name} must have the counts of its manifest ({'; '.join(wrong)}); delete "
+            "the files and fetch them again"
         )
 
 
@@ -311,10 +300,7 @@ def _bytes_of(file: LocatedFile) -> bytes:
     return file.path.read_bytes() if member is None else read_member(file.path, member)
 
 
-# --- own data -------------------------------------------------------------------------------
-
-
-def _load_files(files: Mapping[str, Path], name: str, plan: Plan, cache: Cache) -> Split:
+def _load_files(files: Mapping[str, Path], name: str, plan: Plan, cache: _Cache) -> Split:
     _check_given_parts(files, plan, "_file")
     for part, path in files.items():
         if not path.is_file():
@@ -322,7 +308,7 @@ def _load_files(files: Mapping[str, Path], name: str, plan: Plan, cache: Cache) 
         refuse_endless_line(path)
     checksums = {part: sha256_of(path) for part, path in files.items()}
     names = [path.name for path in files.values()]
-    # Files of one name in several folders must not pass for one.
+    # Files in several folders may have one name.
     sources = {
         path.name if names.count(path.name) == 1 else f"{part}/{path.name}": checksums[part]
         for part, path in files.items()
@@ -337,7 +323,7 @@ def _load_files(files: Mapping[str, Path], name: str, plan: Plan, cache: Cache) 
 
 
 def _load_memory(parts: Mapping[str, Any], name: str, plan: Plan) -> Split:
-    from robustcf.data import memory  # on demand: most data come from files
+    from robustcf.data import memory  # rarely needed
 
     _check_given_parts(parts, plan, "")
     for part, source in parts.items():
@@ -347,8 +333,7 @@ def _load_memory(parts: Mapping[str, Any], name: str, plan: Plan) -> Split:
         given = ", ".join(f"{part}: {type(source).__name__}" for part, source in parts.items())
         raise DataError(f"give all parts as tables, or all as matrices, got {given}")
     if matrices["train"]:
-        columns = plan.options("user_col", "item_col", "rating_col", "time_col")
-        _refuse(columns, "cannot be used with a matrix: it has no columns; leave them out")
+        _refuse(plan.options(*_COLUMNS), "cannot be used with a matrix; leave them out")
         found, notes = memory.pairs_of(parts, name, plan.min_rating)
         return _split(name, Parsed(found, tuple(notes)), plan, {})
     tables = memory.tables_of(parts, name, plan.columns)
@@ -362,9 +347,7 @@ def _check_given_parts(parts: Mapping[str, Any], plan: Plan, suffix: str) -> Non
         why = f"cannot be combined with test{suffix}: the given data are the split"
         _refuse(plan.options(*refused), why)
     elif "valid" in parts:
-        raise DataError(
-            f"valid{suffix} needs test{suffix} too: validation pairs alone do not make a split"
-        )
+        raise DataError(f"valid{suffix} needs test{suffix} too")
 
 
 def _parsed(parts: Iterable[str], tables: list[Table], plan: Plan) -> Parsed:
@@ -382,16 +365,12 @@ def _split(name: str, parsed: Parsed, plan: Plan, sources: Mapping[str, str]) ->
             parsed = parsed._replace(notes=(*notes, cold))
         return _of_parts(name, parsed, plan, sources)
     if plan.k_core is not None:
-        core = core_of(_labelled(train), plan.k_core)
+        # Users and items are renumbered: without labels, their ids become labels.
+        sizes = {"user_labels": train.n_users, "item_labels": train.n_items}
+        missing: dict[str, Any] = {
+            kind: np.arange(count) for kind, count in sizes.items() if getattr(train, kind) is None
+        }
+        core = core_of(replace(train, **missing), plan.k_core)
         train, notes = core, (*notes, f"{plan.k_core}-core: {train!r} -> {core!r}")
-    plan.hold_out.unit = parsed.unit
-    return plan.hold_out.split(name, train, notes, sources)
-
-
-def _labelled(pairs: Interactions) -> Interactions:
-    """Return the pairs with their ids as labels, where they have none: renumbering follows."""
-    return replace(
-        pairs,
-        user_labels=np.arange(pairs.n_users) if pairs.user_labels is None else pairs.user_labels,
-        item_labels=np.arange(pairs.n_items) if pairs.item_labels is None else pairs.item_labels,
-    )
+    plan.unit = parsed.unit
+    return plan.apply(name, train, notes, sources)

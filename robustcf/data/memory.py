@@ -10,63 +10,45 @@ import numpy as np
 
 from robustcf.data.columns import Columns, bad_cell, find_columns, listed
 from robustcf.data.interactions import Interactions
-from robustcf.data.plan import RowFilter
-from robustcf.data.tables import RawTable, Table, leave_nested_out, no_rows, table_of
+from robustcf.data.tables import RawTable, RowFilter, Table, leave_nested_out, no_rows, table_of
 from robustcf.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_TAKEN = (
-    "a table in memory (pandas, Polars, PyArrow, DuckDB, or any other with the Arrow PyCapsule "
-    "interface), a users x items matrix (scipy or numpy) or Interactions"
-)
+_TAKEN = "a table (pandas, Polars, PyArrow, DuckDB), a matrix (scipy, numpy) or Interactions"
 _WANTED = "whole numbers or text"
 _ONE_TYPE = "make them one type, for example with .astype(str)"
-# Methods that compute the rows of a lazy table; Spark's collect() makes a list of them.
+# Methods that compute the rows of a lazy table; Spark's collect() returns a list.
 _TO_COMPUTE = ("toPandas", "compute", "collect")
 
 
 def is_matrix(source: object) -> bool:
-    """Return whether it is Interactions, or a matrix of numpy or scipy."""
+    """Return whether the source is Interactions, or a matrix of numpy or scipy."""
     from scipy.sparse import issparse
 
     return isinstance(source, Interactions | np.ndarray) or bool(issparse(source))
 
 
 def is_table(source: object) -> bool:
-    """Return whether it is a table in memory: pandas, Polars, Arrow, DuckDB."""
-    return _protocol(source) is not None
+    """Return whether the source is a table in memory: pandas, Polars, Arrow, DuckDB."""
+    return hasattr(source, "__arrow_c_stream__") or hasattr(source, "__dataframe__")
 
 
 def check_in_memory(part: str, source: object) -> None:
     """Raise unless a part is a table, a matrix or Interactions."""
-    if is_matrix(source) or _protocol(source) is not None:
+    if is_matrix(source) or is_table(source):
         return
     kind = type(source).__name__
     for method in _TO_COMPUTE:
         if callable(getattr(source, method, None)):
-            raise DataError(
-                f"expected a table that holds its rows for {part}, got {kind} that is not "
-                f"computed yet; call .{method}() on it first"
-            )
+            raise DataError(f"expected rows for {part}, got {kind}; call .{method}() first")
     taken = f"a name, a path, {_TAKEN}" if part == "train" else _TAKEN
-    raise DataError(
-        f"expected {taken}, got {kind} for {part}; make a table of it, for example with "
-        "pandas.DataFrame"
-    )
-
-
-def _protocol(source: object) -> str | None:
-    names = ("__arrow_c_stream__", "__dataframe__")
-    return next((name for name in names if hasattr(source, name)), None)
-
-
-# --- tables ---------------------------------------------------------------------------------
+    raise DataError(f"expected {taken}, got {kind} for {part}; make a pandas.DataFrame of it")
 
 
 def tables_of(parts: Mapping[str, Any], name: str, columns: Columns) -> list[Table]:
-    """Return the rows of tables in memory, with labels of the types that they have there."""
+    """Return the rows of tables in memory; labels keep their types."""
     sources = [name if part == "train" else f"{name} ({part})" for part in parts]
     tables = [_table(table, s, columns) for table, s in zip(parts.values(), sources, strict=True)]
     for role in ("users", "items"):
@@ -101,7 +83,7 @@ def _arrow(source: Any, name: str, columns: Columns) -> RawTable:
     import pyarrow
     import pyarrow.interchange
 
-    stream = _protocol(source) == "__arrow_c_stream__"
+    stream = hasattr(source, "__arrow_c_stream__")
     try:
         table = pyarrow.table(source) if stream else pyarrow.interchange.from_dataframe(source)
         found = _find(name, table.column_names, table.num_rows, columns)
@@ -111,10 +93,8 @@ def _arrow(source: Any, name: str, columns: Columns) -> RawTable:
         raise
     except Exception as error:  # of any library that has the interface
         reason = " ".join(str(error).split())[:200]
-        raise DataError(
-            f"{name}: expected a table of columns, got {type(source).__name__} that Arrow cannot "
-            f"read ({reason}); make a pandas DataFrame of it"
-        ) from error
+        got = f"got {type(source).__name__} ({reason})"
+        raise DataError(f"{name}: expected a table, {got}; use a pandas DataFrame") from error
     return RawTable(frame, found, notes)
 
 
@@ -127,14 +107,12 @@ def _find(name: str, names: list[str], rows: int, columns: Columns) -> dict[str,
         raise no_rows(name, "table")
     repeated = [column for column, count in Counter(names).items() if count > 1]
     if repeated:
-        raise DataError(
-            f"{name}: column names must differ, got {listed(repeated)} more than once; rename them"
-        )
+        raise DataError(f"{name}: column names must differ, got {listed(repeated)} more than once")
     return find_columns(name, names, columns)
 
 
 def _ids(source: str, column: pd.Series[Any]) -> pd.Series[Any]:
-    """An id column that holds whole numbers or text alone; missing ids are left to the reader."""
+    """Return an id column of whole numbers or text; missing ids are refused later."""
     import pandas as pd
 
     values = column.cat.categories if isinstance(column.dtype, pd.CategoricalDtype) else column
@@ -152,7 +130,7 @@ def _ids(source: str, column: pd.Series[Any]) -> pd.Series[Any]:
     others = (types != types.iloc[0]).to_numpy()
     if not others.any():
         raise bad_cell(source, column, ~others, _WANTED, "convert the column, or name another")
-    # Ids that only their type tells apart come first.
+    # Ids that differ by type only are named first.
     first: dict[str, Any] = {}
     got = next(
         (
@@ -170,13 +148,10 @@ def _ids(source: str, column: pd.Series[Any]) -> pd.Series[Any]:
     )
 
 
-# --- matrices -------------------------------------------------------------------------------
-
-
 def pairs_of(
     parts: Mapping[str, Any], name: str, min_rating: float | None
 ) -> tuple[dict[str, Interactions], list[str]]:
-    """Return the pairs of matrices or Interactions, those rated too low left out, and notes."""
+    """Return the pairs of matrices or Interactions with the least rating, and notes."""
     notes: list[str] = []
     found = {}
     for part, source in parts.items():

@@ -15,10 +15,7 @@ from robustcf.data.split import PARTS, Split
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """The pairs of the users of one process, and what all processes know of all pairs.
-
-    Users are cut into contiguous ranges of ids, one per process; items are the same everywhere.
-    Of ``everything``, a process reads the pairs of its own users. One process has all.
+    """The pairs of the users of one process (a contiguous range), and totals of all processes.
 
     Example:
         >>> from robustcf.data import checkerboard
@@ -33,14 +30,14 @@ class Shard:
 
     def __post_init__(self) -> None:
         if not self.rows.whole:
-            # Ranks find these out together, now: not when one of them asks first. Cached by hand:
-            # before Python 3.12, ranks that are threads would wait for one lock of the property.
+            # All ranks compute these together, now. Cached by hand: before Python 3.12, ranks that
+            # are threads would wait for one lock of the property.
             for name in ("item_degrees", "warm_users"):
                 vars(self)[name] = getattr(Shard, name).func(self)
 
     @classmethod
     def of(cls, pairs: Interactions, ranks: Ranks | None = None) -> Shard:
-        """Return the share of a process, by default of the current ones."""
+        """Return the shard of this process."""
         return cls(pairs, Rows.of(pairs.n_users, ranks))
 
     @property
@@ -55,14 +52,14 @@ class Shard:
 
     @cached_property
     def pairs(self) -> Interactions:
-        """The pairs of the users of this process, who are numbered from 0."""
+        """The pairs of the users of this process, numbered from 0."""
         if self.rows.whole:
             return self.everything
         return self.everything.between(self.rows.start, self.rows.stop)
 
     @cached_property
     def first_pair(self) -> int:
-        """Number of pairs of the users before these."""
+        """Number of pairs of all users before these."""
         return int(self.everything.indptr[self.rows.start])
 
     @cached_property
@@ -70,31 +67,20 @@ class Shard:
         """Number of users of each item, of all processes."""
         if self.rows.whole:
             return self.pairs.item_degrees
-        import torch  # of one process, data do not need it
+        import torch  # not needed by a single process
 
-        found: npt.NDArray[np.int64] = self.ranks.sum(torch.tensor(self.pairs.item_degrees)).numpy()
-        return found
+        return np.asarray(self.ranks.sum(torch.tensor(self.pairs.item_degrees)))
 
     @cached_property
     def warm_users(self) -> npt.NDArray[np.int64]:
-        """Users with pairs, of all processes, ascending, by their ids in the whole."""
+        """Ids of the users with pairs, of all processes, ascending."""
         own = np.flatnonzero(self.pairs.user_degrees) + self.rows.start
         return self.ranks.joined_array(own.astype(np.int64))
 
 
 @dataclass(frozen=True, eq=False)
 class SplitShard:
-    """The pairs of some users of a split, who are numbered from 0.
-
-    :func:`robustcf.metrics.evaluate` takes it in place of a split where each process has the
-    factors of its own users.
-
-    Example:
-        >>> from robustcf.data import checkerboard
-        >>> split = checkerboard()
-        >>> len(SplitShard(split, Rows.of(split.n_users)).test) == len(split.test)
-        True
-    """
+    """The pairs of some users of a split, numbered from 0; evaluated in place of a split."""
 
     whole: Split
     rows: Rows

@@ -1,4 +1,4 @@
-"""Split: train, valid and test pairs of one set, and how they are evaluated."""
+"""Split: train, valid and test pairs of one set, and the evaluation protocol."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARTS = ("train", "valid", "test")
 #: The pairs that a model was fit on.
 FIT_ON = ("train", "train and valid")
 
-#: How numbers were made, see :class:`robustcf.metrics.evaluate.Protocol`.
+#: See :class:`robustcf.metrics.evaluate.Protocol`.
 PROTOCOL = record(
     {
         "dataset": TEXT,
@@ -35,11 +35,7 @@ PROTOCOL = record(
         "n_users_left_out": whole(),
         "n_items": whole(),
     },
-    {
-        "capped": list_of(whole(1)),
-        "sampled_from": whole(1),
-        "sample_seed": whole(),
-    },
+    {"capped": list_of(whole(1)), "sampled_from": whole(1), "sample_seed": whole()},
 )
 
 
@@ -47,16 +43,12 @@ PROTOCOL = record(
 class EvaluationProtocol:
     """For each part that can be evaluated, the parts whose pairs are not candidates there.
 
-    Numbers compare only between evaluations of one protocol, so it belongs to the data. A set that
-    publishes its validation pairs apart masks train alone on test (as every published figure on it
-    does); where valid was held out from the training pairs, and on own data, both are masked.
+    On test, a named set with published validation pairs masks train only, as published results do;
+    other sets mask train and valid.
 
     Args:
-        test: masked on test.
-        valid: masked on valid.
-        train: masked on train.
         users: evaluate on a seeded sample of so many users; None for all.
-        seed: of the sample.
+        seed: seed of the sample.
     """
 
     test: tuple[str, ...] = ("train", "valid")
@@ -79,10 +71,9 @@ class EvaluationProtocol:
                 )
 
     def sample(self, users: npt.NDArray[np.int64], n_users: int) -> npt.NDArray[np.int64]:
-        """Return those of some users to evaluate on, ascending: all, or a seeded sample.
+        """Return the users to evaluate on, ascending: all, or a seeded sample.
 
-        Every user of the set draws a number and the smallest are taken, so the samples of two
-        parts overlap as far as their users do.
+        The users with the smallest random numbers are taken, so the samples of two parts overlap.
 
         Example:
             >>> protocol = EvaluationProtocol(users=2)
@@ -105,18 +96,15 @@ class Split:
         train: pairs to learn from.
         valid: pairs to choose epochs and hyper-parameters on; may be empty.
         test: pairs to report on, never to choose by; may be empty.
-        valid_source: ``published`` (a file of its own), ``carved`` (taken out of the published
-            training pairs) or ``none``.
-        notes: what was dropped or changed while loading, in sentences.
-        protocol: what is masked in evaluations; None for the usual, see
-            :class:`EvaluationProtocol`.
+        valid_source: ``published`` (a file of its own), ``carved`` (out of train) or ``none``.
+        notes: sentences on pairs that were dropped or changed while loading.
         sources: file name -> sha256 of the files read (empty for generated sets).
+        protocol: pairs to mask in evaluations; None for the default.
 
     Example:
         >>> from robustcf.data import load
-        >>> split = load("demo")
-        >>> split.train.n_users, split.train.n_items
-        (2000, 1500)
+        >>> load("demo").n_users
+        2000
     """
 
     name: str
@@ -130,16 +118,13 @@ class Split:
 
     def __post_init__(self) -> None:
         if self.protocol is None:
-            # What is known of a user at the time of the test is not recommended again.
+            # Known items are not recommended again.
             known = ("train", "valid") if len(self.valid) else ("train",)
-            object.__setattr__(self, "protocol", EvaluationProtocol(test=known))
+            vars(self)["protocol"] = EvaluationProtocol(test=known)
         if not isinstance(self.protocol, EvaluationProtocol):
-            raise DataError(
-                f"{self.name}: protocol must be an EvaluationProtocol or None, got "
-                f"{type(self.protocol).__name__}"
-            )
-        object.__setattr__(self, "sources", MappingProxyType(dict(self.sources)))
-        object.__setattr__(self, "notes", tuple(self.notes))
+            got = type(self.protocol).__name__
+            raise DataError(f"{self.name}: protocol must be an EvaluationProtocol, got {got}")
+        vars(self).update(sources=MappingProxyType(dict(self.sources)), notes=tuple(self.notes))
         if len(self.train) == 0:
             raise DataError(f"{self.name}: train has no interactions; at least one is needed")
         for part in ("valid", "test"):
@@ -176,28 +161,22 @@ class Split:
             for matrix in (valid, test)
         )
         source: ValidSource = "none" if valid is None else "published"
-        return cls(name, pairs, held, judged, valid_source=source)
+        return cls(name, pairs, held, judged, source)
 
     def with_protocol(self, protocol: EvaluationProtocol) -> Self:
         """Return the same split with another protocol; its pairs are not checked again."""
         split = object.__new__(type(self))
-        split.__dict__.update(self.__dict__, protocol=protocol)
+        vars(split).update(vars(self), protocol=protocol)
         return split
 
     def with_eval_users(self, users: int | None) -> Self:
-        """Return the same split, evaluated on a seeded sample of so many users; None: as it is."""
+        """Return the split evaluated on a seeded sample of so many users; None changes nothing."""
         if users is None or self.protocol is None:
             return self
         return self.with_protocol(replace(self.protocol, users=users))
 
     def masked(self, part: str) -> tuple[str, ...]:
-        """Return the parts whose pairs are not candidates when ``part`` is evaluated.
-
-        Example:
-            >>> from robustcf.data import load
-            >>> load("demo").masked("valid"), load("demo").masked("test")
-            (('train',), ('train', 'valid'))
-        """
+        """Return the parts whose pairs are not candidates when ``part`` is evaluated."""
         if self.protocol is None or part not in PARTS:
             raise DataError(f"part must be one of {', '.join(PARTS)}, got {part!r}")
         masked: tuple[str, ...] = getattr(self.protocol, part)
@@ -238,7 +217,7 @@ class Split:
         return self.train if fit_on == "train" else self.train_full
 
     def fit_mask(self, fit_on: str, part: str) -> tuple[str, ...]:
-        """Return the parts that are masked when a model fit on ``fit_on`` is judged by ``part``."""
+        """Return the masked parts when a model fit on ``fit_on`` is evaluated on ``part``."""
         if part == "train":
             return ()
         if fit_on == "train":
@@ -275,7 +254,7 @@ def fingerprint_of(
     for count, columns in parts:
         digest.update(f";{count};".encode())
         for column in columns:
-            digest.update(column.data)  # where it is: bytes of it would be a copy
+            digest.update(column.data)  # without a copy
     return digest.hexdigest()
 
 
@@ -306,7 +285,7 @@ def shared_pairs(a: Interactions, b: Interactions) -> tuple[int, tuple[int, int]
     for start, stop in user_ranges(a.indptr + b.indptr):
         parts = [pairs.between(start, stop) for pairs in (a, b)]
         keys = [part.users.astype(np.int64) * n_items + part.items for part in parts]
-        # Both are sorted, so looking the smaller up in the larger beats a set intersection.
+        # Both are sorted: looking the smaller up in the larger beats a set intersection.
         small, large = sorted(keys, key=len)
         if len(small) == 0:
             continue

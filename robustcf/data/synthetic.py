@@ -1,4 +1,4 @@
-"""Generated sets: the embedded demo set, and a set whose right answer is known."""
+"""Generated sets: the embedded demo set, and a set with a known answer."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from robustcf.data.interactions import Interactions
 from robustcf.data.split import Split
 from robustcf.errors import DataError
 
-DEMO_USERS, DEMO_ITEMS, DEMO_PAIRS = 2_000, 1_500, 100_000
-# The world of the demo set is fixed; only its split follows the caller's seed.
-_DEMO_WORLD_SEED = 2026
+_DEMO_USERS, _DEMO_ITEMS, _DEMO_PAIRS = 2_000, 1_500, 100_000
+_DEMO_WORLD_SEED = 2026  # the seed of the caller is that of the split
 
 
 def demo(seed: int = 0) -> Split:
     """Return the embedded demo set: SYNTHETIC, 2,000 users x 1,500 items, 100,000 pairs.
 
-    It resembles a film catalogue: items have a Zipf-like popularity and belong to a few of 12
-    genres; users like a few genres, and the number of their items is log-normal, 10 at least. A
-    user's items are drawn without replacement with probability proportional to
-    ``exp(popularity + taste)``, and one in ten by popularity alone: noise that no model can learn.
+    It resembles a film catalogue: items have a Zipf-like popularity and a few of 12 genres, users
+    like a few genres and have log-normal numbers of items, 10 at least. Items are drawn without
+    replacement in proportion to ``exp(popularity + taste)``, and one in ten by popularity alone.
 
     The seed is that of the split (10 % of each user's items to test, then 10 % to valid); the
     interactions never change. Cost: about a second the first time.
@@ -41,13 +39,13 @@ def demo(seed: int = 0) -> Split:
 def _demo_pairs() -> Interactions:
     rng = stream(_DEMO_WORLD_SEED, "demo")
     n_genres = 12
-    popularity = -0.75 * np.log1p(np.arange(DEMO_ITEMS) / 12.0)
-    genres_of_item = _memberships(rng, DEMO_ITEMS, n_genres, concentration=0.12)
-    tastes_of_user = _memberships(rng, DEMO_USERS, n_genres, concentration=0.18)
-    strength = np.exp(0.35 * rng.standard_normal(DEMO_USERS))
+    popularity = -0.75 * np.log1p(np.arange(_DEMO_ITEMS) / 12.0)
+    genres_of_item = _memberships(rng, _DEMO_ITEMS, n_genres, concentration=0.12)
+    tastes_of_user = _memberships(rng, _DEMO_USERS, n_genres, concentration=0.18)
+    strength = np.exp(0.35 * rng.standard_normal(_DEMO_USERS))
 
     # Summed genre by genre, not by a BLAS product, whose rounding differs between machines.
-    affinity = np.zeros((DEMO_USERS, DEMO_ITEMS))
+    affinity = np.zeros((_DEMO_USERS, _DEMO_ITEMS))
     for genre in range(n_genres):
         affinity += np.outer(tastes_of_user[:, genre], genres_of_item[:, genre])
     logits = popularity + 5.0 * strength[:, None] * affinity
@@ -55,19 +53,18 @@ def _demo_pairs() -> Interactions:
     degrees = _degrees(rng)
     noise = rng.binomial(degrees, 0.1)
     chosen = _sample_without_replacement(rng, logits, degrees - noise)
-    # The noisy draws must not meet what is chosen already.
     by_popularity = np.where(chosen, -np.inf, popularity)
     chosen |= _sample_without_replacement(rng, by_popularity, noise)
 
-    # Item ids must not give popularity away: shuffle them.
+    # Shuffled, so that item ids do not reveal popularity.
     users, items = np.nonzero(chosen)
-    return Interactions(users, rng.permutation(DEMO_ITEMS)[items], DEMO_USERS, DEMO_ITEMS)
+    return Interactions(users, rng.permutation(_DEMO_ITEMS)[items], _DEMO_USERS, _DEMO_ITEMS)
 
 
 def _memberships(
     rng: np.random.Generator, rows: int, columns: int, concentration: float
 ) -> npt.NDArray[np.float64]:
-    """Return rows of a sparse Dirichlet, scaled to unit length: one or two entries count."""
+    """Return rows of a sparse Dirichlet, scaled to unit length, with few large entries."""
     weights = rng.standard_gamma(concentration, size=(rows, columns)) + 1e-12
     lengths: npt.NDArray[np.float64] = np.sqrt((weights**2).sum(axis=1, keepdims=True))
     return weights / lengths
@@ -75,13 +72,13 @@ def _memberships(
 
 def _degrees(rng: np.random.Generator) -> npt.NDArray[np.int64]:
     """Return log-normal counts between 10 and 400 that add up to the number of pairs."""
-    raw = np.exp(0.75 * rng.standard_normal(DEMO_USERS))
-    degrees = np.clip(np.floor(raw / raw.mean() * DEMO_PAIRS / DEMO_USERS), 10, 400)
+    raw = np.exp(0.75 * rng.standard_normal(_DEMO_USERS))
+    degrees = np.clip(np.floor(raw / raw.mean() * _DEMO_PAIRS / _DEMO_USERS), 10, 400)
     counts: npt.NDArray[np.int64] = degrees.astype(np.int64)
-    # Spread what rounding and clipping left over, one by one, over users with room.
-    step = 1 if counts.sum() < DEMO_PAIRS else -1
+    # Spread the remainder of rounding and clipping over users within the limits.
+    step = 1 if counts.sum() < _DEMO_PAIRS else -1
     room = np.flatnonzero((counts > 10) & (counts < 400))
-    missing = abs(int(DEMO_PAIRS - counts.sum()))
+    missing = abs(int(_DEMO_PAIRS - counts.sum()))
     np.add.at(counts, np.resize(rng.permutation(room), missing), step)
     return counts
 
@@ -100,8 +97,7 @@ def _sample_without_replacement(
 def checkerboard(n_users: int = 20, n_items: int = 30, seed: int = 0) -> Split:
     """Return a set with a known answer: user u has all items of u's parity.
 
-    A model that learns it ranks, for every user, all items of the right parity above all others;
-    the test items are then the only right-parity items not in train and valid.
+    A model that learns it ranks the test items of every user first.
 
     Example:
         >>> board = checkerboard(4, 8)
@@ -109,9 +105,8 @@ def checkerboard(n_users: int = 20, n_items: int = 30, seed: int = 0) -> Split:
         True
     """
     if n_users < 2 or n_items < 6:
-        raise DataError(
-            f"a checkerboard needs at least 2 users and 6 items, got {n_users} and {n_items}"
-        )
+        got = f"{n_users} users and {n_items} items"
+        raise DataError(f"a checkerboard needs at least 2 users and 6 items, got {got}")
     users, items = np.nonzero((np.arange(n_users)[:, None] + np.arange(n_items)) % 2 == 0)
     pairs = Interactions(users, items, n_users, n_items)
     return split_pairs("checkerboard", pairs, seed, test_ratio=0.2, valid_ratio=0.2)

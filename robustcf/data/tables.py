@@ -1,4 +1,4 @@
-"""Own tables: labels, ratings and times of a frame, numbered and turned into Interactions."""
+"""Tables of interactions: labels, ratings and times of a frame, turned into Interactions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf._io.limits import check_expansion
+from robustcf._io.text import counted
 from robustcf.data.columns import Columns, bad_cell
 from robustcf.data.interactions import Interactions, Labels, one_of_each
-from robustcf.data.plan import RowFilter
 from robustcf.data.times import TimeUnit, read_times
 from robustcf.errors import DataError
 
@@ -25,19 +25,16 @@ _INTEGER_AS_TEXT = 4 * 21  # bytes: numpy makes room for 21 characters
 
 
 class RawTable(NamedTuple):
-    """A frame, its column for each role, and notes on columns left out.
-
-    Ids that are text may be numbers, as those of a CSV file; in a ``typed`` frame they are not.
-    """
+    """A frame, its column for each role, and notes on columns left out."""
 
     frame: pd.DataFrame
     found: dict[str, Any]
     notes: tuple[str, ...] = ()
-    typed: bool = False
+    typed: bool = False  # text is never a number, unlike text from a CSV file
 
 
 class Coded(NamedTuple):
-    """A label column: for each row a position in a list of distinct labels."""
+    """A label column: the position of each row in a list of distinct labels."""
 
     codes: npt.NDArray[np.intp]
     labels: Labels  # int64, or text (fixed-width)
@@ -45,29 +42,72 @@ class Coded(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one file or frame, in its order, with labels not yet turned into ids."""
+    """Rows of one file or frame, in its order; labels are not ids yet."""
 
     source: str
     users: Coded
     items: Coded
-    file_bytes: int  # on disk: the limits of memory are in proportion to it
+    file_bytes: int  # the limits of memory are in proportion to it
     ratings: npt.NDArray[np.float64] | None = None
     times: npt.NDArray[np.int64] | None = None
     time_unit: TimeUnit = "numbers"
     notes: tuple[str, ...] = ()
 
 
-# --- tables -> interactions -----------------------------------------------------------------
+class RowFilter:
+    """Count of the dropped rows of a source: repeats of a pair, and ratings below the least.
+
+    Args:
+        source: for messages.
+        min_rating: keep pairs rated at least this; None for all.
+        rated: whether there are ratings.
+        wanted: the end of the message where there are no ratings.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        min_rating: float | None,
+        *,
+        rated: bool,
+        wanted: str = "a rating column and none was found; name it with rating_col (--rating-col)",
+    ) -> None:
+        if min_rating is not None and not rated:
+            raise DataError(f"{source}: min_rating = {min_rating:g} needs {wanted}")
+        self.source, self.min_rating = source, min_rating
+        self.repeated = self._low = self._kept = 0
+        self._highest = -np.inf
+
+    def enough(self, ratings: npt.NDArray[np.floating[Any]] | None, count: int) -> Any:
+        """Return the mask of rows with the least rating, or a slice of all."""
+        if self.min_rating is None or ratings is None:
+            self._kept += count
+            return slice(None)
+        enough: npt.NDArray[np.bool_] = ratings >= self.min_rating
+        kept = int(enough.sum())
+        self._kept, self._low = self._kept + kept, self._low + count - kept
+        self._highest = float(ratings.max(initial=self._highest))
+        return enough
+
+    def notes(self) -> list[str]:
+        """Return notes on dropped rows; raises where no row is left."""
+        least = f"{self.min_rating:g}" if self.min_rating is not None else ""
+        if least and not self._kept:
+            highest = f"the highest is {self._highest:g}"
+            raise DataError(f"{self.source}: no rating reaches min_rating = {least}; {highest}")
+        low = f" rated below {least}"
+        counts = ((self.repeated, "repeated pair", ""), (self._low, "pair", low))
+        name = Path(self.source).name or self.source
+        return [f"{name}: {counted(n, what)}{how} dropped" for n, what, how in counts if n]
 
 
 def to_interactions(
     tables: Sequence[Table], min_rating: float | None = None
 ) -> tuple[list[Interactions], list[str]]:
-    """Number the labels of all tables together, drop repeats, apply the rating threshold.
+    """Number the labels of all tables together, drop repeats and low ratings; also returns notes.
 
-    Ids follow the order of the labels (numbers by value, text by code point). Of the rows that
-    repeat a pair the latest counts, or the first where times are absent or tie. The sets share ids
-    and labels; notes say what was dropped.
+    Ids follow the order of the labels (numbers by value, text by code point). Of the rows of one
+    pair the latest is kept, or the first where times are absent or tie.
     """
     notes = [note for table in tables for note in table.notes]
     kept = [_rows_to_keep(table, min_rating, notes) for table in tables]
@@ -104,7 +144,13 @@ def _number(
 ) -> tuple[Labels, list[npt.NDArray[np.intp]]]:
     """Return the labels that are used, in order, and each table's rows as positions in them."""
     columns: list[Coded] = [getattr(table, role) for table in tables]
-    _check_joint_labels(tables, [column.labels for column in columns], role)
+    types = [column.labels.dtype for column in columns]
+    if any(one.kind == "U" for one in types):  # the array is as wide as the longest label of all
+        width = max(one.itemsize if one.kind == "U" else _INTEGER_AS_TEXT for one in types)
+        needed = width * sum(len(column.labels) for column in columns)
+        sources = ", ".join(Path(table.source).name for table in tables)
+        size = sum(table.file_bytes for table in tables)
+        check_expansion(sources, f"one array of all {role}", needed, size)
     codes = [column.codes[rows] for column, rows in zip(columns, kept, strict=True)]
     used = [np.unique(code) for code in codes]
     names = [column.labels[use] for column, use in zip(columns, used, strict=True)]
@@ -119,28 +165,15 @@ def _number(
     return labels, ids
 
 
-def _check_joint_labels(tables: Sequence[Table], labels: list[Labels], role: str) -> None:
-    """Raise where labels of several files take too much in one array, as wide as the longest."""
-    if all(label.dtype.kind != "U" for label in labels):
-        return
-    widths = [one.dtype.itemsize if one.dtype.kind == "U" else _INTEGER_AS_TEXT for one in labels]
-    size = sum(table.file_bytes for table in tables)
-    names = ", ".join(Path(table.source).name for table in tables)
-    check_expansion(names, f"one array of all {role}", max(widths) * sum(map(len, labels)), size)
-
-
-# --- frames -> tables -----------------------------------------------------------------------
-
-
 def no_rows(source: object, what: str = "file") -> DataError:
-    """Return the error of a file without rows."""
+    """Return the error for a file without rows."""
     return DataError(f"{source}: the {what} has no rows; expected one interaction per row")
 
 
 def leave_nested_out(
     path: Path | str, schema: Any, found: dict[str, Any], columns: Columns
 ) -> tuple[str, ...]:
-    """Refuse columns of lists, structs and maps; leave out optional ones that were only guessed."""
+    """Refuse nested columns, or leave them out where they are optional; returns notes."""
     from pyarrow import types
 
     notes = []
@@ -161,9 +194,8 @@ def leave_nested_out(
 def table_of(source: str, raw: RawTable, columns: Columns, file_bytes: int) -> Table:
     """Read labels, ratings and times from the columns of a frame.
 
-    Labels become integers only where that loses nothing: ``007`` and ``7`` stay two labels. Rating
-    and time are optional: where they were not asked for and do not hold what they should, they are
-    left out and a note says so.
+    Labels become integers only if none changes: ``007`` and ``7`` stay two labels. A rating or time
+    column that the caller did not name is left out with a note if it cannot be read.
     """
     frame, found = raw.frame, raw.found
     if frame.empty:
@@ -187,12 +219,11 @@ def table_of(source: str, raw: RawTable, columns: Columns, file_bytes: int) -> T
 
 
 def check_label(source: str, role: str, label: str) -> None:
-    """Raise where text is not a label: too long, or with control characters."""
+    """Raise for a label that is too long or has control characters."""
     if len(label) > LONGEST_LABEL or not label.isprintable():
         raise DataError(
             f"{source}: the {role} label {label[:40]!r}... is longer than {LONGEST_LABEL} "
-            "characters or holds control characters such as a line break; is a quote left open, or "
-            "is it another column?"
+            "characters or has control characters; is a quote left open, or is it another column?"
         )
 
 
@@ -214,14 +245,14 @@ def _labels(source: str, column: pd.Series[Any], role: str, file_bytes: int, typ
         # numpy's text is as wide as the longest: one long label widens all.
         needed = 4 * max(map(len, texts)) * len(texts)
         check_expansion(source, f"an array of {len(texts):,} {role} labels", needed, file_bytes)
-        # Text that differed before (b"a" and "a", say) must not be two labels after.
+        # b"a" and "a" are one label.
         labels, same = np.unique(np.array(texts), return_inverse=True)
         codes = same[codes]
     return Coded(codes, labels)
 
 
 def _int_labels(distinct: Any, typed: bool) -> npt.NDArray[np.int64] | None:
-    """Return distinct labels as int64, or None where any of them would be changed by it."""
+    """Return distinct labels as int64, or None where that would change any of them."""
     values = np.asarray(distinct)
     if values.dtype.kind in "iu":
         fits = values.dtype.kind == "i" or values.size == 0 or values.max() <= 2**63 - 1
@@ -263,7 +294,7 @@ def _read_column(
     except (TypeError, ValueError, ArithmeticError) as error:
         reason = " ".join(str(error).split())[:200]
         raise DataError(
-            f"{source}: column {str(column.name)!r} holds {column.dtype}, which is no {role} "
+            f"{source}: column {str(column.name)!r} holds {column.dtype}, expected a {role} "
             f"({reason}); use numbers"
         ) from error
 

@@ -1,8 +1,6 @@
 """Times of interactions: read from a column, compared with a date, and cut in two.
 
 Whole numbers stay as they are; fractions of seconds and ISO dates become microseconds.
-:func:`read_times` and :data:`SQL_TIMES` say this once for pandas and once for the engine of
-:mod:`robustcf.data.large`.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ import math
 import numbers
 from collections.abc import Callable, Iterable
 from datetime import date
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,17 +22,16 @@ if TYPE_CHECKING:
 
 Times = npt.NDArray[np.integer[Any]]
 Blocks = Callable[[], Iterable[Times]]
-#: What int64 times are: whole numbers as given, or microseconds of fractions or dates.
+#: The meaning of int64 times: whole numbers as given, or microseconds of fractions or dates.
 TimeUnit = Literal["numbers", "fractions", "dates"]
-#: A point in time, as a caller may give it.
+#: A point in time as an argument.
 Moment = str | float | date | np.datetime64
 
 _LATEST = 2**63 - 1
 _MICRO = 10**6
-# Below these, whole numbers are taken for seconds, milli- or microseconds since 1970: each is a
-# time between 1973 and 5138.
+# Whole numbers below these are seconds, milli- or microseconds since 1970 (until the year 5138).
 _PER_SECOND = ((10**11, 1), (10**14, 10**3), (10**17, 10**6))
-_DIGIT = 16  # bits of a time that are looked at in one pass
+_DIGIT = 16  # bits of a time per pass
 
 
 def read_times(source: str, column: pd.Series[Any]) -> tuple[Times, TimeUnit]:
@@ -59,8 +56,8 @@ def read_times(source: str, column: pd.Series[Any]) -> tuple[Times, TimeUnit]:
         no_number = ~np.isfinite(values)
         if pd.api.types.is_numeric_dtype(column.dtype):
             raise bad_cell(source, column, no_number, "times", "give each row a time")
-    # ISO only: 01/02/2024 is two days, depending on the reader.
-    texts = column.astype(str) if column.dtype == object else column  # numbers here, dates there
+    # ISO only, since 01/02/2024 is ambiguous.
+    texts = column.astype(str) if column.dtype == object else column  # may mix numbers and dates
     dates = pd.to_datetime(texts, errors="coerce", utc=True, format="ISO8601")
     no_date = dates.isna().to_numpy()
     if no_date.any():
@@ -71,54 +68,32 @@ def read_times(source: str, column: pd.Series[Any]) -> tuple[Times, TimeUnit]:
     return np.asarray(naive).astype(np.int64), "dates"
 
 
-class SqlTime(NamedTuple):
-    """One way to read a column ``time``: where ``fits`` holds in every row, ``value`` is int64."""
-
-    kinds: tuple[str, ...]
-    fits: str
-    value: str
-    unit: TimeUnit = "numbers"
-
-
 _WHOLE, _NUMBER = "TRY_CAST(time AS BIGINT)", "TRY_CAST(time AS DOUBLE)"
 _DATE = "TRY_CAST(time AS TIMESTAMPTZ)"
-#: In order; the first that fits counts.
-SQL_TIMES = (
-    SqlTime(("time", "date"), f"{_DATE} IS NOT NULL", f"epoch_us({_DATE})", "dates"),
-    SqlTime(("integer", "unsigned"), f"{_WHOLE} IS NOT NULL", _WHOLE),
-    SqlTime(("text",), f"CAST({_WHOLE} AS VARCHAR) = time", _WHOLE),
-    SqlTime(
-        ("text", "float"),
-        f"abs({_NUMBER}) < 9223372036854775000 AND {_NUMBER} = trunc({_NUMBER})",
-        f"CAST({_NUMBER} AS BIGINT)",
-    ),
-    SqlTime(
-        ("text", "float"),
-        f"abs({_NUMBER}) < 9223372036854",
-        f"CAST(round_even({_NUMBER} * 1e6, 0) AS BIGINT)",
-        "fractions",
-    ),
-    SqlTime(
-        ("text",),
-        f"{_DATE} IS NOT NULL AND regexp_matches(time, '^[0-9]{{4}}-')",
-        f"epoch_us({_DATE})",
-        "dates",
-    ),
+_ALL_WHOLE = f"abs({_NUMBER}) < 9223372036854775000 AND {_NUMBER} = trunc({_NUMBER})"
+_MICROSECONDS = f"CAST(round_even({_NUMBER} * 1e6, 0) AS BIGINT)"
+_ISO = f"{_DATE} IS NOT NULL AND regexp_matches(time, '^[0-9]{{4}}-')"
+#: :func:`read_times` in SQL, for :mod:`robustcf.data.large`: the types of a column ``time``, the
+#: condition for all rows, the value as int64, and its unit. The first entry that fits is used.
+SQL_TIMES: tuple[tuple[str, str, str, TimeUnit], ...] = (
+    ("time date", f"{_DATE} IS NOT NULL", f"epoch_us({_DATE})", "dates"),
+    ("integer unsigned", f"{_WHOLE} IS NOT NULL", _WHOLE, "numbers"),
+    ("text", f"CAST({_WHOLE} AS VARCHAR) = time", _WHOLE, "numbers"),
+    ("text float", _ALL_WHOLE, f"CAST({_NUMBER} AS BIGINT)", "numbers"),
+    ("text float", f"abs({_NUMBER}) < 9223372036854", _MICROSECONDS, "fractions"),
+    ("text", _ISO, f"epoch_us({_DATE})", "dates"),
 )
 
 
 def moment_of(option: str, given: Moment, unit: TimeUnit, latest: int) -> int:
     """Return the first int64 time that is not before a date or a number.
 
-    Text that is a number counts as one. A date without a time zone is in UTC. Whole numbers are
-    compared with a date as seconds since 1970 or, by the size of the latest one, as milli-, micro-
-    or nanoseconds.
+    Text may be a number. A date without a time zone is in UTC; it is compared with whole numbers
+    as seconds since 1970 or, by the size of the latest, as milli-, micro- or nanoseconds.
 
     Example:
         >>> moment_of("test_from", "1998-04-01", "numbers", latest=893_286_638)
         891388800
-        >>> moment_of("test_from", 2.5, "fractions", latest=3_000_000)
-        2500000
     """
     number = _number(given)
     if number is None:
@@ -128,28 +103,21 @@ def moment_of(option: str, given: Moment, unit: TimeUnit, latest: int) -> int:
             rate = next((rate for below, rate in _PER_SECOND if latest < below), 10**9)
         return -(-micro * rate // _MICRO)
     if unit == "dates":
-        raise DataError(
-            f"{option} must be a date such as 2024-05-01, as the times are, got {given!r}"
-        )
+        raise DataError(f"{option} must be a date such as 2024-05-01, got {given!r}")
     if not math.isfinite(number):
         raise DataError(f"{option} must be an ISO date or a finite number, got {given!r}")
     return round(number * _MICRO) if unit == "fractions" else math.ceil(number)
 
 
 def shown(time: int, unit: TimeUnit) -> str:
-    """Return a time for a message: a date where times are dates, else the number.
-
-    Example:
-        >>> shown(1_714_521_600 * 10**6, "dates"), shown(7, "numbers"), shown(2500000, "fractions")
-        ('2024-05-01T00:00:00', '7', '2.5')
-    """
+    """Return a time for a message: a date where times are dates, else the number."""
     if unit == "dates":
         return str(np.datetime64(time, "us").item().isoformat())
     return str(time) if unit == "numbers" else repr(time / _MICRO)
 
 
 def _number(given: Moment) -> float | None:
-    """Return a number as it is (whole ones exactly), or None for a date."""
+    """Return a number (whole ones exactly), or None for a date."""
     if isinstance(given, bool | np.bool_):
         return None
     if isinstance(given, numbers.Real):
@@ -177,11 +145,9 @@ def _microseconds(option: str, given: Moment) -> int:
 
 
 def cut_at_ratio(blocks: Blocks, ratio: float) -> int | None:
-    """Return the time from which on about ``ratio`` of all are, with equal times kept together.
+    """Return the time from which on about ``ratio`` of all times are; equal times stay together.
 
-    Of the two possible cuts around the wanted one the nearer is taken, the earlier of two that
-    are equally near. Each side keeps at least one time; None where all times are equal.
-
+    The nearer of the two possible cuts, or the earlier; None where all times are equal.
     Cost: four or eight passes over the times (calls of ``blocks``), in the memory of one block.
 
     Example:
@@ -202,15 +168,15 @@ def cut_at_ratio(blocks: Blocks, ratio: float) -> int | None:
 
 
 def _rank(blocks: Blocks, position: int) -> tuple[int, int, int]:
-    """Return the time at a position of all in order, how many are earlier, how many not later.
+    """Return the time at a position in sorted order, and how many are earlier, and not later.
 
-    Found digit by digit, so that nothing is sorted.
+    A radix selection: nothing is sorted.
     """
     prefix, left, within = 0, position, 0
     for shift in range(64 - _DIGIT, -1, -_DIGIT):
         counts = np.zeros(1 << _DIGIT, dtype=np.int64)
         for times in blocks():
-            # Without a sign, in the same order.
+            # Unsigned, in the same order.
             keys = times.astype(np.int64).view(np.uint64) ^ np.uint64(1 << 63)
             if shift + _DIGIT < 64:
                 keys = keys[keys >> np.uint64(shift + _DIGIT) == np.uint64(prefix)]

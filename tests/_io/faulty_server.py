@@ -28,7 +28,7 @@ class Plan:
     ``endless`` (no length announced, the body over and over; a range is begun where asked for),
     ``endless-chunks`` (the same in HTTP chunks), ``announces-much`` (a length of 10^15, the body
     over and over), ``announces-little`` (half the length, all the bytes), ``odd-length`` (a length
-    that is no number), ``packed`` (gzip, although nobody asked for it).
+    that is not a number), ``packed`` (gzip, although the client did not ask for it).
     ``sent`` counts the bytes of endless bodies.
     """
 
@@ -57,47 +57,35 @@ class _Handler(BaseHTTPRequestHandler):
         step = plan.next_step()
         time.sleep(plan.delay)
         self.close_connection = True
+        if step == "wrong":
+            body = body[::-1]
+        half = body[: len(body) // 2]
+        asked = self.headers.get("Range")
         if step == "hang":
             self.released.wait(30)
-            return
-        if step == "drop":
-            return
-        if step.isdigit():
-            self._head(int(step), 0)
-            return
-        if step == "503-retry-after":
-            self._head(503, 0, **{"Retry-After": "7"})
-            return
-        if step in ("chunked", "early-end"):
-            self.send_response(200)
-            self.send_header("Connection", "close")
-            self.end_headers()
-            self.wfile.write(body if step == "chunked" else body[: len(body) // 2])
-            return
-        if step.startswith("endless") or step in ("announces-much", "odd-length"):
+        elif step == "drop":
+            pass
+        elif step.isdigit():
+            self._send(int(step), b"")
+        elif step == "503-retry-after":
+            self._send(503, b"", **{"Retry-After": "7"})
+        elif step in ("chunked", "early-end"):
+            self._send(200, body if step == "chunked" else half, length=None)
+        elif step.startswith("endless") or step in ("announces-much", "odd-length"):
             self._without_end(step)
-            return
-        if step == "announces-little":
-            self._head(200, len(body) // 2)
-            self.wfile.write(body)
-            return
-        if step == "packed":
-            body = gzip.compress(body)
-            self._head(200, len(body), **{"Content-Encoding": "gzip"})
-            self.wfile.write(body)
-            return
-        if step == "wrong":
-            body = bytes(reversed(body))
-        asked = self.headers.get("Range")
-        if asked and step in ("ok", "cut", "wrong", "bad-range"):
+        elif step == "announces-little":
+            self._send(200, body, length=len(half))
+        elif step == "packed":
+            self._send(200, gzip.compress(body), **{"Content-Encoding": "gzip"})
+        elif asked and step in ("ok", "cut", "wrong", "bad-range"):
             start = int(asked.removeprefix("bytes=").rstrip("-"))
             claimed = start + 1 if step == "bad-range" else start
             extra = {"Content-Range": f"bytes {claimed}-{len(body) - 1}/{len(body)}"}
-            self._head(206, len(body) - start, **extra)
-            body = body[start:]
+            rest = body[start:]
+            sent = rest[: len(rest) // 2] if step == "cut" else rest
+            self._send(206, sent, length=len(rest), **extra)
         else:
-            self._head(200, len(body))
-        self.wfile.write(body[: len(body) // 2] if step == "cut" else body)
+            self._send(200, half if step == "cut" else body, length=len(body))
 
     def _without_end(self, step: str) -> None:
         asked = self.headers.get("Range")
@@ -119,13 +107,14 @@ class _Handler(BaseHTTPRequestHandler):
             while not self.released.is_set() and self.plan.sent < MOST_SENT:
                 self.plan.sent += self.wfile.write(piece)
 
-    def _head(self, status: int, length: int, **extra: str) -> None:
+    def _send(self, status: int, body: bytes, length: int | None = -1, **extra: str) -> None:
         self.send_response(status)
-        self.send_header("Content-Length", str(length))
-        self.send_header("Connection", "close")
-        for name, value in extra.items():
+        if length is not None:
+            extra["Content-Length"] = str(len(body) if length < 0 else length)
+        for name, value in {"Connection": "close", **extra}.items():
             self.send_header(name, value)
         self.end_headers()
+        self.wfile.write(body)
 
 
 def fetch_from(url: str, target: str, digest: str) -> None:

@@ -132,7 +132,7 @@ def test_arrays(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found[name], array)
         assert found[name].dtype == array.dtype
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(InputError, match="no readable npz"):
+    with pytest.raises(InputError, match="is not a readable npz"):
         read_arrays(path)
     np.savez(path, a=np.array([{"x": 1}], dtype=object))
     with pytest.raises(InputError, match="pickle"):
@@ -149,7 +149,7 @@ def test_tensors(tmp_path: Path) -> None:
     assert all(torch.equal(found[name], tensors[name]) for name in tensors)
     path.write_bytes(b"nothing of the kind")
     for read in (read_tensors, read_facts):
-        with pytest.raises(InputError, match="no readable safetensors"):
+        with pytest.raises(InputError, match="is not a readable safetensors"):
             read(path)
         with pytest.raises(InputError, match="is not there"):
             read(tmp_path / "absent")

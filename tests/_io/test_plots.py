@@ -1,4 +1,4 @@
-"""Pictures: written whole, the same every time, with what a reader needs on them."""
+"""Pictures: written whole, the same every time, with all the text that readers need."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SIZES = (0.0, 0.1, 0.4)
 
 def test_pictures_are_written_and_mixed_axes_refused(tmp_path):
     row, control = (
-        curve_of(RIGHT, attack, [0, 0.5])
-        for attack in (FGM(Softmax(BOARD.train)), RandomNoise(RowBudget()))
+        curve_of(RIGHT, attack, [0, 0.5]) for attack in (FGM(Softmax(BOARD.train)), RandomNoise())
     )
     path = plot_curves({"a": row}, tmp_path / "new" / "a.png", controls={"a": control}, title="t")
     assert path.read_bytes().startswith(PNG)
     assert b"<svg" in plot_curves({"a": row}, tmp_path / "a.svg").read_bytes()
-    for noise in (RandomNoise(FrobeniusBudget()), RandomNoise(relative=False)):
+    others = RandomNoise(RowBudget()), RandomNoise(FrobeniusBudget()), RandomNoise(relative=False)
+    for noise in others:
         other = curve_of(RIGHT, noise, [0, 0.5])
         with pytest.raises(InputError, match="share"):
             plot_curves({"a": row, "b": other}, tmp_path / "b.png")
@@ -75,8 +75,8 @@ def test_pictures_refuse(tmp_path):
     for panels in ([], [[]], [[panel], [panel, panel]]):
         with pytest.raises(InputError, match="rows of panels"):
             plot_panels(panels, tmp_path / "a.png")
-    with pytest.raises(InputError, match="must end in .png or .svg, got a.pdf"):
-        plot_panels([[panel]], tmp_path / "a.pdf")
+    with pytest.raises(InputError, match="must end in .png, .svg, .pdf, got a.jpg"):
+        plot_panels([[panel]], tmp_path / "a.jpg")
 
 
 @pytest.mark.parametrize(

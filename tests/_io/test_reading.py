@@ -70,7 +70,7 @@ def test_plain_files(places):
         (places / "link", 9, "is a link"),
         (places / "absent", 9, "is not there"),
         (places / "file" / "below", 9, "is not there"),
-        (Path("a\x00b"), 9, "is no name"),
+        (Path("a\x00b"), 9, "not a name"),
         (places / ("x" * 999), 9, "cannot be read .*too long"),
     ):
         with pytest.raises(InputError, match=word):
@@ -88,8 +88,8 @@ def test_a_file_that_may_not_be_read(tmp_path):
     ("text", "message"),
     [
         ("", "Expecting value"),
-        ("NaN", "no number of JSON"),
-        ("[-Infinity]", "no number of JSON"),
+        ("NaN", "not a number of JSON"),
+        ("[-Infinity]", "not a number of JSON"),
         ("1e999", "too large"),
         ("1" * 5000, "Exceeds the limit"),
         ('{"a": 1, "a": 1}', "twice"),

@@ -54,7 +54,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
 
 def refused_within(most, reader, *paths):
     """Whether files are refused, by a parser that took less than so many bytes."""
-    command = [sys.executable, "-c", MEASURED, f"{FOREIGN}:{reader}", *map(str, paths)]
+    command = [sys.executable, "-c", MEASURED, f"robustcf._io.{reader}", *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     outcome, largest = done.stdout.split()
     return outcome == "refused" and int(largest) < most
@@ -64,7 +64,7 @@ def refused_within(most, reader, *paths):
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("kind", ["float32", "float64", "float16", "int64", "uint8", "bool", ">f4"])
+@pytest.mark.parametrize("kind", ["float32", "<f8", "float16", "int64", "uint8", "bool", ">f4"])
 def test_arrays_come_out_as_they_went_in(tmp_path, kind, order):
     array = np.asarray(np.arange(12).reshape(3, 4) % 5, dtype=kind, order=order)
     np.save(tmp_path / "a.npy", array)
@@ -118,7 +118,7 @@ BOMBS = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_pickle_that_asks_for_more_memory_than_it_has(tmp_path, name):
     path = torch_file(tmp_path / "a.pth", BOMBS[name])
-    assert refused_within(1 << 30, "read_torch", path)
+    assert refused_within(1 << 30, "unpickling:read_torch", path)
     with pytest.raises(DataError):
         read(path)
 
@@ -187,6 +187,7 @@ def test_files_that_promise_anything(tmp_path, name):
         read(HOSTILE[name](tmp_path))
 
 
+@pytest.mark.slow
 def test_parquet_of_constant_vectors(tmp_path):
     rows = 400_000
     values = pa.array(np.full(rows, 0.5, np.float32))
@@ -198,7 +199,7 @@ def test_parquet_of_constant_vectors(tmp_path):
     assert items.stat().st_size < 3_000_000
     with raised_limits(small_bytes=1 << 20), pytest.raises(DataError):
         read([users, items])
-    assert refused_within(1 << 30, "read_vectors", users, items)
+    assert refused_within(1 << 30, "parquet:read_vectors", users, items)
 
 
 def test_a_sparse_matrix_of_a_shape_that_nobody_has(tmp_path):
@@ -229,7 +230,7 @@ def test_ids_that_are_no_list(tmp_path):
             read(tmp_path / "a.npz", user_ids=tmp_path / ids)
 
 
-# --- whatever the child does ------------------------------------------------------------------
+# --- children that fail -----------------------------------------------------------------------
 
 CHILDREN = {
     "dies": "os.kill(os.getpid(), 9)",
@@ -243,10 +244,10 @@ CHILDREN = {
     "takes time": "while True: pass",
     "fills the disk": "answer.memory.write(bytes(1 << 28))",
     "opens files": "held = [open('/dev/null') for _ in range(200)]",
-    "lies about an array": "answer.arrays['a'] = Located(0, 0, 'float64', (10**9,))",
-    "lies about a type": "answer.arrays['a'] = Located(0, 0, 'object', (1,))",
-    "lies about a file": "answer.arrays['a'] = Located(5, 0, 'float64', (1,))",
-    "lies about a place": "answer.arrays['a'] = Located(0, -8, 'float64', (1,))",
+    "lies about an array": "answer.arrays['a'] = Located(0, 0, '<f8', (10**9,))",
+    "lies about a type": "answer.arrays['a'] = Located(0, 0, '|O', (1,))",
+    "lies about a file": "answer.arrays['a'] = Located(5, 0, '<f8', (1,))",
+    "lies about a place": "answer.arrays['a'] = Located(0, -8, '<f8', (1,))",
     "lies about text": "answer.arrays['a'] = Located(0, 0, '<U999999', (1,))",
 }
 
@@ -302,15 +303,15 @@ def test_a_file_that_changes_meanwhile_is_cut_off(tmp_path):
 
 
 def test_arrays_lie_within_their_file():
-    Located(0, 8, "float32", (2, 3)).check("a", [32, 0])
+    Located(0, 8, "<f4", (2, 3)).check("a", [32, 0])
     for wrong in (
-        Located(0, 9, "float32", (2, 3)),
-        Located(0, 8, "float32", (2, -3)),
-        Located(0, 0, "float32", (1,) * 9),
-        Located(1, 0, "float32", (1,)),
-        Located(-1, 0, "float32", (1,)),
-        Located(0, 0, "complex64", (1,)),
-        Located(0, 0.0, "float32", (1,)),
+        Located(0, 9, "<f4", (2, 3)),
+        Located(0, 8, "<f4", (2, -3)),
+        Located(0, 0, "<f4", (1,) * 9),
+        Located(1, 0, "<f4", (1,)),
+        Located(-1, 0, "<f4", (1,)),
+        Located(0, 0, "<c8", (1,)),
+        Located(0, 0.0, "<f4", (1,)),
     ):
         with pytest.raises(DataError):
             wrong.check("a", [32, 0])

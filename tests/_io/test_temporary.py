@@ -1,4 +1,4 @@
-"""What a kill leaves is cleared by the next writer, and what somebody is writing is not."""
+"""The next writer clears the leftovers of a killed process, but not files still being written."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def writer(path: Path, kind: str) -> subprocess.Popen[str]:
 def test_leftovers_of_a_killed_process_are_cleared(tmp_path: Path, kind: str) -> None:
     process = writer(tmp_path / "x", kind)
     (hidden,) = os.listdir(tmp_path)
-    # While it is at work, it is left alone, by whoever writes there too.
+    # While the process is running, other writers leave its file alone.
     assert clear_leftovers(tmp_path) == []
     write_bytes(tmp_path / "other", b"1")
     create_folder(tmp_path / "run", {"a": b"1"})
@@ -97,7 +97,7 @@ def test_only_our_own_names_are_cleared(tmp_path: Path) -> None:
 def test_a_file_that_was_taken_for_a_leftover_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between making a file and locking it, somebody may come and clear it."""
+    """Another process may clear a file after it is made and before it is locked."""
     lock, cleared = temporary._lock, []
 
     def late(descriptor: int) -> bool | None:

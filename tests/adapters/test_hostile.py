@@ -1,4 +1,4 @@
-"""Files that mean harm, or are damaged: refused with the reason, and nothing of them runs."""
+"""Malicious or damaged files are refused with the reason, and none of their code runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from robustcf._io.sandbox import read_apart
-from robustcf._io.unpickling import Stub, read_with_stubs
+from robustcf._io.unpickling import Stub, read_pickle
 from robustcf.adapters import Imported
 from robustcf.adapters.reading import read
 from robustcf.errors import DataError, InputError
@@ -57,7 +57,7 @@ def test_a_pth_that_calls_a_function_is_refused_and_not_run(tmp_path, protocol, 
 def test_functions_of_other_libraries_become_stubs_and_are_not_called(tmp_path):
     witness = tmp_path / "saved"
     harm = {"a": Calls(np.save, str(witness), [1]), "b": Calls(torch.save, {}, str(witness))}
-    found = read_with_stubs(pickle.dumps(harm), "x")
+    found = read_pickle(pickle.dumps(harm), "x")
     assert isinstance(found["a"], Stub)
     assert found["a"].asked_for == "numpy.save"
     assert not list(tmp_path.iterdir())
@@ -67,12 +67,12 @@ def test_functions_of_other_libraries_become_stubs_and_are_not_called(tmp_path):
 def test_builtins_that_hold_values_are_stubs_and_never_made():
     """Tables of pandas are pickled with slices; a bytearray of a terabyte is not allocated."""
     content = pickle.dumps({"a": slice(1, 2), "b": Calls(bytearray, 10**12), "c": range(3)})
-    found = read_with_stubs(content, "x")
+    found = read_pickle(content, "x")
     assert [type(value).__mro__[1] for value in found.values()] == [Stub, Stub, Stub]
     assert found["b"].arguments == (10**12,)
     for name in ("eval", "getattr", "type", "map", "open", "memoryview"):
         with pytest.raises(DataError, match=f"asks for builtins.{name}: refused"):
-            read_with_stubs(f"cbuiltins\n{name}\n.".encode(), "x")
+            read_pickle(f"cbuiltins\n{name}\n.".encode(), "x")
 
 
 class Thing:
@@ -85,7 +85,7 @@ def test_what_lies_next_to_stubs_is_read():
     objects = np.array(["x", "yy"], dtype=object)
     value = {"thing": Thing(), "texts": texts, "objects": objects, "one": np.str_("t"), "s": {1}}
     for protocol in (2, 4):
-        found = read_with_stubs(pickle.dumps(value, protocol=protocol), "x")
+        found = read_pickle(pickle.dumps(value, protocol=protocol), "x")
         assert found["thing"].asked_for == f"{__name__}.Thing"
         assert found["thing"].attribute("name") == "a"
         assert found["thing"].attribute("numbers").array.tolist() == [0, 1, 2]
@@ -104,7 +104,7 @@ def test_stubs_take_what_dicts_and_lists_take():
 
     sys.modules[__name__].Bag, sys.modules[__name__].Row = Bag, Row
     Bag.__qualname__, Row.__qualname__ = "Bag", "Row"
-    found = read_with_stubs(pickle.dumps([Bag(a=1), Row([1, 2, 3])]), "x")
+    found = read_pickle(pickle.dumps([Bag(a=1), Row([1, 2, 3])]), "x")
     assert found[0].entries == {"a": 1}
     assert isinstance(found[1], Stub)
 
@@ -112,14 +112,14 @@ def test_stubs_take_what_dicts_and_lists_take():
 def test_damaged_pickles_of_checkpoints(tmp_path):
     whole = pickle.dumps({"a": 1})
     for end in (0, 1, len(whole) - 1):
-        with pytest.raises(DataError, match="no readable pickle"):
-            read_with_stubs(whole[:end], "x")
+        with pytest.raises(DataError, match="unreadable pickle"):
+            read_pickle(whole[:end], "x")
     with pytest.raises(DataError, match="something"):
-        read_with_stubs(b"Pthing\n.", "x")
+        read_pickle(b"Pthing\n.", "x")
     with pytest.raises(DataError, match="text"):
-        read_with_stubs(b"cnumpy.core.multiarray\nscalar\n(I1\nI2\ntR.", "x")
+        read_pickle(b"cnumpy.core.multiarray\nscalar\n(I1\nI2\ntR.", "x")
     with pytest.raises(DataError, match="not numbers: refused"):
-        read_with_stubs(pickle.dumps(np.array(["2001-01-01"], dtype="M8[D]")), "x")
+        read_pickle(pickle.dumps(np.array(["2001-01-01"], dtype="M8[D]")), "x")
 
 
 def tensor_pickle(size, stride, offset=0, numel=6, kind="FloatStorage", word="storage"):
@@ -195,7 +195,7 @@ def test_files_that_are_no_torch_files(tmp_path):
         write()
         with pytest.raises(InputError, match=word):
             read(path)
-    found = read_apart("robustcf._io.foreign:read_torch", [path])
+    found = read_apart("robustcf._io.unpickling:read_torch", [path])
     assert found.array("user").shape == (0, 2)
 
 

@@ -174,7 +174,7 @@ def test_files_of_another_import_are_noticed(tmp_path, name):
 
 
 def test_two_imports_of_one_data_set_share_their_fingerprint(tmp_path):
-    """Whatever the order of rows in which libraries keep them."""
+    """The order in which libraries keep their rows does not matter."""
     U, V, split = world(0, 60, 40)
     rng = np.random.default_rng(0)
     users, items = rng.permutation(60), rng.permutation(40)
@@ -200,7 +200,7 @@ def test_fixed_columns_are_kept_with_the_run(tmp_path):
 
 @pytest.mark.slow
 def test_a_new_user_gets_the_constant_of_a_bias(tmp_path):
-    """Items are ranked with their biases: those that nobody likes stay behind."""
+    """Items are ranked with their biases, so unpopular items stay at the end."""
     opened = imported_run(tmp_path / "run", scale=1000.0)
     bias = opened.factors.items[:, 2]
     chosen = opened.recommend(items=int(bias.argmax()), k=5, as_ids=True).items[0]

@@ -157,10 +157,11 @@ def test_audit_and_harden_take_names(capsys, tmp_path, demo, monkeypatch):
         judged.append((target.part, target.fit_on))
         raise InputError("enough")
 
-    monkeypatch.setattr("robustcf.auditing.hardened.harden_by_trial", stand_in)
+    monkeypatch.setattr("robustcf.robustness.harden_by_trial", stand_in)
     out = tmp_path / "safer.npz"
     for more in ([], ["--without-valid"]):
-        assert run(["harden", str(path), "--interactions", "demo", *more, "--out", str(out)]) == 1
+        words = ["--interactions", "demo", *more, "--by-trial", "--out", str(out)]
+        assert run(["harden", str(path), *words]) == 1
     # Never by test: by valid where they were not fit on, else by the pairs themselves.
     assert judged == [("train", "train and valid"), ("valid", "train")]
 

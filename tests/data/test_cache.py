@@ -1,4 +1,4 @@
-"""The cache of parsed sets: what it keeps, and what becomes of entries that are damaged."""
+"""The cache of parsed sets: its content, and damaged entries."""
 
 from __future__ import annotations
 
@@ -25,6 +25,18 @@ def count_parses(monkeypatch) -> list[int]:
     real = loading._parse_named
     monkeypatch.setattr(loading, "_parse_named", lambda *a: calls.append(1) or real(*a))
     return calls
+
+
+@pytest.fixture
+def parsed(monkeypatch, tmp_path) -> Path:
+    """The folder of an empty cache."""
+    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path / "c"))
+    (tmp_path / "c" / "parsed").mkdir(parents=True)
+    return tmp_path / "c" / "parsed"
+
+
+def of_pairs(count: int) -> cache.Parsed:
+    return cache.Parsed({"train": Interactions(np.zeros(count, int), np.arange(count), 1, count)})
 
 
 def test_a_set_is_parsed_once_and_again_when_its_file_changes(toy, monkeypatch, register):
@@ -76,80 +88,35 @@ def test_the_cache_tells_columns_apart(tmp_path):
     assert load(path, item_col="other").item_labels.tolist() == [7, 8]
 
 
-def test_old_entries_make_room(monkeypatch, tmp_path):
-    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path))
-    x = Interactions(np.zeros(1000, int), np.arange(1000), 1, 1000)
+def test_the_oldest_entries_are_removed(monkeypatch, parsed):
     monkeypatch.setattr(cache, "_MOST_BYTES", 20_000)
     for n in range(5):
-        assert cache.write(f"{n}.parsed", cache.Parsed({"train": x}))
-        os.utime(tmp_path / "parsed" / f"{n}.parsed", (n, n))
-    left = sorted(path.name for path in (tmp_path / "parsed").iterdir())
-    assert left == ["3.parsed", "4.parsed"]
+        assert cache.write(f"{n}.parsed", of_pairs(1000))
+        os.utime(parsed / f"{n}.parsed", (n, n))
+    assert sorted(path.name for path in parsed.iterdir()) == ["3.parsed", "4.parsed"]
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next(monkeypatch, tmp_path):
-    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path))
-    x = Interactions(np.zeros(3, int), np.arange(3), 1, 3)
-    (tmp_path / "parsed").mkdir()
-    handle, left = temporary_file(tmp_path / "parsed" / "a.parsed")
+def test_leftovers_of_a_killed_process_are_removed_by_the_next(parsed):
+    handle, left = temporary_file(parsed / "a.parsed")
     temporary._cleared.clear()  # as in another process
-    assert cache.write("b.parsed", cache.Parsed({"train": x}))
-    assert left.exists(), "somebody is writing it"
+    assert cache.write("b.parsed", of_pairs(3))
+    assert left.exists(), "it is still being written"
     os.close(handle)
     temporary._cleared.clear()
-    assert cache.write("c.parsed", cache.Parsed({"train": x}))
-    names = sorted(path.name for path in (tmp_path / "parsed").iterdir())
-    assert names == ["b.parsed", "c.parsed"]
+    assert cache.write("c.parsed", of_pairs(3))
+    assert sorted(path.name for path in parsed.iterdir()) == ["b.parsed", "c.parsed"]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_flipped_byte_never_crashes_a_load(toy, monkeypatch, tmp_path, seed):
-    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path / "c"))
-    first = load("toy", toy)
-    (entry,) = (tmp_path / "c" / "parsed").iterdir()
-    whole = entry.read_bytes()
-    rng = np.random.default_rng(seed)
-    for _ in range(150):
-        broken = bytearray(whole)
-        broken[rng.integers(len(broken))] ^= 1 << int(rng.integers(8))
-        entry.write_bytes(bytes(broken))
-        assert load("toy", toy).fingerprint == first.fingerprint
+def _arrays(content: bytes) -> list[np.ndarray]:
+    """The arrays of an entry, behind its checksum."""
+    found, buffer = [], io.BytesIO(content)
+    buffer.seek(32)
+    while buffer.tell() < len(content):
+        found.append(np.load(buffer, allow_pickle=False))
+    return found
 
 
-def test_a_damaged_entry_is_parsed_anew_and_mended(toy, monkeypatch, tmp_path):
-    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path / "c"))
-    first = load("toy", toy)
-    (entry,) = (tmp_path / "c" / "parsed").iterdir()
-    for damage in (b"", b"rubbish", entry.read_bytes()[:-30]):
-        entry.write_bytes(damage)
-        calls = count_parses(monkeypatch)
-        mended = load("toy", toy)
-        assert mended.fingerprint == first.fingerprint
-        assert "it was made again" in mended.notes[-1]
-        assert load("toy", toy).fingerprint == first.fingerprint
-        assert len(calls) == 1, "parsed anew once, then the mended entry serves"
-
-
-def test_an_entry_holds_no_pickle(toy, monkeypatch, tmp_path):
-    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path / "c"))
-    load("toy", toy)
-    (entry,) = (tmp_path / "c" / "parsed").iterdir()
-    kinds = ""
-    with entry.open("rb") as handle:
-        handle.seek(32)  # behind the checksum: arrays, one after the other
-        while handle.tell() < entry.stat().st_size:
-            kinds += np.load(handle, allow_pickle=False).dtype.kind
-    assert set(kinds) <= set("iufU")
-    assert len(kinds) == 5, "what it holds, and two arrays a part"
-
-
-def _rewritten(entry: Path, change) -> bytes:
-    """An entry whose arrays are changed and written again as numpy would: nothing is damaged."""
-    arrays, buffer = [], io.BytesIO(entry.read_bytes())
-    digest = buffer.read(32)
-    while buffer.tell() < len(buffer.getvalue()):
-        arrays.append(np.load(buffer, allow_pickle=False))
-    change(arrays)
+def _content(digest: bytes, arrays: list[np.ndarray]) -> bytes:
     out = io.BytesIO()
     out.write(digest)
     for array in arrays:
@@ -157,89 +124,80 @@ def _rewritten(entry: Path, change) -> bytes:
     return out.getvalue()
 
 
-def _swap_items(arrays) -> None:
-    arrays[2][:] = arrays[2][::-1].copy()
-
-
-def test_an_entry_that_was_altered_is_noticed_thrown_away_and_made_again(
-    toy, monkeypatch, tmp_path
-):
-    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path / "c"))
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_damaged_or_altered_entry_is_removed_and_made_again(toy, monkeypatch, parsed, seed):
     first = load("toy", toy)
-    (entry,) = (tmp_path / "c" / "parsed").iterdir()
+    (entry,) = parsed.iterdir()
     whole = entry.read_bytes()
-    assert _rewritten(entry, lambda arrays: None) == whole, "the test knows the format"
-    altered = _rewritten(entry, _swap_items)
-    assert altered != whole
-    entry.write_bytes(altered)
-    again = load("toy", toy)
-    assert again.fingerprint == first.fingerprint
-    assert again.notes[:-1] == first.notes
-    assert again.notes[-1] == (
-        f"the parsed copy {entry} had been altered or damaged; it was made again"
-    )
-    assert entry.read_bytes() == whole
+    arrays = _arrays(whole)
+    assert {array.dtype.kind for array in arrays} <= set("iufU"), "no pickle"
+    assert len(arrays) == 5, "facts, and two arrays per part"
+    assert _content(whole[:32], arrays) == whole, "the test knows the format"
+    arrays[2] = arrays[2][::-1]
+    damages = [b"", b"rubbish", whole[:-30], _content(whole[:32], arrays)]
+    rng = np.random.default_rng(seed)
+    for _ in range(100):
+        flipped = bytearray(whole)
+        flipped[rng.integers(len(flipped))] ^= 1 << int(rng.integers(8))
+        damages.append(bytes(flipped))
+    calls = count_parses(monkeypatch)
+    for damage in damages:
+        assert damage != whole
+        entry.write_bytes(damage)
+        again = load("toy", toy)
+        assert again.fingerprint == first.fingerprint
+        assert again.notes[:-1] == first.notes
+        assert again.notes[-1].startswith(f"the parsed copy {entry} had been altered or damaged")
+        assert entry.read_bytes() == whole
     assert load("toy", toy).notes == first.notes, "said once"
+    assert len(calls) == len(damages)
 
 
-def test_an_entry_under_another_name_is_noticed(tmp_path, monkeypatch):
-    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path))
-    x = Interactions(np.zeros(3, int), np.arange(3), 1, 3)
-    assert cache.write("one.parsed", cache.Parsed({"train": x}))
-    (tmp_path / "parsed" / "two.parsed").write_bytes(
-        (tmp_path / "parsed" / "one.parsed").read_bytes()
-    )
+def test_an_entry_under_another_name_is_noticed(parsed):
+    assert cache.write("one.parsed", of_pairs(3))
+    (parsed / "two.parsed").write_bytes((parsed / "one.parsed").read_bytes())
     with pytest.raises(cache.DamagedEntry):
         cache.read("two.parsed")
     assert cache.read("two.parsed") is None, "it has been removed"
-    assert cache.read("one.parsed")[0]["train"] == x
+    assert cache.read("one.parsed") == of_pairs(3)
 
 
-def test_an_entry_with_the_right_checksum_and_a_wrong_content_is_thrown_away(tmp_path, monkeypatch):
-    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path))
-    (tmp_path / "parsed").mkdir()
-    entry = tmp_path / "parsed" / "a.parsed"
+def test_an_entry_with_the_right_checksum_and_a_wrong_content_is_removed(parsed):
     meta = {"parts": ["train"], "n_users": 1, "n_items": 1, "notes": [], "arrays": ["train.users"]}
     for text in ("no JSON", json.dumps(meta), json.dumps([])):
-        content = io.BytesIO()
-        np.save(content, np.array(text))
-        np.save(content, np.zeros(1, int))
-        digest = hashlib.sha256(b"a.parsed" + content.getvalue()).digest()
-        entry.write_bytes(digest + content.getvalue())
+        content = _content(b"", [np.array(text), np.zeros(1, int)])
+        digest = hashlib.sha256(b"a.parsed" + content).digest()
+        (parsed / "a.parsed").write_bytes(digest + content)
         with pytest.raises(cache.DamagedEntry):
             cache.read("a.parsed")
-        assert not entry.exists()
+        assert not (parsed / "a.parsed").exists()
 
 
-def test_a_pipe_in_the_cache_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path))
-    (tmp_path / "parsed").mkdir()
-    os.mkfifo(tmp_path / "parsed" / "a.parsed")
+def test_a_pipe_in_the_cache_is_not_waited_for(parsed):
+    os.mkfifo(parsed / "a.parsed")
     assert cache.read("a.parsed") is None
 
 
-def test_a_cache_that_cannot_be_written_costs_nothing_but_time(toy, monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path / "file"))
-    assert len(load("toy", toy).train_full) == 5
-    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path / "c"))
-
+def test_a_cache_that_cannot_be_written_is_ignored(toy, monkeypatch, parsed, tmp_path):
     def full_disk(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache.np.lib.format, "write_array", full_disk)
+    with monkeypatch.context() as patch:
+        patch.setattr(cache.np.lib.format, "write_array", full_disk)
+        assert len(load("toy", toy).train_full) == 5
+    assert list(parsed.iterdir()) == []
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path / "file"))
     assert len(load("toy", toy).train_full) == 5
-    assert list((tmp_path / "c" / "parsed").iterdir()) == []
 
 
 def _write_entry(folder: str, key: str, size: int) -> None:
     os.environ["ROBUSTCF_CACHE"] = folder
-    x = Interactions(np.zeros(size, int), np.arange(size), 1, size)
     for _ in range(8):
-        assert cache.write(key, cache.Parsed({"train": x}))
+        assert cache.write(key, of_pairs(size))
         stored = cache.read(key)
         assert stored is not None
-        assert len(stored[0]["train"]) == size
+        assert len(stored.parts["train"]) == size
 
 
 @pytest.mark.slow

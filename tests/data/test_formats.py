@@ -1,9 +1,8 @@
-"""Own tables: every format, any labels, and every way they can be wrong."""
+"""Own tables: every format, any labels, and errors."""
 
 from __future__ import annotations
 
 import gzip
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -67,11 +66,14 @@ def test_columns_by_name_and_by_number(tmp_path):
     assert everything(load(bare, user_col="1", item_col="2")) == everything(split)
 
 
-def test_double_colon_files_as_movielens_has_them(tmp_path):
-    path = write(tmp_path / "ratings.dat", "1::10::5::100\n1::11::2::101\n2::10::4::102\n")
-    assert everything(load(path)) == {(1, 10), (1, 11), (2, 10)}
+def test_movielens_dat_files(tmp_path):
+    path = write(tmp_path / "a.dat", "1::10::5::100\n1::11::2::300\n1::12::4::200\n2::10::4::1\n")
+    assert everything(load(path)) == {(1, 10), (1, 11), (1, 12), (2, 10)}
     good = load(path, rating_col=2, min_rating=4)
-    assert everything(good) == {(1, 10), (2, 10)}
+    assert everything(good) == {(1, 10), (1, 12), (2, 10)}
+    latest = load(path, split="leave-one-out").test
+    assert latest.item_labels[latest.items].tolist() == [11]
+    assert latest.weights.tolist() == [2]
 
 
 @pytest.mark.parametrize(
@@ -93,8 +95,7 @@ def test_no_label_is_changed_by_being_read(tmp_path, labels, expected):
 
 
 def test_names_are_found_without_case_blanks_and_punctuation(tmp_path):
-    path = write(tmp_path / "a.csv", "User-ID;ISBN;Book-Rating\n1;007;5\n1;008;9\n")
-    split = load(path)
+    split = load(write(tmp_path / "a.csv", "User-ID;ISBN;Book-Rating\n1;007;5\n1;008;9\n"))
     assert split.item_labels.tolist() == ["007", "008"]
     assert split.train.union(split.test).weights.tolist() == [5, 9]
 
@@ -103,7 +104,7 @@ def test_names_are_found_without_case_blanks_and_punctuation(tmp_path):
     ("name", "text", "labels"),
     [
         ("a.csv", "user, item\na, 1\na, 2\n", [1, 2]),
-        # Where nobody quotes, quotes are characters.
+        # In RecBole's files, quotes are characters.
         ("a.inter", 'user_id:token\titem_id:token\na\t"Heroes\na\tx"\n', ['"Heroes', 'x"']),
         ("a.csv", "\ufeffuser,item\na,1\na,2\n", [1, 2]),
     ],
@@ -137,13 +138,6 @@ def test_times_keep_their_order_whatever_their_unit(tmp_path):
     )
     split = load(tmp_path / "c.parquet", split="leave-one-out")
     assert split.item_labels[split.test.items].tolist() == [1]
-
-
-def test_movielens_dat_files_have_their_times(tmp_path):
-    path = write(tmp_path / "ratings.dat", "1::10::5::100\n1::11::2::300\n1::12::4::200\n")
-    split = load(path, split="leave-one-out")
-    assert split.item_labels[split.test.items].tolist() == [11]
-    assert split.test.weights.tolist() == [2]
 
 
 @pytest.mark.parametrize(
@@ -183,28 +177,16 @@ def test_repeats_are_dropped_counted_and_said_and_the_latest_rating_counts(tmp_p
 
 
 def test_dates_are_microseconds(tmp_path):
-    text = (
-        "user,item,date\na,x,1970-01-02\na,y,1970-01-01 00:00:05\nb,x,1970-01-01T00:00:07+00:00\n"
-    )
+    dates = ["1970-01-02", "1970-01-01 00:00:05", "1970-01-01T00:00:07+00:00"]
+    text = "user,item,date\n" + "".join(f"a,{n},{date}\n" for n, date in enumerate(dates))
     split = load(write(tmp_path / "a.csv", text))
-    assert split.train_full.union(split.test).timestamps.tolist() == [
-        86400_000_000,
-        5_000_000,
-        7_000_000,
-    ]
-    frame = pd.DataFrame(
-        {"user": ["a", "a"], "item": [1, 2], "time": pd.to_datetime(["2000-01-01", "2000-01-02"])}
-    )
+    seconds = split.train_full.union(split.test).timestamps / 1e6
+    assert seconds.tolist() == [86400, 5, 7]
+    times = pd.to_datetime(["2000-01-01", "2000-01-02"])
+    frame = pd.DataFrame({"user": ["a", "a"], "item": [1, 2], "time": times})
     frame.to_parquet(tmp_path / "a.parquet")
     both = load(tmp_path / "a.parquet")
     assert both.train.union(both.test).timestamps.tolist() == [946684800_000_000, 946771200_000_000]
-
-
-def test_leave_one_out_by_time(tmp_path):
-    text = "user,item,ts\na,x,3\na,y,1\na,z,2\nb,x,9\n"
-    split = load(write(tmp_path / "a.csv", text), split="leave-one-out")
-    assert split.item_labels[split.test.items].tolist() == ["x"]
-    assert split.item_labels[split.valid.items].tolist() == ["z"]
 
 
 def test_k_core_says_what_it_did(tmp_path):
@@ -255,22 +237,10 @@ HEAD = "user,item,rating,time\n"
         ("1,2\n3,4\n", {"user_col": 0, "item_col": 5}, "column 5"),
         ("user,item\na,1\n,2\n", {}, "no user id.*data row 2"),
         ("user,item\na,1\nb,nan\n", {}, "no item id.*data row 2"),
-        (
-            HEAD + "a,1,good,5\n",
-            {"rating_col": "rating"},
-            "'good' in data row 1",
-        ),
+        (HEAD + "a,1,good,5\n", {"rating_col": "rating"}, "'good' in data row 1"),
         (HEAD + "a,1,,5\n", {"rating_col": "rating"}, "an empty cell"),
-        (
-            HEAD + "a,1,3,noon\n",
-            {"time_col": "time"},
-            "'noon' in data row 1",
-        ),
-        (
-            HEAD + "a,1,3,5\n",
-            {"min_rating": 4},
-            "the highest is 3",
-        ),
+        (HEAD + "a,1,3,noon\n", {"time_col": "time"}, "'noon' in data row 1"),
+        (HEAD + "a,1,3,5\n", {"min_rating": 4}, "the highest is 3"),
         ("user,item\na,1\n", {"min_rating": 4}, "needs a rating column"),
         ("user,item\na,1\nb,2\n", {"k_core": 2}, "no pair is left in the 2-core"),
         ("user,item\na,1\na,2\n", {"test_ratio": 1.5}, "between 0 and 1"),
@@ -349,10 +319,8 @@ def test_bad_combinations_of_given_files(tmp_path, monkeypatch, options, word):
         ("1 ", ["1", "1 "], False),
     ],
 )
-def test_blanks_in_front_of_a_label(
-    tmp_path: Path, cell: str, labels: list[str], noted: bool
-) -> None:
-    """Unquoted they are a matter of style; where that makes two labels one, a note says so."""
+def test_blanks_in_front_of_a_label(tmp_path, cell, labels, noted):
+    """Unquoted blanks are dropped; a note is made where that merges two labels."""
     others = "".join(f"i{item},q{user}\n" for user in range(4) for item in range(4))
     (tmp_path / "x.csv").write_text(f"item,user\ni1,{cell}\ni2,1\n{others}")
     split = load(tmp_path / "x.csv")
@@ -360,18 +328,14 @@ def test_blanks_in_front_of_a_label(
     assert any("blank" in note for note in split.notes) == noted
 
 
-def test_blanks_behind_every_comma_are_not_noted(tmp_path: Path) -> None:
-    rows = "".join(f"q{user}, i{item}\n" for user in range(4) for item in range(4))
-    (tmp_path / "x.csv").write_text("user, item\n" + rows)
-    split = load(tmp_path / "x.csv")
+def test_blanks_behind_every_comma_are_not_noted_and_merged_labels_are_counted(tmp_path):
+    cells = [(user, item) for user in range(4) for item in range(4)]
+    style = "user, item\n" + "".join(f"q{user}, i{item}\n" for user, item in cells)
+    split = load(write(tmp_path / "x.csv", style))
     assert split.item_labels.tolist() == ["i0", "i1", "i2", "i3"]
     assert split.notes == ()
-
-
-def test_labels_at_the_beginning_of_lines_and_many_blanks_are_counted(tmp_path: Path) -> None:
-    rows = "".join(f"{' ' * (item % 2)}q{user},i{item}\n" for user in range(4) for item in range(4))
-    (tmp_path / "x.csv").write_text("user,item\n" + rows)
-    split = load(tmp_path / "x.csv")
+    merged = "user,item\n" + "".join(f"{' ' * (item % 2)}q{user},i{item}\n" for user, item in cells)
+    split = load(write(tmp_path / "x.csv", merged))
     assert split.user_labels.tolist() == ["q0", "q1", "q2", "q3"]
     (note,) = split.notes
     assert "8 user cells" in note

@@ -1,10 +1,11 @@
-"""Named sets from files made here: search order, checksums, counts, cache, download."""
+"""Named sets of toy files: search order, checksums, counts, cache, download."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,12 @@ from tests.conftest import ROOT
 from tests.data.toy import TEST, TRAIN, sha256, toy_manifest
 
 QUICK = Policy(attempts=2, backoff=0.0, connect_timeout=1, read_timeout=0.5)
+
+
+def put(folder: Path, name: str, content: bytes) -> None:
+    """Write a file of the toy set."""
+    (folder / "toy").mkdir(parents=True, exist_ok=True)
+    (folder / "toy" / name).write_bytes(content)
 
 
 def test_a_published_split_is_read_and_valid_is_carved(toy):
@@ -44,14 +51,13 @@ def test_search_order(toy, tmp_path, monkeypatch):
     assert order[-1].name == "datasets"
     manifest, files = catalog.get("toy"), catalog.get("toy").parts["train"]
     for folder in (order[-1], here / "datasets", named, given):  # from the last to the first
-        (folder / "toy").mkdir(parents=True)
-        (folder / "toy" / "train.txt").write_bytes(TRAIN)
+        put(folder, "train.txt", TRAIN)
         assert locate(manifest, files, given).path.parent == folder / "toy"
-    (given / "toy" / "train.txt").write_bytes(b"0 1\n")
+    put(given, "train.txt", b"0 1\n")
     assert locate(manifest, files, given).path.parent == named / "toy", "a wrong file is passed by"
 
 
-def test_what_is_missing_is_named_with_the_folder(tmp_path, register):
+def test_missing_files_are_named_with_the_folder(tmp_path, register):
     register(toy_manifest())
     with pytest.raises(DownloadError) as failure:
         load("toy", tmp_path / "d", download=False)
@@ -59,8 +65,7 @@ def test_what_is_missing_is_named_with_the_folder(tmp_path, register):
     assert str(tmp_path / "d" / "toy") in str(failure.value)
     with pytest.raises(DownloadError, match="public"):
         load("toy", tmp_path / "d")
-    (tmp_path / "d" / "toy").mkdir(parents=True)
-    (tmp_path / "d" / "toy" / "train.txt").write_bytes(b"0 1\n")
+    put(tmp_path / "d", "train.txt", b"0 1\n")
     with pytest.raises(DownloadError, match="checksum"):
         load("toy", tmp_path / "d", download=False)
 
@@ -88,8 +93,7 @@ def test_the_next_alternative_is_used_and_gives_the_same_split(tmp_path, registe
             SourceFile("train.json", "json-lists", (md5,), (there.url,)),
         )
         register(toy_manifest(parts={**toy_manifest().parts, "train": train}))
-        (tmp_path / "other" / "toy").mkdir(parents=True)
-        (tmp_path / "other" / "toy" / "test.txt").write_bytes(TEST)
+        put(tmp_path / "other", "test.txt", TEST)
         from_json = load("toy", tmp_path / "other", policy=QUICK)
         from_text = load("toy", toy, policy=QUICK)
     assert "train.json" in from_json.sources
@@ -136,8 +140,7 @@ def test_counts_that_differ_from_the_manifest_are_an_error(toy, register):
 
 def test_users_below_the_least_and_unused_items_are_dropped_and_said(tmp_path, register):
     data = b"3 0 5 2\n2 1 5\n4 0 2 5 7\n"
-    (tmp_path / "toy").mkdir()
-    (tmp_path / "toy" / "users.dat").write_bytes(data)
+    put(tmp_path, "users.dat", data)
     parts = {"pairs": (SourceFile("users.dat", "counted-lists", (sha256(data),)),)}
     counts = {"users": 2, "items": 4, "pairs": 7}
     register(toy_manifest(layout="pairs", least_per_user=3, parts=parts, counts=counts))
@@ -152,7 +155,7 @@ def test_users_below_the_least_and_unused_items_are_dropped_and_said(tmp_path, r
 
 def test_repeats_in_a_file_are_counted(tmp_path, register, toy):
     data = b"0 0 1 1 2\n1 1 3\n"
-    (toy / "toy" / "train.txt").write_bytes(data)
+    put(toy, "train.txt", data)
     train = (SourceFile("train.txt", "adjacency", (sha256(data),)),)
     register(toy_manifest(parts={**toy_manifest().parts, "train": train}))
     split = load("toy", toy)
@@ -164,7 +167,7 @@ def test_labels_are_read_where_they_are(toy, register):
     names = b"org_id remap_id\nx 0\ny 1\n"
     register(toy_manifest(labels={"users": (SourceFile("u.txt", "id-list", (sha256(names),)),)}))
     assert load("toy", toy).user_labels is None
-    (toy / "toy" / "u.txt").write_bytes(names)
+    put(toy, "u.txt", names)
     assert load("toy", toy).user_labels.tolist() == ["x", "y"]
 
 
@@ -173,20 +176,19 @@ def test_options_of_own_data_are_refused_for_named_sets(toy):
         load("toy", toy, k_core=5, split="random")
 
 
-def test_ml_100k_is_split_as_asked(tmp_path, register):
+def test_a_named_set_of_ratings_takes_the_options_of_a_split(tmp_path, register):
     content = b"".join(b"%d\t%d\t%d\t%d\n" % (n % 4, n % 9, n % 5, n // 2) for n in range(36))
     file = SourceFile("u.data", "ratings-tsv", (sha256(content),))
     counts = {"users": 4, "items": 9, "pairs": 36}
-    register(toy_manifest(name="ml-100k", layout="pairs", parts={"pairs": (file,)}, counts=counts))
-    (tmp_path / "ml-100k").mkdir()
-    (tmp_path / "ml-100k" / "u.data").write_bytes(content)
-    split = load("ml-100k", tmp_path, split="time", test_from=15, valid_ratio=0.2, min_rating=1)
+    register(toy_manifest(layout="pairs", parts={"pairs": (file,)}, counts=counts))
+    put(tmp_path, "u.data", content)
+    split = load("toy", tmp_path, split="time", test_from=15, valid_ratio=0.2, min_rating=1)
     assert split.test.timestamps.min() == 15
     assert split.train.timestamps.max() < split.valid.timestamps.min()
-    assert len(load("ml-100k", tmp_path, split="leave-one-out").test) == 4
-    assert len(load("ml-100k", tmp_path, test_ratio=0.5).test) == 20
+    assert len(load("toy", tmp_path, split="leave-one-out").test) == 4
+    assert len(load("toy", tmp_path, test_ratio=0.5).test) == 20
     with pytest.raises(DataError, match="k_core"):
-        load("ml-100k", tmp_path, k_core=2, split="time")
+        load("toy", tmp_path, k_core=2, split="time")
 
 
 def test_unknown_names_suggest_known_ones(tmp_path):

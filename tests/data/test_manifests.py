@@ -66,7 +66,7 @@ def test_of_interactions(place: list[Any], new: Any, message: str) -> None:
     ("place", "new", "message"),
     [
         (["std"], [0.5, 0, 0.5], r"std\[1\] must be a finite number above 0, got 0"),
-        (["mean"], [0.5], "mean and std must be of as many channels, got 1 and 3"),
+        (["mean"], [0.5], "as many channels, got 1 and 3"),
         (["files", 0, "path"], "..", "path must be a path inside the set's folder"),
         (["counts", "train"], None, "counts.train must be an integer of at least 1, got nothing"),
     ],

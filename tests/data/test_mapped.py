@@ -1,4 +1,4 @@
-"""Interactions over columns that stay where they are, next to ordinary ones."""
+"""Mapped interactions against ordinary ones and dense matrices."""
 
 from __future__ import annotations
 
@@ -16,20 +16,14 @@ from robustcf.errors import DataError, WriteError
 
 def dense_of(seed: int, n_users: int = 23, n_items: int = 17) -> np.ndarray:
     dense = np.random.default_rng(seed).random((n_users, n_items)) < 0.3
-    dense[5] = False  # somebody without pairs
+    dense[5] = False  # a user without pairs
     return dense
 
 
 def of_dense(dense: np.ndarray, **labels: np.ndarray) -> Interactions:
     users, items = np.nonzero(dense)
-    return Interactions(
-        users,
-        items,
-        *dense.shape,
-        timestamps=users * 100 + items,
-        weights=(users + items / 32).astype(np.float32),
-        **labels,
-    )
+    columns = dict(timestamps=users * 100 + items, weights=(users + items / 32).astype(np.float32))
+    return Interactions(users, items, *dense.shape, **columns, **labels)
 
 
 def labels_of(dense: np.ndarray) -> dict[str, np.ndarray]:
@@ -39,51 +33,34 @@ def labels_of(dense: np.ndarray) -> dict[str, np.ndarray]:
     )
 
 
+@pytest.mark.parametrize("cold", [0, 5])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_range_of_users_is_what_the_dense_rows_say(seed):
+def test_a_range_of_users_has_the_dense_rows(seed, cold):
     dense = dense_of(seed)
+    dense[:cold] = False
     whole = of_dense(dense, **labels_of(dense))
-    for start, stop in [(0, 23), (0, 7), (4, 6), (6, 23), (5, 6), (9, 9), (23, 23)]:
-        part = whole.between(start, stop)
+    mapped_whole, empty = MappedInteractions.of(whole), of_dense(0 * dense, **labels_of(dense))
+    for start, stop in [(0, 23), (0, 7), (1, 9), (3, 5), (6, 23), (5, 6), (9, 9), (23, 23)]:
         rows = dense[start:stop]
         users, items = np.nonzero(rows)
-        assert part.n_users == stop - start
-        assert len(part) == rows.sum()
-        np.testing.assert_array_equal(part.users, users)
-        np.testing.assert_array_equal(part.items, items)
-        np.testing.assert_array_equal(part.timestamps, (users + start) * 100 + items)
-        np.testing.assert_array_equal(part.weights, users + start + items / 32)
-        np.testing.assert_array_equal(part.user_degrees, rows.sum(1))
-        np.testing.assert_array_equal(part.item_degrees, rows.sum(0))
-        np.testing.assert_array_equal(part.csr().toarray(), rows.astype(np.float32))
-        assert part.user_labels.tolist() == [f"u{n}" for n in range(start, stop)]
-        assert part.item_labels is whole.item_labels
-        assert part.users.dtype == part.items.dtype == np.int32
-        assert not any(column.flags.writeable for column in (part.users, part.items, part.indptr))
-
-
-def test_a_range_of_a_range_counts_from_its_beginning():
-    dense = dense_of(3)
-    part = of_dense(dense).between(4, 20).between(3, 9)
-    np.testing.assert_array_equal(part.csr().toarray(), dense[7:13].astype(np.float32))
-    assert part == of_dense(dense).between(7, 13)
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_range_behind_users_without_pairs_counts_from_its_beginning(seed):
-    dense = dense_of(seed)
-    dense[:5] = False
-    whole, empty = of_dense(dense), of_dense(np.zeros_like(dense))
-    for start, stop in [(0, 23), (1, 9), (3, 5), (6, 23)]:
-        users, items = np.nonzero(dense[start:stop])
-        parts = [whole.between(start, stop), MappedInteractions.of(whole).between(start, stop)]
+        parts = [whole.between(start, stop), mapped_whole.between(start, stop)]
         parts += [whole.between(1, 23).between(start - 1, stop - 1)] if start else []
         parts += [parts[0].union(empty.between(start, stop))]
-        parts += [MappedInteractions.of(whole).union(empty).between(start, stop)]
+        parts += [mapped_whole.union(empty).between(start, stop)]
         for part in parts:
+            assert (part.n_users, len(part)) == (stop - start, rows.sum())
             np.testing.assert_array_equal(part.users, users)
             np.testing.assert_array_equal(part.items, items)
-            assert part.take(np.ones(len(part), dtype=bool)) == part
+            np.testing.assert_array_equal(part.timestamps, (users + start) * 100 + items)
+            np.testing.assert_array_equal(part.weights, users + start + items / 32)
+            np.testing.assert_array_equal(part.user_degrees, rows.sum(1))
+            np.testing.assert_array_equal(part.item_degrees, rows.sum(0))
+            np.testing.assert_array_equal(part.csr().toarray(), rows.astype(np.float32))
+            assert part.user_labels.tolist() == [f"u{n}" for n in range(start, stop)]
+            assert part.item_labels is whole.item_labels
+            assert part.users.dtype == part.items.dtype == np.int32
+            assert not any(array.flags.writeable for array in (part.users, part.items, part.indptr))
+            assert part.take(np.ones(len(part), dtype=bool)) == part == parts[0]
 
 
 def test_a_range_copies_no_pairs():
@@ -93,10 +70,10 @@ def test_a_range_copies_no_pairs():
         assert np.shares_memory(getattr(part, name), getattr(whole, name))
 
 
-@pytest.mark.parametrize(("start", "stop"), [(-1, 2), (3, 2), (0, 24)])
-def test_a_range_that_is_none_is_refused(start, stop):
-    with pytest.raises(DataError, match=f"must lie in 0 to 23, got {start} to {stop}"):
-        of_dense(dense_of(0)).between(start, stop)
+def test_a_range_out_of_bounds_is_refused():
+    for start, stop in [(-1, 2), (3, 2), (0, 24)]:
+        with pytest.raises(DataError, match=f"must lie in 0 to 23, got {start} to {stop}"):
+            of_dense(dense_of(0)).between(start, stop)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -116,7 +93,7 @@ def test_some_rows_are_those_of_the_matrix(seed):
 
 @pytest.mark.parametrize("most", [1, 3, 1 << 22])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_two_sets_are_one_to_whoever_looks(seed, most, monkeypatch):
+def test_a_union_of_mapped_sets_is_that_of_ordinary_ones(seed, most, monkeypatch):
     monkeypatch.setattr(mapped, "user_ranges", lambda p: interactions.user_ranges(p, most))
     dense = dense_of(seed)
     left = dense & (np.random.default_rng(seed + 10).random(dense.shape) < 0.6)
@@ -129,9 +106,9 @@ def test_two_sets_are_one_to_whoever_looks(seed, most, monkeypatch):
     for found, expected in zip(both.rows(users), oracle.rows(users), strict=True):
         np.testing.assert_array_equal(found, expected)
     assert both.items_of(2).tolist() == np.flatnonzero(dense[2]).tolist()
-    assert not both._merged, "the whole was put together for a few users"
+    assert not both._merged, "all users were merged for a few"
     both.item_degrees  # noqa: B018
-    assert set(both._merged) == {"item"}, "a column was put together that nobody asked for"
+    assert set(both._merged) == {"item"}, "an unused column was merged"
     assert both == oracle
     assert both.between(4, 9) == oracle.between(4, 9)
     assert both.csr_of(users).toarray().tolist() == dense[users].astype(float).tolist()
@@ -200,7 +177,7 @@ def test_blocks_become_one_array(small, monkeypatch):
         joined(iter(blocks), np.int64, 7)
 
 
-def test_no_room_for_what_is_put_together_is_said(monkeypatch):
+def test_a_full_disk_is_an_error(monkeypatch):
     monkeypatch.setattr(mapped, "_SMALL_BYTES", 0)
 
     def full(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Prepared sets: written by anybody as the guide says, read, and refused where they are spoilt."""
+"""Prepared sets: read as the guide describes them, and refused where they are damaged."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,7 @@ from tests.data.toy import rows
 def by_hand() -> Split:
     """The same set in memory."""
     labels = dict(
-        user_labels=np.array([f"u{n}" for n in range(N_USERS)]),
-        item_labels=np.arange(N_ITEMS) * 10,
+        user_labels=np.array([f"u{n}" for n in range(N_USERS)]), item_labels=np.arange(N_ITEMS) * 10
     )
 
     def part(pairs: list[tuple[int, int]]) -> Interactions:
@@ -56,32 +57,27 @@ def test_any_engine_can_write_the_layout(edges, batches, small, tmp_path, monkey
         assert found.sources == {"manifest.json": hashlib.sha256(file.read_bytes()).hexdigest()}
 
 
-def test_labels_are_optional(tmp_path):
+def test_labels_are_optional_and_may_have_other_keys(tmp_path):
     file = write_layout(tmp_path)
-    changed(file, lambda facts: facts.pop("labels"))
+    changed(file, setting("labels", "others", to=[[]]))
+    assert load(tmp_path).user_labels is not None
+    changed(file, without("labels"))
     found = load(tmp_path)
     assert found.user_labels is None
     assert found.item_labels is None
 
 
-def test_other_keys_next_to_the_labels_are_passed_over(tmp_path):
-    changed(write_layout(tmp_path), lambda facts: facts["labels"].update(others=[[]]))
-    assert load(tmp_path).user_labels is not None
-
-
 def test_sets_without_valid_pairs_mask_train_alone(tmp_path):
     file = write_layout(tmp_path)
-    columns = {"user": pa.array([], pa.int32()), "item": pa.array([], pa.int32())}
-    arrow(tmp_path / "empty", columns)
-    replace_file(file, "valid.0.arrow", (tmp_path / "empty").read_bytes())
-    arrow(tmp_path / "zeros", {"offset": np.zeros(6, dtype=np.int64)})
-    replace_file(file, "valid-places.arrow", (tmp_path / "zeros").read_bytes())
-
-    def no_valid(facts: dict[str, Any]) -> None:
-        facts["parts"]["valid"]["pairs"] = 0
-        facts["columns"] = ["user", "item"]
-
-    changed(file, no_valid)
+    none = np.zeros(0, dtype=np.int32)
+    for name, columns in (
+        ("valid.0.arrow", {"user": none, "item": none}),
+        ("valid-places.arrow", {"offset": np.zeros(6, dtype=np.int64)}),
+    ):
+        arrow(tmp_path / "other", columns)
+        replace_file(file, name, (tmp_path / "other").read_bytes())
+    changed(file, setting("parts", "valid", "pairs", to=0))
+    changed(file, setting("columns", to=["user", "item"]))
     found = check_prepared(file)
     assert (len(found.valid), found.valid_source) == (0, "none")
     assert found.masked("test") == ("train",)
@@ -89,18 +85,15 @@ def test_sets_without_valid_pairs_mask_train_alone(tmp_path):
     assert found.train.weights is None
 
 
-def test_options_of_a_table_are_refused(tmp_path):
+def test_options_of_a_table_and_other_folders_are_refused(tmp_path):
+    with pytest.raises(DataError, match="robustcf datasets prepare"):
+        load(tmp_path)
     write_layout(tmp_path)
     with pytest.raises(DataError, match="k_core"):
         load(tmp_path, k_core=2, test_ratio=0.2)
 
 
-def test_a_folder_that_is_none_says_how_to_make_one(tmp_path):
-    with pytest.raises(DataError, match="robustcf datasets prepare"):
-        load(tmp_path)
-
-
-# --- spoilt manifests -----------------------------------------------------------------------
+# --- damaged manifests ----------------------------------------------------------------------
 
 
 def changed(file: Path, change: Callable[[dict[str, Any]], Any]) -> None:
@@ -109,22 +102,12 @@ def changed(file: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     file.write_text(json.dumps(facts))
 
 
-def setting(*keys: Any, to: Any) -> Callable[[dict[str, Any]], None]:
-    def change(facts: dict[str, Any]) -> None:
-        for key in keys[:-1]:
-            facts = facts[key]
-        facts[keys[-1]] = to
-
-    return change
+def setting(*keys: Any, to: Any) -> Callable[[Any], None]:
+    return lambda facts: reduce(getitem, keys[:-1], facts).update({keys[-1]: to})
 
 
-def without(*keys: Any) -> Callable[[dict[str, Any]], None]:
-    def change(facts: dict[str, Any]) -> None:
-        for key in keys[:-1]:
-            facts = facts[key]
-        del facts[keys[-1]]
-
-    return change
+def without(*keys: Any) -> Callable[[Any], None]:
+    return lambda facts: reduce(getitem, keys[:-1], facts).pop(keys[-1])
 
 
 TRAIN = ("parts", "train")
@@ -150,7 +133,7 @@ PLAIN = "plain name of a file"
         (setting(*TRAIN, "pairs", to=0), "train.pairs"),
         (setting(*TRAIN, "pairs", to=8), "0 to the 8 pairs"),
         (without("parts", "test"), "parts.test"),
-        (setting(*TRAIN, "shards", 0, to="../secret"), PLAIN),
+        (setting(*TRAIN, "shards", to=["../secret"]), PLAIN),
         (setting("labels", "users", to="/etc/passwd"), PLAIN),
         (setting("labels", "users", to=".x"), PLAIN),
         (setting("parts", "test", "offsets", to="..\\x"), PLAIN),
@@ -170,7 +153,7 @@ PLAIN = "plain name of a file"
     ],
     ids=range(33),
 )
-def test_a_spoilt_manifest_is_refused(change, word, tmp_path):
+def test_a_damaged_manifest_is_refused(change, word, tmp_path):
     file = write_layout(tmp_path / "set")
     changed(file, change)
     (tmp_path / "secret").write_text("root:x:0:0")
@@ -181,28 +164,28 @@ def test_a_spoilt_manifest_is_refused(change, word, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b'"x"', b"\xff", b"[" * 100_000])
-def test_a_manifest_that_is_no_json_object_is_refused(content, tmp_path):
+def test_a_manifest_that_is_not_a_json_object_is_refused(content, tmp_path):
     (tmp_path / "manifest.json").write_bytes(content)
     with pytest.raises(DataError, match="manifest.json"):
         load(tmp_path)
 
 
-def test_a_missing_shard_is_said_at_once(tmp_path):
-    file = write_layout(tmp_path, (0, 2, 5))
-    (tmp_path / "train.1.arrow").unlink()
-    with pytest.raises(DataError, match="train"):
+def test_missing_and_cut_files_and_links_are_refused_at_once(tmp_path):
+    file = write_layout(tmp_path / "set", (0, 2, 5))
+    shard, outside = tmp_path / "set" / "train.1.arrow", tmp_path / "shard"
+    os.rename(shard, outside)
+    with pytest.raises(DataError, match="train.1.arrow is not there"):
         load(file)
-
-
-def test_links_are_not_followed(tmp_path):
-    file = write_layout(tmp_path / "set")
-    os.rename(tmp_path / "set" / "who.arrow", tmp_path / "who.arrow")
-    (tmp_path / "set" / "who.arrow").symlink_to(tmp_path / "who.arrow")
+    shard.symlink_to(outside)
     with pytest.raises(DataError, match="is a link"):
         load(file)
+    shard.unlink()
+    shard.write_bytes(outside.read_bytes()[:-8])
+    with pytest.raises(DataError, match="train.1.arrow: expected .* bytes"):
+        load(file)
 
 
-# --- spoilt files ---------------------------------------------------------------------------
+# --- damaged files --------------------------------------------------------------------------
 
 GOOD = {
     "user": np.array([0, 0, 1, 3, 3, 3, 4], dtype=np.int32),
@@ -245,7 +228,7 @@ def spoilt(
     ],
     ids=range(11),
 )
-def test_a_spoilt_shard_is_refused_when_it_is_used(columns, word, tmp_path):
+def test_a_damaged_shard_is_refused_on_use(columns, word, tmp_path):
     split = spoilt(tmp_path, "train.0.arrow", columns)
     with pytest.raises(DataError, match=word):
         split.train.items_of(0)
@@ -261,19 +244,11 @@ def test_a_pair_in_two_parts_of_a_later_shard_is_named_by_its_user(tmp_path):
 
 @pytest.mark.parametrize("content", [b"", b"ARROW1", b"ARROW1\0\0" + b"x" * 100, b"no arrow" * 9])
 @pytest.mark.parametrize("name", ["train.0.arrow", "train-places.arrow", "who.arrow"])
-def test_a_file_that_is_no_arrow_is_refused(content, name, tmp_path):
+def test_a_file_that_is_not_arrow_is_refused(content, name, tmp_path):
     file = write_layout(tmp_path)
     replace_file(file, name, content)
     with pytest.raises(DataError, match=f"{name}: (no readable|expected an) Arrow file"):
         check_prepared(file)
-
-
-def test_a_file_that_is_cut_is_refused(tmp_path):
-    file = write_layout(tmp_path)
-    path = tmp_path / "train.0.arrow"
-    path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(DataError, match="train"):
-        load(file)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +262,7 @@ def test_a_file_that_is_cut_is_refused(tmp_path):
         ({"label": ["a", "b", "c", "d", "x" * 2000]}, "5 labels takes at least"),
     ],
 )
-def test_spoilt_labels_are_refused_when_they_are_asked_for(columns, word, tmp_path, monkeypatch):
+def test_damaged_labels_are_refused_on_use(columns, word, tmp_path, monkeypatch):
     monkeypatch.setenv("ROBUSTCF_LIMITS", "small_bytes=1000 expansion=2")
     split = spoilt(tmp_path, "who.arrow", columns)
     assert len(split.train.items) == 7
@@ -325,16 +300,13 @@ def test_a_prepared_set_is_trained_on_like_its_table(table, capsys):
     plain = told(f"datasets info mine.csv {options}", capsys)
     assert made["fingerprint"] == info["fingerprint"] == plain["fingerprint"]
     assert (made["train"], made["shards"], made["path"]) == (plain["train"], 2, "set")
-    how = "--model softmax-mf --dim 4 --epochs 2 --set sampled_items=20 --threads 1"
+    how = "--model softmax-mf --factors 4 --epochs 2 --set sampled_items=20 --threads 1"
     one = told(f"train --dataset set --out one {how}", capsys)
     two = told(f"train --dataset mine.csv --out two {options} {how}", capsys)
     assert one["learnt_from"] == "train and valid"  # refit on the merged parts
     assert one["test"] == two["test"]
-    assert Path("one/factors.safetensors").stat().st_size
-    one_factors, two_factors = (
-        Path(run, "factors.safetensors").read_bytes()[-1000:] for run in ("one", "two")
-    )
-    assert one_factors == two_factors
+    left, right = (Path(run, "factors.safetensors").read_bytes() for run in ("one", "two"))
+    assert left[-1000:] == right[-1000:]
     for words in ("evaluate RUN", "recommend RUN --user ü7 U-5 -k 3", "recommend RUN --items 1 a"):
         left, right = (told(words.replace("RUN", run), capsys) for run in ("one", "two"))
         assert {**left, "run": ""} == {**right, "run": ""}
@@ -359,7 +331,7 @@ def test_a_run_opens_its_prepared_set_by_its_manifest_alone(table, capsys):
 
 
 @pytest.mark.parametrize("words", ["--memory lots", "--memory 1GB", "--shards 0", "--k-core 0"])
-def test_options_that_are_none_are_refused(words, table, capsys):
+def test_bad_options_are_refused(words, table, capsys):
     assert command_line(["datasets", "prepare", "mine.csv", "--out", "set", *words.split()]) > 0
     assert not Path("set").exists()
 
@@ -368,7 +340,7 @@ def test_options_that_are_none_are_refused(words, table, capsys):
     ("words", "size"),
     [("4GB", 4 << 30), ("1500MB", 1500 << 20), ("2.5g", 5 << 29), ("123", 123), ("1 TiB", 1 << 40)],
 )
-def test_memory_is_said_as_people_say_it(words, size):
+def test_memory_has_units(words, size):
     from robustcf.cli.kinds import Bytes
 
     assert Bytes().convert(words, None, None) == size

@@ -1,4 +1,4 @@
-"""prepare: what it makes is what load makes of the same rows, and nothing is left half-made."""
+"""prepare makes the split that load makes of the same rows, and leaves nothing unfinished."""
 
 from __future__ import annotations
 
@@ -34,6 +34,23 @@ def made(source: object, out: Path, **options: object) -> Split:
     return load(out)
 
 
+def written(frame: pd.DataFrame, path: Path) -> Path:
+    """Write a table in the format of its suffix."""
+    if path.suffix == ".parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+    return path
+
+
+def compared(path: Path, **options: object) -> tuple[Split, Split]:
+    """The splits of load and prepare, which must be the same."""
+    expected = load(path, cache=False, **options)
+    found = made(path, path.with_suffix(".out"), **options)
+    same(expected, found)
+    return expected, found
+
+
 CASES = [
     dict(),
     dict(min_rating=2.5, k_core=3, seed=7),
@@ -51,18 +68,14 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.slow
-def test_it_is_what_load_makes_of_the_same_rows(seed, case, tmp_path, monkeypatch):
+def test_it_makes_the_split_of_load(seed, case, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_BLOCK", 40)  # many blocks, some of one user
     case = dict(case)
     kind = [".parquet", ".csv", ".tsv"][seed]
     shards = case.pop("shards", 1 + seed)
     frame = rows(seed, labels="number" if seed == 2 else "text")
     frame = frame[case.pop("columns", list(frame.columns))]
-    path = tmp_path / f"mine{kind}"
-    if kind == ".parquet":
-        frame.to_parquet(path)
-    else:
-        frame.to_csv(path, index=False, sep="\t" if kind == ".tsv" else ",")
+    path = written(frame, tmp_path / f"mine{kind}")
     expected = load(path, cache=False, **case)
     found = made(path, tmp_path / "out", shards=shards, **case)
     same(expected, found)
@@ -136,12 +149,7 @@ def test_a_key_of_folders_can_be_the_time(tmp_path):
 TIMES = {
     "fractions": [1.5, 2.25, 0.1234567, 3e6],
     "whole as floats": [4.0, 7.0, 5.0, 1e15],
-    "dates": [
-        "2024-05-01",
-        "2024-05-01 12:30",
-        "2024-05-01T12:30:15Z",
-        "2024-05-01T12:30:15+02:00",
-    ],
+    "dates": ["2024-05-01", *(f"2024-05-01{end}" for end in (" 12:30", "T12:30Z", "T12:30+02:00"))],
     "numbers as text": ["5", "-7", "12", "0"],
 }
 
@@ -150,11 +158,8 @@ TIMES = {
 @pytest.mark.parametrize("kind", [".parquet", ".csv"])
 def test_times_are_read_as_load_reads_them(name, kind, tmp_path):
     frame = pd.DataFrame({"user": [1, 1, 2, 2], "item": [1, 2, 1, 2], "time": TIMES[name]})
-    path = tmp_path / f"mine{kind}"
-    frame.to_parquet(path) if kind == ".parquet" else frame.to_csv(path, index=False)
-    options = dict(time_col="time", split="time", test_ratio=0.3)
-    expected, found = load(path, cache=False, **options), made(path, tmp_path / "out", **options)
-    same(expected, found)
+    path = written(frame, tmp_path / f"mine{kind}")
+    expected, found = compared(path, time_col="time", split="time", test_ratio=0.3)
     assert found.notes == expected.notes, "the first times of the parts, in their unit"
 
 
@@ -171,34 +176,23 @@ def test_types_of_parquet_are_read_as_load_reads_them(tmp_path):
     for number, changed in enumerate(
         (frame, frame.assign(user=frame["item"].astype(int).astype("category"), time=1))
     ):
-        path = tmp_path / f"mine{number}.parquet"
-        changed.to_parquet(path)
-        same(load(path, cache=False), made(path, tmp_path / f"out{number}"))
+        compared(written(changed, tmp_path / f"mine{number}.parquet"))
 
 
-def test_text_that_looks_like_numbers_is_one_thing_or_the_other(tmp_path):
+def test_text_that_looks_like_numbers_and_other_separators(tmp_path):
     for number, users in enumerate((["10", "9", "-3", "9"], ["007", "7", "10", "9"])):
-        path = tmp_path / f"mine{number}.csv"
-        pd.DataFrame({"user": users, "item": [1, 2, 3, 4]}).to_csv(path, index=False)
-        same(load(path, cache=False), made(path, tmp_path / f"out{number}"))
-
-
-def test_columns_by_number_and_other_separators(tmp_path):
-    frame = rows(4)
-    path = tmp_path / "bare.csv"
-    frame[["item", "timestamp", "user"]].to_csv(path, index=False, header=False, sep=";")
-    named = dict(user_col=2, item_col=0, time_col=1)
-    same(load(path, cache=False, **named), made(path, tmp_path / "out", **named))
-    path = tmp_path / "recbole.inter"
-    text = 'user_id:token\titem_id:token\n"a"\tx\n"a"\ty\nb"\tx\nb"\tz\n'
-    path.write_text(text)
-    same(load(path, cache=False), made(path, tmp_path / "out2"))
+        frame = pd.DataFrame({"user": users, "item": [1, 2, 3, 4]})
+        compared(written(frame, tmp_path / f"mine{number}.csv"))
+    bare, recbole = tmp_path / "bare.csv", tmp_path / "recbole.inter"
+    rows(4)[["item", "timestamp", "user"]].to_csv(bare, index=False, header=False, sep=";")
+    compared(bare, user_col=2, item_col=0, time_col=1)
+    recbole.write_text('user_id:token\titem_id:token\n"a"\tx\n"a"\ty\nb"\tx\nb"\tz\n')
+    compared(recbole)
 
 
 def test_optional_columns_that_hold_something_else_are_left_out_with_a_note(tmp_path):
-    path = tmp_path / "mine.csv"
     frame = rows(0).assign(rating="good", timestamp="01/02/2024")
-    frame.to_csv(path, index=False)
+    path = written(frame, tmp_path / "mine.csv")
     found = made(path, tmp_path / "out")
     assert found.train.weights is None
     assert found.train.timestamps is None
@@ -258,7 +252,7 @@ def test_pairs_are_mapped_and_not_copied(tmp_path):
     assert np.shares_memory(part.items, split.train.items)
 
 
-# --- what is refused ------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------
 
 
 def csv(path: Path, text: str) -> Path:
@@ -297,7 +291,7 @@ def refused(source: object, folder: Path, word: str, kind: type = DataError, **o
     ],
     ids=range(16),
 )
-def test_a_text_that_is_no_table_is_refused(text, word, tmp_path):
+def test_a_text_that_is_not_a_table_is_refused(text, word, tmp_path):
     (tmp_path / "bad.csv").write_bytes(text.encode(errors="surrogateescape"))
     refused(tmp_path / "bad.csv", tmp_path, word)
 
@@ -311,31 +305,32 @@ GOOD = pd.DataFrame({"user": [1, 2], "item": [1, 2]})
         (GOOD.assign(user=["007", "x"]), r"b.parquet has 'user' \(text\)"),
         (GOOD[["user"]], "no item column"),
         (GOOD.assign(rating=1), "same columns of the same types"),
-        (b"PAR1 no parquet PAR1", "b.parquet: not a readable"),
+        ("PAR1 no parquet PAR1", "b.parquet: not a readable"),
         ("user,item\n1,2\n", "one kind, got .csv and .parquet"),
     ],
     ids=range(5),
 )
 def test_files_that_do_not_belong_together_are_refused(second, word, tmp_path):
     GOOD.to_parquet(tmp_path / "a.parquet")
-    if isinstance(second, str):
-        csv(tmp_path / "b.csv", second)
-    elif isinstance(second, bytes):
-        (tmp_path / "b.parquet").write_bytes(second)
-    else:
+    if isinstance(second, pd.DataFrame):
         second.to_parquet(tmp_path / "b.parquet")
+    else:
+        csv(tmp_path / ("b.csv" if second.startswith("user") else "b.parquet"), second)
     refused(tmp_path, tmp_path, word)
 
 
-def test_sources_that_are_none_are_refused(tmp_path):
+def test_bad_sources_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
-    csv(tmp_path / "other" / "readme.md", "hello")
-    csv(tmp_path / "odd" / "a[1].csv", "user,item\n1,2\n")
-    csv(tmp_path / "packed" / "a.parquet.gz", "x")
-    csv(tmp_path / "two" / "a.csv", "user,item\n1,2\n")
-    csv(tmp_path / "two" / "b.csv", "item,user\n1,2\n")
-    csv(tmp_path / "keys" / "a=1" / "a.csv", "user,item\n1,2\n")
-    csv(tmp_path / "keys" / "b=1" / "a.csv", "user,item\n1,2\n")
+    for name, text in (
+        ("other/readme.md", "hello"),
+        ("odd/a[1].csv", "user,item\n1,2\n"),
+        ("packed/a.parquet.gz", "x"),
+        ("two/a.csv", "user,item\n1,2\n"),
+        ("two/b.csv", "item,user\n1,2\n"),
+        ("keys/a=1/a.csv", "user,item\n1,2\n"),
+        ("keys/b=1/a.csv", "user,item\n1,2\n"),
+    ):
+        csv(tmp_path / name, text)
     for source, word in (
         (tmp_path / "empty", "found none"),
         (tmp_path / "other", "it holds 'readme.md'"),
@@ -386,16 +381,16 @@ def table(tmp_path) -> Path:
         (dict(threads=0), "threads"),
     ],
 )
-def test_options_that_are_none_are_refused(options, word, table):
+def test_bad_options_are_refused(options, word, table):
     refused(table, table.parent, word, InputError, **options)
 
 
-def test_a_rating_that_is_not_there_is_asked_for(tmp_path):
-    rows(0)[["user", "item"]].to_parquet(tmp_path / "a.parquet")
+def test_a_missing_rating_column_is_an_error(tmp_path):
+    GOOD.to_parquet(tmp_path / "a.parquet")
     refused(tmp_path / "a.parquet", tmp_path, "needs a rating column", min_rating=3)
 
 
-def test_what_is_there_is_not_written_over(table):
+def test_existing_files_are_not_overwritten(table):
     (table.parent / "out").mkdir()
     (table.parent / "out" / "mine").write_text("precious")
     for out in (table.parent / "out", table):
@@ -419,10 +414,17 @@ def test_a_disk_that_is_too_small_is_said_before_the_work(table, monkeypatch):
     refused(table, table.parent, "900 rows need about .* GB of disk.*--out", WriteError)
 
 
-@pytest.mark.parametrize("number", [28, 13])
-def test_a_disk_that_fails_is_said_and_nothing_is_left(number, table, monkeypatch):
-    monkeypatch.setattr(module, "_write_arrow", raising(OSError(number, "it failed")))
-    refused(table, table.parent, r"out cannot be written \(it failed\)", WriteError)
+@pytest.mark.parametrize(
+    ("error", "arguments", "kind", "word"),
+    [
+        (OSError, (28, "it failed"), WriteError, r"out cannot be written \(it failed\)"),
+        (OSError, (13, "it failed"), WriteError, r"out cannot be written \(it failed\)"),
+        (KeyboardInterrupt, (), KeyboardInterrupt, "^$"),
+    ],
+)
+def test_a_failure_leaves_nothing(error, arguments, kind, word, table, monkeypatch):
+    monkeypatch.setattr(module, "_write_arrow", raising(error(*arguments)))
+    refused(table, table.parent, word, kind)
 
 
 @pytest.mark.parametrize(
@@ -444,13 +446,7 @@ def test_without_duckdb_it_says_what_to_install(table, monkeypatch):
     refused(table, table.parent, r"pip install 'robustcf\[large\]'", InputError)
 
 
-def test_stopping_leaves_nothing(table, monkeypatch):
-    monkeypatch.setattr(module, "_write", raising(KeyboardInterrupt()))
-    refused(table, table.parent, "^$", KeyboardInterrupt)
-
-
-def test_a_second_prepare_of_the_same_folder_is_told_of_the_first(table, monkeypatch):
-    """While the first is at its work, the second is refused; the first is not disturbed."""
+def test_a_second_prepare_of_the_same_folder_is_refused(table, monkeypatch):
     split_rows, met, folder = module._split, [], table.parent
 
     def meanwhile(*arguments: object) -> object:

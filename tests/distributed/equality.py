@@ -40,7 +40,7 @@ def some_pairs(seed: int) -> Interactions:
 
 
 class Foreign(nn.Module):
-    """A penalty from elsewhere, which is no sum over rows."""
+    """A user's own penalty, which is not a sum over rows."""
 
     def forward(self, U: Tensor, V: Tensor) -> Tensor:
         """The product of both means of squares."""
@@ -137,7 +137,7 @@ def trained(choice: dict[str, str], shard: Shard, seed: int) -> tuple[Factors, l
     U = U[shard.rows.start : shard.rows.stop]
     kind, settings = MODELS[choice["model"]]
     model = kind(
-        shard.pairs, start=Factors(U, V), dtype=torch.float64, dim=DIM, **settings, **options
+        shard.pairs, start=Factors(U, V), dtype=torch.float64, factors=DIM, **settings, **options
     )
     penalty = PENALTIES[choice["penalty"]]()
     if hasattr(penalty, "prepare"):
@@ -155,7 +155,7 @@ def trained(choice: dict[str, str], shard: Shard, seed: int) -> tuple[Factors, l
 
 
 def difference(choice: dict[str, str], seed: int) -> float:
-    """How far what the ranks have is from what one process has."""
+    """Return the largest relative difference between training on ranks and in one process."""
     pairs, team = some_pairs(seed), current()
     with alone():
         part, shared = trained(choice, Shard.of(pairs, team), seed)

@@ -1,7 +1,7 @@
-"""A regularizer that ends its process, for tests of what the other ranks do then.
+"""A regularizer that ends its process, to test how the other ranks react.
 
-``KILL`` says who and when: ``RANK:CALL:HOW``, HOW being ``kill`` (SIGKILL), ``stop`` (it sleeps,
-and answers nobody) or ``raise``. torchrun's second attempt is left alone.
+``KILL`` says who and when: ``RANK:CALL:HOW``, HOW being ``kill`` (SIGKILL), ``stop`` (it sleeps
+and does not answer) or ``raise``. torchrun's second attempt is left alone.
 """
 
 from __future__ import annotations

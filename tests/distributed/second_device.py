@@ -1,4 +1,4 @@
-"""A second device that is none: tensors that say they are elsewhere, with their numbers here.
+"""A simulated second device: tensors that report another device and are kept on the CPU.
 
 An operation whose tensors are on two devices is an error, as on a GPU; a copy from one device to
 the other is counted. So code that falls back to the CPU, or copies without saying so, shows on a

@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
 
-TRAIN = ("--epochs", "3", "--set", "block_users=16", "--seed", "3", "--dim", "4", "--threads", "1")
+TRAIN = "--epochs 3 --set block_users=16 --seed 3 --factors 4 --threads 1".split()
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -37,7 +37,7 @@ def environment(**more: str) -> dict[str, str]:
 def torchrun(
     ranks: int, *words: Any, options: tuple[str, ...] = (), module: str = "robustcf", **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """A job, from beginning to end; whatever is still there then is an orphan, and an error."""
+    """Run a job to its end; a process that is still running then is an orphan and an error."""
     launcher = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks))
     with subprocess.Popen(
         [*launcher, *options, "-m", module, *map(str, words)],
@@ -47,7 +47,7 @@ def torchrun(
         try:
             out, err = job.communicate(timeout=200)
         finally:
-            # The session is the job's own: nobody else is in this group.
+            # The session is the job's own: no other processes are in this group.
             orphans = members(job.pid) - {job.pid}
             if orphans or job.poll() is None:
                 os.killpg(job.pid, signal.SIGKILL)
@@ -100,7 +100,7 @@ def run(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_ranks_train_what_one_process_trains_with_every_objective_and_regularizer() -> None:
+def test_ranks_train_what_one_process_trains_with_every_objective_and_regularizer():
     done = torchrun(2, module="tests.distributed.equality")
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
@@ -110,9 +110,7 @@ def test_ranks_train_what_one_process_trains_with_every_objective_and_regularize
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_a_run_of_ranks_is_a_run_like_any(
-    ranks: int, pairs: Path, run: Path, tmp_path: Path
-) -> None:
+def test_a_run_of_ranks_is_a_run_like_any(ranks, pairs, run, tmp_path):
     folder = tmp_path / "many"
     words = ("train", "--dataset", pairs, "--model", "softmax-mf", *TRAIN, "--out", folder)
     done = torchrun(ranks, *words, "--json")
@@ -128,14 +126,17 @@ def test_a_run_of_ranks_is_a_run_like_any(
                 assert result[part][name] == pytest.approx(value, abs=1e-4), name
         assert result[part]["protocol"] == expected[part]["protocol"]
     assert result["two_to_inf"] == pytest.approx(expected["two_to_inf"], rel=1e-4)
-    mine, theirs = (load_file(place / "factors.safetensors") for place in (folder, run))
-    scores = [each["users"] @ each["items"].T for each in (mine, theirs)]
-    np.testing.assert_allclose(*scores, atol=1e-4)
+    np.testing.assert_allclose(scores(folder), scores(run), atol=1e-4)
     # Its own files say what the one line says, and one process can use it.
     assert json.loads((folder / "metrics.json").read_text()) == result
     if ranks == 3:
         again = alone("evaluate", folder, "--json")
         assert json.loads(again.stdout)["test"] == result["test"]
+
+
+def scores(folder: Path) -> Any:
+    factors = load_file(folder / "factors.safetensors")
+    return factors["users"] @ factors["items"].T
 
 
 def commands(folder: Path) -> list[list[str]]:
@@ -166,7 +167,7 @@ def outcome(ranks: int, run: Path, place: Path) -> tuple[list[str], dict[str, by
     return done.stdout.splitlines(), files
 
 
-def test_commands_give_the_bits_of_one_process(run: Path, tmp_path: Path) -> None:
+def test_commands_give_the_bits_of_one_process(run, tmp_path):
     lines, files = outcome(1, run, tmp_path)
     assert len(lines) == 5
     assert "page.html" in files
@@ -182,7 +183,7 @@ def killed_training(pairs: Path, folder: Path) -> tuple[Any, ...]:
 
 @pytest.fixture(scope="module")
 def unbroken(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the training comes to where nobody is killed."""
+    """The result of the training where no process is killed."""
     folder = tmp_path_factory.mktemp("unbroken") / "run"
     done = torchrun(2, *killed_training(pairs, folder))
     assert done.returncode == 0, done.stderr
@@ -197,8 +198,8 @@ def same_factors(folder: Path, expected: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("how", ["kill", "raise", "stop"])
 def test_a_rank_that_ends_ends_the_job_and_another_number_of_ranks_goes_on(
-    how: str, pairs: Path, unbroken: dict[str, Any], tmp_path: Path
-) -> None:
+    how, pairs, unbroken, tmp_path
+):
     folder = tmp_path / "run"
     # 4 blocks an epoch: in the second one.
     wait = "5" if how == "stop" else "60"
@@ -211,7 +212,7 @@ def test_a_rank_that_ends_ends_the_job_and_another_number_of_ranks_goes_on(
     lines = ours(done.stderr)
     assert len(lines) == 1, lines
     (line,) = lines
-    # torchrun stops the others, too: whichever the first rank hears of first.
+    # torchrun also stops the others: the first rank may notice either event first.
     ended = ("told to fail",) if how == "raise" else ("another process of this job", "interrupted")
     assert any(words in line for words in ended), line
     if how != "raise":
@@ -230,9 +231,7 @@ def test_a_rank_that_ends_ends_the_job_and_another_number_of_ranks_goes_on(
     same_factors(folder, unbroken)
 
 
-def test_torchrun_starts_again_from_the_checkpoint(
-    pairs: Path, unbroken: dict[str, Any], tmp_path: Path
-) -> None:
+def test_torchrun_starts_again_from_the_checkpoint(pairs, unbroken, tmp_path):
     folder = tmp_path / "run"
     again = ("--max-restarts", "1")
     done = torchrun(2, *killed_training(pairs, folder), options=again, KILL="0:10:kill")
@@ -243,7 +242,7 @@ def test_torchrun_starts_again_from_the_checkpoint(
     assert {"give --out DIR" in line for line in ours(without.stderr)} == {True}
 
 
-def test_a_rank_without_users_and_more_ranks_than_blocks(tmp_path: Path) -> None:
+def test_a_rank_without_users_and_more_ranks_than_blocks(tmp_path):
     path = tmp_path / "few.csv"
     pd.DataFrame({"user": [0, 0, 0, 0, 1, 1, 1, 1], "item": [0, 1, 2, 3, 2, 3, 4, 5]}).to_csv(
         path, index=False
@@ -253,12 +252,10 @@ def test_a_rank_without_users_and_more_ranks_than_blocks(tmp_path: Path) -> None
     assert alone(*words, "--out", one).returncode == 0
     done = torchrun(3, *words, "--out", many)
     assert done.returncode == 0, done.stderr
-    mine, theirs = (load_file(place / "factors.safetensors") for place in (many, one))
-    scores = [each["users"] @ each["items"].T for each in (mine, theirs)]
-    np.testing.assert_allclose(*scores, atol=1e-4)
+    np.testing.assert_allclose(scores(many), scores(one), atol=1e-4)
 
 
-def test_what_ranks_cannot_do_is_said_once(pairs: Path, run: Path, tmp_path: Path) -> None:
+def test_what_ranks_cannot_do_is_said_once(pairs, run, tmp_path):
     plan = [
         (("train", "--dataset", pairs, "--model", "softmax-mf", *TRAIN, "--out", run),
          "exists already"),
@@ -293,7 +290,7 @@ def free_port() -> int:
         return int(place.getsockname()[1])
 
 
-def test_different_data_on_two_ranks_are_refused(pairs: Path, tmp_path: Path) -> None:
+def test_different_data_on_two_ranks_are_refused(pairs, tmp_path):
     other = tmp_path / "elsewhere" / pairs.name
     other.parent.mkdir()
     lines = pairs.read_text().splitlines()
@@ -311,22 +308,18 @@ def test_different_data_on_two_ranks_are_refused(pairs: Path, tmp_path: Path) ->
     assert not folder.exists()
 
 
-def test_a_port_in_use_is_said(run: Path) -> None:
+@pytest.mark.parametrize("in_use", [True, False])
+def test_a_port_in_use_and_ranks_that_do_not_come_are_said(run, in_use):
     with socket.socket() as place:
         place.bind(("127.0.0.1", 0))
-        place.listen()
         port = place.getsockname()[1]
-        job = by_hand(0, 2, port, "evaluate", run)
+        if in_use:
+            place.listen()
+        else:
+            place.close()
+        job = by_hand(0, 2, port, "evaluate", run, ROBUSTCF_RANK_TIMEOUT="3")
         said = job.communicate(timeout=120)[1]
     assert job.returncode == 1
     (line,) = ours(said)
-    assert f"127.0.0.1:{port} is in use" in line
-    assert "--master-port" in line
-
-
-def test_ranks_that_do_not_come_are_not_waited_for_forever(run: Path) -> None:
-    job = by_hand(0, 2, free_port(), "evaluate", run, ROBUSTCF_RANK_TIMEOUT="3")
-    said = job.communicate(timeout=120)[1]
-    assert job.returncode == 1
-    (line,) = ours(said)
-    assert "did not find" in line
+    for words in (f"127.0.0.1:{port} is in use", "--master-port") if in_use else ("did not find",):
+        assert words in line

@@ -39,7 +39,7 @@ SECRET = "root:x:0:0"
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 # A long training is what they ask for, and no fault.
 PATIENT = ("epochs", "patience", "refit_epochs", "minutes")
-# Files with a checksum in recommender.json, which whoever means harm changes too.
+# Files with a checksum in recommender.json, which an attacker changes too.
 SIGNED = ("factors.safetensors", "interactions.npz")
 
 
@@ -61,10 +61,11 @@ class Folder:
 ATTACK = "attack RUN --attack fgm --epsilons 0 0.1"
 SWEEP = (
     "sweep --dataset TABLE --out RUN --regs none --seeds 1 --attacks fgm --epsilons 0 0.1 "
-    "--set dim=2 --set epochs=1 --set block_users=20 --threads 1"
+    "--set factors=2 --set epochs=1 --set block_users=20 --threads 1"
 )
 POISON = (
-    "poison --dataset TABLE --out RUN --model als --set dim=2 --set sweeps=1 --attack random "
+    "poison --dataset TABLE --out RUN --model als --set factors=2 --set iterations=1 "
+    "--attack random "
     "--fakes 2 --targets 2 --seeds 1 --threads 1"
 )
 PRESET = "train --dataset TABLE --out OUT --preset RUN/preset.json --epochs 1 --threads 1"
@@ -157,7 +158,7 @@ class Workshop:
         self.secret.write_text(f"{SECRET}\n" * 5)
         self.table.write_text(table_text())
         if needed & {"finished", "saved", "bare"}:
-            small = "--model ultragcn --dim 4 --epochs 3 --threads 1 --set block_users=20"
+            small = "--model ultragcn --factors 4 --epochs 3 --threads 1 --set block_users=20"
             for name, extra in (("finished", ""), ("other", "--reg none")):
                 self._must(f"train --dataset TABLE --out RUN {small} {extra}", name)
                 self._must(ATTACK, name)
@@ -178,7 +179,7 @@ class Workshop:
         if needed & {"vision", "unfinished vision"}:
             self._vision()
         (self.home / "preset").mkdir()
-        preset = {"config": {"model": "ultragcn", "dim": 2, "epochs": 1}, "found": {}}
+        preset = {"config": {"model": "ultragcn", "factors": 2, "epochs": 1}, "found": {}}
         (self.home / "preset" / "preset.json").write_text(json.dumps(preset))
 
     def _must(self, words: str, name: str) -> None:
@@ -190,8 +191,8 @@ class Workshop:
     def _unfinished(self) -> None:
         split = load(str(self.table), cache=False)
         train = TrainConfig.of(
-            model="ultragcn", dim=4, epochs=4, block_users=20, reg="two_to_inf", reg_weight=1e-4,
-            reg_refresh=3, adversarial="bpr",
+            model="ultragcn", factors=4, epochs=4, block_users=20, reg="two_to_inf",
+            reg_weight=1e-4, reg_refresh=3, adversarial="bpr",
         )  # fmt: skip
         config = RunConfig(str(self.table), {"seed": 0}, train=train)
         run = RunDir.create(self.home / "unfinished", config, split)
@@ -279,7 +280,7 @@ class Workshop:
                 return what, new
 
     def _replace(self, rng: Random, file: Path) -> str:
-        """Something that is no plain file in the place of one."""
+        """Replace a plain file by something else."""
         file.unlink()
         ways = ["secret", "/dev/zero", "/dev/null", "self", "pipe", "folder", "nothing", "sparse"]
         way = rng.choice(ways)
@@ -330,7 +331,7 @@ class Workshop:
         if any(self.trap.iterdir()):
             for left in self.trap.iterdir():
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
-            return "something was written where nobody said"
+            return "something was written into a folder that the command was not given"
         return None
 
 

@@ -1,12 +1,13 @@
-"""The fuzzer: spoilt files for every reader and every command, each case known by two numbers.
+"""The fuzzer: spoilt files, and fake accounts against certificates; two numbers name a case.
 
 ``python -m tests.hostile.fuzz --cases 1000 --seed 0`` tries cases 0 to 999 of seed 0;
 ``--case 17`` tries that one alone and shows its traceback. A case passes when it is read, or
-refused by a clear error. It fails on any other exception or warning, beyond 5 s of processor time,
-when it waits for longer than 30 s, beyond 1 GB of memory, or when it ends the process.
+refused by a clear error; one of ``votes`` when no injection breaks a certificate
+(:mod:`tests.hostile.votes`). It fails on any other exception or warning, beyond 5 s of processor
+time, when it waits for longer than 30 s, beyond 1 GB of memory, or when it ends the process.
 
-Cases run in processes of their own. The kernel ends one that takes too long, whatever it is doing,
-and another goes on behind the case that it was at.
+Cases run in processes of their own. The kernel ends one that takes too long,
+and another process continues after the case that it was at.
 """
 
 from __future__ import annotations
@@ -37,11 +38,15 @@ import torch
 from robustcf.errors import RobustcfError
 from tests.hostile.folders import FOLDERS, Workshop
 from tests.hostile.readers import Reader, readers_by_name
+from tests.hostile.votes import try_votes
 
 # Cases of a process before it makes room for a fresh one.
 SHIFT = 2000
 # A reader takes a millisecond, a command some twenty: of a hundred cases, so many are commands.
 COMMANDS = 20
+# Certificates of votes, by who votes; of a hundred cases, so many, each a tenth of a second.
+VOTES = {"votes of accounts": "accounts", "votes of groups": "groups"}
+CERTIFICATES = 4
 
 
 @dataclass
@@ -51,7 +56,7 @@ class Case:
     number: int  # with the seed, all that is needed to repeat it
     target: str  # the reader, or the kind of folder
     what: str = ""  # was spoilt, where it can be told
-    outcome: str = "read"  # or refused, or failed
+    outcome: str = "read"  # or refused, certified, failed
     fault: str = ""
 
 
@@ -114,8 +119,9 @@ class Fuzzer:
 
     def target_of(self, rng: Random) -> str:
         """The target of a case; which ones are wanted has no influence on it."""
-        command = self.folders and rng.randrange(100) < COMMANDS
-        return rng.choice(self.folders if command else list(self.readers))
+        number = rng.randrange(100) if self.folders else 100
+        kinds = [*VOTES] if number >= 100 - CERTIFICATES and self.folders else [*self.readers]
+        return rng.choice(self.folders if number < COMMANDS else kinds)
 
     def numbers(self, seed: int, cases: int) -> list[int]:
         """The numbers below ``cases`` whose targets are wanted."""
@@ -129,7 +135,7 @@ class Fuzzer:
         """One case, within this process."""
         rng = Random(f"{seed} {number}")
         case = Case(number, self.target_of(rng))
-        # Whoever draws from the global generators of Python or torch gets the same again.
+        # Code that draws from the global generators of Python or torch gets the same again.
         random.seed(number)
         work = self.home / f"work-{os.getpid()}"
         shutil.rmtree(work, ignore_errors=True)
@@ -137,9 +143,11 @@ class Fuzzer:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                # An attack without a direction says so: that is no fault.
+                # An attack without a direction warns, which is not a fault.
                 warnings.filterwarnings("ignore", "the gradient of .* is zero everywhere")
-                if case.target in self.readers:
+                if case.target in VOTES:
+                    case.what, case.outcome = try_votes(rng, VOTES[case.target]), "certified"
+                elif case.target in self.readers:
                     self._read(rng, case, work)
                 else:
                     folder = FOLDERS[case.target]
@@ -302,7 +310,7 @@ def main(words: list[str]) -> int:
     asked = parser.parse_args(words)
 
     def wanted(name: str) -> bool:
-        return asked.only in name and not (asked.readers and name in FOLDERS)
+        return asked.only in name and not (asked.readers and (name in FOLDERS or name in VOTES))
 
     torch.set_num_threads(1)
     os.environ.pop("ROBUSTCF_DATA", None)

@@ -129,8 +129,8 @@ class Command:
     Args:
         words: of its command line; WORK stands for the folder.
         before: command lines that come before it, undisturbed.
-        resume: of the command line that goes on with what is in ``WORK/out``; the same again where
-            it is None, or where there is no such folder yet.
+        resume: of the command line that resumes from ``WORK/out``; the same command again where
+            this is None, or where that folder does not exist yet.
         after: changes what those have left.
         around: holds while commands run.
         setup: makes in a folder what the commands need.
@@ -198,7 +198,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 TRAIN = _words(
-    "train OUT TABLE --model ultragcn --dim 2 --epochs 2 --threads 1 --set block_users=20"
+    "train OUT TABLE --model ultragcn --factors 2 --epochs 2 --threads 1 --set block_users=20"
 )
 VOTE = _words("train OUT TABLE --model vote --threads 1 --set cap=0.2")
 RESUME = ("train", "--resume", "WORK/out")
@@ -210,13 +210,13 @@ COMMANDS = {
     "sweep": Command(
         _words(
             "sweep OUT TABLE --regs none --seeds 1 --attacks fgm --epsilons 0 0.1 --threads 1 "
-            "--set dim=2 --set epochs=1 --set block_users=20"
+            "--set factors=2 --set epochs=1 --set block_users=20"
         )
     ),
     "poison": Command(
         _words(
             "poison OUT TABLE --model als --attack random --fakes 2 --targets 2 --seeds 1 "
-            "--threads 1 --set dim=2 --set sweeps=1"
+            "--threads 1 --set factors=2 --set iterations=1"
         )
     ),
     "detect": Command(_words("detect TABLE --out WORK/suspects.csv")),

@@ -33,7 +33,7 @@ WORDS = [
     b"0x10", b"True", b"\xd9\xa3", b"\xc2\xb2", b" " * 50, b"a" * 2000,
 ]  # fmt: skip
 
-# Values for keys of JSON files. The paths are filled in by whoever sets the traps.
+# Values for keys of JSON files. The code that sets the traps fills in the paths.
 VALUES: list[Any] = [
     None, True, False, 0, 5, -1, 2**31, 2**63, 10**30, 10**400, 1.5, -1e308, 1e308, "", "x",
     "../../../etc/passwd", "/dev/zero", "\0", "\x1b[2J", "\u202e", "\ud800", "ä" * 1000, [],
@@ -349,7 +349,7 @@ def spoil_tensors(rng: Random, content: bytes, more: tuple[Any, ...] = ()) -> tu
 
 
 def odd_column(rng: Random, rows: int) -> Any:
-    """A Parquet column of a kind that nobody expects."""
+    """Return a Parquet column of an unexpected type."""
     ways: list[Callable[[], Any]] = [
         lambda: pa.array([rng.choice([None, 1, 2**62, -5]) for _ in range(rows)]),
         lambda: pa.array([["a"], None] * rows)[:rows], lambda: pa.array([{"a": 1}] * rows),

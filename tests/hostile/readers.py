@@ -32,7 +32,6 @@ from safetensors.numpy import save as save_tensors
 from robustcf._io import sandbox
 from robustcf._io.reading import read_member, read_members
 from robustcf._io.sandbox import Given, read_apart
-from robustcf._io.unpickling import read_pickle
 from robustcf.data import cache, checkerboard, id_lists, load, prepare
 from robustcf.data.catalog import parse_manifest
 from robustcf.data.formats import read_ratings
@@ -194,7 +193,7 @@ def _foreign(reader: str, options: dict[str, Any] | None = None) -> Callable[[Pa
     """A reader of model files: mostly its parser in this process, at times as users run it."""
 
     def read(path: Path) -> None:
-        name = f"robustcf._io.foreign:{reader}"
+        name = f"robustcf._io.{reader}"
         if zlib.crc32(path.read_bytes()) % 25 == 0:
             found = read_apart(name, [path], options)
             for each in found.arrays:
@@ -377,8 +376,11 @@ def readers_by_name() -> dict[str, Reader]:
             resources.files("robustcf.vision") / "manifests",
         )
     )
-    preset = {"config": {"model": "ultragcn", "dim": 2, "epochs": 1, "reg": "none"}, "found": {}}
-    trial = Trial({"model": "ultragcn", "dim": 2}, 0.1, 0.01, 1.0, "portfolio")
+    preset = {
+        "config": {"model": "ultragcn", "factors": 2, "epochs": 1, "reg": "none"},
+        "found": {},
+    }
+    trial = Trial({"model": "ultragcn", "factors": 2}, 0.1, 0.01, 1.0, "portfolio")
     trials = {"config": None, "found": {"trials": [trial.as_dict()]}}
     config = RunConfig("a.csv", {"seed": 0}).to_json().encode()
     vision = VisionRunConfig("a.npz", {}).to_json().encode()
@@ -418,15 +420,15 @@ def readers_by_name() -> dict[str, Reader]:
             _norm,
             [_tensors],
         ),
-        "model npz": Reader(".npz", arrays[:2], _foreign("read_npz"),
+        "model npz": Reader(".npz", arrays[:2], _foreign("foreign:read_npz"),
                             [spoil.spoil_npz, spoil.spoil_zip]),
         "model npy": Reader(".npy", [saved(lambda file: np.save(file, matrix))],
-                            _foreign("read_npy"), [spoil.spoil_npy]),
+                            _foreign("foreign:read_npy"), [spoil.spoil_npy]),
         "model safetensors": Reader(".safetensors", [save_tensors({"U": matrix, "V": matrix})],
-                                    _foreign("read_safetensors"), [_tensors]),
-        "model pth": Reader(".pth", _state(), _foreign("read_torch"), [spoil.spoil_zip]),
+                                    _foreign("foreign:read_safetensors"), [_tensors]),
+        "model pth": Reader(".pth", _state(), _foreign("unpickling:read_torch"), [spoil.spoil_zip]),
         "model vectors": Reader(".parquet", _vectors(),
-                                _foreign("read_vectors", _VECTORS), [spoil.spoil_parquet]),
+                                _foreign("parquet:read_vectors", _VECTORS), [spoil.spoil_parquet]),
         "images": Reader(".png", [_image("PNG"), _image("JPEG"), _image("GIF")], _of_a_folder),
         "images in npz": Reader(".npz", [images], load_images, [spoil.spoil_npz, spoil.spoil_zip]),
         "cifar": Reader(".tar.gz", [tar_of(cifar, "w:"), tar_of(cifar)], read_cifar_binary,
@@ -438,7 +440,7 @@ def readers_by_name() -> dict[str, Reader]:
             ".x",
             [batch, names_of_classes,
              pickle.dumps({"a": [1, 2.5, "x", b"y", None, (1, 2)]}, protocol=4)],
-            _of_bytes(read_pickle),
+            _foreign("unpickling:read_images"),
         ),
         "manifest": Reader(".json", manifest, _of_bytes(parse_manifest), [_json]),
         "image manifest": Reader(".json", image_manifest, _of_bytes(parse_image_manifest), [_json]),

@@ -1,4 +1,4 @@
-"""Rows of a collection, encoded and sorted out of core by DuckDB: labels in, streams of ids out."""
+"""Rows of a collection, encoded and sorted out of core by DuckDB."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ from robustcf.errors import DataError, InputError, WriteError
 
 _ROWS_AT_ONCE = 1 << 20
 _LABELS_AT_ONCE = 1 << 16
-# Of the memory that is given: Python, Arrow and one batch; the rest is the engine's.
-_OURS = 1 << 30
+_OURS = 1 << 30  # memory for Python, Arrow and one batch; DuckDB takes the rest
 _LEAST_MEMORY = 1536 << 20
 _LARGEST_WEIGHT = float(np.finfo(np.float32).max)
-_PLURAL = {"user": "users", "item": "items"}
 _WANTED = {
     "rating": "numbers of a magnitude below 3.4e38",
     "time": "numbers, or ISO dates such as 2024-05-01 12:30",
@@ -33,17 +31,16 @@ _WANTED = {
 
 
 class Engine:
-    """One collection in an embedded DuckDB, which keeps to a given memory and spills to a folder.
+    """One collection in an embedded DuckDB with limited memory.
 
     Args:
         collection: the files.
         roles: their columns.
-        columns: those asked for.
+        columns: the columns that the caller named.
         folder: for rows that do not fit into memory.
         memory: bytes for the whole process.
-        threads: of the engine.
 
-    Cost: two looks at the rows for their labels, one at ratings and times.
+    Cost: two scans of the rows for labels, one for ratings and times.
     """
 
     def __init__(
@@ -74,7 +71,7 @@ class Engine:
                 "threads": str(threads),
                 "memory_limit": f"{memory - _OURS}B",
                 "temp_directory": str(folder),
-                # Nothing is fetched and run that the user did not install.
+                # DuckDB must not download code.
                 "autoinstall_known_extensions": "false",
                 "autoload_known_extensions": "false",
             }
@@ -89,10 +86,9 @@ class Engine:
         """Release memory and files."""
         self._connection.close()
 
-    def _run(self, command: str) -> list[Any]:
+    def _run(self, command: str) -> Any:
         # All rows: a result that is not read to its end keeps the connection busy.
-        rows: list[Any] = self._connection.execute(command).fetchall()
-        return rows
+        return self._connection.execute(command).fetchall()
 
     def _one(self, query: str) -> Any:
         return self._run(f"SELECT {query}")[0][0]
@@ -105,40 +101,33 @@ class Engine:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn errors of DuckDB into errors that say what to do."""
+        """Turn errors of DuckDB into ours."""
         import duckdb
 
         try:
             yield
         except duckdb.Error as error:
-            text = " ".join(str(error).split()).replace(os.getcwd() + os.sep, "")
-            reason, source = text[:300], self._collection.source
-            memory = isinstance(error, duckdb.OutOfMemoryException)
+            reason = " ".join(str(error).split()).replace(os.getcwd() + os.sep, "")[:300]
+            source, memory = self._collection.source, isinstance(error, duckdb.OutOfMemoryException)
             words = ("max_temp_directory_size", "temp directory") if memory else ("no space left",)
+            kind: type[Exception] = DataError
+            problem = f"{source}: cannot be read ({reason})"
             if any(word in reason.lower() for word in words):
-                raise WriteError(
-                    f"there is not enough disk for rows that do not fit into memory ({reason}): "
-                    "free some space, or choose another --out"
-                ) from error
-            if memory:
-                raise InputError(
-                    f"{source}: does not fit into the memory given ({reason}): give more with "
-                    "--memory"
-                ) from error
-            raise DataError(f"{source}: cannot be read ({reason})") from error
-
-    # --- what the rows hold ---------------------------------------------------------------------
+                kind, problem = WriteError, f"not enough disk to sort the rows ({reason})"
+                problem += "; free some space, or choose another --out"
+            elif memory:
+                kind, problem = InputError, f"{source}: needs more memory ({reason})"
+                problem += "; give more with --memory"
+            raise kind(problem) from error
 
     def _open(self) -> None:
         given = [(role, name) for role, name in self._roles.names.items() if name is not None]
         cells = ", ".join(f"{self._cell(role, name)} AS {role}" for role, name in given)
-        # In the order of the files: of rows that repeat a pair the first may count.
+        # In the order of the files: of rows that repeat a pair, the first may be kept.
         self._run(f"CREATE VIEW given AS SELECT {cells} FROM {self._table()}")
         self.rows = int(self._one("count(*) FROM given"))
         if self.rows == 0:
-            raise DataError(
-                f"{self._collection.source}: there are no rows; expected one interaction per row"
-            )
+            raise DataError(f"{self._collection.source}: expected one interaction per row, no rows")
         self.counts = {role: self._number_labels(role) for role in ("user", "item")}
         self.values = {role: self._number(role) for role in ("rating", "time")}
 
@@ -161,21 +150,18 @@ class Engine:
         quoted = '"' + name.replace('"', '""') + '"'
         if self._collection.format.blanks:
             return f"nullif(ltrim({quoted}, ' '), '')"
-        key = name in self._collection.hive and self._roles.types[role] == "text"
-        return f"nullif({quoted}, '')" if key else quoted
+        hive_key = name in self._collection.hive and self._roles.types[role] == "text"
+        return f"nullif({quoted}, '')" if hive_key else quoted
 
     def _number_labels(self, role: str) -> int:
-        """Make the table of a role's distinct labels, numbered in order; returns how many.
-
-        The rules of labels are those of :mod:`robustcf.data.tables`.
-        """
+        """Number the distinct labels of a role by the rules of tables.py; returns how many."""
         source, kind = self._collection.source, self._roles.types[role]
         missing = self._one(f"count(*) FROM given WHERE {role} IS NULL")
         if missing:
             raise DataError(
                 f"{source}: {missing} rows have no {role} id; fill them in or remove the rows"
             )
-        distinct, table = f"found_{role}", _PLURAL[role]
+        distinct, table = f"found_{role}", f"{role}s"
         self._run(f"CREATE TABLE {distinct} AS SELECT DISTINCT {role} AS given FROM given")
         whole = {
             "text": "CAST(TRY_CAST(given AS BIGINT) AS VARCHAR) = given",
@@ -186,8 +172,8 @@ class Engine:
         if not self._all(distinct, whole):
             if kind == "float":
                 raise DataError(
-                    f"{source}: column {self._roles.names[role]!r} holds numbers that are not "
-                    f"whole: no {role} ids; convert it to whole numbers or text"
+                    f"{source}: {role} ids must be whole numbers or text, got numbers that are not "
+                    f"whole in column {self._roles.names[role]!r}; convert it"
                 )
             label = "CAST(given AS VARCHAR)"
             for batch in self._batches(f"SELECT {label} FROM {distinct}", _LABELS_AT_ONCE):
@@ -201,19 +187,17 @@ class Engine:
         return int(self._one(f"count(*) FROM {table}"))
 
     def _number(self, role: str) -> str | None:
-        """Return the expression of a rating or a time as a number, or None."""
+        """Return the SQL of a rating or a time as a number, or None."""
         name = self._roles.names[role]
         if name is None:
             return None
         expression = self._rating() if role == "rating" else self._time()
         if expression is not None:
             return expression
-        # Columns of text have no names here but their places.
+        # Columns of text tables are called by their position here.
         column = repr(name) if self._collection.kind == ".parquet" else f"of the {role}"
-        problem = (
-            f"{self._collection.source}: the column {column} must hold {_WANTED[role]} in every "
-            "row, and does not"
-        )
+        source = self._collection.source
+        problem = f"{source}: not every row of the column {column} holds {_WANTED[role]}"
         if self._asked.must_have(role):
             raise DataError(f"{problem}; repair it, or leave it out")
         self.notes.append(f"the {role} column was left out: {problem}")
@@ -226,23 +210,21 @@ class Engine:
         return number if self._all("given", f"abs({number}) <= {_LARGEST_WEIGHT!r}") else None
 
     def _time(self) -> str | None:
-        for rule in SQL_TIMES:
-            if self._roles.types["time"] in rule.kinds and self._all("given", rule.fits):
-                self.time_unit = rule.unit
-                return rule.value
+        for kinds, condition, value, unit in SQL_TIMES:
+            if self._roles.types["time"] in kinds.split() and self._all("given", condition):
+                self.time_unit = unit
+                return value
         return None
-
-    # --- what comes out -------------------------------------------------------------------------
 
     def labels(self, role: str) -> Any:
         """Return a reader of record batches with the labels of ``user`` or ``item``, in order."""
         with self._errors():
-            return self._batches(f"SELECT label FROM {_PLURAL[role]} ORDER BY id", _LABELS_AT_ONCE)
+            return self._batches(f"SELECT label FROM {role}s ORDER BY id", _LABELS_AT_ONCE)
 
     def sorted_rows(self) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """Yield all rows in blocks: ``key`` (user * n_items + item), ``time`` and ``weight``.
+        """Yield blocks of rows: ``key`` (user * n_items + item), ``time`` and ``weight``.
 
-        They are sorted by key; of repeats the latest comes first, or else the first.
+        Rows are sorted by key; of repeats the latest, or else the first, comes first.
         """
         fields, order = {"key": f"u.id::BIGINT * {self.counts['item']} + i.id"}, ["key"]
         given = ["user", "item"]
@@ -251,7 +233,7 @@ class Engine:
             given.append(f"{self.values['time']} AS t")
             order.append("t DESC")
         if self.values["rating"]:
-            # The order of rows matters where they differ in something that is kept.
+            # The order of repeats matters if they differ in a column that is kept.
             fields["weight"] = "r"
             given += [f"{self.values['rating']} AS r", "row_number() OVER () AS n"]
             order.append("n")
@@ -269,5 +251,5 @@ class Engine:
 
 
 def _text(value: str) -> str:
-    """Return a text of SQL."""
+    """Quote a text for SQL."""
     return "'" + value.replace("'", "''") + "'"

@@ -1,8 +1,7 @@
-"""Interactions over memory maps: columns stay on disk, labels are read when asked for."""
+"""Interactions over memory maps: columns stay on disk, labels are read on first use."""
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
@@ -14,23 +13,19 @@ import numpy.typing as npt
 from robustcf.data.interactions import Ids, Interactions, Labels, same_ids, user_ranges
 from robustcf.errors import DataError, WriteError
 
-# The columns of pairs, and their types.
-COLUMNS: dict[str, type[np.generic]] = {
-    "user": np.int32,
-    "item": np.int32,
-    "time": np.int64,
-    "weight": np.float32,
-}
+#: The columns of pairs, and their types.
+COLUMNS: dict[str, Any] = {
+    "user": np.int32, "item": np.int32, "time": np.int64, "weight": np.float32,
+}  # fmt: skip
 _NAMES = {"user": "users", "item": "items", "time": "timestamps", "weight": "weights"}
-# Merged columns are kept in memory up to this, and in a file beyond it.
-_SMALL_BYTES = 64 << 20
+_SMALL_BYTES = 64 << 20  # larger merged columns are kept in a file
 
-#: Gives pairs ``start`` to ``stop - 1`` of a column of :data:`COLUMNS`, or None if it is missing.
+#: Returns pairs ``start`` to ``stop - 1`` of a column of :data:`COLUMNS`, or None if it is missing.
 ReadColumn = Callable[[str, int, int], npt.NDArray[Any] | None]
 
 
 class LabelSource:
-    """Labels that are read when they are first asked for."""
+    """Labels that are read on first use."""
 
     def __init__(self, read: Callable[[], Labels]) -> None:
         self._read = read
@@ -38,24 +33,18 @@ class LabelSource:
     @cached_property
     def array(self) -> Labels:
         """The labels."""
-        labels = self._read()
-        labels.flags.writeable = False
-        return labels
-
-    def between(self, start: int, stop: int) -> LabelSource:
-        """Return some of them, in one piece."""
-        return LabelSource(lambda: self.array[start:stop])
+        return _frozen(self._read())
 
 
 class MappedInteractions(Interactions):
-    """A set of pairs whose columns are read from where they lie, without a copy.
+    """A set of pairs whose columns are read on use, without a copy.
 
-    Only the pairs asked for are read: users' degrees need none, the items of one user theirs alone.
+    Degrees of users are known without reading pairs; the items of one user need that user's only.
 
     Args:
-        read: gives the columns of pairs sorted by user, then item, each pair once.
-        indptr: where each user's pairs begin and end in them.
-        first_user: number of the first of these users in the column of users.
+        read: reads columns of pairs that are sorted by user, then item, each pair once.
+        indptr: offsets of the users' pairs.
+        first_user: number of the first user in the column of users.
 
     Example:
         >>> pairs = Interactions(np.array([0, 1, 1]), np.array([2, 0, 1]), n_users=2, n_items=3)
@@ -76,15 +65,10 @@ class MappedInteractions(Interactions):
         item_labels: LabelSource | None = None,
         first_user: int = 0,
     ) -> None:
-        # Past the frozen dataclass.
-        self.__dict__.update(
-            n_users=len(indptr) - 1,
-            n_items=n_items,
-            _read=read,
-            _places=indptr,
-            _labels={"user_labels": user_labels, "item_labels": item_labels},
-            _first_user=first_user,
-        )
+        labels = {"user_labels": user_labels, "item_labels": item_labels}
+        # vars(), since the dataclass is frozen.
+        vars(self).update(n_users=len(indptr) - 1, n_items=n_items, _labels=labels)
+        vars(self).update(_read=read, _places=indptr, _first_user=first_user)
 
     _read: ReadColumn
     _places: npt.NDArray[np.int64]
@@ -93,7 +77,7 @@ class MappedInteractions(Interactions):
 
     @classmethod
     def of(cls, pairs: Interactions) -> MappedInteractions:
-        """Return the same pairs over the columns and labels of the other."""
+        """Return the same pairs over the same columns and labels."""
         if isinstance(pairs, cls):
             return pairs
 
@@ -111,9 +95,6 @@ class MappedInteractions(Interactions):
     def __len__(self) -> int:
         return int(self._places[-1] - self._places[0])
 
-    def __repr__(self) -> str:
-        return super().__repr__()
-
     def _column(self, name: str) -> npt.NDArray[Any] | None:
         return self._read(name, int(self._places[0]), int(self._places[-1]))
 
@@ -129,12 +110,11 @@ class MappedInteractions(Interactions):
 
     @cached_property
     def users(self) -> Ids:
-        """The user of each pair; made from the users' degrees where they are numbered anew."""
+        """The user of each pair, made from the degrees where users are renumbered."""
         found = self._column("user") if self._first_user == 0 else None
-        if found is None:
-            users = np.repeat(np.arange(self.n_users, dtype=np.int32), self.user_degrees)
-            found = _frozen(users)
-        return found
+        if found is not None:
+            return found
+        return _frozen(np.repeat(np.arange(self.n_users, dtype=np.int32), self.user_degrees))
 
     @cached_property
     def items(self) -> Ids:
@@ -151,27 +131,25 @@ class MappedInteractions(Interactions):
 
     @cached_property
     def weights(self) -> npt.NDArray[np.floating[Any]] | None:
-        """A number for each pair, or None."""
+        """The weight of each pair, or None."""
         return self._column("weight")
 
-    @cached_property
+    @property
     def user_labels(self) -> Labels | None:
-        """The users' names, read now, or None."""
-        source = self._labels["user_labels"]
-        return None if source is None else source.array
+        """The labels of the users, or None."""
+        return getattr(self._labels["user_labels"], "array", None)
 
-    @cached_property
+    @property
     def item_labels(self) -> Labels | None:
-        """The items' names, read now, or None."""
-        source = self._labels["item_labels"]
-        return None if source is None else source.array
+        """The labels of the items, or None."""
+        return getattr(self._labels["item_labels"], "array", None)
 
     def label_source(self, kind: str) -> object:
         """See :meth:`Interactions.label_source`."""
         return self._labels[kind]
 
     def items_of(self, user: int) -> Ids:
-        """See :meth:`Interactions.items_of`; reads the pairs of this user alone."""
+        """See :meth:`Interactions.items_of`; reads the pairs of this user only."""
         return self.between(user, user + 1).items
 
     def _check_range(self, start: int, stop: int) -> None:
@@ -188,60 +166,55 @@ class MappedInteractions(Interactions):
             self._read,
             self._places[start : stop + 1],
             self.n_items,
-            user_labels=None if users is None else users.between(start, stop),
+            user_labels=None if users is None else LabelSource(lambda: users.array[start:stop]),
             item_labels=self._labels["item_labels"],
             first_user=self._first_user + start,
         )
 
     def union(self, other: Interactions) -> Interactions:
-        """See :meth:`Interactions.union`; merged when asked for."""
+        """See :meth:`Interactions.union`; merged on use."""
         same_ids("union", self, other)
         return MergedInteractions(self, MappedInteractions.of(other))
 
 
 class MergedInteractions(MappedInteractions):
-    """Two disjoint sets of pairs as one, merged when asked for.
+    """The union of two disjoint sets of pairs, merged on use.
 
-    The pairs of some users are merged from both. Whole columns are merged once, a block of users
-    at a time, into a temporary file without a name, in the memory of one block.
+    Whole columns are merged once, a block of users at a time, into an anonymous temporary file.
     """
 
     def __init__(self, left: MappedInteractions, right: MappedInteractions) -> None:
-        super().__init__(self._merged_column, left.indptr + right.indptr, left.n_items)
-        self.__dict__.update(_both=(left, right), _merged={}, _labels=left._labels)
+        places = _frozen(left.indptr + right.indptr)
+        super().__init__(self._merged_column, places, left.n_items)
+        vars(self).update(_both=(left, right), _merged={}, _labels=left._labels)
 
     _both: tuple[MappedInteractions, MappedInteractions]
-    _merged: dict[str, npt.NDArray[Any] | None]
+    _merged: dict[str, npt.NDArray[Any]]
 
     def _merged_column(self, name: str, start: int, stop: int) -> npt.NDArray[Any] | None:
+        if name not in ("user", "item") and any(p._read(name, 0, 0) is None for p in self._both):
+            return None
         if name not in self._merged:
-            there = name in ("user", "item") or all(
-                part._read(name, 0, 0) is not None for part in self._both
-            )
-            blocks = self._blocks(name)
-            self._merged[name] = joined(blocks, COLUMNS[name], len(self)) if there else None
-        found = self._merged[name]
-        return None if found is None else found[start:stop]
+            self._merged[name] = joined(self._blocks(name), COLUMNS[name], len(self))
+        return self._merged[name][start:stop]
 
     def _blocks(self, name: str) -> Iterator[npt.NDArray[Any]]:
         """Yield a column, one block of users after another."""
         for start, stop in user_ranges(self.indptr):
             rows, items, order = self._rows(np.arange(start, stop))
-            if name == "user":
-                yield (rows + start).astype(np.int32)
-            elif name == "item":
-                yield items
+            if name in ("user", "item"):
+                yield rows + start if name == "user" else items
             else:
-                parts = [
+                parts: list[Any] = [
                     part._read(name, int(part._places[start]), int(part._places[stop]))
                     for part in self._both
                 ]
-                yield np.concatenate([part for part in parts if part is not None])[order]
+                yield np.concatenate(parts)[order]
 
     def _rows(
         self, users: npt.NDArray[np.integer[Any]]
     ) -> tuple[npt.NDArray[np.int64], Ids, npt.NDArray[np.intp]]:
-        """Return merged rows of some users, and the order that merges the rows of both."""
+        """Return the merged rows of some users, and the order that merges those of both sets."""
         parts = [part.rows(users) for part in self._both]
         rows, items = (np.concatenate([part[n] for part in parts]) for n in (0, 1))
         keys = rows * max(self.n_items, 1) + items
@@ -280,23 +253,17 @@ def joined(
     if count * wanted.itemsize <= _SMALL_BYTES:
         array = np.concatenate([np.empty(0, dtype=wanted), *parts])
     else:
-        array = _in_a_file(parts, wanted)
+        try:
+            with tempfile.TemporaryFile() as file:
+                # Written, not mapped for writing, so that a full disk is an error and not a signal.
+                file.writelines(part.data for part in parts)
+                file.flush()
+                array = np.asarray(np.memmap(file, dtype=wanted, mode="r"))
+        except OSError as error:
+            raise WriteError(
+                f"{tempfile.gettempdir()} cannot take the merged pairs ({error.strerror or error})"
+                ": set TMPDIR to a folder on a disk with room"
+            ) from error
     if len(array) != count:
         raise DataError(f"expected {count:,} pairs, got {len(array):,}: a file is damaged")
     return _frozen(array)
-
-
-def _in_a_file(parts: Iterable[npt.NDArray[Any]], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    try:
-        with tempfile.TemporaryFile() as file:
-            for part in parts:
-                # Written, not mapped for writing: a full disk is then an error and no signal.
-                file.write(part.data)
-            file.flush()
-            return np.asarray(np.memmap(file, dtype=dtype, mode="r"))
-    except OSError as error:
-        raise WriteError(
-            f"{tempfile.gettempdir()} cannot take the merged pairs "
-            f"({os.strerror(error.errno) if error.errno else error}): set TMPDIR to a folder on a "
-            "disk with room"
-        ) from error

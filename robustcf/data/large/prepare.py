@@ -1,11 +1,11 @@
-"""``prepare``: a collection larger than memory in, a folder that training maps out."""
+"""``prepare``: turn a collection larger than memory into a folder that training maps."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,28 +17,27 @@ from robustcf._checks import check_integer
 from robustcf._io.fetching import sha256_of
 from robustcf._io.files import json_bytes, unwritable
 from robustcf._io.temporary import temporary_folder
-from robustcf.data.holdout import HoldOut, Strategy, core_degrees, new_in, told
+from robustcf.data.holdout import Plan, Strategy, core_degrees, new_in, told
 from robustcf.data.interactions import user_ranges
 from robustcf.data.large import MANIFEST
 from robustcf.data.large.engine import Engine
-from robustcf.data.large.layout import FORMAT, VERSION
 from robustcf.data.large.mapped import COLUMNS
+from robustcf.data.large.opening import FORMAT, VERSION
 from robustcf.data.large.sources import find_collection, find_roles
-from robustcf.data.plan import Plan, RowFilter
 from robustcf.data.split import PARTS, fingerprint_of
+from robustcf.data.tables import RowFilter
 from robustcf.data.times import Moment
 from robustcf.errors import InputError, WriteError
 
 MEMORY = 4 << 30
 _BLOCK = 1 << 22  # pairs at once
-# Bytes of disk per row while sorting, next to the columns twice: as found, and as written.
-_SORT_BYTES = 32
+_SORT_BYTES = 32  # disk per row while sorting, next to the columns as found and as written
 
 _Block = dict[str, npt.NDArray[Any]]
 
 
 class Prepared(NamedTuple):
-    """A folder that was made, and the content of its manifest."""
+    """A prepared folder, and the content of its manifest."""
 
     path: Path
     manifest: dict[str, Any]
@@ -67,8 +66,8 @@ def prepare(
 ) -> Prepared:
     """Encode, de-duplicate, filter and split a collection out of core, into a folder.
 
-    The result is what :func:`robustcf.data.load` gives for the same rows in one file with the same
-    options (those not listed here are explained there). ``load`` takes the folder and maps it.
+    The split is that of :func:`robustcf.data.load` for the same rows in one file. ``load`` maps the
+    folder. Options that are not listed here are those of ``load``.
 
     Args:
         source: a file, a folder, a glob or a remote path (fsspec) of Parquet, CSV or TSV files.
@@ -76,17 +75,15 @@ def prepare(
         shards: files of each part, each with a range of users of about as many pairs: a process
             that trains on its own range reads its own files.
         seed: seed of the split.
-        eval_users: evaluate on a seeded sample of so many users; None for all.
-        memory: bytes that this process may take, about.
-        threads: of the engine.
+        memory: approximate limit of the memory of this process, in bytes.
+        threads: threads of DuckDB.
 
     Raises:
         DataError: the collection breaks a rule.
         InputError: an option does, DuckDB is missing, or another process prepares this folder.
         WriteError: the folder cannot be made, or the disk is too small.
 
-    Cost: three looks at the rows and one external sort; on disk, for a while, some 50 bytes per
-    row.
+    Cost: three scans of the rows and one external sort; temporarily 50 bytes of disk per row.
     """
     check_integer("shards", shards)
     check_integer("threads", threads)
@@ -110,18 +107,17 @@ def prepare(
             )
             with closing(engine):
                 _check_disk(fresh, engine)
-                rows = RowFilter(
-                    collection.source, plan.min_rating, rated=engine.values["rating"] is not None
-                )
+                rated = engine.values["rating"] is not None
+                rows = RowFilter(collection.source, plan.min_rating, rated=rated)
                 found = _distinct(scratch, engine, rows)
                 notes = [*engine.notes, *rows.notes()]
                 kept = _Kept(found, plan.k_core)
                 labels = _write_labels(fresh, engine, kept)
             notes += kept.notes
-            plan.hold_out.unit = engine.time_unit
-            parts = _split(scratch, found, kept, plan.hold_out)
+            plan.unit = engine.time_unit
+            parts = _split(scratch, found, kept, plan)
             empty = [part for part in ("test", "valid") if not len(parts[part])]
-            notes += plan.hold_out.notes(_new_in(fresh, labels, parts["train"]), empty)
+            notes += plan.notes(_new_in(fresh, labels, parts["train"]), empty)
             manifest = {
                 "format": FORMAT,
                 "version": VERSION,
@@ -152,20 +148,19 @@ def _free_place(out: Path) -> Path:
 
 
 def _check_disk(folder: Path, engine: Engine) -> None:
-    """Raise before the long work where the disk is surely too small for it."""
+    """Raise at once where the disk is certainly too small."""
     width = 8 + 8 * bool(engine.values["time"]) + 4 * bool(engine.values["rating"])
     needed = engine.rows * (2 * width + _SORT_BYTES)
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise WriteError(
-            f"{engine.rows:,} rows need about {needed / 1e9:,.1f} GB of disk for a while, and "
-            f"{folder.parent} has {free / 1e9:,.1f} GB free: free some space, or choose another "
-            "--out"
+            f"{engine.rows:,} rows need about {needed / 1e9:,.1f} GB of disk temporarily, got "
+            f"{free / 1e9:,.1f} GB free in {folder.parent}; free some, or choose another --out"
         )
 
 
 def _to_disk(folder: Path) -> None:
-    """See that the files are on the disk before their folder gets its name."""
+    """Flush the files to disk before their folder gets its name."""
     for path in sorted(folder.iterdir()):
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
@@ -174,7 +169,7 @@ def _to_disk(folder: Path) -> None:
 
 
 class _Pairs:
-    """Columns of sorted pairs in files of plain numbers, written and read a block at a time."""
+    """Columns of sorted pairs in files of plain numbers, written a block at a time."""
 
     def __init__(
         self, folder: Path, name: str, columns: tuple[str, ...], n_users: int, n_items: int
@@ -199,29 +194,27 @@ class _Pairs:
     def offsets(self) -> npt.NDArray[np.int64]:
         return np.concatenate(([0], np.cumsum(self.user_degrees)))
 
+    def between(self, start: int, stop: int, names: Iterable[str]) -> _Block:
+        """Return columns of the pairs ``start`` to ``stop - 1``, mapped."""
+
+        def column(name: str) -> npt.NDArray[Any]:
+            dtype = np.dtype(COLUMNS[name])
+            if start == stop:
+                return np.empty(0, dtype=dtype)
+            place = start * dtype.itemsize
+            return np.memmap(self._paths[name], dtype, "r", offset=place, shape=(stop - start,))
+
+        return {name: column(name) for name in names}
+
     def blocks(self, *names: str) -> Iterator[_Block]:
         """Yield columns of whole users, about :data:`_BLOCK` pairs at a time."""
         offsets = self.offsets
-        with ExitStack() as stack:
-            files = {name: stack.enter_context(self._paths[name].open("rb")) for name in names}
-            for first, last in user_ranges(offsets, _BLOCK):
-                count = int(offsets[last] - offsets[first])
-                yield {
-                    name: np.fromfile(file, dtype=COLUMNS[name], count=count)
-                    for name, file in files.items()
-                }
-
-    def column(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return pairs of a column, mapped."""
-        dtype = np.dtype(COLUMNS[name])
-        if start == stop:
-            return np.empty(0, dtype=dtype)
-        place = start * dtype.itemsize
-        return np.memmap(self._paths[name], dtype, "r", offset=place, shape=(stop - start,))
+        for first, last in user_ranges(offsets, _BLOCK):
+            yield self.between(int(offsets[first]), int(offsets[last]), names)
 
 
 def _distinct(folder: Path, engine: Engine, dropped: RowFilter) -> _Pairs:
-    """Write the distinct pairs of a collection that are rated high enough."""
+    """Write the distinct pairs of a collection with the least rating."""
     optional = {"time": engine.values["time"], "weight": engine.values["rating"]}
     columns = ("user", "item", *(name for name, given in optional.items() if given))
     found = _Pairs(folder, "found", columns, engine.counts["user"], engine.counts["item"])
@@ -239,51 +232,50 @@ def _distinct(folder: Path, engine: Engine, dropped: RowFilter) -> _Pairs:
 
 
 class _Kept:
-    """Which users and items stay, with their new numbers."""
+    """The users and items that stay, with their new numbers."""
 
     def __init__(self, found: _Pairs, k_core: int | None) -> None:
-        users, items = found.user_degrees, found.item_degrees
+        degrees = found.user_degrees, found.item_degrees
         self.notes = []
         if k_core is not None:
-            before = told(users, items)
-            users, items = core_degrees(
-                lambda: ((b["user"], b["item"]) for b in found.blocks("user", "item")),
-                (users, items),
-                k_core,
+            before = told(*degrees)
+            blocks = ("user", "item")
+            degrees = core_degrees(
+                lambda: (tuple(block.values()) for block in found.blocks(*blocks)), degrees, k_core
             )
-            self.notes = [f"{k_core}-core: {before} -> {told(users, items)}"]
-        self.users, self.items = users > 0, items > 0
-        self.user_degrees = users[self.users]
-        self.new = {
+            self.notes = [f"{k_core}-core: {before} -> {told(*degrees)}"]
+        self.stay = {"user": degrees[0] > 0, "item": degrees[1] > 0}
+        self.user_degrees = degrees[0][self.stay["user"]]
+        self._new = {
             kind: np.cumsum(stay, dtype=np.int64).astype(np.int32) - 1
-            for kind, stay in (("user", self.users), ("item", self.items))
+            for kind, stay in self.stay.items()
         }
 
     def of(self, block: _Block) -> _Block:
         """Return the pairs of a block that stay, with their new numbers."""
-        stay = self.users[block["user"]] & self.items[block["item"]]
+        stay = self.stay["user"][block["user"]] & self.stay["item"][block["item"]]
         return {
-            name: self.new[name][column[stay]] if name in self.new else column[stay]
+            name: self._new[name][column[stay]] if name in self._new else column[stay]
             for name, column in block.items()
         }
 
 
-def _split(folder: Path, found: _Pairs, kept: _Kept, how: HoldOut) -> dict[str, _Pairs]:
-    sizes = len(kept.user_degrees), int(kept.items.sum())
+def _split(folder: Path, found: _Pairs, kept: _Kept, plan: Plan) -> dict[str, _Pairs]:
+    sizes = len(kept.user_degrees), int(kept.stay["item"].sum())
     parts = {part: _Pairs(folder, part, found.columns, *sizes) for part in PARTS}
 
     def times() -> Iterator[npt.NDArray[Any]]:
         return (kept.of(block)["time"] for block in found.blocks("user", "item", "time"))
 
-    how.look_at(times if "time" in found.columns else None)
+    plan.look_at(times if "time" in found.columns else None)
     for block in map(kept.of, found.blocks(*found.columns)):
-        for part, chosen in how.parts(block["user"], block.get("time")).items():
+        for part, chosen in plan.parts(block["user"], block.get("time")).items():
             parts[part].add({name: column[chosen] for name, column in block.items()})
     return parts
 
 
 def _new_in(folder: Path, labels: dict[str, str], train: _Pairs) -> str:
-    """Return the users and items that are not in train, in words."""
+    """Describe the users and items that are not in train."""
     import pyarrow as pa
 
     def named(kind: str, ids: npt.NDArray[np.intp]) -> list[object]:
@@ -297,11 +289,11 @@ def _new_in(folder: Path, labels: dict[str, str], train: _Pairs) -> str:
 
 
 def _write_labels(folder: Path, engine: Engine, kept: _Kept) -> dict[str, str]:
-    """Write the labels of those who stay, in order, as Arrow files."""
+    """Write the labels of the users and items that stay, in order, as Arrow files."""
     import pyarrow as pa
 
     names = {}
-    for role, stay in (("user", kept.users), ("item", kept.items)):
+    for role, stay in kept.stay.items():
         name = names[f"{role}s"] = f"{role}s.arrow"
         reader, start = engine.labels(role), 0
         with pa.ipc.new_file(folder / name, reader.schema) as writer:
@@ -313,24 +305,17 @@ def _write_labels(folder: Path, engine: Engine, kept: _Kept) -> dict[str, str]:
 
 
 def _write(folder: Path, parts: dict[str, _Pairs], edges: list[int]) -> dict[str, Any]:
-    """Write the files of all parts; returns what the manifest says of them."""
+    """Write the files of all parts; returns their entries of the manifest."""
     train = parts["train"]
     n_users, n_items = len(train.user_degrees), len(train.item_degrees)
     described_parts: dict[str, Any] = {}
     for name, part in parts.items():
-        offsets = part.offsets
-        _write_arrow(folder / f"{name}-offsets.arrow", {"offset": offsets})
-        files = []
-        for number, (first, last) in enumerate(pairwise(edges)):
-            files.append(f"{name}-{number:05d}.arrow")
-            start, stop = int(offsets[first]), int(offsets[last])
-            columns = {column: part.column(column, start, stop) for column in part.columns}
-            _write_arrow(folder / files[-1], columns)
-        described_parts[name] = {
-            "pairs": len(part),
-            "offsets": f"{name}-offsets.arrow",
-            "shards": files,
-        }
+        places, offsets = part.offsets[edges].tolist(), f"{name}-offsets.arrow"
+        _write_arrow(folder / offsets, {"offset": part.offsets})
+        files = [f"{name}-{number:05d}.arrow" for number in range(len(edges) - 1)]
+        for file, (start, stop) in zip(files, pairwise(places), strict=True):
+            _write_arrow(folder / file, part.between(start, stop, part.columns))
+        described_parts[name] = {"pairs": len(part), "offsets": offsets, "shards": files}
     columns_of_parts = (
         (len(part), (b[name] for name in ("user", "item") for b in part.blocks(name)))
         for part in parts.values()
@@ -350,14 +335,14 @@ def _write(folder: Path, parts: dict[str, _Pairs], edges: list[int]) -> dict[str
 
 
 def _edges(degrees: npt.NDArray[np.int64], shards: int) -> list[int]:
-    """Return where the users of each shard begin and end: about as many pairs in each."""
+    """Return the edges of ranges of users with about as many pairs each."""
     ends = np.cumsum(degrees)
     aims = [ends[-1] * number // shards for number in range(1, shards)]
     return [0, *(int(np.searchsorted(ends, aim)) for aim in aims), len(degrees)]
 
 
 def _write_arrow(path: Path, columns: _Block) -> None:
-    """Write columns as one record batch, which a reader can map whole."""
+    """Write columns as one record batch, which can be mapped as a whole."""
     import pyarrow as pa
 
     arrays = [

@@ -7,7 +7,7 @@ import glob
 import gzip
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -26,11 +26,11 @@ _HIVE = re.compile(r"([^=/]+)=([^/]*)")
 class Collection:
     """Files of one kind, in the order in which their rows are read."""
 
-    source: str  # the path that was given
+    source: str  # the given path
     kind: str  # a suffix of FORMATS
-    files: tuple[str, ...]  # sorted; with the protocol in front where they are remote
-    hive: tuple[str, ...]  # the keys of folders key=value on the way to the files
-    remote: Any  # the fsspec file system, or None for plain files
+    files: tuple[str, ...]  # sorted; remote ones begin with their protocol
+    hive: tuple[str, ...]  # the keys of parent folders key=value
+    remote: Any  # the fsspec file system, or None
 
     @property
     def name(self) -> str:
@@ -44,7 +44,7 @@ class Collection:
 
     @contextmanager
     def open(self, file: str) -> Iterator[Any]:
-        """Open a file as a binary stream, unpacked where it is gzipped; errors are DataErrors."""
+        """Open a file as a binary stream, unpacked if its name ends in .gz."""
         import pyarrow as pa
 
         try:
@@ -59,13 +59,13 @@ class Collection:
 
 @dataclass(frozen=True)
 class Roles:
-    """The columns of a collection that play a role."""
+    """The columns of a collection by role."""
 
-    names: dict[str, str | None]  # role -> the engine's name of its column
+    names: dict[str, str | None]  # role -> the column's name in DuckDB
     types: dict[str, str]  # role -> integer, unsigned, float, text, time, date
     width: int = 0  # number of columns of a text table
-    separator: str = ""  # of its cells
-    headed: bool = True  # whether its first line holds names
+    separator: str = ""
+    headed: bool = True  # whether the first line holds names
     notes: tuple[str, ...] = ()
 
 
@@ -74,20 +74,15 @@ def find_collection(source: str) -> Collection:
 
     Files and folders whose names begin with ``_`` or ``.`` are left out, as Spark and Hive do.
     """
-    remote = None
-    if _REMOTE.match(source):
-        found, remote, base = _remote(source)
-    else:
-        found, base = _local(source)
+    found, base, remote = (_remote if _REMOTE.match(source) else _local)(source)
+    below = {file: PurePosixPath(file.removeprefix(base).lstrip("/")).parts for file in found}
     shown = sorted(
-        file
-        for file in found
-        if not any(part.startswith(("_", ".")) for part in _parts_below(file, base))
+        file for file in found if not any(part.startswith(("_", ".")) for part in below[file])
     )
     allowed = [kind for kind, form in FORMATS.items() if form.large]
     files = [file for file in shown if kind_of(Path(file)) in allowed]
     if not files:
-        others = f"; it holds {listed(['/'.join(_parts_below(f, base)) for f in shown])}"
+        others = f"; it holds {listed(['/'.join(below[file]) for file in shown])}"
         raise DataError(
             f"{source}: expected files that end in {', '.join(allowed)} (text also with .gz), "
             f"found none{others if shown else ''}"
@@ -100,15 +95,20 @@ def find_collection(source: str) -> Collection:
         )
     for file in files:
         if set(file.rpartition("://")[2]) & set("*?[") or "\n" in file:
-            raise DataError(
-                f"{file!r}: a name with *, ?, [ or a line break stands for other files: rename it"
-            )
+            raise DataError(f"{file!r}: a name with *, ?, [ or a line break is a glob: rename it")
         if kinds[0] == ".parquet" and file.lower().endswith(".gz"):
             raise DataError(f"{file}: Parquet packs its columns itself: unpack the file")
-    return Collection(source, kinds[0], tuple(files), _hive_keys(files, base), remote)
+    hive = {tuple(m[1] for part in below[f][:-1] if (m := _HIVE.fullmatch(part))) for f in files}
+    if len(hive) > 1:
+        raise DataError(
+            f"{base}: expected the same keys in the folders of all files (key=value), got "
+            + " and ".join(sorted("/".join(keys) or "none" for keys in hive))
+        )
+    return Collection(source, kinds[0], tuple(files), hive.pop(), remote)
 
 
-def _local(source: str) -> tuple[list[str], str]:
+def _local(source: str) -> tuple[list[str], str, Any]:
+    """Return the files, the folder that they are below, and no file system."""
     path = Path(source).expanduser()
     if path.is_dir():
         base, found = path, [str(file) for file in path.rglob("*") if file.is_file()]
@@ -123,10 +123,11 @@ def _local(source: str) -> tuple[list[str], str]:
         raise DataError(f"{source}: expected files or a folder, got a pipe or a device")
     else:
         raise DataError(f"{source}: no such file or folder")
-    return [os.path.abspath(file) for file in found], os.path.abspath(base)
+    return [os.path.abspath(file) for file in found], os.path.abspath(base), None
 
 
-def _remote(source: str) -> tuple[list[str], Any, str]:
+def _remote(source: str) -> tuple[list[str], str, Any]:
+    """Return the files, the folder that they are below, and the file system."""
     try:
         import fsspec
 
@@ -134,7 +135,7 @@ def _remote(source: str) -> tuple[list[str], Any, str]:
         facts = (system.find if system.isdir(path) else system.glob)(path, detail=True)
     except ImportError as error:
         raise DataError(
-            f"{source}: remote paths need a package that is not there ({error}): install it"
+            f"{source}: remote paths need a package that is missing ({error}): install it"
         ) from error
     except (OSError, ValueError, NotImplementedError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
@@ -143,47 +144,22 @@ def _remote(source: str) -> tuple[list[str], Any, str]:
     if not plain:
         raise DataError(f"{source}: no such file or folder")
     base = system.unstrip_protocol(path.rstrip("/"))
-    return [system.unstrip_protocol(name) for name in plain], system, base
-
-
-def _parts_below(file: str, base: str) -> tuple[str, ...]:
-    return PurePosixPath(file.removeprefix(base).lstrip("/")).parts
-
-
-def _hive_keys(files: Iterable[str], base: str) -> tuple[str, ...]:
-    """Return the keys of folders ``key=value``, the same for all files."""
-    found = {
-        tuple(
-            match.group(1)
-            for part in _parts_below(file, base)[:-1]
-            if (match := _HIVE.fullmatch(part))
-        )
-        for file in files
-    }
-    if len(found) > 1:
-        raise DataError(
-            f"{base}: expected the same keys in the folders of all files (key=value), got "
-            + " and ".join(sorted("/".join(keys) or "none" for keys in found))
-        )
-    return found.pop()
+    return [system.unstrip_protocol(name) for name in plain], base, system
 
 
 def find_roles(collection: Collection, columns: Columns) -> Roles:
-    """Return which columns play which role, by the first line or the footer of each file."""
+    """Return the column of each role, by the first line or the footer of each file."""
     read = _parquet_roles if collection.kind == ".parquet" else _text_roles
-    first = None
-    for file in collection.files:
-        roles, shown = read(collection, file, columns)
-        if first is None:
-            first = roles, shown, file
-        elif replace(roles, notes=()) != replace(first[0], notes=()):
+    first, *others = collection.files
+    roles, shown = read(collection, first, columns)
+    for file in others:
+        found, got = read(collection, file, columns)
+        if replace(found, notes=()) != replace(roles, notes=()):
             raise DataError(
                 f"{collection.source}: files must have the same columns of the same types, but "
-                f"{file} has {shown} and {first[2]} has {first[1]}"
+                f"{file} has {got} and {first} has {shown}"
             )
-    if first is None:
-        raise DataError(f"{collection.source}: no files")
-    return first[0]
+    return roles
 
 
 def _parquet_roles(collection: Collection, file: str, columns: Columns) -> tuple[Roles, str]:
@@ -255,13 +231,9 @@ def _text_roles(collection: Collection, file: str, columns: Columns) -> tuple[Ro
 
 
 def _cells(file: str, line: bytes, separator: str, form: Format) -> list[str]:
+    options: dict[str, Any] = {"quoting": form.quoting, "skipinitialspace": form.blanks}
     try:
         text = line.decode("utf-8-sig").rstrip("\r\n")
-        reader = csv.reader(
-            [text], delimiter=separator, quoting=form.quoting, skipinitialspace=form.blanks
-        )
-        return next(reader)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file}: its first line is not UTF-8 ({error}): convert it") from error
-    except csv.Error as error:
-        raise DataError(f"{file}: its first line is no row of a table ({error})") from error
+        return next(csv.reader([text], delimiter=separator, **options))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{file}: its first line is not a row of UTF-8 text ({error})") from error
