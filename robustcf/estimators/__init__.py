@@ -1,9 +1,8 @@
 """Norms of matrices that are too large to write down, from their products alone.
 
-||A||_{2->inf} is the largest Euclidean norm of a row, ||A||_{1->2} that of a column. `two_to_inf`
-and `one_to_two` estimate them for anything that can be multiplied with vectors, with the row that
-attains the value, a true lower bound, an upper bound that holds with a stated probability, and the
-number of products it took. `certify` goes on until both bounds meet.
+||A||_{2->inf} is the largest Euclidean norm of a row, ||A||_{1->2} of a column. `two_to_inf` and
+`one_to_two` estimate them with a true lower bound and an upper bound that holds with a stated
+probability; `certify` continues until both meet.
 
 Example:
     >>> import numpy as np
@@ -26,7 +25,8 @@ from robustcf.estimators.exact import exact
 from robustcf.estimators.lowrank import LowRank
 from robustcf.estimators.operators import FunctionOperator, Operator, as_operator
 from robustcf.estimators.save import sketch_and_verify
-from robustcf.estimators.sketches import rsvd_sketch, sketch, xnysdiag, xrownorm
+from robustcf.estimators.scores import Scores, sampled
+from robustcf.estimators.sketches import rsvd_sketch, sketch, xnysdiag, xrownorm, xsymrownorm
 from robustcf.estimators.twinest import (
     adaptive_power,
     hutchinson_diagonal,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from robustcf.estimators.certifying import certify
     from robustcf.estimators.files import read_matrix
     from robustcf.estimators.jacobian import Jacobian
+    from robustcf.estimators.spectral import spectral_norm
 
 __all__ = [
     "METHODS",
@@ -49,6 +50,7 @@ __all__ = [
     "LowRank",
     "NormEstimate",
     "Operator",
+    "Scores",
     "adaptive_power",
     "as_operator",
     "bounds",
@@ -60,22 +62,19 @@ __all__ = [
     "rademacher_averaging",
     "read_matrix",
     "rsvd_sketch",
+    "sampled",
     "sketch",
     "sketch_and_verify",
+    "spectral_norm",
     "twinest",
     "twinest_pp",
     "two_to_inf",
     "xnysdiag",
     "xrownorm",
+    "xsymrownorm",
 ]
 
 # On demand: a penalty needs neither files nor derivatives.
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "bounds": ".bounds:",
-        "certify": ".certifying",
-        "read_matrix": ".files",
-        "Jacobian": ".jacobian",
-    },
-)
+_LAZY = {"bounds": ".bounds:", "certify": ".certifying", "read_matrix": ".files"}
+_LAZY |= {"Jacobian": ".jacobian", "spectral_norm": ".spectral"}
+__getattr__, __dir__ = lazy_names(__name__, _LAZY)

@@ -1,4 +1,4 @@
-"""One door to all methods: `two_to_inf`, and `one_to_two` by transposition."""
+"""All methods by name: `two_to_inf`, and `one_to_two` by transposition."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from robustcf.estimators.exact import exact, exact_cost
 from robustcf.estimators.numerics import Seed
 from robustcf.estimators.operators import Adjoint, Matrix, MatrixLike, as_operator
 from robustcf.estimators.save import sketch_and_verify
+from robustcf.estimators.scores import sampled
 from robustcf.estimators.sketches import rsvd_sketch, sketch, xnysdiag, xrownorm
 from robustcf.estimators.twinest import adaptive_power, rademacher_averaging, twinest, twinest_pp
 
 METHODS: dict[str, Callable[..., NormEstimate]] = {
     "exact": exact,
     "save": sketch_and_verify,
+    "sampled": sampled,
     "sketch": sketch,
     "rsvd_sketch": rsvd_sketch,
     "xrownorm": xrownorm,
@@ -43,9 +45,9 @@ def two_to_inf(
 
     Args:
         A: a tensor, ndarray, sparse matrix, scipy ``LinearOperator`` or operator.
-        budget: how many products with A and A^H may be made in all.
-        method: name of the estimator; ``auto`` is exact where that is cheaper, else ``save``.
-        verify: how many of the best-ranked rows to read exactly (None: the method's default).
+        budget: products with A and A^H in all.
+        method: name of the estimator; ``auto`` is exact if that is cheaper, else ``save``.
+        verify: best-ranked rows to read exactly (None: the method's default).
         generator: a torch generator, an integer seed, or None for fresh entropy.
         delta: the upper bound may fail with this probability.
 
@@ -60,9 +62,7 @@ def two_to_inf(
         check_integer("budget", budget, 1)
         method = "exact" if exact_cost(operator) <= budget else "save"
     if method not in METHODS:
-        raise InputError(
-            f"method must be 'auto' or one of {', '.join(METHODS)}, got {method!r}: pick one"
-        )
+        raise InputError(f"method must be 'auto' or one of {', '.join(METHODS)}, got {method!r}")
     options: dict[str, Any] = {} if verify is None else {"verify": verify}
     return METHODS[method](operator, budget, generator=generator, delta=delta, **options)
 
@@ -78,8 +78,8 @@ def one_to_two(
 ) -> NormEstimate:
     """Estimate ||A||_{1->2} = ||A^H||_{2->inf}, the largest Euclidean norm of a column.
 
-    The arguments are those of `two_to_inf`. In the result ``row`` is the index of the column, and
-    ``products`` still counts products with A, ``rproducts`` those with A^H.
+    Arguments as for `two_to_inf`. ``row`` is the index of the column; ``products`` still counts
+    products with A.
 
     Example:
         >>> import numpy as np

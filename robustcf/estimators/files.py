@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from robustcf._io.reading import (
     check_sparse,
@@ -24,22 +24,18 @@ _LONGEST_REASON = 300
 
 
 def read_matrix(path: str | PathLike[str]) -> MatrixLike:
-    """Read the one matrix that a file holds, in the form in which it was saved.
-
-    The end of the name says how:
+    """Read the one matrix of a file; nothing is unpickled.
 
     - ``.npy``: an ndarray.
     - ``.npz``: an ndarray, a scipy sparse matrix, or factors named U and V.
     - ``.mtx``: an ndarray or a scipy sparse matrix.
     - ``.safetensors``: a tensor, or factors named U and V.
 
-    Factors stand for U V^T and become a `LowRank`: they are never multiplied out. Nothing is
-    unpickled.
+    Factors become a `LowRank`, U V^T, which is never multiplied out.
 
     Raises:
-        InputError: the name ends otherwise, the file cannot be read, it holds several arrays or
-            none, factors that do not fit, or what takes far more memory than the file is large
-            (see :mod:`robustcf._io.limits`).
+        InputError: another suffix, an unreadable file, several arrays or none, factors that do not
+            fit, or contents beyond :mod:`robustcf._io.limits`.
 
     Example:
         >>> import tempfile
@@ -52,23 +48,14 @@ def read_matrix(path: str | PathLike[str]) -> MatrixLike:
     """
     path = Path(path)
     if path.suffix not in _READERS:
-        raise InputError(
-            f"expected a file ending in {', '.join(_READERS)}, got {path.name}: convert it first"
-        )
+        raise InputError(f"expected a file ending in {', '.join(_READERS)}, got {path.name}")
     try:
         return _READERS[path.suffix](path)
     except InputError:
         raise
-    except Exception as problem:  # parsers raise what they like; the reader wants the file's name
+    except Exception as problem:  # of any parser: add the file's name
         reason = " ".join(str(problem)[:_LONGEST_REASON].split()) or type(problem).__name__
-        raise InputError(f"{path} is no readable {path.suffix} file: {reason}") from problem
-
-
-# scipy and safetensors are imported only for files that need them: estimating needs neither.
-
-
-def _read_npy(path: Path) -> MatrixLike:
-    return read_array(path)
+        raise InputError(f"{path} is not a readable {path.suffix} file: {reason}") from problem
 
 
 def _read_npz(path: Path) -> MatrixLike:
@@ -80,21 +67,16 @@ def _read_npz(path: Path) -> MatrixLike:
         if shape.shape != (2,) or shape.dtype.kind not in "iu":
             # Scipy would look at each of its numbers, and there may be millions.
             raise InputError(
-                f"{path}: the shape of a sparse matrix must be two integers, got an array "
-                f"{shape.shape} of {shape.dtype}"
+                f"{path}: the shape of a sparse matrix must be two integers, got {shape.dtype} of "
+                f"shape {shape.shape}"
             )
-        # Read already, and harmless: scipy may read it again.
-        with quiet_headers():
+        with quiet_headers():  # read already, and harmless: scipy may read it again
             return _checked(scipy.sparse.load_npz(path), path)
     return _one_of(arrays, path)
 
 
-def _read_mtx(path: Path) -> MatrixLike:
-    return cast(MatrixLike, read_matrix_market(path))
-
-
 def _checked(matrix: Any, path: Path) -> MatrixLike:
-    """A sparse matrix whose size its file can answer for, and whose indices lie inside."""
+    """A sparse matrix within the limits for its file, with valid indices."""
     if matrix.dtype.kind == "f" and matrix.dtype.itemsize < 4:
         raise ValueError(f"its values are {matrix.dtype}, with which scipy cannot compute")
     rows, columns = matrix.shape
@@ -106,7 +88,7 @@ def _checked(matrix: Any, path: Path) -> MatrixLike:
     if compressed:
         # Scipy does not look by itself, and its products go where the indices say.
         matrix.check_format(full_check=True)
-    return cast(MatrixLike, matrix)
+    return matrix
 
 
 def _read_safetensors(path: Path) -> MatrixLike:
@@ -120,10 +102,10 @@ def _read_safetensors(path: Path) -> MatrixLike:
     return _one_of(tensors, path)
 
 
-_READERS = {
-    ".npy": _read_npy,
+_READERS: dict[str, Callable[[Path], MatrixLike]] = {
+    ".npy": read_array,
     ".npz": _read_npz,
-    ".mtx": _read_mtx,
+    ".mtx": read_matrix_market,
     ".safetensors": _read_safetensors,
 }
 
@@ -134,7 +116,5 @@ def _one_of(arrays: Mapping[str, MatrixLike], path: Path) -> MatrixLike:
         return LowRank(arrays["U"], arrays["V"])
     if len(arrays) == 1:
         return next(iter(arrays.values()))
-    raise InputError(
-        f"expected one array, or factors named U and V, got {', '.join(sorted(arrays)) or 'none'} "
-        f"in {path.name}: save just one"
-    )
+    got = ", ".join(sorted(arrays)) or "none"
+    raise InputError(f"expected one array, or factors named U and V, got {got} in {path.name}")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from robustcf.errors import InputError
-from robustcf.estimators.numerics import blocks, norm_scale, row_norms
+from robustcf.estimators.numerics import blocks, norm_scale, row_norms, wide_dtype
 from robustcf.estimators.operators import Matrix, tensor_of, working_dtype
 
 _BLOCK = 8192
@@ -17,9 +17,10 @@ _BLOCK = 8192
 class LowRank(Matrix):
     """A = U V^T for factors U (d x r) and V (n x r), tensors or ndarrays.
 
-    A product costs (d + n) r multiplications. Row norms need no products at all:
-    ||A_i||^2 = u_i^T (V^T V) u_i, in O((d + n) r^2) time and O(r^2) memory beyond one block.
     For complex factors the transpose is plain: A = U V^T, not U V^H.
+
+    Cost: (d + n) r multiplications per product. Row norms need no products, by
+    ||A_i||^2 = u_i^T (V^T V) u_i: O((d + n) r^2) time and O(r^2) memory beyond one block.
 
     Example:
         >>> A = LowRank(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]]))
@@ -35,7 +36,7 @@ class LowRank(Matrix):
                 f"{tuple(u.shape)} and {tuple(v.shape)}: transpose one of them"
             )
         if u.device != v.device:
-            raise InputError(f"U is on {u.device} and V on {v.device}: move them to one device")
+            raise InputError(f"expected factors on one device, got {u.device} and {v.device}")
         self.numpy = u_numpy and v_numpy
         self.dtype = working_dtype(torch.promote_types(u.dtype, v.dtype))
         self.device = u.device
@@ -55,65 +56,54 @@ class LowRank(Matrix):
         return adjoint
 
     def matmat(self, X: Tensor, /) -> Tensor:
-        """U (V^T X)."""
+        """Return U (V^T X)."""
         return self.U @ (self.V.mT @ X)
 
     def rmatmat(self, Y: Tensor, /) -> Tensor:
-        """conj(V) (U^H Y)."""
+        """Return conj(V) (U^H Y)."""
         return self.V.conj() @ (self.U.mH @ Y)
 
     def rows(self, index: Tensor) -> Tensor:
-        """U[index] V^T."""
+        """Return U[index] V^T."""
         return self.U[index] @ self.V.mT
 
+    @torch.no_grad()
     def row_norms(self) -> Tensor:
-        """All row norms in float64, by the Gram matrix of V in float64.
+        """Return all row norms in float64, by the Gram matrix of V in float64.
 
         ||A_i|| = ||u_i L|| with V^T conj(V) = L L^H: squares are summed, never subtracted, so a
         row's relative error stays near float64's own unless the row nearly cancels in A itself.
         """
-        with torch.no_grad():
-            u_scale, v_scale = norm_scale(self.U), norm_scale(self.V)
-            root = gram_root_of(self.V, v_scale)
-            parts = [
-                row_norms((block / u_scale).to(root.dtype) @ root)
-                for block in blocks(self.U, _BLOCK)
-            ]
-            if not parts:
-                return torch.zeros(0, dtype=torch.float64, device=self.device)
-            return torch.cat(parts) * u_scale * v_scale
+        u_scale, v_scale = norm_scale(self.U), norm_scale(self.V)
+        wide = wide_dtype(self.dtype)
+        gram = torch.zeros(self.rank, self.rank, dtype=wide, device=self.device)
+        for block in blocks(self.V, _BLOCK):
+            scaled = (block / v_scale).to(wide)
+            gram += scaled.mT @ scaled.conj()
+        root = gram_root(gram)
+        parts = (row_norms((u / u_scale).to(wide) @ root) for u in blocks(self.U, _BLOCK))
+        none = torch.zeros(0, dtype=torch.float64, device=self.device)
+        return torch.cat([none, *parts]) * u_scale * v_scale
 
+    @torch.no_grad()
     def quick_scores(self) -> Tensor | None:
-        """Squared row norms in the factors' own precision, or None where that is not safe.
+        """Return squared row norms in float32, or None if that is not safe.
 
-        Twice as fast as `row_norms` for float32; `exact` reads the leaders again in float64.
+        Twice as fast as `row_norms`; `exact` reads the leaders again in float64.
         """
-        if self.dtype is not torch.float32:
+        if self.dtype is not torch.float32 or not len(self.U):
             return None
-        with torch.no_grad():
-            gram = torch.zeros(self.rank, self.rank, dtype=torch.float64, device=self.device)
-            for block in blocks(self.V, _BLOCK):
-                gram += block.mT @ block
-            gram32 = gram.to(torch.float32)
-            parts = [((b @ gram32) * b).sum(dim=1) for b in blocks(self.U, _BLOCK)]
-            scores = torch.cat(parts) if parts else torch.zeros(0, device=self.device)
-        if not len(scores) or not 1e-30 < float(scores.max()) < 1e30:
-            return None  # zero, NaN, or near the ends of float32's range
-        return scores
-
-
-def gram_root_of(V: Tensor, scale: float) -> Tensor:
-    """L with L L^H = V^T conj(V) / scale^2."""
-    wide = torch.complex128 if V.is_complex() else torch.float64
-    gram = torch.zeros(V.shape[1], V.shape[1], dtype=wide, device=V.device)
-    for block in blocks(V, _BLOCK):
-        scaled = (block / scale).to(wide)
-        gram += scaled.mT @ scaled.conj()
-    return gram_root(gram)
+        gram = torch.zeros(self.rank, self.rank, dtype=torch.float64, device=self.device)
+        for block in blocks(self.V, _BLOCK):
+            gram += block.mT @ block
+        gram32 = gram.to(torch.float32)
+        scores = torch.cat([((u @ gram32) * u).sum(dim=1) for u in blocks(self.U, _BLOCK)])
+        # Zero, NaN, or near the ends of float32's range.
+        return scores if 1e-30 < float(scores.max()) < 1e30 else None
 
 
 def gram_root(gram: Tensor) -> Tensor:
-    """L with L L^H = G for a Gram matrix G, by an eigendecomposition (it may be rank deficient)."""
+    """Return L with L L^H = G for a Gram matrix G, which may be rank deficient."""
     if not bool(torch.isfinite(gram).all()):
         return gram  # a NaN or infinite factor: let the norms show it
     values, vectors = torch.linalg.eigh(gram)

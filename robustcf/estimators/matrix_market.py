@@ -1,7 +1,7 @@
 """Matrix Market files, read so that no file can do harm.
 
 scipy's reader writes outside its arrays for some damaged files (a zero byte in a number, a
-symmetric matrix that is not square) and takes sizes at their word. Here the header is checked
+symmetric matrix that is not square) and trusts the sizes of the header. Here they are checked
 against the size of the file, and numpy parses the numbers.
 """
 
@@ -18,20 +18,17 @@ from robustcf._io.limits import check_expansion, limits
 from robustcf._io.reading import check_sparse, open_content, open_regular, size_of
 
 _LONGEST_NUMBER = 18  # digits of a size
-_NUMBERS_A_VALUE = {
-    "real": 1,
-    "double": 1,
-    "integer": 1,
-    "unsigned-integer": 1,
-    "complex": 2,
-    "pattern": 0,
-}
-_DTYPES: dict[str, type[np.generic]] = {
-    "integer": np.int64,
-    "unsigned-integer": np.uint64,
-    "complex": np.complex128,
+# Field -> numbers per value, and their dtype.
+_FIELDS: dict[str, tuple[int, type[np.generic]]] = {
+    "real": (1, np.float64),
+    "double": (1, np.float64),
+    "integer": (1, np.int64),
+    "unsigned-integer": (1, np.uint64),
+    "complex": (2, np.float64),
+    "pattern": (0, np.float64),
 }
 _SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
+_Array = npt.NDArray[Any]
 
 
 class _Header(NamedTuple):
@@ -42,38 +39,42 @@ class _Header(NamedTuple):
     columns: int
     entries: int  # lines that follow
 
-    @property
-    def dtype(self) -> type[np.generic]:
-        return _DTYPES.get(self.field, np.float64)
-
 
 def read_matrix_market(path: Path) -> Any:
-    """The matrix of a Matrix Market file: an ndarray, or a scipy matrix of coordinates.
+    """Read a Matrix Market file as an ndarray or a scipy COO matrix.
 
     Raises:
-        DataError: it is not regular, or its sizes are more than the limits allow.
-        ValueError: it breaks the format; the message says how.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = Path(folder) / "a.mtx"
-        ...     lines = ["%%MatrixMarket matrix array real general", "1 2", "3.5", "4"]
-        ...     _ = file.write_text(chr(10).join(lines))
-        ...     read_matrix_market(file)
-        array([[3.5, 4. ]])
+        DataError: the file is not regular, or its sizes exceed the limits.
+        ValueError: it breaks the format.
     """
     with open_regular(path) as handle:
         size = size_of(handle)
     with open_content(path, longest_line=limits().line_bytes) as handle:
         header = _header(handle)
+        shape = header.rows, header.columns
         if header.layout == "array":
-            needed = np.dtype(header.dtype).itemsize * header.rows * header.columns
-            what = f"a {header.rows:,} x {header.columns:,} matrix"
-            check_expansion(path, what, needed, size)
-            return _dense(header, _values(header, _body(handle, header, 0), 0))
-        check_sparse(path, header.rows, header.columns, header.entries, size)
-        return _sparse(header, _body(handle, header, 2))
+            needed = 8 * max(1, _FIELDS[header.field][0]) * header.rows * header.columns
+            check_expansion(path, f"a {shape[0]:,} x {shape[1]:,} matrix", needed, size)
+            (), values = _body(handle, header, 0)
+            if header.symmetry == "general":
+                return values.reshape(shape, order="F")
+            # Column by column below the diagonal is row by row above it.
+            columns, rows = np.triu_indices(shape[0], int(header.symmetry == "skew-symmetric"))
+            matrix = np.zeros(shape, values.dtype)
+            rows, columns, values = _whole(header.symmetry, rows, columns, values)
+            matrix[rows, columns] = values
+            return matrix
+        check_sparse(path, *shape, header.entries, size)
+        (rows, columns), values = _body(handle, header, 2)
+    import scipy.sparse
+
+    for name, index, count in (("row", rows, shape[0]), ("column", columns, shape[1])):
+        wrong = np.flatnonzero((index < 0) | (index >= count))
+        if len(wrong):
+            got = int(index[wrong[0]]) + 1
+            raise ValueError(f"{name} {got} of line {int(wrong[0]) + 1} is not in 1 ... {count}")
+    rows, columns, values = _whole(header.symmetry, rows, columns, values)
+    return scipy.sparse.coo_matrix((values, (rows, columns)), shape)
 
 
 def _header(handle: BinaryIO) -> _Header:
@@ -81,10 +82,9 @@ def _header(handle: BinaryIO) -> _Header:
     if len(words) != 5 or words[:2] != ["%%matrixmarket", "matrix"]:
         raise ValueError("the first line must be '%%MatrixMarket matrix LAYOUT FIELD SYMMETRY'")
     layout, field, symmetry = words[2:]
-    if layout not in ("array", "coordinate") or field not in _NUMBERS_A_VALUE:
-        raise ValueError(f"a {layout[:20]} of {field[:20]} values is not known")
-    if symmetry not in _SYMMETRIES or (layout, field) == ("array", "pattern"):
-        raise ValueError(f"a {symmetry[:20]} {layout} of {field} values is not known")
+    known = layout in ("array", "coordinate") and field in _FIELDS and symmetry in _SYMMETRIES
+    if not known or (layout, field) == ("array", "pattern"):
+        raise ValueError(f"unknown format: {symmetry[:20]} {layout[:20]} of {field[:20]} values")
     line = b"%"
     while line[:1] == b"%" or line.isspace():
         line = handle.readline()
@@ -94,28 +94,23 @@ def _header(handle: BinaryIO) -> _Header:
     rows, columns, *entries = map(int, sizes)
     if symmetry != "general" and rows != columns:
         raise ValueError(f"a {symmetry} matrix must be square, got {rows} x {columns}")
-    count = entries[0] if entries else _stored(symmetry, rows, columns)
-    return _Header(layout, field, symmetry, rows, columns, count)
+    # A dense file holds all values, or those of the lower triangle.
+    diagonal = -1 if symmetry == "skew-symmetric" else 1
+    dense = rows * columns if symmetry == "general" else rows * (rows + diagonal) // 2
+    return _Header(layout, field, symmetry, rows, columns, entries[0] if entries else dense)
 
 
 def _is_size(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER
 
 
-def _stored(symmetry: str, rows: int, columns: int) -> int:
-    """Values that a dense file holds: all, or those of the lower triangle."""
-    if symmetry == "general":
-        return rows * columns
-    return rows * (rows + (-1 if symmetry == "skew-symmetric" else 1)) // 2
-
-
-def _body(handle: BinaryIO, header: _Header, indices: int) -> npt.NDArray[Any]:
-    """The lines of numbers, a record each: integer indices, then values."""
-    value = np.float64 if header.field == "complex" else header.dtype
-    kinds = [np.int64] * indices + [value] * _NUMBERS_A_VALUE[header.field]
+def _body(handle: BinaryIO, header: _Header, indices: int) -> tuple[list[_Array], _Array]:
+    """Index arrays, from 0, and values of all lines."""
+    numbers, kind = _FIELDS[header.field]
+    kinds = [np.int64] * indices + [kind] * numbers
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of files without numbers: counted below
-        body: npt.NDArray[Any] = np.loadtxt(
+        body: _Array = np.loadtxt(
             handle,
             dtype=np.dtype([(str(n), kind) for n, kind in enumerate(kinds)]),
             comments=None,
@@ -126,53 +121,21 @@ def _body(handle: BinaryIO, header: _Header, indices: int) -> npt.NDArray[Any]:
     if body.shape != (header.entries,):
         got = "more" if len(body) > header.entries else f"{len(body):,}"
         raise ValueError(f"expected {header.entries:,} lines of numbers, got {got}")
-    return body
+    values = [np.ascontiguousarray(body[str(indices + n)]) for n in range(numbers)]
+    whole = values[0] + 1j * values[1] if numbers == 2 else (*values, np.ones(len(body)))[0]
+    return [body[str(n)] - 1 for n in range(indices)], whole
 
 
-def _values(header: _Header, body: npt.NDArray[Any], indices: int) -> npt.NDArray[Any]:
-    if header.field == "pattern":
-        return np.ones(len(body))
-    values: npt.NDArray[Any] = body[str(indices)]
-    if header.field == "complex":
-        return values + 1j * body[str(indices + 1)]
-    return np.ascontiguousarray(values)
-
-
-def _mirrored(symmetry: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """What stands on the other side of the diagonal."""
-    if symmetry == "skew-symmetric":
-        return -values
-    return np.conj(values) if symmetry == "hermitian" else values
-
-
-def _dense(header: _Header, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    shape = (header.rows, header.columns)
-    if header.symmetry == "general":
-        return values.reshape(shape, order="F")
-    # Column by column below the diagonal is row by row above it.
-    columns, rows = np.triu_indices(header.rows, 1 if header.symmetry == "skew-symmetric" else 0)
-    matrix = np.zeros(shape, header.dtype)
-    matrix[columns, rows] = _mirrored(header.symmetry, values)
-    matrix[rows, columns] = values
-    return matrix
-
-
-def _sparse(header: _Header, body: npt.NDArray[Any]) -> Any:
-    import scipy.sparse
-
-    rows, columns = body["0"] - 1, body["1"] - 1
-    for name, index, count in (("row", rows, header.rows), ("column", columns, header.columns)):
-        wrong = np.flatnonzero((index < 0) | (index >= count))
-        if len(wrong):
-            got = int(index[wrong[0]]) + 1
-            raise ValueError(f"{name} {got} of line {int(wrong[0]) + 1} is not in 1 ... {count}")
-    values = _values(header, body, 2)
-    if header.symmetry != "general":
-        off = rows != columns
-        mirrored = _mirrored(header.symmetry, values[off])
-        values = np.concatenate((values, mirrored))
-        rows, columns = (
-            np.concatenate((rows, columns[off])),
-            np.concatenate((columns, rows[off])),
-        )
-    return scipy.sparse.coo_matrix((values, (rows, columns)), (header.rows, header.columns))
+def _whole(
+    symmetry: str, rows: _Array, columns: _Array, values: _Array
+) -> tuple[_Array, _Array, _Array]:
+    """Add the entries on the other side of the diagonal."""
+    if symmetry == "general":
+        return rows, columns, values
+    off = rows != columns
+    mirrored = -values[off] if symmetry == "skew-symmetric" else values[off]
+    return (
+        np.concatenate((rows, columns[off])),
+        np.concatenate((columns, rows[off])),
+        np.concatenate((values, np.conj(mirrored) if symmetry == "hermitian" else mirrored)),
+    )

@@ -1,30 +1,28 @@
-"""How `sketch_and_verify` decides what to do next: by playing out each option on its own sketch.
+"""How `sketch_and_verify` chooses its next steps: it simulates each option on its first sketch.
 
-After a first sketch Y = A G the unknown is which continuation ranks the rows best: more sketching,
-Hutchinson's samples, or deflating r directions first; and how many rows to verify in the end. All
-of them are simulated. Truths are drawn around the sketched norms; each option's noise is drawn by
-reweighting the columns of Y (after deflation: of what deflation would leave of Y), so that rows
-which point the same way share their noise, as they do in earnest; the option with the least mean
-shortfall wins. This costs no products.
+Options are more sketching, Hutchinson's samples, or deflating r directions first, each with few to
+many rows verified at the end. True norms are drawn around the sketched ones; the noise of an option
+is drawn by reweighting the columns of Y (deflated, where the option deflates), so rows that point
+the same way share their noise. The option with the least mean shortfall wins, at no products.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from robustcf.estimators.numerics import blocks
+from robustcf.estimators.numerics import blocks, norm_scale, row_norms, wide_dtype
 
 _DRAWS = 96
 # Standard errors of the simulated difference within which two plans count as alike.
 _TOLERANCE = 1.0
 _POOL = 256
 _FOLDS = 8
-# Shortfalls are averaged over the noise as predicted and twice that: the prediction is itself an
-# estimate from few columns.
+# Shortfalls are averaged over the predicted noise and twice that: it is estimated from few columns.
 _INFLATIONS = (1.0, 2.0)
 # Among options with equal shortfall (often none at all) the less noisy one is preferred.
 _NOISE_PRICE = 0.003
@@ -33,57 +31,42 @@ _NOISE_PRICE = 0.003
 _GRID, _GRID_RANGE, _BINS, _EM_STEPS = 96, 12.0, 512, 40
 # Rows of any size that the sketch may have hidden among the others.
 _UNSEEN = 16.0
-# No more than this share of the first sketch may be taken for directions: beyond it the sketch
-# cannot tell structure from noise.
+# Directions per column of the first sketch: with more it cannot tell structure from noise.
 _RANK_SHARE = 0.6
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """One way to spend what is left.
+class Plan(NamedTuple):
+    """One way to spend the products left."""
 
-    Attributes:
-        kind: "sketch", "hutchinson" or "deflate".
-        rank: directions to deflate.
-        samples: further sketch columns, or sign vectors.
-        verify: rows to read at the end, at least.
-    """
-
-    kind: str
-    rank: int
-    samples: int
-    verify: int
+    kind: str  # sketch, hutchinson or deflate
+    rank: int  # directions to deflate
+    samples: int  # further sketch columns, or sign vectors
+    verify: int  # rows to read at the end, at least
 
 
-@dataclasses.dataclass
 class FirstLook:
-    """What the first sketch shows.
+    """A first sketch Y = A G with s columns, and its decomposition.
 
     Attributes:
+        norms: the row norms of A G.
+        scale: a power of two near its largest entry.
         Y: A G / scale, d x s.
-        squares: mean over columns of |Y|^2, float64: estimates of the squared row norms.
+        squares: means of |Y|^2 over columns, float64: estimates of the squared row norms.
         gram: Y^H Y, s x s, in double precision.
-        values: eigenvalues of Y^H Y, descending.
-        vectors: their eigenvectors, s x s.
-        folds: a cache for `residual`.
+        values: its eigenvalues, descending, with eigenvectors ``vectors``.
     """
 
-    Y: Tensor
-    squares: Tensor
-    gram: Tensor
-    values: Tensor
-    vectors: Tensor
-    folds: list[tuple[Tensor, Tensor, Tensor, Tensor]] = dataclasses.field(default_factory=list)
-
-    @classmethod
-    def of(cls, Y: Tensor, squares: Tensor) -> FirstLook:
-        """Decompose the small Gram matrix, in double precision."""
-        gram = torch.zeros(Y.shape[1], Y.shape[1], dtype=_wide(Y), device=Y.device)
-        for block in blocks(Y, 65536):
-            wide = block.to(gram.dtype)
-            gram += wide.mH @ wide
-        values, vectors = torch.linalg.eigh(gram)
-        return cls(Y, squares, gram, values.flip(0).clamp_min(0), vectors.flip(1))
+    def __init__(self, AG: Tensor) -> None:
+        s = AG.shape[1]
+        self.scale, self.norms = norm_scale(AG), row_norms(AG)
+        self.Y = AG / self.scale
+        self.squares = (self.norms / self.scale) ** 2 / s
+        self.gram = torch.zeros(s, s, dtype=wide_dtype(AG.dtype), device=AG.device)
+        for block in blocks(self.Y, 65536):
+            wide = block.to(self.gram.dtype)
+            self.gram += wide.mH @ wide
+        values, vectors = torch.linalg.eigh(self.gram)
+        self.values, self.vectors = values.flip(0).clamp_min(0), vectors.flip(1)
 
     @property
     def rank(self) -> int:
@@ -93,19 +76,19 @@ class FirstLook:
 
     @property
     def most_directions(self) -> int:
-        """How many leading directions of Y may be trusted."""
+        """The number of leading directions of Y that may be trusted."""
         if self.rank < self.Y.shape[1]:
-            return self.rank  # Y has caught all of A: nothing is left to mistake for structure
+            return self.rank  # Y spans all of A, without noise
         return int(_RANK_SHARE * self.Y.shape[1])
 
     def directions(self, r: int) -> Tensor:
-        """Orthonormal leading left singular vectors of Y, d x r."""
+        """Return orthonormal leading left singular vectors of Y, d x r."""
         V = self.vectors[:, :r].to(self.Y.dtype)
         Q: Tensor = torch.linalg.qr(self.Y @ V).Q
         return Q
 
     def residual(self, pool: Tensor, r: int) -> Tensor:
-        """A sketch of what deflating r directions would leave of the rows in ``pool``.
+        """Return a sketch of the rows in ``pool`` without r directions.
 
         Cross-validated: each group of columns is projected off the leading left directions of
         the others, so that directions which merely fit their own columns are not rewarded.
@@ -114,28 +97,28 @@ class FirstLook:
         if r == 0:
             return Y
         rest = torch.empty_like(Y)
-        for out, kept, values, vectors in self._folds():
+        for out, kept, values, vectors in self._folds:
             V = vectors[:, -r:] / values[-r:].sqrt().to(vectors.dtype)
             rest[:, out] = Y[:, out] - (Y[:, kept] @ V) @ (V.mH @ self.gram[kept][:, out])
         return rest
 
+    @cached_property
     def _folds(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Per group of columns: those left out, those kept, and the Gram matrix of these."""
-        if not self.folds:
-            s = self.Y.shape[1]
-            floor = float(self.values[0]) * torch.finfo(self.Y.dtype).eps
-            for out in torch.arange(s, device=self.Y.device).chunk(min(s, _FOLDS)):
-                kept = torch.ones(s, dtype=torch.bool, device=self.Y.device)
-                kept[out] = False
-                values, vectors = torch.linalg.eigh(self.gram[kept][:, kept])
-                self.folds.append((out, kept, values.clamp_min(max(floor, 1e-300)), vectors))
-        return self.folds
+        """Per group of columns: those left out, those kept, and the eigenpairs of the kept."""
+        s = self.Y.shape[1]
+        floor = float(self.values[0]) * torch.finfo(self.Y.dtype).eps
+        folds = []
+        for out in torch.arange(s, device=self.Y.device).chunk(min(s, _FOLDS)):
+            kept = torch.ones(s, dtype=torch.bool, device=self.Y.device)
+            kept[out] = False
+            values, vectors = torch.linalg.eigh(self.gram[kept][:, kept])
+            folds.append((out, kept, values.clamp_min(max(floor, 1e-300)), vectors))
+        return folds
 
     def correlation(self, row: int) -> float:
-        """The low end of what rho = ||A A_i^H||^2 / ||A_i||^4 may be, from the sketch alone.
+        """Return a low estimate of rho = ||A A_i^H||^2 / ||A_i||^4, from the sketch alone.
 
-        Rows at right angles to row i look correlated with it by chance, which adds a bias: it is
-        taken off, with twice the standard error that it has.
+        Orthogonal rows look correlated by chance. This bias is taken off, and twice its error.
         """
         s = self.Y.shape[1]
         size = float(self.squares[row])
@@ -147,18 +130,12 @@ class FirstLook:
         return float((inner**2).sum()) / size**2 - bias * (1 + 2 * spread)
 
 
-def _wide(Y: Tensor) -> torch.dtype:
-    return torch.complex128 if Y.is_complex() else torch.float64
-
-
 def options(look: FirstLook, left: int, rho: float | None) -> list[Plan]:
-    """The plans to compare: each continuation, with few to many rows verified at the end."""
+    """Return the plans to compare: each continuation, with few to many rows verified."""
     plans = []
     most = look.most_directions
-    ranks = sorted(
-        {r for r in (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, most) if r <= most}
-    )
-    # Never all on reading: where the first look shows nothing, nor does it show whom to read.
+    ranks = {r for r in (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, most) if r <= most}
+    # Never all on reading: a sketch that shows no structure does not show which rows to read.
     for share in (0.1, 0.2, 0.35, 0.5, 0.75):
         verify = max(1, min(left, round(share * left)))
         spare = left - verify
@@ -167,7 +144,7 @@ def options(look: FirstLook, left: int, rho: float | None) -> list[Plan]:
         if rho is not None and rho < 2 and spare >= 2:
             plans.append(Plan("hutchinson", 0, spare // 2, left - 2 * (spare // 2)))
         plans += [Plan("deflate", r, spare - 2 * r, verify) for r in ranks if 2 * r <= spare]
-    return sorted(set(plans), key=dataclasses.astuple)
+    return sorted(set(plans))
 
 
 def choose(
@@ -178,19 +155,16 @@ def choose(
     rho: float | None,
     generator: torch.Generator,
 ) -> Plan:
-    """The plan with the least predicted shortfall.
+    """Return the plan with the least predicted shortfall.
 
     Args:
-        look: the first sketch.
-        plans: what to choose from.
-        pool: unverified rows to play out, best first.
+        pool: unverified rows to simulate, best first.
         best: the best squared norm verified so far, on the scale of ``look``.
-        rho: Hutchinson's relative variance plus one at the best row, where it is known.
-        generator: the source of the draws.
+        rho: Hutchinson's relative variance plus one at the best row, if known.
     """
     pool = pool[:_POOL]
     s = look.Y.shape[1]
-    Y = look.Y[pool].to(_wide(look.Y))
+    Y = look.Y[pool].to(look.gram.dtype)
     seen = look.squares[pool].clamp_min(1e-300)
     middle, posterior = _shrink(look, seen)
     unit = max(best, float(middle.max()))  # so that single precision has the range
@@ -227,7 +201,7 @@ def choose(
         return thinned
 
     def shortfall(plan: Plan) -> Tensor:
-        """What the plan misses, relatively, in each of the draws."""
+        """The relative shortfall of the plan in each of the draws."""
         error = noise(plan)
         cost = _NOISE_PRICE * (error / middle).pow(2).mean(dim=1).sqrt()
         for inflation in _INFLATIONS:
@@ -238,25 +212,20 @@ def choose(
 
     costs = torch.stack([shortfall(plan) for plan in plans])
     excess = costs - costs[costs.mean(dim=1).argmin()]
-    # Plans within the noise of the simulation are alike: of these, the one that reads most rows,
-    # since a row that is read is certain whatever the simulation got wrong.
+    # Of plans within the noise of the simulation, take the one that reads most rows: they are
+    # certain even where the simulation is wrong.
     alike = excess.mean(dim=1) <= _TOLERANCE * excess.std(dim=1) / costs.shape[1] ** 0.5
-    means = costs.mean(dim=1)
-    order = sorted(
-        (n for n in range(len(plans)) if bool(alike[n])),
-        key=lambda n: (-plans[n].verify, float(means[n])),
-    )
-    return plans[order[0]]
+    means = costs.mean(dim=1).tolist()
+    chosen = torch.nonzero(alike).flatten().tolist()
+    return plans[min(chosen, key=lambda n: (-plans[n].verify, means[n]))]
 
 
 def _shrink(look: FirstLook, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """Sketched squares pulled to where their truths are likely, and how far these may be off.
+    """Empirical Bayes: posterior means of sketched squares, since the best of them are too good.
 
-    The best of many noisy scores is too good. How much too good depends on how the true squares
-    are spread, which all rows together tell: their distribution is estimated from the sketched
-    ones by maximum likelihood on a grid (EM; the noise is chi-square and known), and each row's
-    truth then has a posterior. A few long rows are thus told from a bulk that is merely noisy: a
-    single Gaussian for both pulls the long ones into the bulk.
+    The distribution of the true squares is estimated by maximum likelihood on a grid (EM; the noise
+    is chi-square and known). A few long rows are thus told from a noisy bulk, into which a single
+    Gaussian would pull them.
 
     Returns:
         For each of the squares in ``seen``, the posterior geometric mean, and the exponent that
@@ -267,8 +236,12 @@ def _shrink(look: FirstLook, seen: Tensor) -> tuple[Tensor, Tensor]:
     top = float(logs.max())
     low = max(float(logs.min()), top - _GRID_RANGE)
     grid = torch.linspace(low, top, _GRID, dtype=torch.float64, device=logs.device)
-    counts, places = _histogram(logs, low, top)
-    likelihood = _likelihood(places, grid, s)
+    # Shares of the values in narrow bins, and the middles of the bins.
+    width = max(top - low, 1e-9) / _BINS
+    bins = ((logs - low) / width).long().clamp(0, _BINS - 1)
+    counts = torch.bincount(bins, minlength=_BINS).to(torch.float64) / len(logs)
+    middles = low + width * (torch.arange(_BINS, dtype=torch.float64, device=logs.device) + 0.5)
+    likelihood = _likelihood(middles, grid, s)
     weights = torch.full_like(grid, 1 / len(grid))
     for _ in range(_EM_STEPS):
         joint = likelihood * weights
@@ -281,17 +254,8 @@ def _shrink(look: FirstLook, seen: Tensor) -> tuple[Tensor, Tensor]:
     return mean.exp(), (spread / (2 / s) ** 0.5).clamp_max(1.0)
 
 
-def _histogram(logs: Tensor, low: float, top: float) -> tuple[Tensor, Tensor]:
-    """Shares of the values in narrow bins, and the middles of these."""
-    width = max(top - low, 1e-9) / _BINS
-    bins = ((logs - low) / width).long().clamp(0, _BINS - 1)
-    shares = torch.bincount(bins, minlength=_BINS).to(torch.float64) / len(logs)
-    middles = low + width * (torch.arange(_BINS, dtype=torch.float64, device=logs.device) + 0.5)
-    return shares, middles
-
-
 def _likelihood(logs: Tensor, grid: Tensor, s: int) -> Tensor:
-    """How likely a log square is for each of the true ones, up to a factor per row."""
+    """The likelihood of each log square for every point of the grid, up to a factor per row."""
     z = logs[:, None] - grid
     exponents = s / 2 * (z - z.exp())
     likelihood: Tensor = (exponents - exponents.amax(dim=1, keepdim=True)).exp()

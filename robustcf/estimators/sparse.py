@@ -1,4 +1,4 @@
-"""Adapters for sparse matrices and for scipy's ``LinearOperator``."""
+"""Adapters for sparse matrices of torch and scipy."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from robustcf.errors import InputError
-from robustcf.estimators.operators import Matrix, _check_shape, working_dtype
+from robustcf.estimators.operators import Matrix, check_shape, torch_dtype, working_dtype
 
 
 def scaled_row_norms(values: Tensor, row: Tensor, rows: int) -> Tensor:
-    """Row norms in float64 of the matrix with these entries, scaled row by row."""
+    """Return row norms in float64 of the matrix with these entries, scaled row by row."""
     size = values.abs().to(torch.float64)
     scale = torch.zeros(rows, dtype=torch.float64, device=values.device)
     scale.scatter_reduce_(0, row, size, reduce="amax")
@@ -26,24 +26,20 @@ class TorchSparse(Matrix):
     """A torch sparse matrix of any layout, multiplied as COO (differentiable in its values)."""
 
     def __init__(self, A: Tensor) -> None:
-        self.shape = _check_shape(A.shape)
+        self.shape = check_shape(A.shape)
         self.dtype = working_dtype(A.dtype)
         self.device = A.device
         coo = A if A.layout is torch.sparse_coo else A.to_sparse(layout=torch.sparse_coo)
         self._A = coo.coalesce().to(self.dtype).coalesce()
 
     def matmat(self, X: Tensor, /) -> Tensor:
-        """A X."""
+        """Return A X."""
         product: Tensor = torch.sparse.mm(self._A, X)
         return product
 
     def rmatmat(self, Y: Tensor, /) -> Tensor:
-        """A^H Y."""
-        adjoint = self._A.transpose(0, 1)
-        if self.dtype.is_complex:
-            # conj(A)^T Y = conj(A^T conj(Y)): sparse conjugation is not implemented everywhere.
-            Y = Y.conj().resolve_conj()
-        product: Tensor = torch.sparse.mm(adjoint, Y)
+        """Return A^H Y = conj(A^T conj(Y)): sparse conjugation is not implemented everywhere."""
+        product: Tensor = torch.sparse.mm(self._A.transpose(0, 1), Y.conj().resolve_conj())
         return product.conj().resolve_conj()
 
     @property
@@ -58,11 +54,11 @@ class TorchSparse(Matrix):
         return TorchSparse(adjoint)
 
     def rows(self, index: Tensor) -> Tensor:
-        """Rows, read off and made dense."""
+        """Return rows, dense."""
         return self._A.index_select(0, index).to_dense()
 
     def row_norms(self) -> Tensor:
-        """All row norms from the stored entries."""
+        """Return all row norms from the stored entries."""
         row, values = self._A.indices()[0], self._A.values().detach()
         return scaled_row_norms(values, row, self.shape[0])
 
@@ -74,7 +70,7 @@ class ScipySparse(Matrix):
     device = torch.device("cpu")
 
     def __init__(self, A: Any) -> None:
-        self.shape = _check_shape(A.shape)
+        self.shape = check_shape(A.shape)
         if A.dtype.kind not in "biufc":  # scipy cannot even convert them
             raise InputError(f"expected numbers, got a sparse matrix of {A.dtype}")
         csr = A.tocsr()
@@ -83,16 +79,15 @@ class ScipySparse(Matrix):
         if not csr.has_canonical_format:
             csr = csr.copy()
             csr.sum_duplicates()
-        self._A = csr
-        self._AH = csr.conj().T
-        self.dtype = torch.from_numpy(np.empty(0, dtype=csr.dtype)).dtype
+        self._A, self._AH = csr, csr.conj().T
+        self.dtype = torch_dtype(csr.dtype)
 
     def matmat(self, X: Tensor, /) -> Tensor:
-        """A X."""
+        """Return A X."""
         return torch.from_numpy(np.ascontiguousarray(self._A @ X.numpy()))
 
     def rmatmat(self, Y: Tensor, /) -> Tensor:
-        """A^H Y."""
+        """Return A^H Y."""
         return torch.from_numpy(np.ascontiguousarray(self._AH @ Y.resolve_conj().numpy()))
 
     @property
@@ -101,35 +96,11 @@ class ScipySparse(Matrix):
         return ScipySparse(self._AH)
 
     def rows(self, index: Tensor) -> Tensor:
-        """Rows, read off and made dense."""
+        """Return rows, dense."""
         return torch.from_numpy(np.ascontiguousarray(self._A[index.numpy()].toarray()))
 
     def row_norms(self) -> Tensor:
-        """All row norms from the stored entries."""
+        """Return all row norms from the stored entries."""
         counts = torch.from_numpy(np.diff(self._A.indptr).astype(np.int64))
         row = torch.repeat_interleave(torch.arange(self.shape[0]), counts)
         return scaled_row_norms(torch.from_numpy(np.array(self._A.data)), row, self.shape[0])
-
-
-class ScipyLinear(Matrix):
-    """A scipy ``LinearOperator``: its matmat and rmatmat (or matvec and rmatvec)."""
-
-    numpy = True
-    device = torch.device("cpu")
-
-    def __init__(self, A: Any) -> None:
-        self.shape = _check_shape(A.shape)
-        self._A = A
-        kind = np.dtype(A.dtype if A.dtype is not None else np.float64)
-        if kind not in (np.float32, np.float64, np.complex64, np.complex128):
-            kind = np.dtype(np.complex128 if kind.kind == "c" else np.float64)
-        self.dtype = torch.from_numpy(np.empty(0, dtype=kind)).dtype
-
-    def matmat(self, X: Tensor, /) -> Tensor:
-        """A X."""
-        return torch.from_numpy(np.ascontiguousarray(self._A.matmat(X.numpy()))).to(self.dtype)
-
-    def rmatmat(self, Y: Tensor, /) -> Tensor:
-        """A^H Y."""
-        back = self._A.rmatmat(Y.resolve_conj().numpy())
-        return torch.from_numpy(np.ascontiguousarray(back)).to(self.dtype)

@@ -1,7 +1,4 @@
-"""The paper's methods: TwINEst and TwINEst++, their diagonals, and what they were compared with.
-
-Norms from the diagonal of A A^H, whose entries are the squared row norms.
-"""
+"""The paper's methods by the diagonal of A A^H, TwINEst and TwINEst++, and their baselines."""
 
 from __future__ import annotations
 
@@ -35,39 +32,29 @@ def twinest(run: Run) -> Ranking:
     D_i has variance sum_{j != i} <A_i, A_j>^2: fine when rows are nearly orthogonal, poor when they
     are correlated. The upper bound is the sign test's, see `gram_bounds`.
 
-    Cost: m = (budget - verify) // 2 sign vectors at two products each. Arguments: see
-    `two_to_inf`; the paper's algorithm reads one row.
+    Cost: m = (budget - verify) // 2 sign vectors at two products each.
 
     Example:
         >>> twinest(torch.diag(torch.tensor([1.0, 3.0, 2.0])), 3, generator=0).row
         1
     """
-    return _rank_by_samples(run)
-
-
-def _rank_by_samples(run: Run) -> Ranking:
-    op = run.op
-    probe = gram_samples(op, run.signs((op.left - run.verify) // 2))
-    scores = probe.samples.mean(dim=1)
-    bounds = gram_bounds(probe.samples, probe.scale, run.delta)
-    value = scores.max().clamp_min(0).sqrt() * probe.scale**0.5
-    return Ranking(scores, bounds, probe.lower, value)
+    return _rank_by_diagonal(run)
 
 
 @ranking_method(cost=2, verify=0, least_verify=0)
 def rademacher_averaging(run: Run) -> Ranking:
     """Estimate ||A||_{2->inf} as sqrt(max_i D_i): TwINEst without its last, exact step.
 
-    The value is NOT the norm of the row and no bound: the largest of many noisy entries is biased
-    upwards. The estimate says so by ``witness = False``; its ``lower`` is a true bound all the
-    same. With ``verify`` > 0 it is TwINEst with that many rows read. Not differentiable.
+    The value is NOT the norm of the row and not a bound: the largest of many noisy entries is
+    biased upwards. The estimate says so by ``witness = False``; its ``lower`` is a true bound. With
+    ``verify`` > 0 it is TwINEst with that many rows read. Not differentiable.
 
     Example:
         >>> A = torch.diag(torch.tensor([1.0, 3.0, 2.0]))
         >>> round(float(rademacher_averaging(A, 2, generator=0)), 6)
         3.0
     """
-    return _rank_by_samples(run)
+    return _rank_by_diagonal(run)
 
 
 @ranking_method(cost=2, verify=1)
@@ -85,28 +72,31 @@ def twinest_pp(run: Run, *, p: float = 1 / 3) -> Ranking:
         >>> twinest_pp(A, 7, generator=0).row
         1
     """
-    op, d = run.op, run.op.shape[0]
-    r, rest = split_samples(max(1, (op.left - run.verify) // 2), p)
-    scores = torch.zeros(d, dtype=torch.float64, device=op.device)
-    Q, scale, lower = None, 1.0, 0.0
+    return _rank_by_diagonal(run, p)
+
+
+def _rank_by_diagonal(run: Run, p: float | None = None) -> Ranking:
+    """Rank by TwINEst++ with this share p, or by TwINEst."""
+    op = run.op
+    m = max(1, (op.left - run.verify) // 2)
+    r, rest = (0, m) if p is None else split_samples(m, p)
+    scores, Q, scale, lower = run.zeros(), None, 1.0, 0.0
     if r:
         W = op.rmatmat(run.signs(r))
-        W = W / norm_scale(W)
-        Y = op.matmat(W)
+        Y = op.matmat(W / norm_scale(W))
         Q = orthonormal(Y / norm_scale(Y))
         V = op.rmatmat(Q)
         scale = norm_scale(V)
         scores += (op.matmat(V / scale) * Q.conj()).real.sum(dim=1)
-    bounds = torch.full((d,), torch.inf, dtype=torch.float64, device=op.device)
+    bounds = torch.full_like(scores, torch.inf)
     if rest:
         probe = gram_samples(op, run.signs(rest), Q)
-        lower = probe.lower
-        if r == 0:
-            scale = probe.scale
-        samples = probe.samples * (probe.scale / scale)
+        lower, scale = probe.lower, scale if r else probe.scale
+        samples = probe.samples if p is None else probe.samples * (probe.scale / scale)
         bounds = gram_bounds(samples, scale, run.delta, exact=scores)
         scores = scores + samples.mean(dim=1)
-    return Ranking(scores, bounds, lower)
+    value = scores.max().clamp_min(0).sqrt() * scale**0.5
+    return Ranking(scores, bounds, lower, value)
 
 
 @ranking_method(cost=1, verify=0, least_verify=0)
@@ -114,11 +104,10 @@ def adaptive_power(run: Run) -> Ranking:
     """Estimate ||A||_{2->inf} by m rounds of y = dual_inf(A x), x = dual_2(A^H y): a baseline.
 
     The value ||A x||_inf with ||x||_2 = 1 is a true lower bound but need not be the norm of the
-    row, and more rounds need not help: on diag(2, 1) it ends at 1 with probability
-    (2 / pi) atan(1 / 2) = 0.2952. The estimate says so by ``witness = False``. No upper bound.
-    Roth, Kilcher and Hofmann 2020, arXiv:1906.01527.
+    row (``witness = False``), and more rounds need not help: on diag(2, 1) it ends at 1 with
+    probability (2 / pi) atan(1 / 2) = 0.2952. Roth, Kilcher and Hofmann 2020, arXiv:1906.01527.
 
-    Cost: two products a round and one; even budgets leave one unused.
+    Cost: two products per round and one; even budgets leave one unused.
 
     Example:
         >>> float(adaptive_power(torch.ones(3, 4, dtype=torch.float64), 5, generator=0))
@@ -139,19 +128,18 @@ def adaptive_power(run: Run) -> Ranking:
 
 def _dual_inf(x: Tensor) -> Tensor:
     """The signs of the entries of largest modulus, divided by their number; 0 elsewhere."""
-    size = x.abs()
-    largest = size == size.max()
-    return torch.where(largest, torch.sgn(x), torch.zeros_like(x)) / largest.sum()
+    largest = x.abs() == x.abs().max()
+    return torch.where(largest, torch.sgn(x), 0) / largest.sum()
 
 
 def _dual_two(x: Tensor) -> Tensor:
     """Divide by the Euclidean norm; 0 stays 0."""
-    norm = row_norms(x.reshape(1, -1))[0]
-    return (x / torch.where(norm > 0, norm, torch.ones_like(norm))).to(x.dtype)
+    norm = row_norms(x.mT)[0]
+    return (x / torch.where(norm > 0, norm, 1.0)).to(x.dtype)
 
 
 class GramProbe(NamedTuple):
-    """Samples x_i (A A^H P x)_i / scale for every row i, one column a sign vector x."""
+    """Samples x_i (A A^H P x)_i / scale for every row i, one column per sign vector x."""
 
     samples: Tensor
     scale: float
@@ -159,18 +147,17 @@ class GramProbe(NamedTuple):
 
 
 def gram_samples(op: Counted, X: Tensor, P: Tensor | None = None) -> GramProbe:
-    """One Hutchinson sample of diag(A A^H (I - P P^H)) a column of ``X``; two products each.
+    """Draw one Hutchinson sample of diag(A A^H (I - P P^H)) per column of ``X``, two products each.
 
-    ``scale`` keeps A A^H in range when A's squares are not. ``lower`` comes for free:
-    ||A w||_inf / ||w||_2 is at most the norm for every w, here w = A^H x.
+    ``scale`` keeps A A^H in range when A's squares are not. ``lower`` is ||A w||_inf / ||w||_2, at
+    most the norm for every w, here w = A^H x.
     """
     Z = X if P is None else X - P @ (P.mH @ X)
     W = op.rmatmat(Z)
     scale = norm_scale(W)
     W = W / scale
     image = op.matmat(W)
-    wide = torch.complex128 if W.is_complex() else torch.float64
-    norms = torch.linalg.vector_norm(W.to(wide), dim=0)
+    norms = torch.linalg.vector_norm(W.to(op.wide), dim=0)
     peaks = image.abs().amax(dim=0).to(torch.float64) / torch.where(norms > 0, norms, 1.0)
     samples = (X.conj() * image).real.to(torch.float64)
     # A hair below: the bound must survive the rounding of the products it is made of.
@@ -179,18 +166,17 @@ def gram_samples(op: Counted, X: Tensor, P: Tensor | None = None) -> GramProbe:
 
 
 def gram_bounds(samples: Tensor, scale: float, delta: float, exact: Tensor | None = None) -> Tensor:
-    """Upper bounds of the row norms from Hutchinson samples of diag(A A^H), by a sign test.
+    """Return upper bounds of the row norms from Hutchinson samples of diag(A A^H), by a sign test.
 
-    A sample for row i is ||A_i||^2 plus x_i times something independent of the sign x_i: its error
-    is symmetric, whatever the other rows are. So is the error of a mean of samples; of g group
-    means all fall short of ||A_i||^2 with probability at most 2^-g <= delta. Only the maximal row
-    has to be covered, so the largest group mean of any row bounds the norm: no union over rows.
+    A sample for row i is ||A_i||^2 plus x_i times a number independent of the sign x_i, so its
+    error is symmetric. So is the error of a mean of samples; of g group means all fall short of
+    ||A_i||^2 with probability at most 2^-g <= delta. Only the maximal row has to be covered, so the
+    largest group mean of any row bounds the norm: no union over rows.
 
     Args:
-        samples: d x m, divided by ``scale``.
-        scale: what A A^H was divided by.
-        delta: failure probability; with fewer than log2(1/delta) samples there is no bound.
-        exact: a part of the squared norm that is known, divided by ``scale`` too.
+        samples: d x m, of A A^H / ``scale``.
+        delta: failure probability; with fewer than log2(1/delta) samples bounds are infinite.
+        exact: a known part of the squared norms, divided by ``scale`` too.
     """
     groups = sign_test_groups(delta)
     if samples.shape[1] < groups:
@@ -205,9 +191,9 @@ def hutchinson_diagonal(B: MatrixLike, samples: int, *, generator: Seed = None) 
     """Estimate diag(B) of a square matrix as the mean of x * (B x) over random sign vectors x.
 
     Unbiased. One sample has variance sum_{j != i} B_ij^2 in entry i (B real). Bekas, Kokiopoulou
-    and Saad 2007, doi:10.1016/j.apnum.2007.01.003. A tensor, or an ndarray if B came from numpy.
+    and Saad 2007, doi:10.1016/j.apnum.2007.01.003.
 
-    Cost: one product with B a sample.
+    Cost: one product with B per sample.
 
     Example:
         >>> hutchinson_diagonal(torch.diag(torch.tensor([1.0, 2.0])), 1, generator=0).tolist()
@@ -236,9 +222,7 @@ def hutchpp_diagonal(
     op = Counted(B)
     d = op.shape[0]
     if d != op.shape[1]:
-        raise InputError(
-            f"a diagonal needs a square matrix, got shape {op.shape}: pass A @ A.H, say"
-        )
+        raise InputError(f"expected a square matrix, got shape {op.shape}")
     r, rest = split_samples(check_integer("samples", samples, 1), p)
     source = as_generator(generator)
     diagonal = torch.zeros(d, dtype=op.dtype, device=op.device)
@@ -254,12 +238,7 @@ def hutchpp_diagonal(
 
 
 def split_samples(samples: int, p: float) -> tuple[int, int]:
-    """(r, m - 2 r) with r = floor(p m): columns of the low-rank part, sign vectors for the rest.
-
-    Example:
-        >>> split_samples(9, 1 / 3), split_samples(10, 1 / 3), split_samples(2, 1 / 3)
-        ((3, 3), (3, 4), (0, 2))
-    """
+    """Return r = floor(p m), columns of the low-rank part, and m - 2 r, the other samples."""
     if isinstance(p, bool) or not isinstance(p, numbers.Real) or not 0 <= p <= 0.5:
         raise InputError(f"p must lie in [0, 1/2], got {p!r}: the paper takes 1/3")
     r = math.floor(float(p) * samples + 1e-9)  # 0.29 * 100 must give 29

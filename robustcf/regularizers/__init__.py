@@ -1,7 +1,5 @@
 """Penalties on a pair of factors: ``reg(U, V)`` is a scalar that any training loop can add.
 
-Needs torch and :mod:`robustcf.estimators`, nothing else of robustcf.
-
 Example:
     >>> import torch
     >>> reg = TwoToInf()

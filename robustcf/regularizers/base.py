@@ -1,4 +1,4 @@
-"""What every penalty is: settings, a value, and its gradient in place."""
+"""The base of penalties: settings, a value, and its gradient in place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RegularizerConfig:
 
     Args:
         weight: weight of the penalty, per 1,024 training pairs. An epoch adds ``weight * pairs /
-            1024`` times the penalty to the summed loss, whatever the batching. At batches of 1,024
+            1024`` times the penalty to the summed loss, for every batching. At batches of 1,024
             pairs this is the published meaning, once per batch.
     """
 
@@ -31,16 +31,15 @@ class RegularizerConfig:
 
 @dataclass(frozen=True, eq=False)
 class Accumulator:
-    """Where a step adds the gradient of a penalty, and how much of it.
+    """The gradients to which a step adds that of a penalty.
 
     Args:
         users: gradient of some rows of U, changed in place.
-        items: gradient of V, changed in place; with several ranks, in the same way on each.
+        items: gradient of V, changed in place; the same on every rank.
         rows: the rows that ``users`` holds, ascending; None for all.
         weight: of the penalty.
-        row_scale: extra factor for the rows of U: a row that is visited in one of n steps takes
-            n times its share then.
-        shared: which rows of U this rank has; None where it has all.
+        row_scale: extra factor for the rows of U: n for rows visited in one of n steps.
+        shared: the rows of U that this rank has; None for all.
     """
 
     users: Tensor
@@ -51,45 +50,41 @@ class Accumulator:
     shared: Rows | None = None
 
     def owner(self, U: Tensor) -> Rows:
-        """Which rows of the whole U are here."""
+        """Return the rows of the whole U that are here."""
         return Rows.of(len(U), Ranks()) if self.shared is None else self.shared
 
 
 class Regularizer(nn.Module):
-    """A penalty ``reg(U, V)``, with an in-place way to its gradient for large factors.
-
-    Subclasses define ``forward``, which is all that a plain training loop needs.
-    """
+    """A penalty ``reg(U, V)``; subclasses define ``forward``, and may add gradients in place."""
 
     name: ClassVar[str] = ""
     Config: ClassVar[type[RegularizerConfig]] = RegularizerConfig
-    #: What it is a penalty on, in a model whose scored factors are a function of its parameters.
+    #: The penalized factors, in a model whose scored factors are a function of its parameters.
     on: ClassVar[Literal["scored", "parameters"]] = "scored"
-    #: Buffers that hold numbers of rows, of the users or, by ``side``, of the items.
+    #: Buffers that hold row numbers, of the users or, by ``side``, of the items.
     row_numbers: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def configured(cls, config: Any, seed: int = 0) -> Regularizer:
-        """The regularizer that a config describes; here one without settings but its weight."""
+        """Return the regularizer that a config describes; here without settings."""
         return cls()
 
     def prepare(self, user_degrees: Tensor, item_degrees: Tensor) -> None:
-        """Told once before training: how many pairs each user (of this rank) and item has."""
+        """Take the numbers of pairs per user (of this rank) and item, once before training."""
 
     def add_gradient(self, U: Tensor, V: Tensor, into: Accumulator) -> float:
         """Add the gradient at (U, V), and return the penalty without the weight.
 
-        With several ranks, U is the rows that are here, and all ranks call it. Cost: see
-        :func:`add_gradient`; subclasses do better.
+        With several ranks, U has the rows that are here, and all ranks call it.
         """
         return add_gradient(self, U, V, into)
 
 
 def add_gradient(reg: nn.Module, U: Tensor, V: Tensor, into: Accumulator) -> float:
-    """:meth:`Regularizer.add_gradient` for any module of two tensors, by autograd.
+    """Add the gradient of any module of two tensors, by autograd.
 
-    Cost: that of the module, forward and backward, and a gradient of U's size; with several
-    ranks all of U goes to each, and each computes the whole penalty.
+    Cost: forward and backward of the module, and a gradient of U's size; all of U goes to each
+    rank.
 
     Raises:
         InputError: the module does not return one number, as a tensor that depends on U or V.
@@ -102,10 +97,9 @@ def add_gradient(reg: nn.Module, U: Tensor, V: Tensor, into: Accumulator) -> flo
         u, v = U.detach().requires_grad_(), V.detach().requires_grad_()
         value: Tensor = reg(u, v)
         _check_penalty(reg, value)
-        gradients: tuple[Tensor | None, ...] = (None, None)
+        to_u = to_v = None
         if value.requires_grad:
-            gradients = torch.autograd.grad(value, (u, v), allow_unused=True)
-    to_u, to_v = gradients
+            to_u, to_v = torch.autograd.grad(value, (u, v), allow_unused=True)
     if to_u is not None:
         into.users.add_(to_u if rows is None else to_u[rows], alpha=into.weight * into.row_scale)
     if to_v is not None:
@@ -116,16 +110,12 @@ def add_gradient(reg: nn.Module, U: Tensor, V: Tensor, into: Accumulator) -> flo
 def _check_penalty(reg: nn.Module, value: object) -> None:
     wanted = f"the penalty of {type(reg).__name__} must be a tensor of one number"
     if not isinstance(value, Tensor):
-        kind = type(value).__name__
-        raise InputError(f"{wanted}, got {kind}: compute it by torch, without float() or .item()")
+        raise InputError(f"{wanted}, got {type(value).__name__}: leave out float() and .item()")
     if value.numel() != 1:
-        raise InputError(f"{wanted}, got one of shape {tuple(value.shape)}: sum it up")
-    # A constant 0 has no gradient and needs none.
-    if not value.requires_grad and bool(value != 0):
-        raise InputError(
-            f"{wanted} that depends on U or V, got {float(value):g} without a gradient: leave out "
-            "detach(), numpy() and no_grad() in forward"
-        )
+        raise InputError(f"{wanted}, got shape {tuple(value.shape)}: sum it up")
+    if not value.requires_grad and bool(value != 0):  # a constant 0 needs no gradient
+        got = f"got {float(value):g} without a gradient"
+        raise InputError(f"{wanted} of U or V, {got}: leave out detach(), numpy() and no_grad()")
 
 
 class NoPenalty(Regularizer):
@@ -134,9 +124,9 @@ class NoPenalty(Regularizer):
     name = "none"
 
     def forward(self, U: Tensor, V: Tensor) -> Tensor:
-        """Zero, on the device and in the dtype of U."""
+        """Return zero, on the device and in the dtype of U."""
         return U.new_zeros(())
 
     def add_gradient(self, U: Tensor, V: Tensor, into: Accumulator) -> float:
-        """Nothing."""
+        """Add nothing."""
         return 0.0

@@ -10,11 +10,9 @@ from robustcf.regularizers.base import Accumulator, Regularizer
 
 
 class WeightDecay(Regularizer):
-    """||U||_F^2 + ||V||_F^2.
+    """||U||_F^2 + ||V||_F^2, in one pass over the factors.
 
     (The official UltraGCN code has half of it: its weight 1e-4 is 5e-5 here.)
-
-    Cost: one pass over the factors.
 
     Example:
         >>> import torch
@@ -30,16 +28,12 @@ class WeightDecay(Regularizer):
         return None, None
 
     def forward(self, U: Tensor, V: Tensor) -> Tensor:
-        """The penalty."""
+        """Return the penalty."""
         users, items = self._weights(U, V)
         return _squares(U, users) + _squares(V, items)
 
     def add_gradient(self, U: Tensor, V: Tensor, into: Accumulator) -> float:
-        """See :meth:`Regularizer.add_gradient`; in closed form.
-
-        The value counts the rows of this step only, scaled: all of U would have to be read for
-        more.
-        """
+        """Add the gradient in closed form; the value is of the rows of this step, scaled."""
         users, items = self._weights(U, V)
         u = U if into.rows is None else U[into.rows]
         mine = users if users is None or into.rows is None else users[into.rows]
@@ -61,13 +55,11 @@ def _squares(rows: Tensor, weights: Tensor | None) -> Tensor:
 
 
 class DegreeDecay(WeightDecay):
-    """Weight decay of the rows that pairs touch, as LightGCN (arXiv:2002.02126) publishes it.
+    """Weight decay by the number of pairs per row, as in LightGCN (arXiv:2002.02126).
 
     There a pair (u, i) with its negative j is charged ``(||u||^2 + ||i||^2 + ||j||^2) / 2``. This
-    is what 1,024 pairs are charged in expectation, negatives uniform over the catalogue. So the
-    ``weight`` of training is the published weight itself.
-
-    Cost: one pass over the factors.
+    is the expected charge of 1,024 pairs, negatives uniform over the catalogue, so the ``weight``
+    of training is the published weight. Cost: one pass over the factors.
 
     Example:
         >>> import torch
@@ -78,32 +70,27 @@ class DegreeDecay(WeightDecay):
     """
 
     name = "degree_decay"
-    # No buffers: they follow from the data, and need not be saved.
+    # Not buffers: they follow from the data, and need not be saved.
     users: Tensor | None = None
     items: Tensor | None = None
 
     def prepare(self, user_degrees: Tensor, item_degrees: Tensor) -> None:
-        """Half the expected count of each row among 1,024 pairs and their negatives."""
-        # By the items, who are all here where users are on several ranks.
+        """Set half the expected count of each row among 1,024 pairs and their negatives."""
+        # By the items, which are all here even if users are on several ranks.
         pairs = item_degrees.sum().double().clamp_min(1.0)
         self.users = 512.0 * user_degrees.double() / pairs
         self.items = 512.0 * (item_degrees.double() / pairs + 1.0 / max(1, len(item_degrees)))
 
     def _weights(self, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
         if self.users is None or self.items is None:
-            raise InputError(
-                "degree_decay must be told the number of pairs of each user and item: call "
-                "prepare(user_degrees, item_degrees) first"
-            )
+            raise InputError("degree_decay: call prepare(user_degrees, item_degrees) first")
         return self.users.to(U), self.items.to(V)
 
 
 class MaxNorm(Regularizer):
     """||U||_{2->inf}^2 + ||V||_{2->inf}^2: the squared norms of the longest row of each factor.
 
-    Ties go to the lowest row.
-
-    Cost: one pass over the factors; the gradient touches one row of each.
+    Ties go to the lowest row. Cost: one pass over the factors; the gradient has one row of each.
 
     Example:
         >>> float(MaxNorm()(torch.tensor([[3.0, 4.0], [1.0, 0.0]]), torch.ones(1, 2)))
@@ -113,17 +100,17 @@ class MaxNorm(Regularizer):
     name = "max_norm"
 
     def forward(self, U: Tensor, V: Tensor) -> Tensor:
-        """The penalty."""
+        """Return the penalty."""
         return _longest(U).square().sum() + _longest(V).square().sum()
 
     def add_gradient(self, U: Tensor, V: Tensor, into: Accumulator) -> float:
-        """See :meth:`Regularizer.add_gradient`; one row of each rank is compared."""
+        """Add the gradient; one row of each rank is compared."""
         shared = into.owner(U)
         if shared.whole:
             return super().add_gradient(U, V, into)
         longest = shared.leaders(U.detach().square().sum(dim=1), 1)
         here, mine = shared.own(longest)
-        # The longest row alone is a matrix with the same penalty: nobody sends the rest.
+        # The longest row alone is a matrix with the same penalty.
         row = shared.fetch(U, longest)
         to_row = torch.zeros_like(row)
         value = super().add_gradient(row, V, Accumulator(to_row, into.items, weight=into.weight))

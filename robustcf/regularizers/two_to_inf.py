@@ -1,4 +1,4 @@
-"""The largest row of the scores: the paper's penalty, with the row found in any way."""
+"""The paper's penalty on the largest row of the scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from robustcf._distributed import Ranks, Rows
 from robustcf.errors import InputError
 from robustcf.estimators.api import METHODS
 from robustcf.estimators.lowrank import LowRank, gram_root
-from robustcf.estimators.operators import FunctionOperator, Matrix
+from robustcf.estimators.operators import (
+    Adjoint,
+    FunctionOperator,
+    Matrix,
+    MatrixLike,
+    as_operator,
+)
 from robustcf.regularizers.base import Accumulator, Regularizer, RegularizerConfig
 
 Estimator = Callable[..., Any]
@@ -22,13 +28,13 @@ Side = Literal["users", "items"]
 
 _POOL = 32
 
-#: Names that :class:`TwoToInf` knows: all methods of :mod:`robustcf.estimators`.
+#: Names for :class:`TwoToInf`: all methods of :mod:`robustcf.estimators`.
 ESTIMATORS = tuple(METHODS)
 
 
 @dataclass(frozen=True)
 class TwoToInfConfig(RegularizerConfig):
-    """Settings of :class:`TwoToInf` in training, where its arguments are explained.
+    """Settings of :class:`TwoToInf` in training.
 
     Args:
         estimator: how two_to_inf finds its row (default exact).
@@ -49,34 +55,31 @@ class TwoToInfConfig(RegularizerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("reg_side", self.side, ("users", "items"))
-        TwoToInf.configured(self)  # its own options are checked by itself
+        TwoToInf.configured(self)  # checks the other options
 
 
 class TwoToInf(Regularizer):
     """||U V^T||_{2->inf}^2, the largest squared row norm of the scores: max_u sum_i s_ui^2.
 
-    The row is found without gradients, then its squared norm is taken with them, so a row that
-    an estimator gets wrong gives the gradient of that row: a subgradient up to the difference.
+    ``reg(U, V)`` is of factors, ``reg(A)`` of any operator, as :class:`robustcf.estimators.Scores`
+    for a network. The row is found without gradients, then its squared norm is taken with them: a
+    wrong row gives the gradient of that row.
 
     Args:
         estimator: how to find the row: a name out of :data:`ESTIMATORS` or any function of
-            :mod:`robustcf.estimators`. ``exact`` needs no products with the scores for factors:
-            ||(U V^T)_u||^2 = u^T (V^T V) u. ``twinest`` is the paper's.
-        budget: products the estimator may use (ignored by ``exact``); 33 are 16 TwINEst
-            samples and the reading of one row.
-        top: mean of the squared norms of this many largest rows instead of the largest one;
-            more than 1 needs ``exact``.
-        side: ``users``: rows of U V^T; ``items``: rows of V U^T, the one-to-two norm of the
-            scores.
-        every: act in every n-th call only, with n times the value, so that the mean over calls
-            stays (in training mode; ``eval()`` acts always).
-        refresh: ``exact`` in training mode: look at all rows in every n-th call only; in between
-            the largest of the 32 (or 4 * top) rows that led then is taken, by their norms now.
-            Rows move little in a few steps, and a full look costs as much as a step on a small
-            catalogue. 1 looks every time.
-        seed: of the estimator; call number n draws from a stream of its own.
+            :mod:`robustcf.estimators`. ``twinest`` is the paper's.
+        budget: products the estimator may use (ignored by ``exact``); 33 are 16 TwINEst samples and
+            the reading of one row. For a function of users and items ``sampled`` is the cheap one:
+            a product is a column or row of scores.
+        top: mean of the squared norms of this many largest rows; more than 1 needs ``exact``.
+        side: ``users``: rows of U V^T; ``items``: rows of V U^T, the one-to-two norm of the scores.
+        every: act in every n-th call only, with n times the value (in training mode).
+        refresh: ``exact`` in training mode: search all rows in every n-th call only; in between
+            take the largest of the 32 (or 4 * top) leading rows, by their current norms.
+        seed: of the estimator; every call draws anew.
 
-    Cost: ``exact``: (n_users + n_items) * dim^2 to find the rows, then top * n_items * dim.
+    Cost: ``exact``: (n_users + n_items) * dim^2 to find the rows, by ||(U V^T)_u||^2 =
+    u^T (V^T V) u, then top * n_items * dim.
 
     Example:
         >>> reg = TwoToInf()
@@ -108,34 +111,49 @@ class TwoToInf(Regularizer):
         check_choice("side", side, ("users", "items"))
         self.estimator_name, self._estimate = _resolve(estimator)
         if top > 1 and self.estimator_name != "exact":
-            raise InputError(
-                f"top = {top} rows need estimator='exact', got {self.estimator_name!r}: "
-                "an estimator returns one row"
-            )
+            raise InputError(f"top > 1 needs estimator='exact', got {self.estimator_name!r}")
         self.budget, self.top, self.side, self.every, self.seed = budget, top, side, every, seed
         self.refresh = refresh
-        # Buffers, so that state_dict() carries them: a resumed run goes on as it would have.
+        # Buffers, so that state_dict() carries them into a resumed run.
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
         self.register_buffer("leaders", torch.zeros(0, dtype=torch.int64))
 
     @classmethod
     def configured(cls, config: TwoToInfConfig, seed: int = 0) -> TwoToInf:
-        """The regularizer that a config describes."""
+        """Return the regularizer that a config describes."""
         options = asdict(config)
         options.pop("weight")
         return cls(**options, seed=seed)
 
-    def forward(self, U: Tensor, V: Tensor) -> Tensor:
-        """The penalty (0 in the calls that ``every`` skips)."""
+    def forward(self, U: MatrixLike, V: Tensor | None = None) -> Tensor:
+        """Return the penalty (0 in the calls that ``every`` skips) of factors, or of an operator.
+
+        An operator, such as :class:`robustcf.estimators.Scores`, stands for the whole matrix: its
+        row is found by the estimator, and that row alone is differentiated.
+        """
         factor = self._count()
+        if V is None:
+            return factor * self._of_operator(U, factor)
         if factor == 0 or 0 in U.shape or 0 in V.shape:
-            return U.new_zeros(())
+            return V.new_zeros(())
         left, right = (U, V) if self.side == "users" else (V, U)
         rows = self.select(left, right)
         return factor * (right @ left[rows].T).square().sum() / len(rows)
 
+    def _of_operator(self, A: MatrixLike, factor: float) -> Tensor:
+        operator = as_operator(A)
+        if self.top > 1 or self.refresh > 1:
+            raise InputError("top and refresh need factors U and V, got an operator: leave them 1")
+        if factor == 0 or 0 in operator.shape:
+            return torch.zeros((), device=operator.device)
+        matrix = Adjoint(operator).H
+        matrix = matrix if self.side == "users" else matrix.H
+        with torch.no_grad():
+            row = self._estimated(matrix)
+        return matrix.rows(row).abs().square().sum()
+
     def select(self, left: Tensor, right: Tensor) -> Tensor:
-        """The rows of left @ right.T that the penalty is about, largest first."""
+        """Return the rows of left @ right.T that are penalized, largest first."""
         with torch.no_grad():
             matrix = LowRank(left.detach(), right.detach())
             if self.estimator_name == "exact":
@@ -143,7 +161,7 @@ class TwoToInf(Regularizer):
             return self._estimated(matrix)
 
     def _select(self, U: Tensor, V: Tensor, shared: Rows) -> Tensor:
-        """:meth:`select` by ``side``, where each of several ranks has some rows of U."""
+        """:meth:`select` by ``side``, if each of several ranks has some rows of U."""
         if shared.whole:
             return self.select(*((U, V) if self.side == "users" else (V, U)))
         by_users = self.side == "users"
@@ -159,13 +177,14 @@ class TwoToInf(Regularizer):
 
     def _estimated(self, matrix: Matrix) -> Tensor:
         seed = (self.seed * 1_000_003 + int(self.calls)) % 2**63
-        found = self._estimate(matrix, self.budget, generator=seed)
+        budget = None if self.estimator_name == "exact" else self.budget
+        found = self._estimate(matrix, budget, generator=seed)
         if found.row is None:
             raise InputError(f"estimator {self.estimator_name!r} returned no row: use another")
         return torch.tensor([found.row], device=matrix.device)
 
     def _largest(self, matrix: LowRank, rows: Rows) -> Tensor:
-        """Numbers of the largest rows, of which those in ``rows`` are in the matrix."""
+        """Numbers of the largest rows; the matrix has those in ``rows``."""
         pooled = self.training and self.refresh > 1
         acted = (int(self.calls) - 1) // self.every  # in training mode this call is counted
         if pooled and acted % self.refresh and len(self.leaders):
@@ -173,7 +192,7 @@ class TwoToInf(Regularizer):
             leaders = rows.fetch(matrix.U, self.leaders) @ matrix.V.mT
             norms = leaders.square().sum(dim=1)
             return self.leaders[norms.topk(min(self.top, len(norms))).indices]
-        # Where it is safe depends on the rows: ranks must do the same.
+        # Whether it is safe depends on the rows, and ranks must do the same.
         scores = matrix.quick_scores() if rows.whole else None
         if scores is None:
             scores = matrix.row_norms()
@@ -193,10 +212,10 @@ class TwoToInf(Regularizer):
         return float(self.every) if acts else 0.0
 
     def add_gradient(self, U: Tensor, V: Tensor, into: Accumulator) -> float:
-        """See :meth:`Regularizer.add_gradient`; in closed form, no gradient of U's size.
+        """Add the gradient in closed form, without a gradient of U's size.
 
-        Cost between ranks: the few rows that may be largest, or a matrix of dim x dim; with an
-        estimator, its products: a number a user and product.
+        Traffic between ranks: the few rows that may be largest, or a matrix of dim x dim; with an
+        estimator, one number per user and product.
         """
         shared, rows = into.owner(U), into.rows
         factor = self._count()
@@ -209,16 +228,12 @@ class TwoToInf(Regularizer):
             product = V @ some.T
             into.items.addmm_(product, some, alpha=scale)
             here, mine = shared.own(chosen)
-            if rows is None:
-                place, kept = mine, torch.ones_like(mine, dtype=torch.bool)
-            elif len(rows) == 0:
-                place, kept = mine, torch.zeros_like(mine, dtype=torch.bool)
-            else:
-                place = torch.searchsorted(rows, mine).clamp_(max=len(rows) - 1)
-                kept = rows[place] == mine
-            if bool(kept.any()):
-                to_rows = product.T[here[kept]] @ V
-                into.users.index_add_(0, place[kept], to_rows, alpha=scale * into.row_scale)
+            if rows is not None:
+                kept = torch.isin(mine, rows)
+                here, mine = here[kept], torch.searchsorted(rows, mine[kept])
+            if len(mine):
+                to_rows = product.T[here] @ V
+                into.users.index_add_(0, mine, to_rows, alpha=scale * into.row_scale)
             return float(factor * product.square().sum() / len(chosen))
         some = V[chosen]
         product = U @ some.T
@@ -230,12 +245,12 @@ class TwoToInf(Regularizer):
         return float(factor * square / len(chosen))
 
     def extra_repr(self) -> str:
-        """What ``print`` shows."""
+        """Return the settings that ``print`` shows."""
         return f"estimator={self.estimator_name}, top={self.top}, side={self.side}"
 
 
 def _shared_scores(U: Tensor, V: Tensor, shared: Rows) -> FunctionOperator:
-    """U V^T of all ranks, each of which has some rows of U: what goes in and out is the same."""
+    """U V^T of all ranks, each of which has some rows of U; vectors are the same on all."""
     mine = slice(shared.start, shared.stop)
     return FunctionOperator(
         (shared.count, len(V)),

@@ -10,7 +10,7 @@ Example:
     (4, 768, 10)
 """
 
-from robustcf.vision.attacks import fgsm, pgd
+from robustcf.vision.attacks import apgd, fgsm, pgd
 from robustcf.vision.config import VisionConfig
 from robustcf.vision.images import ImageSet, ImageSplit
 from robustcf.vision.jacobian import JacobianOperator
@@ -35,6 +35,7 @@ __all__ = [
     "VisionConfig",
     "WideResNet",
     "accuracy",
+    "apgd",
     "classifier",
     "estimated_norms",
     "fgsm",

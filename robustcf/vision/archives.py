@@ -1,4 +1,4 @@
-"""Reading the official archives of CIFAR and TinyImageNet: (train, test, class names)."""
+"""Readers of the official archives of CIFAR and TinyImageNet: (train, test, class names)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import re
 import struct
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,72 +20,69 @@ from robustcf.errors import DataError, InputError
 from robustcf.vision.images import ImageSet
 
 Parts = tuple[ImageSet, ImageSet, tuple[str, ...]]
-_CIFAR_SHAPE = (3, 32, 32)
+_Arrays = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 _PIXELS = 3 * 32 * 32
 
 
 def read_cifar_binary(archive: Path) -> Parts:
-    """CIFAR-10 or CIFAR-100, binary version: label bytes and then the pixels, for each image."""
-    members = read_members(archive, lambda name: name.endswith((".bin", ".txt", ".html")))
-    files = {Path(name).name: content for name, content in members.items()}
+    """Read CIFAR-10 or CIFAR-100, binary version: per image, label bytes and then pixels."""
+    files = _Files(archive, lambda name: name.endswith((".bin", ".txt", ".html")))
     fine = "train.bin" in files
-    names = _need(files, "fine_label_names.txt" if fine else "batches.meta.txt", archive)
-    train = [_records(files, name, fine, archive) for name in _train_files(files, ".bin", archive)]
-    test = _records(files, "test.bin" if fine else "test_batch.bin", fine, archive)
-    classes = tuple(line for line in _text(names).splitlines() if line.strip())
-    return _joined(train), test, classes
+    names = _text(files["fine_label_names.txt" if fine else "batches.meta.txt"]).splitlines()
+    head = 2 if fine else 1  # CIFAR-100 has the coarse label first
+
+    def batch(name: str) -> _Arrays:
+        content = files[name]
+        if len(content) % (head + _PIXELS):
+            raise DataError(f"{archive}: {name} ends within an image; delete it and fetch it again")
+        rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, head + _PIXELS)
+        return rows[:, head:], rows[:, head - 1]
+
+    return *_cifar(files, ".bin", batch), tuple(name for name in names if name.strip())
 
 
 def read_cifar_pickle(archive: Path) -> Parts:
-    """CIFAR-10 or CIFAR-100, Python version, through :mod:`robustcf._io.unpickling`."""
-    members = read_members(archive, lambda name: not name.endswith((".html", ".txt~")))
-    files = {Path(name).name: content for name, content in members.items()}
+    """Read CIFAR-10 or CIFAR-100, Python version, through :mod:`robustcf._io.unpickling`."""
+    files = _Files(archive, lambda name: not name.endswith((".html", ".txt~")))
     fine = "train" in files
-    meta = _unpickled(
-        _need(files, "meta" if fine else "batches.meta", archive), f"{archive}: class names"
-    )
-    train = [_batch(files, name, fine, archive) for name in _train_files(files, "", archive)]
-    test = _batch(files, "test" if fine else "test_batch", fine, archive)
+    meta = _unpickled(files["meta" if fine else "batches.meta"], f"{archive}: class names")
+
+    def batch(name: str) -> _Arrays:
+        where = f"{archive}: {name}"
+        found = _unpickled(files[name], where)
+        wanted = ("data", "fine_labels" if fine else "labels")
+        arrays = [found.array(key) for key in wanted if key in found.arrays]
+        shapes = [array.shape for array in arrays]
+        count = len(arrays[-1]) if shapes and shapes[-1] else 0
+        if shapes != [(count, _PIXELS), (count,)] or arrays[0].dtype != np.uint8:
+            raise DataError(f"{where}: expected uint8 pixels, {_PIXELS} per image, and labels")
+        return arrays[0], arrays[1]
+
+    train, test = _cifar(files, "", batch)
     names = meta.facts.get("fine_label_names" if fine else "label_names")
     if not isinstance(names, list):
-        raise DataError(f"{archive}: has no list of class names")
-    return _joined(train), test, tuple(map(str, names))
+        raise DataError(f"{archive}: expected a list of class names, got none; fetch it again")
+    return train, test, tuple(map(str, names))
 
 
 def read_tiny_imagenet(archive: Path) -> Parts:
-    """TinyImageNet: the training images, and the validation images (labelled) as test.
-
-    The official test images have no published labels. Needs Pillow.
+    """Read TinyImageNet; its labelled validation images are the test images. Needs Pillow.
 
     Cost: decodes 110,000 JPEG files, 1.4 GB of pixels.
     """
-    wanted = re.compile(
-        r"tiny-imagenet-200/(wnids\.txt|val/val_annotations\.txt"
-        r"|(train/n\d+|val)/images/\w+\.JPEG)"
-    )
-    members = read_members(archive, lambda name: wanted.fullmatch(name) is not None)
     prefix = "tiny-imagenet-200/"
-    files = {name.removeprefix(prefix): content for name, content in members.items()}
-    classes = tuple(_text(_need(files, "wnids.txt", archive)).split())
-    number = {name: label for label, name in enumerate(classes)}
-    train, labels = [], []
-    for name in sorted(files):
-        if name.startswith("train/"):
-            train.append(name)
-            labels.append(number.get(name.split("/")[1], -1))
-    annotations = _text(_need(files, "val/val_annotations.txt", archive))
-    fields = [line.split("\t") for line in annotations.splitlines() if line]
+    wanted = r"(wnids\.txt|val/val_annotations\.txt|(train/n\d+|val)/images/\w+\.JPEG)"
+    files = _Files(archive, lambda name: bool(re.fullmatch(prefix + wanted, name)), prefix)
+    classes = tuple(_text(files["wnids.txt"]).split())
+    train = [(name, name.split("/")[1]) for name in sorted(files) if name.startswith("train/")]
+    lines = _text(files["val/val_annotations.txt"]).splitlines()
+    fields = [line.split("\t") for line in lines if line]
     if any(len(field) < 2 for field in fields):
         raise DataError(f"{archive}: val_annotations.txt has a line without a class")
-    test = [f"val/images/{field[0]}" for field in fields]
-    test_labels = [number.get(field[1], -1) for field in fields]
-    if -1 in labels or -1 in test_labels:
+    test = [(f"val/images/{field[0]}", field[1]) for field in fields]
+    if not {name for _, name in train + test} <= set(classes):
         raise DataError(f"{archive}: holds an image of a class that wnids.txt does not list")
-    return (
-        _decoded(files, train, labels, archive),
-        _decoded(files, test, test_labels, archive),
-        classes,
-    )
+    return _decoded(files, train, classes), _decoded(files, test, classes), classes
 
 
 READERS: dict[str, Callable[[Path], Parts]] = {
@@ -96,20 +93,27 @@ READERS: dict[str, Callable[[Path], Parts]] = {
 
 
 def decode(content: bytes | BinaryIO, name: str, mode: str = "RGB") -> np.ndarray[Any, Any]:
-    """A PNG or JPEG file as a uint8 array, height x width (x 3). Needs Pillow."""
-    image_module = pillow()
+    """Return a PNG or JPEG file as a uint8 array, height x width (x 3). Needs Pillow."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise InputError(
+            "reading PNG and JPEG files needs Pillow: pip install 'robustcf[vision]'"
+        ) from error
     stream = io.BytesIO(content) if isinstance(content, bytes) else content
     try:
         with warnings.catch_warnings():
-            # Pillow warns of large images in its own way; here they are refused, or wanted.
+            # Pillow warns of large images; the limit here refuses or allows them.
             warnings.simplefilter("ignore")
-            with image_module.open(stream, formats=("PNG", "JPEG")) as image:
-                _check_pixels(name, *image.size)
+            with Image.open(stream, formats=("PNG", "JPEG")) as image:
+                width, height = image.size
+                if width * height > limits().image_pixels:
+                    raise _too_large(name, f"{width:,} x {height:,} pixels", width * height)
                 return np.asarray(image.convert(mode))
     except DataError:
         raise
-    except image_module.DecompressionBombError as error:
-        raise _too_many_pixels(name, str(error)) from error
+    except Image.DecompressionBombError as error:
+        raise _too_large(name, str(error), 1 << 30) from error
     except (
         *(OSError, ValueError, SyntaxError, TypeError, LookupError, ArithmeticError),
         *(EOFError, struct.error),
@@ -118,97 +122,67 @@ def decode(content: bytes | BinaryIO, name: str, mode: str = "RGB") -> np.ndarra
         raise DataError(f"{name}: not a readable PNG or JPEG image ({error})") from error
 
 
-def _check_pixels(name: str, width: int, height: int) -> None:
-    if width * height > limits().image_pixels:
-        raise _too_many_pixels(name, f"{width:,} x {height:,} pixels", width * height)
-
-
-def _too_many_pixels(name: str, got: str, count: int = 1 << 30) -> DataError:
+def _too_large(name: str, got: str, count: int) -> DataError:
     return DataError(
         f"{name}: expected at most {limits().image_pixels:,} pixels, got {got}; make the image "
         f"smaller, or {how_to_raise('image_pixels', count)}"
     )
 
 
-def pillow() -> Any:
-    """Pillow's Image module, or an error that says how to get it."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise InputError(
-            "reading PNG and JPEG files needs Pillow: pip install 'robustcf[vision]'"
-        ) from error
-    return Image
+class _Files(dict[str, bytes]):
+    """The wanted members of an archive by name, without folders or without a prefix."""
 
+    def __init__(self, archive: Path, wanted: Callable[[str], bool], prefix: str = "") -> None:
+        members = read_members(archive, wanted).items()
+        short = (lambda n: n.removeprefix(prefix)) if prefix else (lambda n: Path(n).name)
+        super().__init__({short(name): content for name, content in members})
+        self.archive = archive
 
-def _need(files: Mapping[str, bytes], name: str, archive: Path) -> bytes:
-    if name not in files:
-        raise DataError(f"{archive}: has no member {name!r}; delete it and fetch it again")
-    return files[name]
+    def __missing__(self, name: str) -> bytes:
+        raise DataError(f"{self.archive}: has no member {name!r}; delete it and fetch it again")
 
 
 def _text(content: bytes) -> str:
-    """Names of classes; a damaged one shows as such, and is then not found."""
+    """Class names; damaged bytes give a name that is not found."""
     return content.decode("utf-8", "replace")
 
 
-def _train_files(files: Mapping[str, bytes], suffix: str, archive: Path) -> list[str]:
-    names = [f"train{suffix}"]
-    if names[0] not in files:
-        names = sorted(name for name in files if re.fullmatch(rf"data_batch_\d{suffix}", name))
+def _cifar(
+    files: _Files, suffix: str, batch: Callable[[str], _Arrays]
+) -> tuple[ImageSet, ImageSet]:
+    fine = f"train{suffix}" in files
+    names = [f"train{suffix}"] if fine else [
+        name for name in sorted(files) if re.fullmatch(rf"data_batch_\d{suffix}", name)
+    ]  # fmt: skip
     if not names:
-        raise DataError(f"{archive}: holds no training images; delete it and fetch it again")
-    return names
-
-
-def _records(files: Mapping[str, bytes], name: str, fine: bool, archive: Path) -> ImageSet:
-    content = _need(files, name, archive)
-    head = 2 if fine else 1  # CIFAR-100: coarse label, then the fine one
-    if len(content) % (head + _PIXELS):
-        raise DataError(f"{archive}: {name} ends within an image; delete it and fetch it again")
-    rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, head + _PIXELS)
-    return _set(rows[:, head:], rows[:, head - 1])
-
-
-def _batch(files: Mapping[str, bytes], name: str, fine: bool, archive: Path) -> ImageSet:
-    where = f"{archive}: {name}"
-    found = _unpickled(_need(files, name, archive), where)
-    key = "fine_labels" if fine else "labels"
-    pixels, labels = (found.array(n) if n in found.arrays else None for n in ("data", key))
-    good = pixels is not None and labels is not None and pixels.dtype == np.uint8
-    if not good or pixels is None or labels is None or pixels.shape[1:] != (_PIXELS,):
-        raise DataError(f"{where}: expected uint8 pixels, {_PIXELS} per image, and their labels")
-    return _set(pixels, labels)
+        raise DataError(f"{files.archive}: holds no training images; delete it and fetch it again")
+    parts = ([batch(name) for name in names], [batch(f"test{'' if fine else '_batch'}{suffix}")])
+    train, test = (
+        ImageSet(
+            torch.from_numpy(np.concatenate([pixels for pixels, _ in part])).view(-1, 3, 32, 32),
+            torch.from_numpy(np.concatenate([labels for _, labels in part]).astype(np.int64)),
+        )
+        for part in parts
+    )
+    return train, test
 
 
 def _unpickled(content: bytes, where: str) -> Reading:
     try:
-        return read_apart("robustcf._io.foreign:read_images", [content])
+        return read_apart("robustcf._io.unpickling:read_images", [content])
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
 
 
-def _set(pixels: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> ImageSet:
-    images = torch.from_numpy(pixels.copy()).reshape(-1, *_CIFAR_SHAPE)
-    return ImageSet(images, torch.from_numpy(labels.astype(np.int64)))
-
-
-def _joined(parts: list[ImageSet]) -> ImageSet:
-    return ImageSet(
-        torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts])
-    )
-
-
-def _decoded(
-    files: Mapping[str, bytes], names: list[str], labels: list[int], archive: Path
-) -> ImageSet:
-    # One image may be listed any number of times.
-    size = archive.stat().st_size
-    check_expansion(archive, f"{len(names):,} images", 3 * 64 * 64 * len(names), size)
-    images = torch.empty(len(names), 3, 64, 64, dtype=torch.uint8)
-    for place, name in enumerate(names):
-        pixels = decode(_need(files, name, archive), f"{archive}: {name}")
+def _decoded(files: _Files, entries: list[tuple[str, str]], classes: tuple[str, ...]) -> ImageSet:
+    # An image may be listed any number of times.
+    count, size = len(entries), files.archive.stat().st_size
+    check_expansion(files.archive, f"{count:,} images", 3 * 64 * 64 * count, size)
+    images = torch.empty(count, 3, 64, 64, dtype=torch.uint8)
+    for place, (name, _) in enumerate(entries):
+        pixels = decode(files[name], f"{files.archive}: {name}")
         if pixels.shape != (64, 64, 3):
-            raise DataError(f"{archive}: {name} is {pixels.shape}, expected 64 x 64 x 3")
+            raise DataError(f"{files.archive}: {name} is {pixels.shape}, expected 64 x 64 x 3")
         images[place] = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
-    return ImageSet(images, torch.tensor(labels, dtype=torch.int64))
+    number = {name: label for label, name in enumerate(classes)}
+    return ImageSet(images, torch.tensor([number[name] for _, name in entries], dtype=torch.int64))

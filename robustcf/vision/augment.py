@@ -1,4 +1,4 @@
-"""The paper's augmentations, on batches of images in [0, 1], each image with draws of its own."""
+"""The paper's augmentations of batches of images in [0, 1], with random draws per image."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from torch import Tensor
 
 from robustcf.errors import InputError
 
-# Luma of ITU-R BT.601, what colour jitter is commonly defined with.
+# Luma of ITU-R BT.601, the common definition of grey in colour jitter.
 _LUMA = (0.2989, 0.587, 0.114)
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Flip, pad and crop, jitter: what is done to a batch of training images.
+    """Flip, pad and crop, and colour jitter of a batch of training images.
 
     Args:
         flip: whether to mirror each image left to right with probability 1/2.
         padding: pixels of symmetric padding before a random crop to the old size.
-        brightness: largest relative change.
-        contrast: likewise.
-        saturation: likewise.
+        brightness: largest relative change; ``contrast`` and ``saturation`` likewise.
         hue: largest shift, in turns of the colour circle (at most 0.5).
 
     Example:
@@ -48,7 +46,7 @@ class Augmentation:
             )
 
     def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Augmented images; the batch passed in is left as it is."""
+        """Return augmented images; the batch itself is left unchanged."""
         if self.flip:
             x = flip(x, torch.rand(len(x), generator=generator) < 0.5)
         if self.padding:
@@ -59,24 +57,25 @@ class Augmentation:
         return x
 
     def _jitter(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        def draw(amount: float, centre: float) -> Tensor:
-            return centre + amount * (2 * torch.rand(len(x), generator=generator) - 1)
-
-        steps: list[tuple[Callable[[Tensor, Tensor], Tensor], Tensor]] = [
-            (brightness, draw(self.brightness, 1.0)),
-            (contrast, draw(self.contrast, 1.0)),
-            (saturation, draw(self.saturation, 1.0)),
-            (hue, draw(self.hue, 0.0)),
+        changes: tuple[tuple[Callable[[Tensor, Tensor], Tensor], float, float], ...] = (
+            (brightness, 1.0, self.brightness),
+            (contrast, 1.0, self.contrast),
+            (saturation, 1.0, self.saturation),
+            (hue, 0.0, self.hue),
+        )
+        draws = [
+            centre + amount * (2 * torch.rand(len(x), generator=generator) - 1)
+            for _, centre, amount in changes
         ]
         # The four do not commute: every image takes them in a random order of its own.
-        orders = torch.rand(len(x), len(steps), generator=generator).argsort(dim=1)
+        orders = torch.rand(len(x), len(changes), generator=generator).argsort(dim=1)
         x = x.clone()
-        for place in range(len(steps)):
-            for number, (change, amounts) in enumerate(steps):
+        for place in range(len(changes)):
+            for number, (change, _, _) in enumerate(changes):
                 chosen = torch.nonzero(orders[:, place] == number).flatten()
                 if len(chosen):
                     part = chosen.to(x.device)
-                    x[part] = change(x[part], amounts[chosen].to(x))
+                    x[part] = change(x[part], draws[number][chosen].to(x))
         return x
 
 
@@ -95,8 +94,8 @@ def shift(x: Tensor, padding: int, offsets: Tensor) -> Tensor:
 
     Args:
         padding: at most the image's smaller side.
-        offsets: images x 2: where the crop begins in the padded image, row and column, from 0 to
-            2 padding; ``padding`` is the image itself.
+        offsets: images x 2, row and column in the padded image where the crop begins, from 0 to
+            2 padding; ``padding`` gives the image itself.
 
     Example:
         >>> shift(torch.tensor([[[[1, 2, 3]] * 3]]), 1, torch.tensor([[1, 0]]))[0, 0, 0].tolist()
@@ -114,7 +113,7 @@ def shift(x: Tensor, padding: int, offsets: Tensor) -> Tensor:
 
 
 def _mirrored(size: int, start: Tensor) -> Tensor:
-    """Which pixels the crop shows: images x size, mirrored at both ends with the edge twice."""
+    """The pixels of each crop, images x size, mirrored at both ends with the edge twice."""
     place = torch.arange(size) + start.unsqueeze(1)
     place = torch.where(place < 0, -1 - place, place)
     return torch.where(place >= size, 2 * size - 1 - place, place)
@@ -127,19 +126,21 @@ def brightness(x: Tensor, factors: Tensor) -> Tensor:
         >>> brightness(torch.ones(1, 3, 1, 1) / 2, torch.tensor([1.5])).flatten().tolist()
         [0.75, 0.75, 0.75]
     """
-    return (x * _column(factors)).clamp(0, 1)
+    return _away(x, x.new_zeros(()), factors)
 
 
 def contrast(x: Tensor, factors: Tensor) -> Tensor:
     """Move each image away from (or towards) the mean of its grey version."""
-    mean = _grey(x).mean(dim=(1, 2, 3), keepdim=True)
-    return (mean + (x - mean) * _column(factors)).clamp(0, 1)
+    return _away(x, _grey(x).mean(dim=(1, 2, 3), keepdim=True), factors)
 
 
 def saturation(x: Tensor, factors: Tensor) -> Tensor:
     """Move each image away from (or towards) its grey version."""
-    grey = _grey(x)
-    return (grey + (x - grey) * _column(factors)).clamp(0, 1)
+    return _away(x, _grey(x), factors)
+
+
+def _away(x: Tensor, base: Tensor, factors: Tensor) -> Tensor:
+    return (base + (x - base) * factors.reshape(-1, 1, 1, 1)).clamp(0, 1)
 
 
 def hue(x: Tensor, turns: Tensor) -> Tensor:
@@ -150,9 +151,8 @@ def hue(x: Tensor, turns: Tensor) -> Tensor:
         >>> hue(red, torch.tensor([1 / 3])).flatten().round(decimals=4).tolist()
         [0.0, 1.0, 0.0]
     """
-    if x.shape[1] == 1:
+    if not _has_colour(x):
         return x
-    _need_colour(x)
     value, low = x.amax(dim=1), x.amin(dim=1)
     chroma = value - low
     safe = torch.where(chroma > 0, chroma, torch.ones_like(chroma))
@@ -164,29 +164,22 @@ def hue(x: Tensor, turns: Tensor) -> Tensor:
     )
     angle = (angle / 6 + turns.reshape(-1, 1, 1)) % 1.0
     # The channel c of a colour with hue h is value - chroma * ramp(h; c), a trapezoid in h.
-    channels = []
-    for offset in (5.0, 3.0, 1.0):
-        place = (offset + 6 * angle) % 6
-        ramp = torch.minimum(place, 4 - place).clamp(0, 1)
-        channels.append(value - chroma * ramp)
-    return torch.stack(channels, dim=1)
+    places = [(offset + 6 * angle) % 6 for offset in (5.0, 3.0, 1.0)]
+    ramps = [torch.minimum(place, 4 - place).clamp(0, 1) for place in places]
+    return torch.stack([value - chroma * ramp for ramp in ramps], dim=1)
 
 
 def _grey(x: Tensor) -> Tensor:
-    if x.shape[1] == 1:
+    if not _has_colour(x):
         return x
-    _need_colour(x)
     weights = torch.tensor(_LUMA, dtype=x.dtype, device=x.device).reshape(1, 3, 1, 1)
     return (x * weights).sum(dim=1, keepdim=True)
 
 
-def _need_colour(x: Tensor) -> None:
-    if x.shape[1] != 3:
+def _has_colour(x: Tensor) -> bool:
+    if x.shape[1] not in (1, 3):
         raise InputError(f"colour jitter needs 1 or 3 channels, got {x.shape[1]}")
-
-
-def _column(values: Tensor) -> Tensor:
-    return values.reshape(-1, 1, 1, 1)
+    return x.shape[1] == 3
 
 
 NOTHING = Augmentation()

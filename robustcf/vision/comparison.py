@@ -13,8 +13,8 @@ from torch.utils.flop_counter import flop_registry
 
 from robustcf.errors import InputError
 from robustcf.estimators import METHODS, FunctionOperator, two_to_inf
-from robustcf.vision.attacks import evaluation_mode
 from robustcf.vision.jacobian import JacobianOperator
+from robustcf.vision.per_image import evaluation_mode
 
 #: The paper's methods, and the library's own.
 COMPARED = (
@@ -24,11 +24,9 @@ COMPARED = (
 
 
 class _Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts floating point operations of convolutions and matrix products."""
+    """Counts operations of convolutions and products; torch's own counter fails under vmap."""
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.total = 0
+    total = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -39,23 +37,21 @@ class _Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def count_gflops(call: Callable[[], object]) -> float:
-    """Billions of floating point operations of the convolutions and matrix products in a call.
+    """Count billions of floating point operations of convolutions and matrix products in a call.
 
-    A multiplication and an addition count as two. Works on tensors of the meta device too, where
-    nothing is computed.
+    A multiplication and an addition count as two. Also works on tensors of the meta device.
 
     Example:
         >>> count_gflops(lambda: torch.ones(10, 20) @ torch.ones(20, 30)) * 1e9
         12000.0
     """
-    counted = _Flops()
-    with counted:
+    with _Flops() as counted:  # type: ignore[no-untyped-call]
         call()
-    return counted.total / 1e9
+    return float(counted.total / 1e9)
 
 
 def product_gflops(model: nn.Module, image: Tensor) -> dict[str, float]:
-    """Billions of floating point operations of a forward pass, a VJP (J x) and a JVP (J^T y).
+    """Count billions of operations of a forward pass, a VJP (J x) and a JVP (J^T y).
 
     Example:
         >>> from robustcf.vision.wideresnet import WideResNet
@@ -66,8 +62,7 @@ def product_gflops(model: nn.Module, image: Tensor) -> dict[str, float]:
     with evaluation_mode(model), torch.no_grad():
         J = JacobianOperator(model, image)
         _, inputs, classes = J.shape
-        u = torch.ones(1, classes, 1, dtype=J.dtype, device=J.device)
-        v = torch.ones(1, inputs, 1, dtype=J.dtype, device=J.device)
+        u, v = (torch.ones(1, n, 1, dtype=J.dtype, device=J.device) for n in (classes, inputs))
         return {
             "forward": count_gflops(lambda: model(image)),
             "vjp": count_gflops(lambda: J.matmat(u)),
@@ -80,7 +75,7 @@ class Point:
     """One method at one budget.
 
     Args:
-        budget: products that it was given.
+        budget: products given to the method.
         error: mean relative error of the norm.
         error_se: standard error of that mean.
         exact: share of trials with the right value (to 1e-6).
@@ -105,10 +100,10 @@ def compare(
     trials: int = 100,
     seed: int = 0,
 ) -> list[Point]:
-    """Errors of estimators on one explicit Jacobian, against products and operations.
+    """Return errors of estimators on one explicit Jacobian, against products and operations.
 
-    The trials multiply with the entries of J, which gives the products of the network up to
-    rounding at a small part of its cost; what the network would have cost is in ``gflops``.
+    The trials multiply with the entries of J, far cheaper than the network and the same up to
+    rounding; ``gflops`` holds the cost of the network's products.
 
     Args:
         J: inputs x classes.
@@ -123,29 +118,26 @@ def compare(
         )
     dense = J.detach().double().cpu()
     truth = float(dense.square().sum(dim=1).amax().sqrt())
-    # Entries behind two functions: no method may look at them other than by products.
+    # As two functions, so that every method works by products alone.
     operator = FunctionOperator(
         (dense.shape[0], dense.shape[1]), lambda X: dense @ X, lambda Y: dense.mT @ Y
     )
-    points = []
-    for method in methods:
-        for budget in budgets:
-            errors, spent = [], []
-            for trial in range(trials):
-                answer = two_to_inf(operator, budget, method, generator=seed + trial)
-                error = abs(float(answer) / truth - 1)
-                errors.append(0.0 if error < 1e-6 else error)
-                spent.append(answer.products * costs["vjp"] + answer.rproducts * costs["jvp"])
-            values = torch.tensor(errors, dtype=torch.float64)
-            points.append(
-                Point(
-                    method=method,
-                    budget=budget,
-                    error=float(values.mean()),
-                    error_se=float(values.std(correction=0)) / trials**0.5,
-                    exact=float((values == 0).double().mean()),
-                    gflops=sum(spent) / trials,
-                    trials=trials,
-                )
-            )
-    return points
+
+    def point(method: str, budget: int) -> Point:
+        answers = [
+            two_to_inf(operator, budget, method, generator=seed + trial) for trial in range(trials)
+        ]
+        errors = (abs(float(answer) / truth - 1) for answer in answers)
+        values = torch.tensor([0.0 if e < 1e-6 else e for e in errors], dtype=torch.float64)
+        spent = [a.products * costs["vjp"] + a.rproducts * costs["jvp"] for a in answers]
+        return Point(
+            method=method,
+            budget=budget,
+            error=float(values.mean()),
+            error_se=float(values.std(correction=0)) / trials**0.5,
+            exact=float((values == 0).double().mean()),
+            gflops=sum(spent) / trials,
+            trials=trials,
+        )
+
+    return [point(method, budget) for method in methods for budget in budgets]

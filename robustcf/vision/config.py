@@ -1,4 +1,4 @@
-"""Configurations of vision runs: the paper's recipe is the default."""
+"""Configurations of vision runs; the defaults are the paper's recipe."""
 
 from __future__ import annotations
 
@@ -7,44 +7,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from robustcf._checks import check_choice, check_known, check_numbers
-from robustcf._io.schema import (
-    ABSENT,
-    FLAG,
-    NAME,
-    NOT_NEGATIVE,
-    Kind,
-    nullable,
-    record,
-    shown,
-    whole,
-)
+from robustcf._checks import check_choice, check_known, check_number, check_numbers
+from robustcf._io import schema
+from robustcf._io.schema import FLAG, NAME, Kind, nullable, shown, whole
 from robustcf.errors import InputError
 from robustcf.experiments.folders import RunConfigBase
 from robustcf.vision.regularizers import REGULARIZERS, JacobianRegularizer, OperatorNorm, TwoToInf
 
 REGS = ("none", *REGULARIZERS)
 #: The arguments of :func:`robustcf.vision.loading.load_images` that a run may have.
-DATA_OPTIONS = record(
+DATA_OPTIONS = schema.record(
     {},
     {
         "data_dir": nullable(NAME),
         "download": FLAG,
         "size": nullable(whole(1, 65_536)),
-        "valid_share": NOT_NEGATIVE,
+        "valid_share": schema.NOT_NEGATIVE,
         "seed": whole(),
     },
-    others=ABSENT,
+    others=schema.ABSENT,
 )
 
 
 @dataclass(frozen=True)
 class VisionConfig:
-    """Everything that decides what a classifier learns, apart from the images.
+    """Training settings of a classifier.
 
-    The defaults are the paper's: WideResNet-16-10, SGD with Nesterov momentum, learning rate 0.1
-    divided by 10 at epochs 60, 120 and 160 of 200, batches of 128; all but ``reg_images``. The
-    paper does not publish its ``reg_weight``.
+    The defaults are the paper's, all but ``reg_images``: WideResNet-16-10, SGD with Nesterov
+    momentum, learning rate 0.1 divided by 10 at epochs 60, 120 and 160 of 200, batches of 128.
+    The paper does not publish its ``reg_weight``.
 
     Args:
         depth: depth of the WideResNet.
@@ -53,8 +44,8 @@ class VisionConfig:
         reg_weight: lambda, the weight of the mean squared norm of the Jacobian (pixels in [0, 1]).
         reg_every: act in every k-th step only.
         reg_images: images of a batch that are penalized; None for all, as the paper has it. Batches
-            are drawn at random, so 32 of 128 have about the expected penalty of all, at a quarter
-            of the price; but for batch-norm, whose statistics are then those of the 32.
+            are shuffled, so 32 of 128 have about the same penalty at a quarter of the cost, with
+            the batch-norm statistics of the 32.
         reg_block: vectors that one forward or backward pass takes; None for all.
         estimator: estimator of ``two_to_inf``.
         reg_budget: products per image of ``two_to_inf``.
@@ -62,7 +53,7 @@ class VisionConfig:
         epochs: epochs.
         lr: learning rate at the start.
         milestones: epochs after which it is divided by 10; None for 30, 60 and 80 % of them.
-        momentum: Nesterov's.
+        momentum: Nesterov momentum.
         weight_decay: of all parameters.
         batch_size: images per step.
         augment: whether to augment as the data set's recipe says.
@@ -95,55 +86,49 @@ class VisionConfig:
     def __post_init__(self) -> None:
         check_choice("reg", self.reg, REGS)
         check_numbers(self, may_be_zero=("seed",))
-        if not isinstance(self.augment, bool):
-            raise InputError(f"augment must be true or false, got {self.augment!r}")
-        if self.lr == 0:
-            raise InputError("lr must be positive, got 0")
+        check_number("lr", self.lr, positive=True)
         if not 0 < self.momentum < 1:
             raise InputError(f"momentum must lie between 0 and 1, got {self.momentum!r}")
-        if self.milestones is not None:
-            if not isinstance(self.milestones, list | tuple) or not all(
-                whole().fits(mark) for mark in self.milestones
-            ):
-                raise InputError(
-                    f"milestones must be a list of epochs, got {shown(self.milestones)}"
-                )
+        marks = self.milestones
+        if marks is not None:
+            if not isinstance(marks, list | tuple) or not all(map(whole().fits, marks)):
+                raise InputError(f"milestones must be a list of epochs, got {shown(marks)}")
             # JSON has lists only.
-            object.__setattr__(self, "milestones", tuple(self.milestones))
-        self.regularizer()  # its own options are checked by itself
+            object.__setattr__(self, "milestones", tuple(marks))
+        self.regularizer()  # checks its own options
 
     def lr_at(self, epoch: int) -> float:
-        """The learning rate of an epoch, counted from 0."""
+        """Return the learning rate of an epoch, counted from 0."""
         marks = self.milestones
         if marks is None:
             marks = tuple(round(share * self.epochs) for share in (0.3, 0.6, 0.8))
         return self.lr / 10.0 ** sum(epoch >= mark for mark in marks)
 
     def regularizer(self) -> JacobianRegularizer | None:
-        """The regularizer that these settings describe."""
+        """Return a new regularizer of these settings, or None."""
         if self.reg == "none":
             return None
-        options: dict[str, Any] = {
+        kind = REGULARIZERS[self.reg]
+        options: dict[str, Any] = {}
+        if issubclass(kind, TwoToInf):
+            options = {"estimator": self.estimator, "budget": self.reg_budget}
+        elif issubclass(kind, OperatorNorm):
+            options = {"steps": self.reg_steps}
+        common: dict[str, Any] = {
             "every": self.reg_every,
             "images": self.reg_images,
             "block": self.reg_block,
-            "seed": self.seed,
         }
-        kind = REGULARIZERS[self.reg]
-        if issubclass(kind, TwoToInf):
-            options |= {"estimator": self.estimator, "budget": self.reg_budget}
-        elif issubclass(kind, OperatorNorm):
-            options |= {"steps": self.reg_steps}
-        return kind(**options)
+        return kind(**options, **common, seed=self.seed)
 
     def replace(self, **changes: Any) -> VisionConfig:
-        """A copy with some settings changed; unknown ones are an error."""
+        """Return a copy with some settings changed; unknown ones are an error."""
         check_known(type(self), changes)
         return dataclasses.replace(self, **changes)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> VisionConfig:
-        """From plain values; what is not given takes its default."""
+        """Return settings from plain values; the others take their defaults."""
         if not isinstance(values, Mapping):
             raise InputError(f"training settings must be an object, got {shown(values)}")
         check_known(cls, values)
@@ -152,14 +137,9 @@ class VisionConfig:
 
 @dataclass(frozen=True)
 class VisionRunConfig(RunConfigBase[VisionConfig]):
-    """What a vision run was made from.
+    """The data and training settings of a vision run; arguments as in its base class.
 
-    Args:
-        dataset: a name or a path.
-        data: the other arguments of :func:`robustcf.vision.loading.load_images`.
-        train: how to train.
-        threads: torch threads; the same number repeats the same bits.
-        device: where the tensors live.
+    ``data`` holds further arguments of :func:`robustcf.vision.loading.load_images`.
 
     Example:
         >>> config = VisionRunConfig("digits")
@@ -171,5 +151,5 @@ class VisionRunConfig(RunConfigBase[VisionConfig]):
 
     @classmethod
     def read_train(cls, values: Mapping[str, Any]) -> VisionConfig:
-        """From plain values."""
+        """Return training settings from plain values."""
         return VisionConfig.from_dict(values)

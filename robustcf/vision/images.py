@@ -1,4 +1,4 @@
-"""Labelled images, and a split of them into train, valid and test."""
+"""Labelled images, and a split of them into train, validation and test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ImageSet:
 
     Args:
         images: uint8, images x channels x height x width.
-        labels: int64, one class an image.
+        labels: int64, one class per image.
 
     Example:
         >>> len(ImageSet(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.tensor([0, 1])))
@@ -34,38 +34,41 @@ class ImageSet:
     labels: Tensor
 
     def __post_init__(self) -> None:
-        if self.images.dtype != torch.uint8 or self.images.dim() != 4:
-            raise DataError(
-                "expected uint8 images x channels x height x width, got "
-                f"{self.images.dtype} of shape {tuple(self.images.shape)}"
-            )
-        if self.labels.dtype != torch.int64 or self.labels.shape != (len(self.images),):
-            raise DataError(
-                f"expected one int64 label for each of {len(self.images)} images, got "
-                f"{self.labels.dtype} of shape {tuple(self.labels.shape)}"
-            )
+        images, labels, count = self.images, self.labels, len(self)
+        for tensor, fits, wanted in (
+            (
+                images,
+                images.dtype == torch.uint8 and images.dim() == 4,
+                "uint8 images x channels x height x width",
+            ),
+            (
+                labels,
+                labels.dtype == torch.int64 and labels.shape == (count,),
+                f"{count} int64 labels",
+            ),
+        ):
+            if not fits:
+                got = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+                raise DataError(f"expected {wanted}, got {got}")
 
     def __len__(self) -> int:
-        """How many images."""
+        """Return the number of images."""
         return len(self.images)
 
     def take(self, index: Tensor | slice) -> ImageSet:
-        """Some of the images."""
+        """Return some of the images."""
         return ImageSet(self.images[index], self.labels[index])
 
     def resized(self, size: int) -> ImageSet:
-        """Averaged down (area interpolation) to size x size, rounded to uint8."""
-        if size < 1 or size > min(self.images.shape[2:]):
-            raise InputError(
-                f"expected a size from 1 to {min(self.images.shape[2:])}, got {size}: "
-                "images are only made smaller"
-            )
+        """Average down (area interpolation) to size x size, rounded to uint8."""
+        most = min(self.images.shape[2:])
+        if not 1 <= size <= most:
+            raise InputError(f"expected a size from 1 to {most}, got {size}: images only shrink")
         parts = [
             F.interpolate(part.float(), (size, size), mode="area").round().to(torch.uint8)
             for part in blocks(self.images, 1024)
         ]
-        none = self.images[:0, :, :size, :size]
-        return ImageSet(torch.cat([none, *parts]), self.labels)
+        return ImageSet(torch.cat([self.images[:0, :, :size, :size], *parts]), self.labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,47 +96,49 @@ class ImageSplit:
     def __post_init__(self) -> None:
         if not len(self.train) or not len(self.test):
             raise DataError(f"{self.name}: train and test need at least one image each")
-        for part in (self.train, self.valid, self.test):
-            if part.images.shape[1:] != self.train.images.shape[1:]:
+        shape, last = tuple(self.train.images.shape[1:]), len(self.classes) - 1
+        for part in self.parts:
+            other = tuple(part.images.shape[1:])
+            if other != shape:
+                raise DataError(f"{self.name}: expected images of one shape, got {shape}, {other}")
+            low, high = (int(end) for end in part.labels.aminmax()) if len(part) else (0, last)
+            if low < 0 or high > last:
                 raise DataError(
-                    f"{self.name}: images must have one shape, got "
-                    f"{tuple(self.train.images.shape[1:])} and {tuple(part.images.shape[1:])}"
+                    f"{self.name}: labels must lie in 0 ... {last}, got {low} ... {high}"
                 )
-            if len(part) and not 0 <= int(part.labels.min()) <= int(part.labels.max()) < len(
-                self.classes
-            ):
-                raise DataError(
-                    f"{self.name}: labels must lie in 0 ... {len(self.classes) - 1}, got "
-                    f"{int(part.labels.min())} ... {int(part.labels.max())}"
-                )
-        if len(self.mean) != self.train.images.shape[1] or len(self.std) != len(self.mean):
+        if not len(self.mean) == len(self.std) == shape[0]:
             raise DataError(
-                f"{self.name}: expected mean and std for {self.train.images.shape[1]} channels, "
-                f"got {self.mean} and {self.std}"
+                f"{self.name}: expected mean and std for {shape[0]} channels, got {self.mean} and "
+                f"{self.std}"
             )
 
     @property
+    def parts(self) -> tuple[ImageSet, ImageSet, ImageSet]:
+        """Train, validation and test images."""
+        return self.train, self.valid, self.test
+
+    @property
     def fingerprint(self) -> str:
-        """A checksum of every pixel and label: the same data give the same one."""
+        """A checksum of every pixel and label."""
         digest = hashlib.sha256()
-        for part in (self.train, self.valid, self.test):
+        for part in self.parts:
             digest.update(repr(tuple(part.images.shape)).encode())
             digest.update(part.images.contiguous().numpy().tobytes())
             digest.update(part.labels.numpy().astype("<i8").tobytes())
         return digest.hexdigest()
 
     def resized(self, size: int) -> ImageSplit:
-        """Every part averaged down to size x size."""
-        train, valid, test = (part.resized(size) for part in (self.train, self.valid, self.test))
+        """Average every image down to size x size."""
+        train, valid, test = (part.resized(size) for part in self.parts)
         return dataclasses.replace(self, train=train, valid=valid, test=test)
 
 
 def hold_out(data: ImageSet, share: float, seed: int, name: str) -> tuple[ImageSet, ImageSet]:
-    """Split off a share of each class, seeded: (the rest, the part held out).
+    """Split off a share of each class at random: (the rest, the images held out).
 
     Args:
         share: from 0 to below 1; a class gives ``round(share * its images)``.
-        name: of the stream: what the part is for.
+        name: of the random stream.
 
     Example:
         >>> data = ImageSet(torch.zeros(20, 1, 1, 1, dtype=torch.uint8), torch.arange(20) % 2)
@@ -149,7 +154,4 @@ def hold_out(data: ImageSet, share: float, seed: int, name: str) -> tuple[ImageS
         members = np.flatnonzero(labels == label)
         held[generator.permutation(members)[: round(share * len(members))]] = True
     mask = torch.from_numpy(held)
-    return (
-        data.take(torch.nonzero(~mask).flatten()),
-        data.take(torch.nonzero(mask).flatten()),
-    )
+    return data.take(~mask), data.take(mask)

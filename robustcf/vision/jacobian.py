@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from robustcf.errors import InputError
 from robustcf.estimators.jacobian import Jacobian
+from robustcf.estimators.numerics import blocks
 from robustcf.estimators.operators import Matrix
 from robustcf.vision.per_image import PerImage
 
@@ -16,21 +17,18 @@ from robustcf.vision.per_image import PerImage
 class JacobianOperator:
     """J = d logits / d pixels at each image, inputs x classes: the paper's tall orientation.
 
-    One matrix an image, and products with all of them at once: the Jacobian of the whole batch is
-    block-diagonal, so one pass through the network multiplies every block with a vector of its
-    own. J X is a VJP (reverse mode), J^T Y a JVP (forward mode); several vectors an image go
-    through `torch.func.vmap`, ``block`` of them at a time. Products are differentiable in the
-    weights.
+    The Jacobian of the batch is block-diagonal, so one pass through the network multiplies the
+    matrix of every image with a vector of its own. J X is a VJP (reverse mode), J^T Y a JVP
+    (forward mode); several vectors per image go through `torch.func.vmap`, ``block`` at a time.
+    Products are differentiable in the weights.
 
     Args:
-        model: a module, or a :class:`~robustcf.vision.per_image.PerImage`, which says what becomes
-            of batch-norm in training mode.
+        model: a module, or a :class:`~robustcf.vision.per_image.PerImage`, which defines
+            batch-norm in training mode.
         x: images x anything; the rest of the shape is flattened to the inputs.
-        block: vectors per image that a pass takes; None for all. What is held in memory besides
-            arguments and results belongs to ``block`` vectors for each image.
+        block: vectors per image and pass, which bound the memory; None for all.
 
-    Cost: k products in one call cost k + 1 forward passes by VJP and k + 2 by JVP; nothing is kept
-    between calls.
+    Cost: k products in one call cost k + 1 forward passes by VJP and k + 2 by JVP.
 
     Example:
         >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 3, bias=False))
@@ -47,12 +45,13 @@ class JacobianOperator:
             raise InputError(f"expected a batch of at least one image, got {got}")
         self.function = model if isinstance(model, PerImage) else PerImage(model, x)
         self.x, self.block = x, block
-        images, classes = len(x), self.function.classes
-        self._jacobian = Jacobian(
-            self.function, x, chunk=block, output_shape=torch.Size((images, classes))
-        )
-        self.shape = (images, x[0].numel(), classes)
+        self.shape = (len(x), x[0].numel(), self.function.classes)
+        self._jacobian = self._of(x)
         self.dtype, self.device = self._jacobian.dtype, self._jacobian.device
+
+    def _of(self, x: Tensor) -> Jacobian:
+        shape = torch.Size((len(x), self.function.classes))
+        return Jacobian(self.function, x, chunk=self.block, output_shape=shape)
 
     def matmat(self, X: Tensor) -> Tensor:
         """J X, images x inputs x vectors, for X of images x classes x vectors (VJPs)."""
@@ -77,23 +76,18 @@ class JacobianOperator:
         return product(flat).reshape(images, out, vectors)
 
     def rows(self, index: Tensor) -> Tensor:
-        """One or several rows of each Jacobian: images x k -> images x k x classes (k JVPs)."""
-        units = torch.zeros(
-            self.shape[0], self.shape[1], index.shape[1], dtype=self.dtype, device=self.device
-        )
+        """Some rows of each Jacobian: images x k -> images x k x classes (k JVPs)."""
+        shape = (*self.shape[:2], index.shape[1])
+        units = torch.zeros(shape, dtype=self.dtype, device=self.device)
         units.scatter_(1, index.unsqueeze(1), 1.0)
         return self.rmatmat(units).transpose(1, 2)
 
     def dense(self) -> Tensor:
-        """All entries, images x inputs x classes: the oracle, one product per class."""
+        """All entries, images x inputs x classes, by one product per class."""
         images, _, classes = self.shape
-        step = self.block or classes
         eye = torch.eye(classes, dtype=self.dtype, device=self.device)
-        parts = [
-            self.matmat(eye[:, start : start + step].expand(images, classes, -1))
-            for start in range(0, classes, step)
-        ]
-        return torch.cat(parts, dim=2)
+        parts = blocks(eye, self.block or classes)
+        return torch.cat([self.matmat(part.T.expand(images, -1, -1)) for part in parts], dim=2)
 
     def image(self, number: int) -> Matrix:
         """The Jacobian of one image as an operator of :mod:`robustcf.estimators`.
@@ -107,6 +101,5 @@ class JacobianOperator:
         """
         one = self.x[number : number + 1]
         if not len(one):
-            raise InputError(f"there is no image {number} among {self.shape[0]}")
-        shape = torch.Size((1, self.shape[2]))
-        return Jacobian(self.function, one, chunk=self.block, output_shape=shape).H
+            raise InputError(f"expected an image below {self.shape[0]}, got {number}")
+        return self._of(one).H

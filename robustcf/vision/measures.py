@@ -1,17 +1,19 @@
-"""What a trained classifier is measured by: accuracy, accuracy under attack, norms of J."""
+"""Measures of a trained classifier: accuracy, accuracy under attack, norms of its Jacobian."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from robustcf.errors import InputError, TrainingError
-from robustcf.estimators.numerics import Seed, as_generator
-from robustcf.vision.attacks import EPS, evaluation_mode, fgsm, pgd
+from robustcf.estimators.numerics import Seed, as_generator, blocks
+from robustcf.vision.attacks import EPS, apgd, fgsm, pgd
 from robustcf.vision.jacobian import JacobianOperator
+from robustcf.vision.per_image import evaluation_mode
 from robustcf.vision.regularizers import Frobenius, Spectral
 
 Attack = Callable[[nn.Module, Tensor, Tensor, float], Tensor]
@@ -26,10 +28,9 @@ def accuracy(
     eps: float = EPS,
     batch_size: int = 256,
 ) -> float:
-    """Share of images that are classified right, attacked first if an attack is given.
+    """Return the share of images that are classified right, after an attack if one is given.
 
-    With eps = 0 the images are untouched and the batches the same, so the accuracy is that
-    without attack, bit for bit.
+    With eps = 0 it is the accuracy without attack, bit for bit.
 
     Args:
         model: pixels in [0, 1] to logits; evaluated in evaluation mode.
@@ -43,12 +44,11 @@ def accuracy(
         1.0
     """
     if not len(x) or len(x) != len(y):
-        raise InputError(f"expected one label an image, got {len(x)} images, {len(y)} labels")
+        raise InputError(f"expected one label per image, got {len(x)} images, {len(y)} labels")
     right = 0
     with evaluation_mode(model):
-        for start in range(0, len(x), batch_size):
-            images = pixels(x[start : start + batch_size])
-            labels = y[start : start + batch_size]
+        for part, labels in zip(blocks(x, batch_size), blocks(y, batch_size), strict=True):
+            images = pixels(part)
             if attack is not None:
                 images = attack(model, images, labels, eps)
             with torch.no_grad():
@@ -57,7 +57,7 @@ def accuracy(
 
 
 def pixels(x: Tensor) -> Tensor:
-    """Images in [0, 1] as float32; other floating point images pass through.
+    """Return uint8 images as float32 in [0, 1]; floating point images pass through.
 
     Example:
         >>> pixels(torch.tensor([255], dtype=torch.uint8)).tolist()
@@ -68,7 +68,7 @@ def pixels(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class JacobianNorms:
-    """Norms of J (inputs x classes), one number per image; what is not estimated is None.
+    """Norms of J (inputs x classes), one number per image; None where not estimated.
 
     Args:
         frobenius: ||J||_F.
@@ -79,8 +79,8 @@ class JacobianNorms:
 
     frobenius: Tensor
     spectral: Tensor
-    infinity: Tensor | None
-    two_to_inf: Tensor | None
+    infinity: Tensor | None = None
+    two_to_inf: Tensor | None = None
 
     @property
     def stable_rank(self) -> Tensor:
@@ -88,7 +88,7 @@ class JacobianNorms:
         return (self.frobenius / self.spectral).square()
 
     def means(self) -> dict[str, float]:
-        """Means over images, of the stable rank too."""
+        """Return means over images, of the stable rank too."""
         values = {**vars(self), "stable_rank": self.stable_rank}
         return {name: float(v.double().mean()) for name, v in values.items() if v is not None}
 
@@ -96,9 +96,9 @@ class JacobianNorms:
 def jacobian_norms(
     model: nn.Module, x: Tensor, *, batch_size: int = 32, block: int | None = 16
 ) -> JacobianNorms:
-    """Exact norms of the Jacobian at each image, from all its entries.
+    """Return exact norms of the Jacobian at each image, from all its entries.
 
-    Cost: one product a class and image, and classes x inputs numbers for each image of a batch.
+    Cost: one product per class and image; holds classes x inputs numbers per image of a batch.
 
     Example:
         >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
@@ -108,25 +108,21 @@ def jacobian_norms(
     """
     parts = []
     with evaluation_mode(model), torch.no_grad():
-        for start in range(0, len(x), batch_size):
-            J = JacobianOperator(model, pixels(x[start : start + batch_size]), block=block)
-            dense = J.dense().double()
+        for part in blocks(x, batch_size):
+            dense = JacobianOperator(model, pixels(part), block=block).dense().double()
             if not bool(torch.isfinite(dense).all()):
                 raise TrainingError(
                     "the Jacobian of the network is not finite, its training diverged: lower lr or "
                     "reg_weight"
                 )
             gram = dense.mT @ dense
-            parts.append(
-                torch.stack(
-                    [
-                        gram.diagonal(dim1=1, dim2=2).sum(dim=1).sqrt(),
-                        torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0).sqrt(),
-                        dense.abs().sum(dim=1).amax(dim=1),
-                        dense.square().sum(dim=2).amax(dim=1).sqrt(),
-                    ]
-                )
+            norms = (
+                gram.diagonal(dim1=1, dim2=2).sum(dim=1).sqrt(),
+                torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0).sqrt(),
+                dense.abs().sum(dim=1).amax(dim=1),
+                dense.square().sum(dim=2).amax(dim=1).sqrt(),
             )
+            parts.append(torch.stack(norms))
     return JacobianNorms(*torch.cat(parts, dim=1))
 
 
@@ -139,23 +135,22 @@ def estimated_norms(
     batch_size: int = 32,
     generator: Seed = None,
 ) -> JacobianNorms:
-    """Frobenius and spectral norm from products, for the stable rank where classes are many.
+    """Estimate the Frobenius and spectral norm from products, for many classes.
 
     Args:
-        projections: random vectors for ||J||_F^2, which they estimate without bias.
-        steps: of the power method for ||J||_2, a lower bound.
+        projections: random vectors for ||J||_F^2 (unbiased).
+        steps: of the power method for ||J||_2 (a lower bound).
 
     Cost: projections + 2 steps + 1 products per image.
     """
     source = as_generator(generator)
-    frobenius, spectral = Frobenius(projections=projections), Spectral(steps=steps)
+    regs = (Frobenius(projections=projections), Spectral(steps=steps))
     squares = []
     with evaluation_mode(model), torch.no_grad():
-        for start in range(0, len(x), batch_size):
-            J = JacobianOperator(model, pixels(x[start : start + batch_size]), block=4)
-            squares.append(torch.stack([reg.squares(J, source) for reg in (frobenius, spectral)]))
-    both = torch.cat(squares, dim=1).double().sqrt()
-    return JacobianNorms(both[0], both[1], None, None)
+        for part in blocks(x, batch_size):
+            J = JacobianOperator(model, pixels(part), block=4)
+            squares.append(torch.stack([reg.squares(J, source) for reg in regs]))
+    return JacobianNorms(*torch.cat(squares, dim=1).double().sqrt())
 
 
 def report(
@@ -165,16 +160,18 @@ def report(
     *,
     eps: float = EPS,
     steps: int = 2,
+    strong_steps: int = 0,
     jacobian_images: int = 100,
     estimate_above: int = 100,
     generator: Seed = 0,
 ) -> dict[str, float | int]:
-    """The paper's columns: accuracy, FGSM, PGD, stable rank; and the mean norms of J.
+    """Return the paper's columns (accuracy, FGSM, PGD, stable rank) and the mean norms of J.
 
     Args:
         jacobian_images: test images at which the Jacobian is measured.
         estimate_above: with more classes than this J is estimated, else exact.
         steps: PGD steps.
+        strong_steps: steps of Auto-PGD and its targeted runs (``strong``); 0 leaves it out.
     """
     with evaluation_mode(model):
         classes = JacobianOperator(model, pixels(x[:1])).shape[2]
@@ -183,14 +180,16 @@ def report(
         norms = estimated_norms(model, some, generator=generator)
     else:
         norms = jacobian_norms(model, some)
-
-    def stepped(model: nn.Module, x: Tensor, y: Tensor, eps: float) -> Tensor:
-        return pgd(model, x, y, eps, steps=steps)
-
+    strong: dict[str, float | int] = {}
+    if strong_steps:
+        attack = partial(apgd, steps=strong_steps)
+        strong["strong"] = accuracy(model, x, y, attack=attack, eps=eps)
+        strong["strong_steps"] = strong_steps
     return {
         "accuracy": accuracy(model, x, y),
         "fgsm": accuracy(model, x, y, attack=fgsm, eps=eps),
-        "pgd": accuracy(model, x, y, attack=stepped, eps=eps),
+        "pgd": accuracy(model, x, y, attack=partial(pgd, steps=steps), eps=eps),
+        **strong,
         **norms.means(),
         "eps": eps,
         "pgd_steps": steps,

@@ -1,9 +1,10 @@
-"""A model as a function of each image on its own, which batch-norm in training mode is not."""
+"""A model as a function of each image on its own, also with batch-norm in training mode."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -11,26 +12,20 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from robustcf.errors import InputError
 
-Layer = Callable[[Tensor], Tensor]
-
 
 class PerImage:
     """The function a model applies to each image, for Jacobians: ``PerImage(model, x)(x)``.
 
-    In evaluation mode a classifier treats images one by one. In training mode batch-norm ties them
-    together through the statistics of the batch, so "the Jacobian at an image" needs a decision.
-    Ours: **the statistics are computed once, from ``x``, and then held constant**, so that the
-    function is the one which the network applies within this batch. Its values at ``x`` are those
-    of the training mode. The statistics still depend on the weights, and gradients by weights
-    reach them: scaling the weights in front of a batch-norm changes neither the function nor the
-    penalty, and a penalty does not waste its gradient on it.
+    In training mode batch-norm ties the images of a batch together. Here **its statistics are
+    computed once, from ``x``, and then held constant**: at ``x`` the function has the values of
+    the training mode. Gradients by weights still reach the statistics, so scaling the weights in
+    front of a batch-norm changes neither the function nor a penalty on its Jacobian.
 
-    Dropout and other layers with a training mode act as in evaluation, so that all products are
-    of one function. Running statistics are never updated, and the model's mode is never changed
-    for the caller.
+    Dropout and other layers act as in evaluation mode. Running statistics are never updated, and
+    the model keeps its mode for the caller.
 
     Args:
-        model: a module; whichever mode it is in decides.
+        model: a module, in the mode that decides.
         x: images whose statistics are taken (training mode).
 
     Raises:
@@ -49,73 +44,66 @@ class PerImage:
 
     def __init__(self, model: nn.Module, x: Tensor) -> None:
         self.model = model
-        self._live = [m for m in model.modules() if isinstance(m, _BatchNorm) and _by_batch(m)]
+        layers = (module for module in model.modules() if isinstance(module, _BatchNorm))
+        self._live = [m for m in layers if m.training or m.running_mean is None]
         self._affine: dict[_BatchNorm, tuple[Tensor, Tensor]] = {}
-        if self._live:
-            with self._layers({layer: self._recording(layer) for layer in self._live}):
-                output = model(x)
-        else:
-            with torch.no_grad():
-                output = self(x)
+        with torch.set_grad_enabled(bool(self._live) and torch.is_grad_enabled()):
+            output = self._run(x, self._record)
         if not isinstance(output, Tensor) or output.dim() != 2 or len(output) != len(x):
             got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise InputError(f"the model must return images x classes, got {got}")
         self.classes = output.shape[1]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Logits."""
-        with self._layers({layer: self._applying(layer) for layer in self._live}):
-            logits: Tensor = self.model(x)
-            return logits
+        """Return logits."""
+        return self._run(x, self._apply)
 
-    def _recording(self, layer: _BatchNorm) -> Layer:
-        def forward(x: Tensor) -> Tensor:
-            if layer in self._affine:
-                raise InputError(
-                    "a batch-norm layer is called more than once in one pass: its statistics "
-                    "cannot be held; use one layer for each call, or evaluation mode"
-                )
-            axes = [axis for axis in range(x.dim()) if axis != 1]
-            variance, mean = torch.var_mean(x, dim=axes, correction=0)
-            scale = torch.rsqrt(variance + layer.eps)
-            if layer.weight is not None:
-                scale = scale * layer.weight
-            shift = -mean * scale
-            if layer.bias is not None:
-                shift = shift + layer.bias
-            self._affine[layer] = (scale, shift)
-            return self._apply(layer, x)
-
-        return forward
-
-    def _applying(self, layer: _BatchNorm) -> Layer:
-        return lambda x: self._apply(layer, x)
+    def _record(self, layer: _BatchNorm, x: Tensor) -> Tensor:
+        if layer in self._affine:
+            raise InputError(
+                "a batch-norm layer is called more than once in one pass: use one layer for each "
+                "call, or evaluation mode"
+            )
+        axes = [axis for axis in range(x.dim()) if axis != 1]
+        variance, mean = torch.var_mean(x, dim=axes, correction=0)
+        scale = torch.rsqrt(variance + layer.eps)
+        if layer.weight is not None:
+            scale = scale * layer.weight
+        shift = -mean * scale
+        if layer.bias is not None:
+            shift = shift + layer.bias
+        self._affine[layer] = (scale, shift)
+        return self._apply(layer, x)
 
     def _apply(self, layer: _BatchNorm, x: Tensor) -> Tensor:
         scale, shift = self._affine[layer]
         shape = [1, -1] + [1] * (x.dim() - 2)
         return x * scale.reshape(shape) + shift.reshape(shape)
 
-    @contextmanager
-    def _layers(self, replaced: dict[_BatchNorm, Layer]) -> Iterator[None]:
-        """Evaluation mode, with some layers' forward replaced; all is given back at the end."""
-        modes = [(module, module.training) for module in self.model.modules()]
-        own = {layer: layer.__dict__.get("forward") for layer in replaced}
-        try:
-            for module, _ in modes:
-                module.training = False
-            for layer, forward in replaced.items():
-                layer.forward = forward  # type: ignore[assignment, method-assign]
-            yield
-        finally:
-            for layer, before in own.items():
-                if before is None:
+    def _run(self, x: Tensor, forward: Callable[[_BatchNorm, Tensor], Tensor]) -> Tensor:
+        """The model in evaluation mode, with the forward of its live layers replaced."""
+        own = {layer: layer.__dict__.get("forward") for layer in self._live}
+        with evaluation_mode(self.model):
+            try:
+                for layer in self._live:
+                    layer.forward = partial(forward, layer)  # type: ignore[method-assign]
+                logits: Tensor = self.model(x)
+                return logits
+            finally:
+                for layer, before in own.items():
                     layer.__dict__.pop("forward", None)
-                else:
-                    layer.forward = before  # type: ignore[method-assign]
-            for module, mode in modes:
-                module.training = mode
+                    if before is not None:
+                        layer.forward = before  # type: ignore[method-assign]
 
 
-def _by_batch(layer: _BatchNorm) -> bool:
-    return layer.training or layer.running_mean is None
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside, and every module's own mode back outside."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in modes:
+            module.training = False
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

@@ -1,7 +1,7 @@
 """Penalties on the Jacobian of a classifier: ``reg(model, x)`` is a scalar to add to any loss.
 
 Each is the mean over images of a squared norm of J = d logits / d pixels, estimated from a few
-products, differentiable in the weights. What becomes of batch-norm in training mode is said in
+products, differentiable in the weights; batch-norm in training mode as in
 :class:`robustcf.vision.per_image.PerImage`.
 
 Example:
@@ -21,7 +21,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from robustcf._checks import check_integer
+from robustcf._checks import check_choice, check_integer
 from robustcf.errors import InputError
 from robustcf.estimators.api import METHODS
 from robustcf.estimators.numerics import gaussian, rademacher
@@ -31,16 +31,15 @@ _TINY = 1e-30
 
 
 class JacobianRegularizer(nn.Module):
-    """Base: counts calls, draws a generator for each, averages over images.
+    """The base of all penalties; subclasses define :meth:`squares`.
 
     Args:
-        every: act in every k-th call only, 0 in between (the paper's ablation; in training mode,
-            ``eval()`` acts always). The value is **not** multiplied by k, as in the paper.
-        images: penalize only the first so many images of a batch; None for all. Batches are
-            shuffled, so this estimates the same mean at a part of the cost (in training mode
-            the statistics of batch-norm are those of these images).
+        every: act in every k-th call only, 0 in between, **not** multiplied by k (the paper's
+            ablation; in training mode, ``eval()`` acts always).
+        images: penalize only the first so many images of a batch; None for all. Batch-norm in
+            training mode then has the statistics of these images.
         block: vectors per image that one pass takes, see :class:`JacobianOperator`.
-        seed: of the random vectors; every call draws from a stream of its own.
+        seed: of the random vectors, which differ in every call.
     """
 
     name = ""
@@ -54,11 +53,11 @@ class JacobianRegularizer(nn.Module):
             if value is not None:
                 check_integer(option, value)
         self.every, self.images, self.block, self.seed = every, images, block, seed
-        # A buffer, so that state_dict() carries it: a resumed run goes on as it would have.
+        # A buffer, so that state_dict() carries it to a resumed run.
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
 
     def forward(self, model: nn.Module, x: Tensor) -> Tensor:
-        """The penalty (0 in the calls that ``every`` skips)."""
+        """Return the penalty (0 in the calls that ``every`` skips)."""
         call = int(self.calls)
         if self.training:
             self.calls += 1
@@ -69,11 +68,11 @@ class JacobianRegularizer(nn.Module):
         return self.squares(operator, generator).mean()
 
     def squares(self, J: JacobianOperator, generator: torch.Generator) -> Tensor:
-        """The squared norm for each image, differentiable."""
+        """Return the squared norm for each image, differentiable."""
         raise NotImplementedError
 
     def extra_repr(self) -> str:
-        """What ``print`` shows."""
+        """Return the settings that ``print`` shows."""
         return f"every={self.every}, images={self.images}, seed={self.seed}"
 
 
@@ -83,10 +82,8 @@ class Frobenius(JacobianRegularizer):
     M ||J v||^2 for v uniform on the unit sphere of R^M, M classes: unbiased.
 
     Args:
-        projections: vectors an image; the paper takes one.
+        projections: vectors per image, at one product (VJP) each; the paper takes one.
         options: of :class:`JacobianRegularizer`.
-
-    Cost: one product (VJP) a projection.
 
     Example:
         >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 1, bias=False))
@@ -102,7 +99,7 @@ class Frobenius(JacobianRegularizer):
         self.projections = check_integer("projections", projections)
 
     def squares(self, J: JacobianOperator, generator: torch.Generator) -> Tensor:
-        """M times the mean of ||J v||^2."""
+        """Return M times the mean of ||J v||^2."""
         classes = J.shape[2]
         v = _unit(_gaussian(J, classes, self.projections, generator))
         return classes * J.matmat(v).square().sum(dim=1).mean(dim=1)
@@ -111,15 +108,14 @@ class Frobenius(JacobianRegularizer):
 class OperatorNorm(JacobianRegularizer):
     """||J^T||_{p->q}^2, the most that a pixel change of l_p size 1 moves the logits in l_q.
 
-    The power method with dual vectors (Boyd, 1974; Roth, Kilcher and Hofmann, 2020): from random
-    v, u = dual_q(J^T v), v = the maximizer of <J u, v> on the l_p ball, and so on; then
-    ||J^T v||_q with gradients, v held. Always a lower bound of the norm. p = q = 2 converges to
-    it; the others climb to a fixed point, which need not be the largest one.
+    The power method with dual vectors (Boyd, 1974; Roth, Kilcher and Hofmann, 2020) from a random
+    v, then ||J^T v||_q with gradients, v held. Always a lower bound; p = q = 2 converges to the
+    norm, the others to a fixed point that need not be the largest one.
 
     Args:
         p: 2 or inf.
         q: 2 or inf.
-        steps: iterations of two products each; 1 makes three products in all, the paper's number.
+        steps: iterations of two products each; 1 is the paper's number.
         options: of :class:`JacobianRegularizer`.
 
     Cost: 2 steps + 1 products, one after another.
@@ -140,9 +136,8 @@ class OperatorNorm(JacobianRegularizer):
         self.p, self.q, self.steps = p, q, check_integer("steps", steps)
 
     def squares(self, J: JacobianOperator, generator: torch.Generator) -> Tensor:
-        """The squared norm of J^T v for the last v."""
-        inputs = J.shape[1]
-        v = _ball(_gaussian(J, inputs, 1, generator), self.p)
+        """Return the squared norm of J^T v for the last v."""
+        v = _ball(_gaussian(J, J.shape[1], 1, generator), self.p)
         with torch.no_grad():
             for _ in range(self.steps):
                 u = _dual(J.rmatmat(v), self.q)
@@ -165,8 +160,8 @@ class Spectral(OperatorNorm):
 class Infinity(OperatorNorm):
     """||J^T||_inf^2, the squared largest l_1 norm of a logit's gradient: p = q = inf.
 
-    The map from pixels to logits is measured, as in the cited work: how far the logits can move
-    when every pixel may change by 1. (For the tall J itself this is its one-norm.)
+    As in the cited work, the norm of the map from pixels to logits; for the tall J itself it is
+    the one-norm.
     """
 
     name = "infinity"
@@ -178,18 +173,16 @@ class Infinity(OperatorNorm):
 class TwoToInf(JacobianRegularizer):
     """||J||_{2->inf}^2: the largest squared norm of a row, a row being one pixel's influence.
 
-    The row is found without gradients; then ||J^T e_j||^2 is taken with them, so the value is
-    always the exact squared norm of the row that was picked.
+    The row is found without gradients; the value is its exact squared norm, with gradients.
 
     Args:
-        estimator: ``twinest``, the paper's; ``sketch`` (Gaussian sketch, then the best of a few
-            rows read; with budget 5 the cheapest: four products in parallel, and one) and
-            ``exact`` (one product a class), all three for the whole batch at once; or any other
-            name of :data:`robustcf.estimators.METHODS`, image by image.
-        budget: products per image: TwINEst with 9 takes four sign vectors in parallel, at two
-            products each, and reads one row. (The paper counts five multiplications, four of
-            them parallel; whether a sample there is one product or two it does not say: with
-            budget 5 there are two samples.)
+        estimator: for the whole batch at once: ``twinest``, the paper's, ``sketch`` (Gaussian
+            sketch, then the best of a few rows; the cheapest with budget 5) and ``exact`` (one
+            product per class); or any other name of :data:`robustcf.estimators.METHODS`, image by
+            image.
+        budget: products per image. TwINEst with 9 takes four sign vectors in parallel, at two
+            products each, and reads one row. (The paper counts five multiplications, four of them
+            parallel, without saying whether a sample is one product or two.)
         options: of :class:`JacobianRegularizer`.
 
     Cost: ``budget`` products, one of them differentiated.
@@ -207,30 +200,27 @@ class TwoToInf(JacobianRegularizer):
         self, *, estimator: str = "twinest", budget: int = 9, **options: int | None
     ) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
-        if estimator not in METHODS:
-            raise InputError(f"estimator must be one of {', '.join(METHODS)}, got {estimator!r}")
-        if check_integer("budget", budget) < 3:
-            raise InputError(f"budget must be at least 3 products, got {budget}")
-        self.estimator, self.budget = estimator, budget
+        check_choice("estimator", estimator, METHODS)
+        self.estimator, self.budget = estimator, check_integer("budget", budget, 3)
 
     def squares(self, J: JacobianOperator, generator: torch.Generator) -> Tensor:
-        """The exact squared norm of the row picked for each image."""
+        """Return the exact squared norm of the row picked for each image."""
         with torch.no_grad():
             row = self.pick(J, generator)
         return J.rows(row.unsqueeze(1)).square().sum(dim=(1, 2))
 
     def pick(self, J: JacobianOperator, generator: torch.Generator) -> Tensor:
-        """The row for each image."""
+        """Return the row for each image."""
         images, inputs, classes = J.shape
         if self.estimator == "twinest":
-            signs = rademacher(
-                images * inputs, (self.budget - 1) // 2, J.dtype, J.device, generator
-            ).reshape(images, inputs, -1)
+            count = (self.budget - 1) // 2
+            signs = rademacher(images * inputs, count, J.dtype, J.device, generator)
+            signs = signs.reshape(images, inputs, -1)
             return (signs * J.matmat(J.rmatmat(signs))).mean(dim=2).argmax(dim=1)
         if self.estimator == "exact":
             return J.dense().square().sum(dim=2).argmax(dim=1)
         if self.estimator == "sketch":
-            # With one leader there is nothing to compare: it is read once, with gradients.
+            # A single leader needs no comparison: it is read once, with gradients.
             verify = min(4, self.budget // 4, inputs)
             read = verify if verify > 1 else 0
             sketch = J.matmat(_gaussian(J, classes, self.budget - read - 1, generator))
@@ -245,7 +235,7 @@ class TwoToInf(JacobianRegularizer):
         return torch.tensor([row or 0 for row in found], device=J.device)
 
 
-#: Name -> class, for the command line; ``none`` is no regularizer.
+#: Name -> class, for the command line.
 REGULARIZERS: dict[str, type[JacobianRegularizer]] = {
     "frobenius": Frobenius,
     "spectral": Spectral,
@@ -266,9 +256,7 @@ def _unit(g: Tensor) -> Tensor:
 
 def _ball(g: Tensor, p: float) -> Tensor:
     """The point of the l_p unit ball with the largest product with g."""
-    if p == 2:
-        return _unit(g)
-    return g.sign()
+    return _unit(g) if p == 2 else g.sign()
 
 
 def _dual(z: Tensor, q: float) -> Tensor:

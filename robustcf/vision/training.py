@@ -14,17 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
+from robustcf._io import schema
 from robustcf._io.files import REMOVE, CheckpointFiles
-from robustcf._io.schema import (
-    ABSENT,
-    NOT_NEGATIVE,
-    NUMBER,
-    check_kind,
-    list_of,
-    nullable,
-    record,
-    whole,
-)
+from robustcf._io.schema import NOT_NEGATIVE, NUMBER, record
 from robustcf._randomness import stream
 from robustcf.errors import InputError, TrainingError
 from robustcf.vision.augment import NOTHING, Augmentation
@@ -37,19 +29,19 @@ from robustcf.vision.wideresnet import classifier
 _STAGE = "vision"
 _ROW_KIND = record(
     {
-        "epoch": whole(1),
+        "epoch": schema.whole(1),
         **dict.fromkeys(("lr", "loss", "train_accuracy", "penalty"), NUMBER),
-        "valid_accuracy": nullable(NUMBER),
+        "valid_accuracy": schema.nullable(NUMBER),
         **dict.fromkeys(("seconds", "penalty_seconds"), NOT_NEGATIVE),
     },
-    others=ABSENT,
+    others=schema.ABSENT,
 )
-_STATE_KIND = record({"history": list_of(_ROW_KIND)})
+_STATE_KIND = record({"history": schema.list_of(_ROW_KIND)})
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What a fit leaves."""
+    """A trained network, a row per epoch, and whether training was interrupted."""
 
     model: nn.Module
     history: list[dict[str, Any]]
@@ -64,7 +56,7 @@ class Fitted:
 
 
 def build(split: ImageSplit, config: VisionConfig) -> nn.Sequential:
-    """The network for a split, at its first weights."""
+    """Return the untrained network for a split."""
     seed = int(stream(config.seed, "vision", "weights").integers(2**62))
     return classifier(
         config.depth, config.width, len(split.classes), split.mean, split.std, generator=seed
@@ -82,13 +74,13 @@ def fit(
 ) -> Fitted:
     """Train a classifier: cross-entropy plus reg_weight times the penalty on its Jacobian.
 
-    The network of the last epoch is returned: nothing is chosen, on valid or elsewhere.
-    Deterministic for a seed and a number of threads on the CPU, resumed or not.
+    Returns the network of the last epoch. Deterministic for a seed and a number of threads on the
+    CPU, resumed or not.
 
     Args:
-        split: the images; train is learnt from, valid (if any) is watched.
-        model: what to train, from pixels in [0, 1] to logits; None for the config's WideResNet.
-        checkpoint: where to keep the state, and to go on from.
+        split: the images; validation images (if any) are only measured.
+        model: the network, from pixels in [0, 1] to logits; None for the config's WideResNet.
+        checkpoint: where to keep the state, and to resume from.
 
     Raises:
         TrainingError: the loss or the penalty is not finite any more.
@@ -117,15 +109,16 @@ def fit(
     size = split.train.images.shape[2]
     augment = augmentation_for(split.name, size) if config.augment else NOTHING
     train = ImageSet(split.train.images.to(place), split.train.labels.to(place))
+    # One module, so that checkpoints hold net.* and reg.*.
+    both = nn.ModuleDict({"net": net} if reg is None else {"net": net, "reg": reg})
     history: list[dict[str, Any]] = []
     saved = checkpoint.load(_STAGE) if checkpoint is not None else None
-    if saved is not None:
-        where = checkpoint.path(_STAGE) if checkpoint is not None else ""
+    if saved is not None and checkpoint is not None:
         try:
-            check_kind("", saved[1], _STATE_KIND)
-            _restore(saved[0], net, optimizer, reg)
+            schema.check_kind("", saved[1], _STATE_KIND)
+            _restore(saved[0], both, optimizer)
         except InputError as error:
-            raise InputError(f"{where}: {error}; {REMOVE}") from error
+            raise InputError(f"{checkpoint.path(_STAGE)}: {error}; {REMOVE}") from error
         history = saved[1]["history"]
 
     interrupted = False
@@ -145,10 +138,9 @@ def fit(
             bar.set_postfix_str(_postfix(row))
             bar.update()
             if checkpoint is not None:
-                state = _state(net, optimizer, reg)
-                checkpoint.save(
-                    _STAGE, state, {"history": history}, final=epoch + 1 == config.epochs
-                )
+                state = both.state_dict() | _momentum(optimizer)
+                last = epoch + 1 == config.epochs
+                checkpoint.save(_STAGE, state, {"history": history}, final=last)
     except KeyboardInterrupt:
         interrupted = True
         if checkpoint is not None:
@@ -176,23 +168,21 @@ def _epoch(
         optimizer.zero_grad()
         logits = net(x)
         loss = F.cross_entropy(logits, labels)
-        _check(float(loss.detach()), "the loss", epoch)
+        losses += _finite(loss, "the loss", epoch) * len(x)
         loss.backward()  # type: ignore[no-untyped-call]
-        losses += float(loss.detach()) * len(x)
         right += int((logits.detach().argmax(dim=1) == labels).sum())
         if reg is not None and config.reg_weight:
             start = time.perf_counter()
             penalty: Tensor = reg(net, x)
             if penalty.requires_grad:
-                _check(float(penalty.detach()), f"the penalty {config.reg}", epoch)
+                penalties += _finite(penalty, f"the penalty {config.reg}", epoch)
                 (config.reg_weight * penalty).backward()  # type: ignore[no-untyped-call]
-                penalties += float(penalty.detach())
                 acted += 1
             on_penalty += time.perf_counter() - start
         optimizer.step()
     for tensor in (*net.parameters(), *net.buffers()):
         if tensor.is_floating_point():
-            _check(float(tensor.detach().sum(dtype=torch.float64)), "an update", epoch)
+            _finite(tensor.detach().sum(dtype=torch.float64), "an update", epoch)
     return {
         "epoch": epoch + 1,
         "lr": optimizer.param_groups[0]["lr"],
@@ -208,84 +198,66 @@ def _epoch(
 def batches(
     train: ImageSet, augment: Augmentation, config: VisionConfig, epoch: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The batches of an epoch: shuffled, in [0, 1], augmented; the same for seed and epoch."""
+    """Yield the shuffled, augmented batches of an epoch, the same for a seed and an epoch."""
     if not len(train):
         raise InputError("there are no training images")
     order = stream(config.seed, "vision", "order", str(epoch)).permutation(len(train))
     draws = stream(config.seed, "vision", "augment", str(epoch)).integers(2**62)
     generator = torch.Generator().manual_seed(int(draws))
-    for start in range(0, len(order), config.batch_size):
-        index = torch.from_numpy(order[start : start + config.batch_size])
-        index = index.to(train.images.device)
+    for index in torch.split(torch.from_numpy(order).to(train.images.device), config.batch_size):
         yield augment(pixels(train.images[index]), generator), train.labels[index]
 
 
-def _check(value: float, what: str, epoch: int) -> None:
-    if not math.isfinite(value):
+def _finite(value: Tensor, what: str, epoch: int) -> float:
+    number = float(value.detach())
+    if not math.isfinite(number):
         raise TrainingError(
-            f"{what} is not finite in epoch {epoch + 1} ({value}): lower lr or reg_weight"
+            f"{what} is not finite in epoch {epoch + 1} ({number}): lower lr or reg_weight"
         )
+    return number
 
 
 def _postfix(row: dict[str, Any]) -> str:
-    valid = row["valid_accuracy"]
+    valid, penalty = row["valid_accuracy"], row["penalty"]
     shown = f"loss {row['loss']:.3f}, train {row['train_accuracy']:.3f}"
     shown += "" if valid is None else f", valid {valid:.3f}"
-    return shown + (f", penalty {row['penalty']:.3g}" if row["penalty"] else "")
+    return shown + (f", penalty {penalty:.3g}" if penalty else "")
 
 
 def restore(module: nn.Module, tensors: dict[str, Tensor], path: object = "") -> None:
-    """Give a module what a file holds of it."""
+    """Load the tensors of a file into a module; raise unless they are finite and fit."""
+    where = f"{path}: " if path else ""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor.double()).all()):
-            raise InputError(f"{f'{path}: ' if path else ''}the tensor {name} must be finite")
+            raise InputError(f"{where}the tensor {name} must be finite")
     try:
         module.load_state_dict(tensors)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:300]
         raise InputError(
-            f"{f'{path}: ' if path else ''}the tensors must be those of this network, got others "
-            f"({reason})"
+            f"{where}the tensors must be those of this network, got others ({reason})"
         ) from error
 
 
-def _state(
-    net: nn.Module, optimizer: torch.optim.Optimizer, reg: nn.Module | None
-) -> dict[str, Tensor]:
-    tensors = {f"net.{name}": value for name, value in net.state_dict().items()}
-    for number, parameter in enumerate(net.parameters()):
-        momentum = optimizer.state[parameter].get("momentum_buffer")
-        if momentum is not None:
-            tensors[f"momentum.{number}"] = momentum
-    if reg is not None:
-        tensors |= {f"reg.{name}": value for name, value in reg.state_dict().items()}
-    return tensors
+def _momentum(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    buffers = [
+        optimizer.state[p].get("momentum_buffer") for p in optimizer.param_groups[0]["params"]
+    ]
+    return {f"momentum.{n}": kept for n, kept in enumerate(buffers) if kept is not None}
 
 
 def _restore(
-    tensors: dict[str, Tensor],
-    net: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    reg: nn.Module | None,
+    tensors: dict[str, Tensor], module: nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:
-    def part(prefix: str) -> dict[str, Tensor]:
-        return {
-            name.removeprefix(prefix): value
-            for name, value in tensors.items()
-            if name.startswith(prefix)
-        }
-
-    restore(net, part("net."))
-    if reg is not None:
-        restore(reg, part("reg."))
-    for number, parameter in enumerate(net.parameters()):
-        if f"momentum.{number}" in tensors:
-            kept = tensors[f"momentum.{number}"].to(parameter.device)
-            if kept.shape != parameter.shape:
-                raise InputError(
-                    f"the tensor momentum.{number} must be of shape {tuple(parameter.shape)}, got "
-                    f"{tuple(kept.shape)}"
-                )
-            # The layout of the parameter too, so that sums round as they would have.
-            buffer = torch.empty_like(parameter).copy_(kept)
-            optimizer.state[parameter]["momentum_buffer"] = buffer
+    restore(module, {n: part for n, part in tensors.items() if not n.startswith("momentum.")})
+    for number, parameter in enumerate(optimizer.param_groups[0]["params"]):
+        kept = tensors.get(f"momentum.{number}")
+        if kept is None:
+            continue
+        if kept.shape != parameter.shape:
+            raise InputError(
+                f"the tensor momentum.{number} must be of shape {tuple(parameter.shape)}, got "
+                f"{tuple(kept.shape)}"
+            )
+        # In the layout of the parameter, so that sums round as in an undisturbed run.
+        optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(kept)

@@ -1,9 +1,10 @@
-"""WideResNet (Zagoruyko and Komodakis, 2016), and the normalization that goes in front of it."""
+"""WideResNet (Zagoruyko and Komodakis, 2016), and the normalization in front of it."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ _STEM = 16
 
 
 class _Block(nn.Module):
-    """Two 3 x 3 convolutions, each after batch-norm and ReLU, added to what came in."""
+    """Two 3 x 3 convolutions, each after batch-norm and ReLU, added to the input."""
 
     def __init__(self, channels: int, out: int, stride: int) -> None:
         super().__init__()
@@ -42,8 +43,7 @@ class WideResNet(nn.Module):
     """WideResNet-depth-width: a stem, three groups of (depth - 4) / 6 blocks, a linear layer.
 
     Group g has 16, 32 or 64 times ``width`` channels; the second and third halve the resolution.
-    Dropout, an option of the publication, is left out, as in the paper's experiments. Kaiming
-    initialization; torch's global random state is not touched.
+    No dropout, as in the paper's experiments; Kaiming initialization.
 
     Args:
         depth: 6 n + 4: 10, 16, 22, 28, 40, ...
@@ -54,9 +54,6 @@ class WideResNet(nn.Module):
     additions for an image of 32 x 32.
 
     Example:
-        >>> net = WideResNet(16, 10, 10)
-        >>> sum(p.numel() for p in net.parameters()) == parameter_count(16, 10, 10)
-        True
         >>> WideResNet(10, 1, 4, in_channels=1, generator=0)(torch.zeros(2, 1, 8, 8)).shape
         torch.Size([2, 4])
     """
@@ -71,19 +68,20 @@ class WideResNet(nn.Module):
         generator: Seed = None,
     ) -> None:
         super().__init__()
-        blocks = _blocks(depth)
+        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 10 or (depth - 4) % 6:
+            raise InputError(f"depth must be 10, 16, 22, 28, ... (6 n + 4), got {depth!r}")
         for name, value in (("width", width), ("classes", num_classes), ("channels", in_channels)):
             check_integer(f"the number for {name}", value)
         self.depth, self.width = depth, width
         self.num_classes, self.in_channels = num_classes, in_channels
-        # The layers' own initial values are drawn from torch's global state: give that back.
+        # The layers draw initial values of their own from torch's global state: give that back.
         with torch.random.fork_rng(devices=[]):
             self.stem = nn.Conv2d(in_channels, _STEM, 3, 1, 1, bias=False)
             channels = _STEM
             groups = []
             for number, base in enumerate(_GROUPS):
                 layers = []
-                for block in range(blocks):
+                for block in range((depth - 4) // 6):
                     stride = 2 if number and not block else 1
                     layers.append(_Block(channels, base * width, stride))
                     channels = base * width
@@ -91,60 +89,45 @@ class WideResNet(nn.Module):
             self.groups = nn.Sequential(*groups)
             self.bn = nn.BatchNorm2d(channels)
             self.linear = nn.Linear(channels, num_classes)
-        self._initialize(as_generator(generator))
-
-    def _initialize(self, generator: torch.Generator) -> None:
+        how: dict[str, Any] = {"generator": as_generator(generator)}
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(
-                    module.weight, mode="fan_out", nonlinearity="relu", generator=generator
-                )
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu", **how)
             elif isinstance(module, nn.Linear):
-                nn.init.kaiming_normal_(module.weight, nonlinearity="linear", generator=generator)
+                nn.init.kaiming_normal_(module.weight, nonlinearity="linear", **how)
                 nn.init.zeros_(module.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits, images x classes."""
-        if x.dim() != 4 or x.shape[1] != self.in_channels:
-            raise InputError(
-                f"expected images x {self.in_channels} channels x height x width, got shape "
-                f"{tuple(x.shape)}: pass a batch of images with {self.in_channels} channels"
-            )
+        """Return logits, images x classes."""
+        _check_channels(x, self.in_channels)
         out = F.relu(self.bn(self.groups(self.stem(x))))
         logits: Tensor = self.linear(out.mean(dim=(2, 3)))
         return logits
 
 
+def _check_channels(x: Tensor, channels: int) -> None:
+    if x.dim() != 4 or x.shape[1] != channels:
+        raise InputError(
+            f"expected images x {channels} channels x height x width, got shape {tuple(x.shape)}"
+        )
+
+
 def parameter_count(depth: int, width: int, num_classes: int, in_channels: int = 3) -> int:
-    """Parameters of a WideResNet, by formula.
+    """Return the number of parameters of a WideResNet, without allocating it.
 
     Example:
         >>> parameter_count(28, 10, 10)
         36479194
     """
-    blocks = _blocks(depth)
-    total = 9 * in_channels * _STEM
-    channels = _STEM
-    for number, base in enumerate(_GROUPS):
-        out = base * width
-        first = 9 * channels * out + 9 * out * out + 2 * channels + 2 * out
-        if channels != out or number:
-            first += channels * out
-        total += first + (blocks - 1) * (18 * out * out + 4 * out)
-        channels = out
-    return total + 2 * channels + channels * num_classes + num_classes
-
-
-def _blocks(depth: int) -> int:
-    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 10 or (depth - 4) % 6:
-        raise InputError(f"depth must be 10, 16, 22, 28, ... (6 n + 4), got {depth!r}")
-    return (depth - 4) // 6
+    with torch.device("meta"):
+        net = WideResNet(depth, width, num_classes, in_channels, generator=0)
+    return sum(parameter.numel() for parameter in net.parameters())
 
 
 class Normalize(nn.Module):
     """(x - mean) / std for each channel, as the first layer of a model.
 
-    Inside the model, so that attacks, budgets and Jacobians speak of pixels in [0, 1].
+    Inside the model, so that attacks, budgets and Jacobians are about pixels in [0, 1].
 
     Example:
         >>> Normalize([0.5], [0.5])(torch.tensor([[[[1.0]]]])).item()
@@ -158,18 +141,14 @@ class Normalize(nn.Module):
         super().__init__()
         if len(mean) != len(std) or not len(mean) or min(std) <= 0:
             raise InputError(
-                f"mean and std need one number a channel, std positive, got {mean} and {std}"
+                f"expected mean and positive std, one number per channel, got {mean} and {std}"
             )
         self.register_buffer("mean", torch.tensor(mean).reshape(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(std).reshape(1, -1, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalized images."""
-        if x.dim() != 4 or x.shape[1] != self.mean.shape[1]:
-            raise InputError(
-                f"expected images with {self.mean.shape[1]} channels, got shape {tuple(x.shape)}: "
-                "the number of channels is fixed when the model is made"
-            )
+        """Return normalized images."""
+        _check_channels(x, self.mean.shape[1])
         return (x - self.mean) / self.std
 
 
@@ -182,7 +161,7 @@ def classifier(
     *,
     generator: Seed = None,
 ) -> nn.Sequential:
-    """Normalization and a WideResNet: pixels in [0, 1] in, logits out.
+    """Return normalization and a WideResNet: pixels in [0, 1] in, logits out.
 
     Example:
         >>> classifier(10, 1, 5, [0.5], [0.5], generator=0)(torch.zeros(2, 1, 8, 8)).shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,22 @@ def decaying(d: int, n: int, seed: int, power: float = 0.7) -> np.ndarray:
     left = np.linalg.qr(rng.normal(size=(d, k)))[0] * np.exp(0.5 * rng.normal(size=(d, 1)))
     right = np.linalg.qr(rng.normal(size=(n, k)))[0]
     return (left * np.arange(1, k + 1) ** -power) @ right.T
+
+
+def watched(op: Any) -> dict[str, int]:
+    """Count the vectors that an operator multiplies."""
+    spent = {"matmat": 0, "rmatmat": 0}
+
+    def counted(name: str, product: Any) -> Any:
+        def multiply(X: torch.Tensor) -> torch.Tensor:
+            spent[name] += X.shape[1]
+            return product(X)
+
+        return multiply
+
+    for name in spent:
+        setattr(op, name, counted(name, getattr(type(op), name).__get__(op)))
+    return spent
 
 
 @pytest.fixture(autouse=True)

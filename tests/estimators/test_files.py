@@ -1,9 +1,12 @@
-"""Matrices from files: every format as it was saved, every mistake in one line."""
+"""Matrices from files: every format as it was saved, one line for every mistake."""
 
 from __future__ import annotations
 
+import io
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,149 +23,126 @@ from robustcf.estimators.files import _READERS
 rng = np.random.default_rng(0)
 U, V = rng.normal(size=(6, 2)), rng.normal(size=(5, 2))
 A = U @ V.T
+TENSORS = {"U": torch.from_numpy(U), "V": torch.from_numpy(V)}
+ONE = torch.ones(1, 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "save", "kind"),
+    [
+        ("a.npy", lambda path: np.save(path, A), np.ndarray),
+        ("a.npz", lambda path: np.savez(path, scores=A), np.ndarray),
+        ("a.mtx", lambda path: scipy.io.mmwrite(path, A, precision=17), np.ndarray),
+        ("a.mtx", lambda path: scipy.io.mmwrite(path, sp.coo_matrix(A), precision=17), sp.spmatrix),
+        ("a.safetensors", lambda path: save_file({"a": torch.from_numpy(A)}, path), torch.Tensor),
+        *(
+            ("a.npz", lambda path, f=form: sp.save_npz(path, sp.coo_matrix(A).asformat(f)), form)
+            for form in ("csr", "csc", "coo", "bsr", "dia")
+        ),
+    ],
+)
 @pytest.mark.parametrize("form", [Path, str])
-def test_npy(tmp_path: Path, form: type) -> None:
-    np.save(tmp_path / "a.npy", A)
-    matrix = read_matrix(form(tmp_path / "a.npy"))
-    assert isinstance(matrix, np.ndarray)
+def test_matrices_come_back_as_they_were_saved(
+    tmp_path: Path, name: str, save: Callable[[Path], None], kind: Any, form: type
+) -> None:
+    save(tmp_path / name)
+    matrix = read_matrix(form(tmp_path / name))
+    if sp.issparse(matrix):
+        assert matrix.format == (kind if isinstance(kind, str) else "coo")
+        matrix = matrix.toarray()
+    else:
+        assert isinstance(matrix, kind)
+    assert matrix.dtype in (np.float64, torch.float64)
     assert np.array_equal(matrix, A)
 
 
-def test_npz_with_one_array(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", scores=A.astype(np.float32))
-    matrix = read_matrix(tmp_path / "a.npz")
-    assert matrix.dtype == np.float32
-    assert np.array_equal(matrix, A.astype(np.float32))
+def test_dtypes_stay_and_factors_stay_factors(tmp_path: Path) -> None:
+    np.savez(tmp_path / "b.npz", A.astype(np.float32))
+    assert read_matrix(tmp_path / "b.npz").dtype == np.float32
+    np.savez(tmp_path / "a.npz", U=U, V=V, epoch=np.array(3))  # other arrays do not matter
+    save_file(TENSORS, tmp_path / "a.safetensors")
+    for suffix, numpy in ((".npz", True), (".safetensors", False)):
+        matrix = read_matrix(tmp_path / f"a{suffix}")
+        assert isinstance(matrix, LowRank)
+        assert matrix.numpy is numpy
+        assert torch.equal(matrix.U, TENSORS["U"])
+        assert torch.equal(matrix.V, TENSORS["V"])
 
 
-@pytest.mark.parametrize("layout", ["csr", "csc", "coo", "bsr", "dia"])
-def test_npz_of_scipy(tmp_path: Path, layout: str) -> None:
-    sp.save_npz(tmp_path / "a.npz", sp.coo_matrix(A).asformat(layout))
-    matrix = read_matrix(tmp_path / "a.npz")
-    assert sp.issparse(matrix)
-    assert matrix.format == layout
-    assert np.array_equal(matrix.toarray(), A)
-
-
-@pytest.mark.parametrize("layout", ["csr", "csc"])
-def test_npz_of_scipy_with_less_than_no_entries(tmp_path: Path, layout: str) -> None:
-    matrix = sp.coo_matrix(A).asformat(layout)
-    sp.save_npz(tmp_path / "a.npz", matrix)
-    with np.load(tmp_path / "a.npz") as parts:
-        spoilt = dict(parts)
-    spoilt["indptr"][-1] = -3
-    np.savez(tmp_path / "a.npz", **spoilt)
-    with pytest.raises(InputError, match="pointer"):
-        read_matrix(tmp_path / "a.npz")
-
-
-def test_npz_with_factors(tmp_path: Path) -> None:
-    # Whatever else is saved beside them, U and V are the factors, and they stay factors.
-    np.savez(tmp_path / "a.npz", U=U, V=V, epoch=np.array(3))
-    matrix = read_matrix(tmp_path / "a.npz")
-    assert isinstance(matrix, LowRank)
-    assert matrix.numpy
-    assert np.array_equal(matrix.U.numpy(), U)
-    assert np.array_equal(matrix.V.numpy(), V)
-
-
-def test_mtx_dense(tmp_path: Path) -> None:
-    scipy.io.mmwrite(tmp_path / "a.mtx", A, precision=17)
-    matrix = read_matrix(tmp_path / "a.mtx")
-    assert isinstance(matrix, np.ndarray)
-    assert np.array_equal(matrix, A)
-
-
-def test_mtx_sparse(tmp_path: Path) -> None:
-    scipy.io.mmwrite(tmp_path / "a.mtx", sp.coo_matrix(A), precision=17)
-    matrix = read_matrix(tmp_path / "a.mtx")
-    assert sp.issparse(matrix)
-    assert np.array_equal(matrix.toarray(), A)
-
-
-def test_safetensors_with_one_tensor(tmp_path: Path) -> None:
-    save_file({"scores": torch.from_numpy(A)}, tmp_path / "a.safetensors")
-    matrix = read_matrix(tmp_path / "a.safetensors")
-    assert torch.equal(matrix, torch.from_numpy(A))
-
-
-def test_safetensors_with_factors(tmp_path: Path) -> None:
-    tensors = {"U": torch.from_numpy(U), "V": torch.from_numpy(V)}
-    save_file(tensors, tmp_path / "a.safetensors")
-    matrix = read_matrix(tmp_path / "a.safetensors")
-    assert isinstance(matrix, LowRank)
-    assert not matrix.numpy
-    assert torch.equal(matrix.U, tensors["U"])
-    assert torch.equal(matrix.V, tensors["V"])
-
-
-def _message(path: Path) -> str:
+def refused(path: Path, *words: str) -> None:
+    """One short line that has all the words."""
     with pytest.raises(InputError) as caught:
         read_matrix(path)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 1000
+    assert all(word in message for word in words), message
+
+
+def zipped() -> bytes:
+    content = io.BytesIO()
+    np.savez(content, a=A)
+    return content.getvalue()
 
 
 @pytest.mark.parametrize("name", ["table.csv", "matrix", "MATRIX.NPY"])
 def test_other_endings(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("1,2\n")
-    assert _message(tmp_path / name) == (
-        f"expected a file ending in .npy, .npz, .mtx, .safetensors, got {name}: convert it first"
-    )
+    refused(tmp_path / name, "ending in .npy, .npz, .mtx, .safetensors", name)
 
 
 @pytest.mark.parametrize("suffix", sorted(_READERS))
-@pytest.mark.parametrize("content", [b"", b"not a\nmatrix", None])
-def test_unreadable(tmp_path: Path, suffix: str, content: bytes | None) -> None:
+def test_files_that_cannot_be_read(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"broken{suffix}"
-    if content is not None:
+    refused(path, str(path), f"not a readable {suffix} file: ")
+    for content in (b"", b"not a\nmatrix"):
         path.write_bytes(content)
-    assert _message(path).startswith(f"{path} is no readable {suffix} file: ")
+        refused(path, str(path), f"not a readable {suffix} file: ")
+    os.mkfifo(tmp_path / f"a{suffix}")
+    refused(tmp_path / f"a{suffix}", "expected a regular file, got a pipe")
+    (tmp_path / f"b{suffix}").symlink_to("/dev/zero")
+    refused(tmp_path / f"b{suffix}", "expected a regular file, got a device")
 
 
-def test_a_parser_without_words_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def mute(path: Path) -> None:
-        raise EOFError
+@pytest.mark.parametrize(
+    ("error", "word"), [(EOFError(), ": EOFError"), (ValueError("x" * 10**6), "xxx")]
+)
+def test_errors_of_parsers_are_named_and_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, word: str
+) -> None:
+    def fail(path: Path) -> None:
+        raise error
 
-    monkeypatch.setitem(_READERS, ".npy", mute)
-    assert _message(tmp_path / "a.npy").endswith("is no readable .npy file: EOFError")
-
-
-def test_nothing_is_unpickled(tmp_path: Path) -> None:
-    objects = np.array([{}])
-    np.save(tmp_path / "a.npy", objects, allow_pickle=True)
-    np.savez(tmp_path / "a.npz", objects=objects)
-    assert "an array of objects, which is a pickle: refused" in _message(tmp_path / "a.npy")
-    assert "an array of objects, which is a pickle: refused" in _message(tmp_path / "a.npz")
+    monkeypatch.setitem(_READERS, ".npy", fail)
+    refused(tmp_path / "a.npy", "not a readable .npy file", word)
 
 
-def test_several_arrays_or_none(tmp_path: Path) -> None:
-    wanted = "expected one array, or factors named U and V, got"
-    np.savez(tmp_path / "many.npz", b=A, a=A)
-    np.savez(tmp_path / "half.npz", U=U, W=V)
-    np.savez(tmp_path / "none.npz")
-    save_file({"a": torch.ones(1, 1), "b": torch.ones(1, 1)}, tmp_path / "many.safetensors")
-    save_file({}, tmp_path / "none.safetensors")
-    for name, got in {
-        "many.npz": "a, b",
-        "half.npz": "U, W",
-        "none.npz": "none",
-        "many.safetensors": "a, b",
-        "none.safetensors": "none",
-    }.items():
-        assert _message(tmp_path / name) == f"{wanted} {got} in {name}: save just one"
+@pytest.mark.parametrize(
+    ("name", "save", "word"),
+    [
+        ("a.npy", lambda path: path.write_bytes(zipped()), "not a readable .npy file: "),
+        ("a.npy", lambda path: np.save(path, np.array([{}]), allow_pickle=True), "a pickle"),
+        ("a.npz", lambda path: np.savez(path, objects=np.array([{}])), "a pickle"),
+        ("a.npz", lambda path: np.savez(path, b=A, a=A), "got a, b in a.npz"),
+        ("a.npz", lambda path: np.savez(path, U=U, W=V), "got U, W in a.npz"),
+        ("a.npz", lambda path: np.savez(path), "got none in a.npz"),
+        ("a.safetensors", lambda path: save_file({"a": ONE, "b": ONE.clone()}, path), "got a, b"),
+        ("a.safetensors", lambda path: save_file({}, path), "got none"),
+        ("a.safetensors", lambda p: save_file({"a": ONE.to(torch.float8_e4m3fn)}, p), "float8"),
+        ("a.npz", lambda path: np.savez(path, U=U, V=V[:, :1]), "shapes (6, 2) and (5, 1)"),
+    ],
+)
+def test_unusable_contents(
+    tmp_path: Path, name: str, save: Callable[[Path], None], word: str
+) -> None:
+    save(tmp_path / name)
+    refused(tmp_path / name, word)
 
 
-def test_factors_that_do_not_fit(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", U=U, V=V[:, :1])
-    assert "same r, got shapes (6, 2) and (5, 1)" in _message(tmp_path / "a.npz")
-
-
-# --- files that mean harm -------------------------------------------------------------------
+# --- Matrix Market ----------------------------------------------------------------------------
 
 BANNER = "%%MatrixMarket matrix coordinate real general\n"
+ARRAY = BANNER.replace("coordinate", "array")
 
 
 @pytest.mark.parametrize("symmetry", ["general", "symmetric", "skew-symmetric", "hermitian"])
@@ -202,11 +182,8 @@ def test_mtx_of_a_pattern_with_comments_and_blank_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (BANNER + "2 2 1\n1 1 1\0\n", "could not convert"),  # scipy's reader crashes
-        (
-            BANNER.replace("coordinate", "array").replace("general", "symmetric") + "2 5\n1\n2\n",
-            "must be square, got 2 x 5",  # likewise
-        ),
+        (BANNER + "2 2 1\n1 1 1\0\n", "could not convert"),  # scipy's reader crashes, also here:
+        (ARRAY.replace("general", "symmetric") + "2 5\n1\n2\n", "must be square, got 2 x 5"),
         (BANNER + "2 2 1\n3 1 1\n", "row 3 of line 1 is not in 1 ... 2"),
         (BANNER + "2 2 1\n1 0 1\n", "column 0 of line 1 is not in 1 ... 2"),
         (BANNER + "2 2 1\n1 1 1\n1 2 1\n", "expected 1 lines of numbers, got more"),
@@ -219,103 +196,67 @@ def test_mtx_of_a_pattern_with_comments_and_blank_lines(tmp_path: Path) -> None:
         (BANNER, "the line of sizes reads ''"),
         ("1 2 3\n", "the first line must be"),
         (BANNER.replace("matrix coord", "vector coord"), "the first line must be"),
-        (BANNER.replace("real", "quaternion"), "of quaternion values is not known"),
-        (BANNER.replace("general", "odd"), "a odd coordinate of real values is not known"),
-        (
-            BANNER.replace("coordinate real", "array pattern"),
-            "array of pattern values is not known",
-        ),
+        (BANNER.replace("coordinate", "list"), "list of real"),
+        (BANNER.replace("real", "quaternion"), "of quaternion"),
+        (BANNER.replace("general", "odd"), "odd coordinate of real"),
+        (ARRAY.replace("real", "pattern"), "array of pattern"),
+        (BANNER + f"{10**12} {10**12} 1\n1 1 1\n", "ROBUSTCF_LIMITS=expansion="),
+        (BANNER + f"{10**8} {10**8} 1\n1 1 1\n", "ROBUSTCF_LIMITS=expansion="),
+        (BANNER + f"2 2 {10**11}\n1 1 1\n", "ROBUSTCF_LIMITS=expansion="),
+        (ARRAY + f"{10**8} {10**8}\n1\n", "ROBUSTCF_LIMITS=expansion="),
+        (BANNER + "%" * (2 << 20), "a line is longer than"),
     ],
 )
-def test_mtx_that_breaks_its_format(tmp_path: Path, text: str, reason: str) -> None:
+def test_mtx_that_breaks_its_format_or_the_limits(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "a.mtx").write_text(text)
-    message = _message(tmp_path / "a.mtx")
-    assert "is no readable .mtx file: " in message
-    assert reason in message
+    refused(tmp_path / "a.mtx", reason)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        BANNER + f"{10**12} {10**12} 1\n1 1 1\n",
-        BANNER + f"{10**8} {10**8} 1\n1 1 1\n",
-        BANNER + f"2 2 {10**11}\n1 1 1\n",
-        BANNER.replace("coordinate", "array") + f"{10**8} {10**8}\n1\n",
-    ],
-)
-def test_mtx_of_sizes_that_its_file_cannot_answer_for(tmp_path: Path, text: str) -> None:
-    (tmp_path / "a.mtx").write_text(text)
-    assert "raise the limit: ROBUSTCF_LIMITS=expansion=" in _message(tmp_path / "a.mtx")
-
-
-def test_mtx_of_a_size_that_is_allowed_can_be_raised(tmp_path: Path) -> None:
+def test_limits_of_sizes_can_be_raised(tmp_path: Path) -> None:
     (tmp_path / "a.mtx").write_text(BANNER + "100000 100000 1\n1 1 1.5\n")
     assert two_to_inf(read_matrix(tmp_path / "a.mtx"), 5).value == 1.5
     with raised_limits(small_bytes=1000):
-        assert "raise the limit" in _message(tmp_path / "a.mtx")
+        refused(tmp_path / "a.mtx", "raise the limit")
         with raised_limits(expansion=1_000_000):
             assert read_matrix(tmp_path / "a.mtx").shape == (100_000, 100_000)
+    np.savez_compressed(tmp_path / "a.npz", a=np.zeros((1000, 1000)))
+    assert read_matrix(tmp_path / "a.npz").shape == (1000, 1000)
+    with raised_limits(small_bytes=1 << 20):
+        refused(tmp_path / "a.npz", "what it holds (a) takes at least 8,000,128 bytes")
 
 
-def test_mtx_with_a_header_line_that_does_not_end(tmp_path: Path) -> None:
-    (tmp_path / "a.mtx").write_text(BANNER + "%" * (2 << 20))
-    assert "a line is longer than" in _message(tmp_path / "a.mtx")
-
-
-def test_sparse_npz_of_a_size_that_its_file_cannot_answer_for(tmp_path: Path) -> None:
-    wide = sp.coo_matrix(([1.0], ([0], [0])), shape=(10**9, 10**9))
-    sp.save_npz(tmp_path / "a.npz", wide)
-    assert "a 1,000,000,000 x 1,000,000,000 matrix of 1 entries" in _message(tmp_path / "a.npz")
+# --- sparse matrices of scipy -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("layout", ["csr", "csc", "bsr"])
 @pytest.mark.parametrize(
-    ("name", "value"), [("indices", 10**6), ("indices", -1), ("indptr", 50), ("indptr", -3)]
+    ("name", "place", "value", "word"),
+    [
+        ("indices", 0.5, 10**6, "not a readable .npz file: "),
+        ("indices", 0.5, -1, "not a readable .npz file: "),
+        ("indptr", 0.5, 50, "not a readable .npz file: "),
+        ("indptr", 0.5, -3, "pointer"),
+        ("indptr", 1, -3, "pointer"),
+        ("data", 0, np.float16, "float16"),
+    ],
 )
-def test_sparse_npz_whose_indices_lead_out(
-    tmp_path: Path, layout: str, name: str, value: int
+def test_sparse_npz_with_broken_parts(
+    tmp_path: Path, layout: str, name: str, place: float, value: Any, word: str
 ) -> None:
     sp.save_npz(tmp_path / "a.npz", sp.coo_matrix(A).asformat(layout))
     with np.load(tmp_path / "a.npz") as archive:
         arrays = dict(archive)
-    arrays[name][len(arrays[name]) // 2] = value
+    if name == "data":
+        arrays[name] = arrays[name].astype(value)
+    else:
+        arrays[name][int(place * (len(arrays[name]) - 0.5))] = value
     np.savez(tmp_path / "a.npz", **arrays)
-    assert "is no readable .npz file: " in _message(tmp_path / "a.npz")
+    refused(tmp_path / "a.npz", word)
 
 
-def test_sparse_npz_of_half_precision(tmp_path: Path) -> None:
-    sp.save_npz(tmp_path / "a.npz", sp.csr_matrix(A))
-    with np.load(tmp_path / "a.npz") as archive:
-        arrays = dict(archive)
-    np.savez(tmp_path / "a.npz", **arrays | {"data": arrays["data"].astype(np.float16)})
-    assert "float16" in _message(tmp_path / "a.npz")
-
-
-def test_safetensors_of_a_quarter_precision(tmp_path: Path) -> None:
-    tensor = torch.ones(2, 2).to(torch.float8_e4m3fn)
-    save_file({"a": tensor}, tmp_path / "a.safetensors")
-    assert "a holds torch.float8_e4m3fn" in _message(tmp_path / "a.safetensors")
-
-
-def test_npz_that_grows_without_bound(tmp_path: Path) -> None:
-    np.savez_compressed(tmp_path / "a.npz", a=np.zeros((1000, 1000)))
-    with raised_limits(small_bytes=1 << 20):
-        assert "what it holds (a) takes at least 8,000,128 bytes" in _message(tmp_path / "a.npz")
-    assert read_matrix(tmp_path / "a.npz").shape == (1000, 1000)
-
-
-def test_npy_that_is_another_kind_of_file(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", a=A)
-    (tmp_path / "a.npz").rename(tmp_path / "a.npy")
-    assert "is no readable .npy file: " in _message(tmp_path / "a.npy")
-
-
-@pytest.mark.parametrize("suffix", sorted(_READERS))
-def test_pipes_and_devices_are_no_files(tmp_path: Path, suffix: str) -> None:
-    os.mkfifo(tmp_path / f"a{suffix}")
-    assert "expected a regular file, got a pipe" in _message(tmp_path / f"a{suffix}")
-    (tmp_path / f"b{suffix}").symlink_to("/dev/zero")
-    assert "expected a regular file, got a device" in _message(tmp_path / f"b{suffix}")
+def test_sparse_npz_beyond_the_limits(tmp_path: Path) -> None:
+    sp.save_npz(tmp_path / "a.npz", sp.coo_matrix(([1.0], ([0], [0])), shape=(10**9, 10**9)))
+    refused(tmp_path / "a.npz", "a 1,000,000,000 x 1,000,000,000 matrix of 1 entries")
 
 
 @pytest.mark.parametrize(
@@ -330,16 +271,4 @@ def test_the_shape_of_a_sparse_matrix_is_two_integers(
     monkeypatch.setattr(sp, "load_npz", lambda path: pytest.fail("scipy was asked"))
     arrays = {"format": b"dia", "data": A, "offsets": np.arange(6)}
     np.savez_compressed(tmp_path / "a.npz", shape=shape, **arrays)
-    with pytest.raises(InputError, match="integers") as refusal:
-        read_matrix(tmp_path / "a.npz")
-    assert len(str(refusal.value)) < 1000
-
-
-def test_what_a_parser_quotes_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(path: Path) -> None:
-        raise ValueError("x" * 10**6)
-
-    monkeypatch.setitem(_READERS, ".npy", fail)
-    with pytest.raises(InputError, match="xxx") as refusal:
-        read_matrix(tmp_path / "a.npy")
-    assert len(str(refusal.value)) < 1000
+    refused(tmp_path / "a.npz", "two integers")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from robustcf.errors import InputError
 from robustcf.estimators import (
     adaptive_power,
     bounds,
-    exact,
     hutchinson_diagonal,
     hutchpp_diagonal,
     rademacher_averaging,
@@ -25,31 +23,24 @@ from robustcf.estimators.twinest import split_samples
 from .conftest import SEEDS, row_norms
 
 
-def _signs(rng: np.random.Generator, d: int, m: int) -> np.ndarray:
-    return rng.choice([-1.0, 1.0], size=(d, m))
+def recorded(monkeypatch: pytest.MonkeyPatch, seed: int) -> list[np.ndarray]:
+    """Hand numpy signs to the estimator under test, so that both see the same vectors."""
+    rng, given = np.random.default_rng(seed), []
 
+    def draw(rows, columns, dtype, device, generator):  # type: ignore[no-untyped-def]
+        given.append(rng.choice([-1.0, 1.0], size=(rows, columns)))
+        return torch.from_numpy(given[-1]).to(dtype)
 
-class _Recorder:
-    """Hands numpy signs to the estimator under test, so that both see the same vectors."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, seed: int, module: str) -> None:
-        self.rng, self.given = np.random.default_rng(seed), []
-
-        def draw(rows, columns, dtype, device, generator):  # type: ignore[no-untyped-def]
-            X = _signs(self.rng, rows, columns)
-            self.given.append(X)
-            return torch.from_numpy(X).to(dtype)
-
-        # The package's attribute of that name is the function, not the module.
-        monkeypatch.setattr(sys.modules[f"robustcf.estimators.{module}"], "rademacher", draw)
+    monkeypatch.setattr("robustcf.estimators.numerics.rademacher", draw)
+    return given
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_twinest_is_algorithm_1(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     A = np.random.default_rng(seed).normal(size=(30, 20))
-    seen = _Recorder(monkeypatch, seed, "estimate")
+    given = recorded(monkeypatch, seed)
     answer = twinest(A, 2 * 7 + 1)
-    (X,) = seen.given
+    (X,) = given
     assert X.shape == (30, 7)
     D = np.zeros(30)
     for x in X.T:
@@ -68,16 +59,15 @@ def test_twinest_pp_is_algorithm_2(
 ) -> None:
     A = np.random.default_rng(seed).normal(size=(30, 20))
     B = A @ A.T
-    seen = _Recorder(monkeypatch, seed, "estimate")
+    given = recorded(monkeypatch, seed)
     answer = twinest_pp(A, 2 * m + 1, p=p)
     r = int(p * m + 1e-9)
-    D = np.zeros(30)
-    Q = np.zeros((30, 0))
+    D, Q = np.zeros(30), np.zeros((30, 0))
     if r:
-        Q = np.linalg.qr(B @ seen.given[0])[0]
+        Q = np.linalg.qr(B @ given[0])[0]
         D += np.diag(B @ Q @ Q.T)
     if m - 2 * r:
-        X = seen.given[-1]
+        X = given[-1]
         assert X.shape == (30, m - 2 * r)
         for x in X.T:
             D += x * (B @ (x - Q @ (Q.T @ x))) / (m - 2 * r)
@@ -92,9 +82,9 @@ def test_rademacher_averaging_is_the_largest_entry(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     A = np.random.default_rng(seed).normal(size=(30, 20))
-    seen = _Recorder(monkeypatch, seed, "estimate")
+    given = recorded(monkeypatch, seed)
     answer = rademacher_averaging(A, 10)
-    X = seen.given[0]
+    X = given[0]
     D = (X * (A @ (A.T @ X))).mean(axis=1)
     assert answer.value == pytest.approx(math.sqrt(D.max()))
     assert answer.row == D.argmax()
@@ -126,8 +116,7 @@ def _trials(estimate, count: int) -> np.ndarray:  # type: ignore[no-untyped-def]
 
 def test_hutchinson_mean_and_variance() -> None:
     """Unbiased, variance sum_{j != i} B_ij^2 / m: within 4.5 standard errors for 12 entries."""
-    rng = np.random.default_rng(0)
-    B = rng.normal(size=(12, 12))
+    B = np.random.default_rng(0).normal(size=(12, 12))
     m, count = 3, 4000
     values = _trials(lambda g: hutchinson_diagonal(B, m, generator=g), count)
     variance = bounds.hutchinson_variance(B).numpy() / m
@@ -142,8 +131,7 @@ def test_hutchinson_mean_and_variance() -> None:
 
 @pytest.mark.parametrize("p", [0.0, 0.2, 1 / 3, 0.5])
 def test_hutchpp_is_unbiased(p: float) -> None:
-    rng = np.random.default_rng(1)
-    factor = rng.normal(size=(12, 12))
+    factor = np.random.default_rng(1).normal(size=(12, 12))
     # p = 1/2 leaves the rest out: exact where B S spans everything, so take rank one there.
     B = factor @ factor.T if p < 0.5 else np.outer(factor[0], factor[0])
     count = 2000
@@ -153,8 +141,7 @@ def test_hutchpp_is_unbiased(p: float) -> None:
 
 
 def test_hutchpp_beats_hutchinson_on_low_rank() -> None:
-    rng = np.random.default_rng(2)
-    factor = rng.normal(size=(40, 3))
+    factor = np.random.default_rng(2).normal(size=(40, 3))
     B = factor @ factor.T
     assert np.allclose(hutchpp_diagonal(B, 12, generator=0), np.diag(B))
     assert not np.allclose(hutchinson_diagonal(B, 12, generator=0), np.diag(B), rtol=1e-2)
@@ -176,9 +163,8 @@ def test_diagonals_of_torch_matrices_differentiate() -> None:
 
 
 def test_concentration_lemma() -> None:
-    """No entry errs by more than the lemma's epsilon, but in a share delta of all trials."""
-    rng = np.random.default_rng(4)
-    A = rng.normal(size=(15, 40))
+    """The largest error exceeds the lemma's epsilon in at most a share delta of trials."""
+    A = np.random.default_rng(4).normal(size=(15, 40))
     B = A @ A.T
     delta, m, count = 0.1, 20, 1000
     epsilon = bounds.diagonal_deviation(m, delta, 15, bounds.offdiagonal_norm(A))
@@ -190,7 +176,7 @@ def test_concentration_lemma() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", [5, 41])
 def test_adaptive_power_fails_on_the_example(budget: int) -> None:
-    """diag(2, 1): stuck at 1 with probability (2 / pi) atan(1 / 2), whatever the budget."""
+    """diag(2, 1): stuck at 1 with probability (2 / pi) atan(1 / 2) for any budget."""
     A = torch.diag(torch.tensor([2.0, 1.0], dtype=torch.float64))
     generator = torch.Generator().manual_seed(0)
     count = 600 if budget > 5 else 2500
@@ -223,8 +209,7 @@ def test_theorem_1_where_it_binds() -> None:
 
 
 def test_deviation_remark() -> None:
-    rng = np.random.default_rng(6)
-    A = rng.normal(size=(40, 300)) / 17
+    A = np.random.default_rng(6).normal(size=(40, 300)) / 17
     delta, epsilon = 0.2, 0.5
     m = bounds.twinest_deviation_samples(epsilon, delta, 40, bounds.offdiagonal_norm(A))
     top = row_norms(A).max() ** 2
@@ -234,8 +219,7 @@ def test_deviation_remark() -> None:
 
 
 def test_bounds_of_a_matrix() -> None:
-    rng = np.random.default_rng(7)
-    A = rng.normal(size=(9, 6))
+    A = np.random.default_rng(7).normal(size=(9, 6))
     squares = np.sort(row_norms(A) ** 2)
     assert bounds.gap(A) == pytest.approx(squares[-1] - squares[-2])
     gram = A @ A.T
@@ -285,4 +269,3 @@ def test_bad_arguments(call) -> None:  # type: ignore[no-untyped-def]
 
 def test_split_rounds_down_but_not_by_rounding_error() -> None:
     assert split_samples(100, 0.29) == (29, 42)
-    assert exact(np.eye(2)).row == 0

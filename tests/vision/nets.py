@@ -15,7 +15,7 @@ def small_net(seed: int, *, batch_norm: bool = False, classes: int = 4) -> nn.Se
             layers.append(nn.BatchNorm2d(3))
         layers += [nn.Tanh(), nn.Flatten(), nn.Linear(75, classes)]
         net = nn.Sequential(*layers).double()
-        if batch_norm:  # running statistics that are no identity
+        if batch_norm:  # running statistics other than the identity
             net[1].running_mean.normal_()
             net[1].running_var.uniform_(0.5, 2)
             net[1].weight.data.uniform_(0.5, 2)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from robustcf.errors import InputError
-from robustcf.vision import accuracy, classifier, fgsm, pgd
+from robustcf.vision import accuracy, apgd, classifier, fgsm, pgd
 
 SEEDS = [0, 1, 2]
 
@@ -131,3 +131,56 @@ def test_bad_input():
         fgsm(net, x, y + 5)
     with pytest.raises(InputError, match="labels"):
         fgsm(net, x, y - 5)
+
+
+# --- Auto-PGD -----------------------------------------------------------------------------------
+
+
+def linear(seed: int, classes: int):
+    source = torch.Generator().manual_seed(seed)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(27, classes)).double()
+    net[1].weight.data = torch.randn(classes, 27, generator=source, dtype=torch.float64)
+    net[1].bias.data = -0.5 * net[1].weight.data.sum(dim=1)
+    x = 0.3 + 0.4 * torch.rand(60, 3, 3, 3, generator=source, dtype=torch.float64)
+    return net, x, net(x).argmax(dim=1)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("classes", [2, 3, 6])
+def test_apgd_is_optimal_for_a_linear_classifier(seed, classes):
+    """Class t beats y within the ball exactly if their margin is below eps ||w_y - w_t||_1."""
+    net, x, y = linear(seed, classes)
+    weight, logits = net[1].weight, net(x)
+    eps = 0.01
+    margins = logits.gather(1, y[:, None]) - logits
+    reach = eps * (weight[y][:, None, :] - weight).abs().sum(dim=2)
+    falls = ((margins < reach).sum(dim=1) > 0).detach()
+    assert 0.05 < falls.double().mean() < 0.95
+    attacked = apgd(net, x, y, eps, steps=30)
+    assert torch.equal(net(attacked).argmax(dim=1) != y, falls)
+    assert float((attacked - x).abs().max()) <= eps * (1 + 1e-9)
+    assert torch.equal(attacked[~falls], x[~falls])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_apgd_is_at_least_as_strong_as_pgd(seed):
+    net, x, _ = setting(seed, 40)
+    net.eval()
+    y = net(x).argmax(dim=1)
+    eps = 0.03
+    left = [accuracy(net, x, y, attack=attack, eps=eps) for attack in (pgd, apgd)]
+    assert left[1] <= left[0]
+    attacked = apgd(net, x, y, eps, steps=10)
+    assert float((attacked - x).abs().max()) <= eps * (1 + 1e-5)
+    assert 0 <= float(attacked.min()) <= float(attacked.max()) <= 1
+    assert torch.equal(attacked, apgd(net, x, y, eps, steps=10))
+    assert torch.equal(apgd(net, x, y, 0.0), x)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"), [({"steps": 0}, "steps"), ({"targets": -1}, "targets")]
+)
+def test_apgd_refuses(options, word):
+    net, x, y = setting(0)
+    with pytest.raises(InputError, match=word):
+        apgd(net, x, y, **options)

@@ -1,4 +1,4 @@
-"""Norms and stable rank against numpy on the explicit Jacobian; estimates beside them."""
+"""Norms and stable rank against numpy on the explicit Jacobian; estimates next to them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_exact_norms(seed, block):
     net, x = small_net(seed, batch_norm=True), images(seed, 5)
     net.eval()
     matrices = explicit(net, x).numpy()
-    net.train()  # measured in evaluation mode whatever the mode is
+    net.train()  # measured in evaluation mode, regardless of the current mode
     norms = jacobian_norms(net, x, batch_size=2, block=block)
     for n, J in enumerate(matrices):
         singular = np.linalg.svd(J, compute_uv=False)

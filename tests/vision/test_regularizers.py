@@ -90,7 +90,7 @@ def test_power_methods_climb_and_never_exceed_the_norm(seed, p, q):
             assert bool((value >= last * (1 - 1e-9)).all())
             last = value
         best = torch.maximum(best, last)
-    # From one of the starts the exact norm is reached, whatever fixed points there are.
+    # One of the starts reaches the exact norm, even if there are other fixed points.
     torch.testing.assert_close(best, truth, rtol=1e-3, atol=0)
 
 

@@ -1,4 +1,4 @@
-"""The recipe, a real learning test, the loop beside a plain one, resuming bit for bit."""
+"""The recipe, a real learning test, the loop next to a plain one, resuming bit for bit."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_open_or_create(tmp_path, digits):
 def test_bad_configurations(tmp_path):
     for change, reason in (
         ({"reg": "l1"}, "reg must be one of none, frobenius"),
-        ({"lr": 0}, "lr must be positive"),
+        ({"lr": 0}, "lr must be .* positive"),
         ({"lr": -1.0}, "lr must be a finite number and not negative"),
         ({"reg_weight": float("nan")}, "reg_weight must be a finite number"),
         ({"momentum": 1.0}, "momentum must lie between 0 and 1"),
