@@ -1,11 +1,9 @@
-"""The k best items of each user, exactly, whatever the blocks, the threads and the BLAS.
+"""The exact k best items per user, regardless of blocks, threads and BLAS library.
 
-Items are ranked by their scores in float64, ties to the lower id. Most of it is done without
-float64: scores are computed in bulk, in the factors' own precision, and a ranking whose gaps all
-exceed the error bound of that is the right one already. Where a gap is smaller, the candidates
-are scored again in float64, in a fixed order of additions; where even the last candidate is in
-doubt, so is every item that could take its place. So the result is one function of the factors: no
-block size, number of threads or machine shows in it.
+Items are ranked by their scores in float64, ties to the lower id. Scores are computed in bulk, in
+the factors' own precision; a ranking whose gaps all exceed the error bound is right already. Where
+a gap is smaller, the candidates are scored again in float64, in a fixed order of additions; if even
+the last candidate is in doubt, so is every item that could take its place.
 """
 
 from __future__ import annotations
@@ -24,16 +22,12 @@ from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 
-# Numbers that are worked on at a time: few enough for the cache.
-BLOCK_BYTES = 16 * 2**20
+BLOCK_BYTES = 16 * 2**20  # of numbers at a time: few enough for the cache
 # Users and bulk scores of one block: products of fewer users are slower, of more no faster.
 _MOST_USERS, _SCORE_BYTES = 512, 40 * 2**20
-# Embeddings of candidates that are scored again in float64, at a time.
-_AGAIN_BYTES = 16 * 2**20
-# Candidates beyond k; more make the float64 ranking of whole rows rarer.
-_SPARE = 8
-# Beyond this many items in question, a plain float64 product rules most of them out first.
-_MANY = 4096
+_AGAIN_BYTES = 16 * 2**20  # embeddings of candidates in float64, at a time
+_SPARE = 8  # candidates beyond k; more make the float64 ranking of whole rows rarer
+_MANY = 4096  # with more open items, a plain float64 product rules most of them out first
 
 TopItems = npt.NDArray[np.int64]
 
@@ -47,17 +41,16 @@ def top_items(
     block_users: int | None = None,
     ranker: Ranker | None = None,
 ) -> TopItems:
-    """The k best items of each user, best first, those already seen left out.
+    """Return the k best items of each user, best first, without those already seen.
 
     Ranked by the float64 value of ``U[u] @ V[i]``, equal scores by lower item id. The result
     does not depend on ``block_users``, threads, ranks or hardware.
 
     Args:
         factors: embeddings; half precision is widened to float32 first.
-        k: how many items; at most as many as there are.
         seen: pairs that may not be recommended, or None; same ids as the factors.
         block_users: users scored at a time; None: up to 512, their scores within 40 MB.
-        ranker: what :class:`Ranker` prepared for these factors and this k, where it is asked often.
+        ranker: a :class:`Ranker` of these factors and this k, to save preparing it again.
 
     Returns:
         len(users) x min(k, items) item ids; -1 where a user has fewer items left.
@@ -72,79 +65,71 @@ def top_items(
     """
     ids = user_ids(users, factors.n_users)
     k = min(check_cutoff("k", k), factors.n_items)
+    _check_seen(factors, seen)
+    if block_users is not None:
+        check_integer("block_users", block_users)
+    if ranker is None:
+        factors.check_finite()
+
+    @torch.no_grad()
+    def ranked(ids: npt.NDArray[np.int64]) -> TopItems:
+        top = np.full((len(ids), k), -1, dtype=np.int64)
+        if factors.n_items and len(ids):
+            own = Ranker(factors, k) if ranker is None else ranker.for_one_call()
+            for part in own.blocks(len(ids), block_users):
+                top[part] = own.rank(ids[part], seen)
+        return top
+
+    return shared(ids, ranked)
+
+
+def near_the_top(
+    factors: Factors, users: npt.NDArray[np.int64], length: int, seen: Interactions | None
+) -> TopItems:
+    """Return about the first items of each user's ranking, -1 where a user has fewer left.
+
+    Ranked by bulk scores, in the precision of the factors: close items may be swapped, and one of
+    them left out. Ranks share whole blocks of users, so that the result does not depend on them.
+
+    Cost: as :func:`top_items`, without scoring close items again.
+    """
+    _check_seen(factors, seen)
+    factors.check_finite()
+    ranker = Ranker(factors, min(length, factors.n_items))
+
+    @torch.no_grad()
+    def ranked(blocks: list[npt.NDArray[np.int64]]) -> TopItems:
+        found = [np.empty((0, ranker.k), dtype=np.int64)]
+        for block in blocks:
+            _, _, rough, items, _ = ranker.looked_at(block, seen)
+            found.append(items.masked_fill_(rough == -torch.inf, -1)[:, : ranker.k].cpu().numpy())
+        return np.concatenate(found)
+
+    return shared([users[part] for part in ranker.blocks(len(users))], ranked)
+
+
+def _check_seen(factors: Factors, seen: Interactions | None) -> None:
     if seen is not None and (seen.n_users, seen.n_items) != (factors.n_users, factors.n_items):
         raise InputError(
             f"factors are for {factors.n_users} users x {factors.n_items} items, seen for "
             f"{seen.n_users} x {seen.n_items}: they belong to different data"
         )
-    if block_users is not None:
-        check_integer("block_users", block_users)
-    if ranker is None:
-        factors.check_finite()
-    # The ranking of a user does not depend on who is ranked along: ranks share the users.
-    return shared(ids, lambda mine: _ranked(factors, mine, k, seen, block_users, ranker))
-
-
-@torch.no_grad()
-def _ranked(
-    factors: Factors,
-    ids: npt.NDArray[np.int64],
-    k: int,
-    seen: Interactions | None,
-    block_users: int | None,
-    ranker: Ranker | None,
-) -> TopItems:
-    top = np.full((len(ids), k), -1, dtype=np.int64)
-    if factors.n_items == 0 or len(ids) == 0:
-        return top
-    own = Ranker(factors, k) if ranker is None else ranker.for_one_call()
-    for part in own.blocks(len(ids), block_users):
-        top[part] = own.rank(ids[part], seen)
-    return top
-
-
-def near_the_top(
-    factors: Factors, users: npt.NDArray[np.int64], length: int, seen: Interactions | None
-) -> tuple[Tensor, Tensor]:
-    """Items at the top of each user's ranking, in no certain order, and what no other item exceeds.
-
-    Cost: as :func:`top_items`, without its second look at what is hard to tell apart.
-
-    Returns:
-        Item ids, int32, -1 where a user has fewer left; and float64 scores, -inf where there is no
-        other item.
-    """
-    factors.check_finite()
-    ranker = Ranker(factors, min(length, factors.n_items))
-    items = torch.empty((len(users), ranker.candidates), dtype=torch.int32)
-    others = torch.empty(len(users), dtype=torch.float64)
-    with torch.no_grad():
-        for part in ranker.blocks(len(users)):
-            _, _, rough, found, slack = ranker.looked_at(users[part], seen)
-            last = rough[:, -1].double()
-            items[part] = torch.where(rough == -torch.inf, -1, found).to(items)
-            error = slack[:, 0].double() * float(ranker.largest) + ranker.least
-            others[part] = (last + error).to(others)
-    return items, others
 
 
 def user_ids(users: npt.ArrayLike, n_users: int) -> npt.NDArray[np.int64]:
-    """Return ids of users, or raise: they are not integers in [0, n_users)."""
+    """Return ids of users as int64, or raise unless they are integers in [0, n_users)."""
     ids = np.asarray(users)
     if ids.size == 0:
         return np.empty(0, dtype=np.int64)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise InputError(f"users must be a list of integer ids, got {ids.dtype}, shape {ids.shape}")
     if ids.min() < 0 or ids.max() >= n_users:
-        raise InputError(
-            f"user ids must be in [0, {n_users}), got {ids.min()} to {ids.max()}: "
-            "these users are not in the data"
-        )
+        raise InputError(f"user ids must be in [0, {n_users}), got {ids.min()} to {ids.max()}")
     return ids.astype(np.int64)
 
 
 class Ranker:
-    """What is prepared once to rank by some factors: padded items, norms, a buffer for scores."""
+    """Preparation to rank by some factors: padded items, norms, a buffer for scores."""
 
     def __init__(self, factors: Factors, k: int) -> None:
         U, V = factors
@@ -154,7 +139,7 @@ class Ranker:
             self.U, self.V = self.U.double(), self.V.double()
         self.k, self.n_items = k, factors.n_items
         self.candidates = min(self.n_items, k + _SPARE)
-        # n / g groups are looked through, then the members of the best: least work at the root.
+        # n / g groups are compared, then the members of the best: least work at the root.
         self.group = 2 ** max(0, round(math.log2(self.n_items / self.candidates) / 2))
         spare_items = -self.n_items % self.group
         self.width = self.n_items + spare_items
@@ -172,7 +157,7 @@ class Ranker:
         return own
 
     def blocks(self, count: int, size: int | None = None) -> list[slice]:
-        """So many users in parts; by default, such that their scores take a block's memory."""
+        """Return slices of so many users; by default, their scores fill a block's memory."""
         most = max(1, _SCORE_BYTES // (self.width * self.V.element_size()))
         size = size or min(_MOST_USERS, most)
         return [slice(start, start + size) for start in range(0, count, size)]
@@ -180,7 +165,7 @@ class Ranker:
     def looked_at(
         self, users: npt.NDArray[np.int64], seen: Interactions | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Users' rows, bulk scores of all items, of the candidates, these, and users' errors."""
+        """Return users' rows, all bulk scores, candidates' scores, candidates, users' errors."""
         device = self.V.device
         Ub = self.U[torch.from_numpy(users).to(device)]
         scores = self._bulk_scores(Ub)
@@ -207,11 +192,11 @@ class Ranker:
         return np.asarray(top, dtype=np.int64)
 
     def _told_apart(self, rough: Tensor, items: Tensor, slack: Tensor) -> Tensor:
-        """Whether the bulk scores alone tell each of the first k from the next, for certain."""
+        """Whether the bulk scores alone separate each of the first k from the next."""
         errors = slack * self.norms[items] + self.least
         high, low = rough - errors, rough + errors
         if self.candidates < self.n_items:
-            # What is no candidate scores at most the last one, with the largest error there is.
+            # Other items score at most the last candidate, with the largest error.
             low[:, -1] = rough[:, -1] + slack[:, 0] * self.largest + self.least
         last = min(self.k, rough.shape[1] - 1)
         clear = (high[:, :last] > low[:, 1 : last + 1]) | (rough[:, 1 : last + 1] == -torch.inf)
@@ -219,16 +204,9 @@ class Ranker:
         return whole
 
     def _rank_again(
-        self,
-        scores: Tensor,
-        Ub: Tensor,
-        near: Tensor,
-        rough: Tensor,
-        items: Tensor,
-        slack: Tensor,
+        self, scores: Tensor, Ub: Tensor, near: Tensor, rough: Tensor, items: Tensor, slack: Tensor
     ) -> TopItems:
-        """Candidates by their float64 scores; where even these leave doubt, all in question."""
-        # Few rows at a time: all candidates' embeddings in float64 are many times the scores.
+        """Candidates by their float64 scores; if these leave doubt, all open items."""
         rows = max(1, _AGAIN_BYTES // (8 * items.shape[1] * max(1, Ub.shape[1])))
         exact = torch.cat(
             [
@@ -240,13 +218,13 @@ class Ranker:
         top = sorted_by_score(exact, items)[:, : self.k].cpu().numpy()
         if self.candidates < self.n_items:
             kept = exact.sort(dim=1, descending=True).values[:, self.k - 1]
-            # Everything left out scored at most the last candidate, up to the error of the bulk.
+            # Other items scored at most the last candidate, up to the error of the bulk.
             bound = rough[:, -1].double() + slack * self.largest + self.least
             unsure = ~(kept > bound) & (rough[:, -1] > -torch.inf)
             for place in torch.nonzero(unsure)[:, 0].tolist():
                 row = int(near[place])
                 reach = scores[row].double() + slack[place] * self.norms + self.least
-                # Not "reach >= kept": what overflowed is no number, and open too.
+                # Not "reach >= kept": NaN of an overflow is open too.
                 may_be = ~(reach < kept[place]) & (scores[row] != -torch.inf)
                 open_items = torch.nonzero(may_be)[:, 0]
                 top[place] = self._rank_open(open_items, Ub[row]).cpu().numpy()
@@ -276,16 +254,15 @@ class Ranker:
         step = torch.arange(0, self.width, groups, device=scores.device)
         members = (chosen[:, :, None] + step).flatten(1)
         rough, place = scores.gather(1, members).topk(self.candidates, dim=1)
-        # Padding is never a candidate while items are left; where none is, any id will do.
+        # Padding is a candidate only if no item is left: any id will do.
         return rough, members.gather(1, place).clamp_(max=self.n_items - 1)
 
     def _rank_open(self, items: Tensor, u: Tensor) -> Tensor:
-        """The first k of items in ascending order of which any may be among them."""
+        """The first k of open items, given in ascending order."""
         if not bool(u.any()):
             return items[: self.k]  # a row of zeros scores nothing: ids decide
         if len(items) > _MANY:
             wide = self.V[items].double() @ u.double()
-            # A library's sum and that of dot64 lie one error each from the truth.
             error = (len(u) + 2) * 2.0**-53 * torch.linalg.vector_norm(u.double()) * self.largest
             items = items[wide >= wide.topk(self.k).values[-1] - 4 * error]
         exact = dot64(u[None, :], self.V[items])
@@ -293,28 +270,25 @@ class Ranker:
 
 
 def product_error(rows: Tensor) -> tuple[float, float]:
-    """Numbers e and f: a product of such rows differs from u.v by at most ``e ||u|| ||v|| + f``.
-
-    In whatever order it is added; f is for terms too small to be numbers of full precision.
-    """
+    """Return e and f: a computed product errs by at most ``e ||u|| ||v|| + f``, f for underflow."""
     kind, dim = torch.finfo(rows.dtype), rows.shape[1]
     return float((dim + 4) * kind.eps / 2), float((dim + 1) * kind.tiny)
 
 
 def overflows(U: Tensor, V: Tensor) -> bool:
-    """Whether products of rows may be too large for their kind of number."""
+    """Whether products of rows may overflow their dtype."""
     largest = [float(part.abs().max()) if part.numel() else 0.0 for part in (U, V)]
     return largest[0] * largest[1] * U.shape[1] > torch.finfo(U.dtype).max / 4
 
 
 def norms_of(rows: Tensor) -> Tensor:
-    """Norms in float64: squares of small numbers would vanish."""
+    """Return row norms in float64: squares of small numbers would vanish."""
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     return norms
 
 
 def dot64(left: Tensor, right: Tensor) -> Tensor:
-    """Inner products over the last dimension in float64, added in one fixed order (a tree).
+    """Return inner products over the last dimension in float64, added in a fixed order (a tree).
 
     Library sums may add in an order that depends on the shape; element-wise additions cannot.
     """

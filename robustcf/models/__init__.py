@@ -1,7 +1,8 @@
 """Models: parameters, where they start, what is scored, how a new user folds in.
 
 Trained by a loop: UltraGCN, BPR-MF and softmax MF (``factorizations``), LightGCN. Fit at once: ALS,
-EASE, popularity. By vote: :mod:`robustcf.models.voting`.
+EASE, popularity, the item-item models (``neighbours``), ensembles of two. By vote:
+:mod:`robustcf.models.voting`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,18 @@ if TYPE_CHECKING:
     from robustcf.models.als import ALS, ALSConfig
     from robustcf.models.base import INITS, Model, ModelConfig
     from robustcf.models.ease import EASE, EASEConfig
+    from robustcf.models.ensemble import Ensemble, EnsembleConfig
     from robustcf.models.factorizations import BPRMF, SoftmaxMF, SoftmaxMFConfig, UltraGCN
     from robustcf.models.folding import FoldIn, fold_in
     from robustcf.models.lightgcn import LightGCN, LightGCNConfig
+    from robustcf.models.neighbours import (
+        GraphFilter,
+        GraphFilterConfig,
+        ItemKNN,
+        ItemKNNConfig,
+        SparseEASE,
+        SparseEASEConfig,
+    )
     from robustcf.models.popularity import Popularity, PopularityConfig
 
 __all__ = [
@@ -28,7 +38,13 @@ __all__ = [
     "MODELS",
     "ALSConfig",
     "EASEConfig",
+    "Ensemble",
+    "EnsembleConfig",
     "FoldIn",
+    "GraphFilter",
+    "GraphFilterConfig",
+    "ItemKNN",
+    "ItemKNNConfig",
     "LightGCN",
     "LightGCNConfig",
     "Model",
@@ -37,6 +53,8 @@ __all__ = [
     "PopularityConfig",
     "SoftmaxMF",
     "SoftmaxMFConfig",
+    "SparseEASE",
+    "SparseEASEConfig",
     "UltraGCN",
     "fold_in",
 ]
@@ -46,9 +64,14 @@ _HOMES = {
     ".als": ("ALS", "ALSConfig"),
     ".base": ("INITS", "Model", "ModelConfig"),
     ".ease": ("EASE", "EASEConfig"),
+    ".ensemble": ("Ensemble", "EnsembleConfig"),
     ".factorizations": ("BPRMF", "SoftmaxMF", "SoftmaxMFConfig", "UltraGCN"),
     ".folding": ("FoldIn", "fold_in"),
     ".lightgcn": ("LightGCN", "LightGCNConfig"),
+    ".neighbours": (
+        *("GraphFilter", "GraphFilterConfig", "ItemKNN", "ItemKNNConfig"),
+        *("SparseEASE", "SparseEASEConfig"),
+    ),
     ".popularity": ("Popularity", "PopularityConfig"),
 }
 __getattr__, __dir__ = lazy_names(

@@ -1,4 +1,4 @@
-"""The Model contract: parameters, where they start, what is scored, and how a new user folds in.
+"""The Model contract: parameters, initialization, scored factors, and fold-in of new users.
 
 An :class:`robustcf.objectives.Objective` is a function of the two scored factors. Where these are
 not the parameters themselves (propagation over a graph, rows of length 1), a model defines
@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -27,7 +26,7 @@ from robustcf.data.shards import Shard
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.models.folding import FoldIn
-from robustcf.models.spectral import spectral_factors
+from robustcf.models.spectral import POPULARITY, spectral_factors
 from robustcf.objectives.base import Gradient
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 # Rows of the normal start that are drawn at a time.
 _DRAWN_ROWS = 2**16
 INITS: tuple[str, ...] = ("spectral", "smooth", "normal")
-#: Training settings of models that are fit at their start and have no epochs.
-NO_EPOCHS: Mapping[str, Any] = MappingProxyType({"epochs": 0, "epochs_chosen": True})
 
 
 @dataclass(frozen=True)
@@ -45,15 +42,18 @@ class ModelConfig:
     """Settings of every factorization that is trained from a start.
 
     Args:
-        dim: columns of the factors.
+        factors: columns of the factors.
         init: initialization: ``spectral`` (truncated SVD), ``smooth`` (low-pass filter on the
             graph) or ``normal`` (Gaussian).
         init_std: for ``normal``.
+        popularity: for ``smooth``: the exponent of an item's degree in the length of its row; more
+            is less personal, and harder to attack.
     """
 
-    dim: int = 64
+    factors: int = 64
     init: str = "spectral"
     init_std: float = 1e-3
+    popularity: float = POPULARITY
 
     def __post_init__(self) -> None:
         check_choice("init", self.init, INITS)
@@ -73,21 +73,22 @@ class Model(ABC, Generic[ConfigT]):
         config: its settings; None for the defaults.
         start: factors to start from instead of ``config.init``.
         seed: of the initialization.
-        device: of the tensors.
-        dtype: of the tensors.
-        shard: where the pairs are those of one rank's users, facts of all pairs.
+        device: of the tensors, as for ``dtype``.
+        shard: facts of all pairs, where ``train`` has those of one rank's users.
         **settings: single settings instead of a config; with :meth:`fit`, those of training too:
             ``lr=0.01``, ``epochs=20``, ``reg="two_to_inf"``.
     """
 
     name: ClassVar[str] = ""
     Config: ClassVar[type[Any]] = ModelConfig
-    #: The objective that it is trained with unless told otherwise.
+    #: The default objective.
     objective: ClassVar[str] = "bce"
-    #: The regularizer that it is trained with unless told otherwise.
+    #: The default regularizer.
     reg: ClassVar[str] = "weight_decay"
-    #: For ``spectral`` and ``smooth``: minus the score that everything starts from.
+    #: For ``spectral`` and ``smooth``: minus the score of every pair at the start.
     base_logit: ClassVar[float] = 5.0
+    #: Whether it scores by user and item embeddings; otherwise it has a method ``scorer``.
+    has_embeddings: ClassVar[bool] = True
     #: Settings of :class:`robustcf.training.TrainConfig` that suit it better than the defaults.
     training_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
@@ -115,10 +116,7 @@ class Model(ABC, Generic[ConfigT]):
         self.device, self.dtype = torch.device(device), dtype
         if train is None:
             if start is not None or shard is not None or dtype != torch.float32:
-                raise InputError(
-                    "start, shard and dtype are for a model that is built on pairs: leave them "
-                    f"out, or build {kind}(train, ...)"
-                )
+                raise InputError(f"start, shard and dtype need pairs: build {kind}(train, ...)")
             own = settings if config is None else vars(config)
             self._recipe = TRAINING["config"](type(self), {**own, "seed": seed})
             return
@@ -134,7 +132,13 @@ class Model(ABC, Generic[ConfigT]):
                 f"{kind} takes a {self.Config.__name__}, got a {type(config).__name__}"
             )
         self.train, self.config = train, config
-        self.users, self.items = self._start() if start is None else self._started_from(start)
+        sizes = train.n_users, train.n_items
+        if start is not None and (start.n_users, start.n_items) != sizes:
+            raise InputError(
+                f"start is for {start.n_users} users x {start.n_items} items, train has "
+                f"{sizes[0]} x {sizes[1]}: they belong to different data"
+            )
+        self.users, self.items = self._placed(*(self._start() if start is None else start))
         self.updated(None)
 
     def fit(self, data: Any, **options: Any) -> Recommender:
@@ -148,17 +152,14 @@ class Model(ABC, Generic[ConfigT]):
         Example:
             >>> from robustcf.data import checkerboard
             >>> from robustcf.models import BPRMF
-            >>> BPRMF(dim=4, epochs=2).fit(checkerboard()).label
+            >>> BPRMF(factors=4, epochs=2).fit(checkerboard()).label
             'bpr-mf, weight_decay'
         """
         if hasattr(self, "train"):
             kind = type(self).__name__
-            raise InputError(
-                f"this {kind} has its pairs already: make one without, {kind}(dim=64).fit(data)"
-            )
-        found: Recommender = TRAINING["fit"](
-            data, self._recipe, **{"device": self.device, **options}
-        )
+            raise InputError(f"this {kind} has its pairs already: use {kind}(factors=64).fit(data)")
+        options = {"device": self.device, **options}
+        found: Recommender = TRAINING["fit"](data, self._recipe, **options)
         return found
 
     @classmethod
@@ -171,62 +172,54 @@ class Model(ABC, Generic[ConfigT]):
         """Columns of the parameters."""
         return int(self.users.shape[1])
 
-    def _started_from(self, start: Factors) -> tuple[Tensor, Tensor]:
-        if (start.n_users, start.n_items) != (self.train.n_users, self.train.n_items):
-            raise InputError(
-                f"start is for {start.n_users} users x {start.n_items} items, train has "
-                f"{self.train.n_users} x {self.train.n_items}: they belong to different data"
-            )
-        users, items = (part.detach().to(self.device, self.dtype).clone() for part in start)
-        return users, items
-
     def _start(self) -> tuple[Tensor, Tensor]:
+        """Return the parameters at the start; :meth:`_placed` moves them to device and dtype."""
         config: Any = self.config
         if config.init != "normal":
-            return self._spectral(config.dim, self.base_logit, smooth=config.init == "smooth")
-        rng, rows, shape = (
-            stream(self.seed, "init"),
-            self.shard.rows,
-            (self.train.n_users, config.dim),
-        )
-        U = np.empty(shape, dtype=np.float32)
-        # The users of all ranks are drawn everywhere, some at a time: one stream, one start.
+            return self._spectral(config.factors, self.base_logit, smooth=config.init == "smooth")
+        rng, rows = stream(self.seed, "init"), self.shard.rows
+        U = np.empty((self.train.n_users, config.factors), dtype=np.float32)
+        # Every rank draws the users of all ranks, in blocks, so that all have the same start.
         for at in range(0, rows.count, _DRAWN_ROWS):
-            size = min(_DRAWN_ROWS, rows.count - at), config.dim
+            size = min(_DRAWN_ROWS, rows.count - at), config.factors
             drawn = rng.normal(0.0, config.init_std, size)
             begin, end = max(at, rows.start), min(at + len(drawn), rows.stop)
             if begin < end:
                 U[begin - rows.start : end - rows.start] = drawn[begin - at : end - at]
-        V = rng.normal(0.0, config.init_std, (self.train.n_items, config.dim)).astype(np.float32)
-        return self._tensor(U), self._tensor(V)
+        V = rng.normal(0.0, config.init_std, (self.train.n_items, config.factors)).astype(
+            np.float32
+        )
+        return torch.from_numpy(U), torch.from_numpy(V)
 
     def _spectral(
         self, dim: int, base_logit: float = 0.0, *, smooth: bool = False, constant: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """The spectral start; ``constant=False`` has no constant direction, which comes last."""
-        rng = stream(self.seed, "init")
-        width = dim if constant else dim + 1
+        """Return the spectral start; ``constant=False`` leaves out the constant direction."""
+        rng, width = stream(self.seed, "init"), dim if constant else dim + 1
+        power: float = getattr(self.config, "popularity", POPULARITY)
+        how: dict[str, Any] = {"base_logit": base_logit, "smooth": smooth, "popularity": power}
+        U, V = spectral_factors(self.shard, width, rng, **how)
+        return torch.tensor(U[:, :dim]), torch.tensor(V[:, :dim])
+
+    def _placed(self, *factors: Tensor) -> tuple[Tensor, Tensor]:
+        """Return copies with the model's device and dtype."""
+        layout = torch.contiguous_format
         users, items = (
-            self._tensor(np.ascontiguousarray(part[:, :dim]))
-            for part in spectral_factors(
-                self.shard, width, rng, base_logit=base_logit, smooth=smooth
-            )
+            part.detach().to(self.device, self.dtype, copy=True, memory_format=layout)
+            for part in factors
         )
         return users, items
-
-    def _tensor(self, array: npt.NDArray[Any], dtype: torch.dtype | None = None) -> Tensor:
-        return torch.tensor(array, dtype=dtype or self.dtype, device=self.device)
 
     def scored(self) -> tuple[Tensor, Tensor]:
         """Return the factors whose products are the scores: here the parameters themselves."""
         return self.users, self.items
 
     def pull_back(self, gradient: Gradient) -> Gradient:
-        """Return the gradient for the parameters; the one given may be overwritten."""
+        """Return the gradient for the parameters; the argument may be overwritten."""
         return gradient
 
     def updated(self, rows: Tensor | None) -> None:
-        """Training has changed all items, and these users (None: all): scored rows follow."""
+        """Update the scored rows after a training step on all items and these users (None: all)."""
 
     def factors(self) -> Factors:
         """Return the scored factors; users without training pairs get the mean of the others.
@@ -235,21 +228,29 @@ class Model(ABC, Generic[ConfigT]):
         pairs is pushed down as a negative of every user.
         """
         U, V = self.scored()
-        users, degrees = U.clone(), self.train.user_degrees
-        cold = np.flatnonzero(degrees == 0)
-        if self.shard.rows.whole and len(cold) == 0:
-            return Factors(users, V.clone())
-        warm = users[self._tensor(np.flatnonzero(degrees), torch.int64)]
-        if self.shard.rows.whole:
-            mean = warm.mean(dim=0)
-        else:
-            mean = self.shard.ranks.sum(warm.sum(dim=0)) / len(self.shard.warm_users)
-        users[self._tensor(cold, torch.int64)] = mean
+        users = U.clone()
+        cold = torch.from_numpy(self.train.user_degrees == 0).to(self.device)
+        whole = self.shard.rows.whole
+        if not whole or cold.any():
+            warm = users[~cold]
+            if whole:
+                mean = warm.mean(dim=0)
+            else:
+                mean = self.shard.ranks.sum(warm.sum(dim=0)) / len(self.shard.warm_users)
+            users[cold] = mean
         return Factors(users, V.clone())
 
 
+class FitAtOnce(Model[ConfigT]):
+    """Base of models that are fit at their start and have no epochs."""
+
+    objective = "softmax"
+    reg = "none"
+    training_defaults = MappingProxyType({"epochs": 0, "epochs_chosen": True})
+
+
 def _check_gradients(kind: type[Model[Any]]) -> None:
-    """Raise for a class that changes what is scored, but not how gradients get back from there."""
+    """Raise for a class that overrides ``scored`` below the last override of ``pull_back``."""
     line = kind.__mro__
     scored, back = (
         next(n for n, each in enumerate(line) if name in vars(each))
@@ -257,7 +258,6 @@ def _check_gradients(kind: type[Model[Any]]) -> None:
     )
     if scored < back:
         raise InputError(
-            f"{line[scored].__name__} defines scored and not pull_back: its gradients would be "
-            "those of other factors; define pull_back, the gradient for the parameters from that "
-            "for the scored factors"
+            f"{line[scored].__name__} defines scored and not pull_back: define pull_back, which "
+            "turns the gradient for the scored factors into that for the parameters"
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import MappingProxyType
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,8 +14,8 @@ from robustcf.factors import Factors
 from robustcf.models.base import Model, ModelConfig
 from robustcf.objectives.base import Gradient
 
-# Rows at a time: what is in between stays in the cache. Tensors of the size of a catalogue are not
-# made anew in every step, since what the system hands out it clears first.
+# Rows at a time, so that intermediate results stay in the cache. Large tensors are reused between
+# steps, since the system clears new memory first.
 _ROWS = 4096
 
 #: Rows divided by their lengths (n x d), and the lengths (n x 1).
@@ -26,17 +25,17 @@ UnitRows = tuple[Tensor, Tensor]
 class UltraGCN(Model[ModelConfig]):
     """UltraGCN (Mao et al., 2021, arXiv:2110.15114): embeddings trained with BCE.
 
-    It skips the layers of a graph network: their limit is in the weights of a cross-entropy and in
-    an item-item term, both of which :class:`robustcf.objectives.BCE` has.
+    It replaces the layers of a graph network by their limit: the weights of a cross-entropy and an
+    item-item term, both of which :class:`robustcf.objectives.BCE` has.
 
     Example:
         >>> from robustcf.data import checkerboard
-        >>> UltraGCN(checkerboard().train, dim=4).factors().dim
+        >>> UltraGCN(checkerboard().train, factors=4).factors().dim
         4
     """
 
     name = "ultragcn"
-    # Heavy negatives want every score near -5; from 0 it would first have to get there.
+    # Heavy negatives pull every score to about -5; training would first have to get there.
     base_logit = 5.0
 
 
@@ -45,8 +44,7 @@ class BPRMF(Model[ModelConfig]):
 
     name = "bpr-mf"
     objective = "bpr"
-    # Only differences of scores count: a common level would mean nothing.
-    base_logit = 0.0
+    base_logit = 0.0  # only differences of scores count
 
 
 @dataclass(frozen=True)
@@ -54,11 +52,10 @@ class SoftmaxMFConfig(ModelConfig):
     """Settings of softmax MF, next to those of :class:`robustcf.models.ModelConfig`.
 
     Args:
-        normalize: whether the scored rows are the parameters divided by their lengths, so that
-            scores are cosines; otherwise they are the parameters themselves.
+        normalize: whether scores are cosines, by scored rows of length 1.
     """
 
-    dim: int = 128
+    factors: int = 128
     init: str = "smooth"
     init_std: float = 0.1
     normalize: bool = True
@@ -67,13 +64,13 @@ class SoftmaxMFConfig(ModelConfig):
 class SoftmaxMF(Model[SoftmaxMFConfig]):
     """Matrix factorization trained with :class:`robustcf.objectives.Softmax`, scored by cosines.
 
-    The scored rows have length 1: cosine and dot product agree in training, attacks, certificates
-    and serving. Users and items without pairs start in random directions; such a user is then given
-    the mean direction of the others, see :meth:`factors`.
+    Scored rows have length 1, so that cosine and dot product agree in training, attacks,
+    certificates and serving. Users and items without pairs start in random directions; such users
+    are scored by the mean direction of the others.
 
     Example:
         >>> from robustcf.data import checkerboard
-        >>> model = SoftmaxMF(checkerboard().train, dim=4)
+        >>> model = SoftmaxMF(checkerboard().train, factors=4)
         >>> torch.linalg.vector_norm(model.scored()[1], dim=1).round(decimals=5).unique().tolist()
         [1.0]
     """
@@ -83,7 +80,7 @@ class SoftmaxMF(Model[SoftmaxMFConfig]):
     objective = "softmax"
     reg = "none"
     base_logit = 0.0
-    # A user is visited once an epoch and needs the longer steps.
+    # A user is visited once per epoch and needs longer steps.
     training_defaults = MappingProxyType(
         {"temperature": 0.15, "weighting": "pairs", "lr": 1e-2, "user_lr": 3e-2, "epochs": 16}
     )
@@ -93,19 +90,18 @@ class SoftmaxMF(Model[SoftmaxMFConfig]):
     def _start(self) -> tuple[Tensor, Tensor]:
         config = self.config
         if config.init == "normal":
-            users, items = super()._start()
-        else:
-            # The constant direction would be 0 here, and stay it.
-            smooth = config.init == "smooth"
-            users, items = self._spectral(config.dim, smooth=smooth, constant=False)
+            start = super()._start()
+        else:  # without the constant direction, which would stay 0
+            start = self._spectral(config.factors, smooth=config.init == "smooth", constant=False)
+        users, items = self._placed(*start)
         self._fill_zero_rows(users, "users", self.shard.ranks)
         self._fill_zero_rows(items, "items", Ranks())
         return users, items
 
     def _fill_zero_rows(self, rows: Tensor, name: str, ranks: Ranks) -> None:
-        """Give rows of zeros, which have no direction, random ones of the others' mean length.
+        """Replace rows of zeros by random directions of the other rows' mean length.
 
-        Where ranks have some of the rows each, they draw for all of them as one process would.
+        Every rank draws the rows of all ranks, as one process would.
         """
         lengths = torch.linalg.vector_norm(rows, dim=1)
         zero = lengths == 0
@@ -114,7 +110,7 @@ class SoftmaxMF(Model[SoftmaxMFConfig]):
         if count == 0:
             return
         drawn = stream(self.seed, "init", name).standard_normal((count, rows.shape[1]))
-        new, _ = unit_rows(self._tensor(drawn[before : before + int(zero.sum())], rows.dtype))
+        new, _ = unit_rows(torch.tensor(drawn[before : before + int(zero.sum())]).to(rows))
         some = lengths[~zero]
         mean: Tensor | float = some.mean() if len(some) else 1.0
         if ranks.size > 1:
@@ -135,7 +131,6 @@ class SoftmaxMF(Model[SoftmaxMFConfig]):
         if rows is None:
             self._units = unit_rows(self.users), unit_rows(self.items)
             return
-        # In place: a caller that keeps scored rows has a copy.
         (users, lengths), items = self._units
         unit_rows(self.items, out=items)
         users[rows], lengths[rows] = unit_rows(self.users[rows])
@@ -145,12 +140,11 @@ class SoftmaxMF(Model[SoftmaxMFConfig]):
         return through_units(gradient, *self._units) if self.config.normalize else gradient
 
     def factors(self) -> Factors:
-        """See :meth:`Model.factors`; the mean that a user without pairs gets has length 1 too."""
+        """See :meth:`Model.factors`; the mean of users without pairs has length 1, too."""
         factors = super().factors()
-        cold = self.train.user_degrees == 0
-        if self.config.normalize and cold.any():
-            where = self._tensor(np.flatnonzero(cold), torch.int64)
-            factors.users[where] = unit_rows(factors.users[where])[0]
+        if self.config.normalize:
+            cold = torch.from_numpy(self.train.user_degrees == 0).to(self.device)
+            factors.users[cold] = unit_rows(factors.users[cold])[0]
         return factors
 
 
@@ -166,7 +160,7 @@ def unit_rows(rows: Tensor, out: UnitRows | None = None) -> UnitRows:
     for start in range(0, len(rows), _ROWS):
         span = slice(start, start + _ROWS)
         norms = torch.linalg.vector_norm(rows[span], dim=1, keepdim=True)
-        lengths[span] = torch.where(norms > 0, norms, torch.ones_like(norms))
+        lengths[span] = torch.where(norms > 0, norms, 1.0)
         torch.div(rows[span], lengths[span], out=units[span])
     return units, lengths
 
@@ -174,8 +168,7 @@ def unit_rows(rows: Tensor, out: UnitRows | None = None) -> UnitRows:
 def through_units(gradient: Gradient, users: UnitRows, items: UnitRows) -> Gradient:
     """Return the gradient for rows, from that for the rows divided by their lengths.
 
-    It is ``(g - <g, x> x) / length``: no step changes a length to first order. The items' part is
-    overwritten.
+    It is ``(g - <g, x> x) / length``. The items' part is overwritten.
     """
     if gradient.rows is not None:
         users = users[0][gradient.rows], users[1][gradient.rows]

@@ -1,21 +1,18 @@
-"""Gauges: other embeddings with the very same rankings, and the one an attack can move least.
+"""Gauges: other embeddings with the same rankings, and the one that an attack can move least.
 
-A ranking by U V^T does not fix U and V. For every vector c and every invertible matrix A,
-
-- ``V -> V - 1 c^T`` adds one number to all scores of a user: no ranking changes;
-- ``U -> U A``, ``V -> V A^{-T}`` changes no score at all.
-
-What changes is how far an attack reaches. Let every row of U move by at most ``eps m_U`` and every
-row of V by at most ``eps m_V``, where m is the median row norm (a relative row budget). The gap
-between items i and j of user u then moves by at most::
+For every vector c and invertible matrix A, ``V -> V - 1 c^T`` adds one number to all scores of a
+user, and ``U -> U A``, ``V -> V A^{-T}`` changes no score: rankings stay. The reach of an attack
+does not. Let rows of U move by at most ``eps m_U`` and rows of V by at most ``eps m_V``, where m is
+the median row norm (a relative row budget). The gap between items i and j of user u then moves by
+at most::
 
     eps (m_U ||v_i - v_j|| + 2 m_V ||u||) + 2 eps^2 m_U m_V
 
-For fixed scores this is small when the norms are. So the *balanced* gauge takes c, the mean of the
-items, and A such that ``||U||_F^2 + ||V||_F^2`` is the smallest possible: then ``U^T U = V^T V`` is
-diagonal, and both squared norms are the nuclear norm of the centred scores (Srebro, Rennie and
-Jaakkola, 2004, "Maximum-Margin Matrix Factorization"). Factors that were trained with a
-cross-entropy are far from it: a constant direction, long in every row, carries the base rate.
+which is small when the norms are. So the *balanced* gauge takes c, the mean of the items, and A
+such that ``||U||_F^2 + ||V||_F^2`` is as small as possible: then ``U^T U = V^T V`` is diagonal, and
+both squared norms are the nuclear norm of the centred scores (Srebro, Rennie and Jaakkola, 2004,
+"Maximum-Margin Matrix Factorization"). Factors that were trained with a cross-entropy are far from
+it, since a constant direction, long in every row, carries the base rate.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from torch import Tensor
 from robustcf._distributed import Rows
 from robustcf.factors import Factors, as_tensor
 
-# Singular values below this share of the largest are rounding, not directions.
+# Singular values below this share of the largest are rounding errors.
 _RELATIVE_RANK = 1e-9
 
 
@@ -44,17 +41,14 @@ class Gauge:
     def balanced(cls, U: Tensor, V: Tensor, rows: Rows | None = None) -> Gauge:
         """Return the balanced gauge of two factors, tensors or numpy arrays.
 
-        Directions that no score depends on get length 0. With ``rows``, U are those of the users
-        of one of several ranks, all of which must ask.
+        Directions that no score depends on get length 0. With ``rows``, U holds the users of one
+        of several ranks, all of which must call.
 
         Cost: a QR decomposition of each factor, O((users + items) d^2), in double precision.
 
         Example:
-            >>> U = torch.tensor([[9.0, 1.0], [9.0, -1.0]])
-            >>> V = torch.tensor([[7.0, 1.0], [7.0, 3.0]])
+            >>> U, V = torch.tensor([[9.0, 1.0], [9.0, -1.0]]), torch.tensor([[7.0, 1.0], [7.0, 3]])
             >>> new = Gauge.balanced(U, V).apply(Factors(U, V))
-            >>> (new.users @ new.items.T).round(decimals=3).abs().tolist()
-            [[1.0, 1.0], [1.0, 1.0]]
             >>> round(float(new.users.norm() ** 2), 4), round(float(new.items.norm() ** 2), 4)
             (2.0, 2.0)
         """
@@ -82,13 +76,8 @@ def shrink(factors: Factors, share: float, rows: Rows | None = None) -> Factors:
     """Shorten the singular values of balanced factors by ``share`` times their median.
 
     This is the proximal step of the nuclear norm of the centred scores (Cai, Candes and Shen, 2010,
-    arXiv:0810.3286). Unlike a gauge it changes rankings, a little: the weakest directions go, and
-    with them length that an attack makes use of.
-
-    Args:
-        factors: in the balanced gauge.
-        share: 0 changes nothing.
-        rows: which users the factors are of, where each of several ranks has some.
+    arXiv:0810.3286). Unlike a gauge it changes rankings, a little: it removes the weakest
+    directions, and with them length that an attack exploits. ``rows``: see :meth:`Gauge.balanced`.
 
     Cost: one pass over the factors.
 
@@ -109,11 +98,6 @@ def truncate(factors: Factors, rank: int | None) -> Factors:
     """Keep the ``rank`` strongest directions (first columns) of balanced factors; None for all.
 
     Weak directions carry little of a ranking, and an attack can spend its budget in each of them.
-
-    Example:
-        >>> both = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
-        >>> truncate(Factors(both, both), 2).dim
-        2
     """
     if rank is None or rank >= factors.dim:
         return factors

@@ -21,11 +21,9 @@ class LightGCNConfig(ModelConfig):
     """Settings of LightGCN, next to those of :class:`robustcf.models.ModelConfig`.
 
     Args:
-        init: where layer 0 starts; the published start is ``normal``, which needs hundreds of
-            epochs.
-        layers: how many times embeddings are propagated; the published number.
-        normalize: whether the propagated rows are divided by their lengths, so that scores are
-            cosines: for a softmax with a temperature.
+        init: of layer 0; the published ``normal`` needs hundreds of epochs.
+        layers: number of propagations.
+        normalize: whether scores are cosines of the propagated rows, for a softmax.
     """
 
     init: str = "smooth"
@@ -45,12 +43,11 @@ class LightGCN(Model[LightGCNConfig]):
     2,048 pairs per step, three layers, 64 columns, a normal start, the L2 weight 1e-4 on the rows
     of layer 0 that a pair touches.
 
-    Cost of a step: 2 * layers products of the sparse graph with dim columns, whatever the batch:
-    large batches pay.
+    Cost of a step: 2 * layers products of the sparse graph with dim columns, for any batch size.
 
     Example:
         >>> from robustcf.data import checkerboard
-        >>> model = LightGCN(checkerboard().train, dim=4, layers=2)
+        >>> model = LightGCN(checkerboard().train, factors=4, layers=2)
         >>> [part.shape for part in model.scored()]
         [torch.Size([20, 4]), torch.Size([30, 4])]
     """
@@ -64,17 +61,15 @@ class LightGCN(Model[LightGCNConfig]):
 
     @cached_property
     def _graph(self) -> Tensor:
-        """D^{-1/2} R D^{-1/2} over users and items together, sparse, symmetric."""
+        """The sparse symmetric matrix A."""
         from scipy.sparse import bmat, csr_matrix
 
-        train = self.train
-        R = train.csr().astype(np.float64)
+        R = self.train.csr().astype(np.float64)
         A: csr_matrix = bmat([[None, R], [R.T.tocsr(), None]], format="csr")  # type: ignore[assignment]
-        degrees = np.concatenate((train.user_degrees, self.shard.item_degrees)).astype(np.float64)
-        roots = 1.0 / np.sqrt(np.maximum(degrees, 1.0))  # without pairs there is no entry to scale
+        degrees = np.concatenate((self.train.user_degrees, self.shard.item_degrees))
+        roots = 1.0 / np.sqrt(np.maximum(degrees.astype(np.float64), 1.0))
         A.data *= np.repeat(roots, np.diff(A.indptr)) * roots[A.indices]
         with warnings.catch_warnings():
-            # That such tensors are in beta is torch's news, not the user's.
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
             return torch.sparse_csr_tensor(
                 torch.from_numpy(A.indptr.astype(np.int64)),
@@ -90,14 +85,14 @@ class LightGCN(Model[LightGCNConfig]):
         total = layer.clone()
         for _ in range(self.config.layers):
             layer = self._graph @ layer
-            # A user's neighbours are items, which are here; an item's are users of all ranks.
+            # An item's neighbours are users of all ranks.
             self.shard.ranks.sum(layer[len(users) :])
             total += layer
         total /= self.config.layers + 1
         return total[: len(users)], total[len(users) :]
 
     def scored(self) -> tuple[Tensor, Tensor]:
-        """Return the propagated embeddings, of length 1 where asked for."""
+        """Return the propagated embeddings, of length 1 with ``normalize``."""
         users, items = self._propagated(self.users, self.items)
         if self.config.normalize:
             self._units = unit_rows(users), unit_rows(items)
@@ -105,15 +100,11 @@ class LightGCN(Model[LightGCNConfig]):
         return users, items
 
     def pull_back(self, gradient: Gradient) -> Gradient:
-        """Return the gradient for layer 0: of all users, since every user has neighbours.
-
-        With rows of length 1 it is that at the factors that were scored last.
-        """
+        """Return the gradient for layer 0 of all users, at the factors that were scored last."""
         if self.config.normalize:
             gradient = through_units(gradient, *self._units)
         users = gradient.users
         if gradient.rows is not None:
-            users = torch.zeros_like(self.users)
-            users.index_add_(0, gradient.rows, gradient.users)
+            users = torch.zeros_like(self.users).index_add_(0, gradient.rows, users)
         to_users, to_items = self._propagated(users, gradient.items)
         return Gradient(to_users, None, to_items, gradient.value)

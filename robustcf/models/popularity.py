@@ -6,22 +6,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from robustcf.data.interactions import Interactions
-from robustcf.models.base import NO_EPOCHS, Model
+from robustcf.models.base import FitAtOnce
 from robustcf.models.folding import MEAN, FoldIn
 
 
 @dataclass(frozen=True)
 class PopularityConfig:
-    """Popularity has nothing to set."""
+    """Popularity has no settings."""
 
 
-class Popularity(Model[PopularityConfig]):
-    """One column: 1 for every user, the share of users who have it for every item.
+class Popularity(FitAtOnce[PopularityConfig]):
+    """One column: 1 for every user, and per item the share of users who have it.
 
-    The least that a recommender has to beat. Nothing is learnt: it has no epochs.
+    The baseline that a recommender has to beat. It has no epochs.
 
     Example:
         >>> from robustcf.data import checkerboard
@@ -31,16 +32,14 @@ class Popularity(Model[PopularityConfig]):
 
     name = "popularity"
     Config = PopularityConfig
-    objective = "softmax"
-    reg = "none"
-    training_defaults = NO_EPOCHS
 
     @classmethod
     def fold_in_by(cls, config: Any, pairs: Interactions) -> FoldIn:
-        """Return the mean: a new user gets the items that every user gets."""
+        """Return the mean: a new user gets the same items as all users."""
         return FoldIn(MEAN)
 
     def _start(self) -> tuple[Tensor, Tensor]:
         shares = self.shard.item_degrees / max(1, self.shard.rows.count)
-        users = np.ones((self.train.n_users, 1), dtype=np.float32)
-        return self._tensor(users), self._tensor(shares.astype(np.float32)[:, None])
+        return torch.ones(self.train.n_users, 1), torch.from_numpy(shares.astype(np.float32))[
+            :, None
+        ]

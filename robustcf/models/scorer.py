@@ -1,13 +1,13 @@
-"""Scorer: the part of a recommender in which kinds differ. What ranks items, and what it stores.
+"""Scorer: the part in which kinds of recommenders differ. It ranks items and is stored on disk.
 
-A kind derives from :class:`Scorer` and stands in the table :data:`robustcf._registry.SCORERS`.
-Labels, tables, evaluation and folders are shared: :class:`robustcf.recommender.Recommender`.
+A kind derives from :class:`Scorer` and is listed in :data:`robustcf._registry.SCORERS`.
+:class:`robustcf.recommender.Recommender` adds labels, tables, evaluation and folders to all kinds.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, Self
 
@@ -15,9 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf.data.interactions import Interactions
-from robustcf.data.split import Split
 from robustcf.errors import InputError
-from robustcf.metrics.evaluate import Part
 from robustcf.metrics.topk import TopItems
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ class Ranking(NamedTuple):
 
 @dataclass(frozen=True)
 class Stored:
-    """What a scorer keeps on disk: tensors, and facts that are ready for JSON.
+    """Content of a scorer on disk: tensors, and facts that are ready for JSON.
 
     Args:
         needs_interactions: whether it scores by the interactions themselves.
@@ -54,7 +52,7 @@ class Scorer(ABC):
     equal scores go to the lower item id.
     """
 
-    #: The name of the kind, as folders and tables have it.
+    #: The name of the kind, as in folders and tables.
     kind: ClassVar[str]
 
     n_users: int
@@ -69,7 +67,7 @@ class Scorer(ABC):
         Args:
             users: ids.
             k: items per user, at most the number of candidates.
-            seen: pairs that are left out, or None.
+            seen: pairs to leave out, or None.
             candidates: ids of the items to choose from, ascending; None for all.
         """
 
@@ -90,69 +88,56 @@ class Scorer(ABC):
         """Return the k best items for a new user: one row.
 
         Args:
-            history: ids of the items that the user has, at least one, ascending.
+            history: ids of the user's items, at least one, ascending.
             k: see :meth:`top`, as for ``candidates``.
             pairs: the interactions that the model was fit on, or a stand-in with the same number
                 of pairs per item.
             filter_seen: whether to leave out the history itself.
-            candidates: see :meth:`top`.
         """
 
     @abstractmethod
     def similar(self, items: Ids, k: int) -> Ranking:
-        """Return the k items most similar to each of some items, which are left out themselves."""
+        """Return the k items most similar to each given item, which is left out itself."""
 
     @abstractmethod
     def stored(self) -> Stored:
-        """Return what has to be kept to score again."""
+        """Return the content that :meth:`restored` needs."""
 
     @classmethod
     @abstractmethod
     def restored(
         cls, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], pairs: Interactions | None
     ) -> Self:
-        """Build the scorer from the tensors and facts of :meth:`stored`, read from untrusted files.
+        """Build the scorer from the content of :class:`Stored`, read from untrusted files.
 
-        Args:
-            tensors: see :class:`Stored`.
-            facts: see :class:`Stored`.
-            pairs: the interactions that the model was fit on, where they were kept.
+        ``pairs`` are the interactions that the model was fit on, where they were saved.
         """
 
-    def certify_fakes(
-        self,
-        split: Split,
-        fakes: Sequence[int],
-        ks: Sequence[int] = (10, 20),
-        *,
-        part: Part = "test",
-        mask: Sequence[str] | None = None,
-    ) -> Any:
-        """Return lower bounds of all metrics with fake accounts; an error for most kinds."""
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """Names of the stored arrays: what an attacker with write access may alter."""
+        return tuple(dict.fromkeys(name.partition(".")[0] for name in self.stored().tensors))
+
+    def certify_fakes(self, *args: Any, **kwargs: Any) -> Any:
+        """Raise, except for votes, see :meth:`robustcf.models.voting.PartitionVote.certify_fakes`.
+
+        A kind of one's own may return lower bounds of all metrics under fake accounts.
+        """
         raise InputError(
             f"a recommender of the kind {self.kind!r} has no certificate against fake accounts: "
             "train a vote, robustcf.train(data, model='vote') or 'robustcf train --model vote'"
         )
 
+    #: The same about the users to whom an item can be shown.
+    certify_reach = certify_fakes
+
     def no_embeddings(self) -> NoReturn:
         """Raise the error of a kind without embeddings that is asked for them."""
         raise InputError(
-            f"a recommender of the kind {self.kind!r} has no user and item embeddings to attack, "
-            "certify, harden or audit; give one that scores by U @ V.T"
+            f"a recommender of the kind {self.kind!r} has no embeddings to attack, certify, harden "
+            "or audit: give a model that scores by U @ V.T. A vote can be certified against fake "
+            "accounts, certify(model, fakes=[0, 1, 5]) or 'robustcf certify RUN --fakes 0 1 5'"
         )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.n_users:,} users x {self.n_items:,} items)"
-
-
-def padded(ranking: Ranking, k: int) -> Ranking:
-    """Return a ranking with exactly k columns, filled up with -1 and NaN."""
-    items, scores = ranking
-    lacking = k - items.shape[1]
-    if lacking <= 0:
-        return Ranking(items[:, :k], scores[:, :k])
-    rows = len(items)
-    return Ranking(
-        np.hstack((items, np.full((rows, lacking), -1, dtype=np.int64))),
-        np.hstack((scores, np.full((rows, lacking), np.nan))),
-    )

@@ -17,8 +17,8 @@ from robustcf.errors import InputError
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-# Of the smooth start; a compromise on the validation pairs of MovieLens-1M, Yelp2018, CiteULike-a.
-_POPULARITY = 0.25
+# The smooth start, tuned on the validation pairs of MovieLens-1M, Yelp2018 and CiteULike-a.
+POPULARITY = 0.25
 _EMPHASIS = 1.5
 _EXTRA = 10  # more directions than wanted: the leading ones converge faster
 _ROUNDS = 3
@@ -33,27 +33,25 @@ def spectral_factors(
     *,
     base_logit: float = 5.0,
     smooth: bool = False,
+    popularity: float = POPULARITY,
 ) -> tuple[Matrix, Matrix]:
     """Return factors from an SVD of D_u^{-1/2} R D_i^{-1/2}, plus one constant direction.
 
     The SVD gives dim - 1 directions, its singular values shared evenly between both sides and
-    scaled so that the mean row norms of both are 1. The last direction is +sqrt(base_logit) for all
-    users and -sqrt(base_logit) for all items, so that every score starts near -base_logit, where
-    the many negatives want it. From small random numbers, a weighted cross-entropy would first find
-    the popularity solution and stay near it for thousands of steps. Users and items without pairs
-    have only the constant direction.
-
-    ``smooth`` makes the start a recommender of its own, a low-pass filter on the graph of users and
-    items: the singular values to the power of 3/2 play down what few pairs support, and an item's
-    row times degree^(1/4) brings back part of the popularity that the normalization took away. It
-    ranks far better than the plain start before any training, and alike after it.
+    scaled so that the mean row norms are 1. The last direction is +sqrt(base_logit) for users and
+    -sqrt(base_logit) for items, so that every score starts near -base_logit, where the many
+    negatives pull it. From small random numbers, a weighted cross-entropy would first find the
+    popularity solution and stay near it for thousands of steps.
 
     Args:
-        train: the pairs; or a shard of them, of whose users alone U is then.
-        dim: columns, at least 1; with more than the smaller side has rows, the rest is 0.
+        train: the pairs; or a shard of them, then U holds its users alone.
+        dim: columns, at least 1; those beyond the smaller side of the data are 0.
         rng: draws the start of the randomized SVD.
         base_logit: see above.
-        smooth: see above.
+        smooth: return a low-pass filter on the graph, which ranks far better before training and
+            alike after it: singular values to the power of 3/2 play down directions that few pairs
+            support, and item rows times a power of their degree restore part of their popularity.
+        popularity: that power.
 
     Returns:
         U (n_users x dim) and V (n_items x dim), float32.
@@ -70,28 +68,24 @@ def spectral_factors(
         raise InputError(f"dim must be at least 1, got {dim}")
     shard = train if isinstance(train, Shard) else Shard.of(train, Ranks())
     train, item_degrees = shard.pairs, shard.item_degrees
-    n_users, n_items = train.n_users, train.n_items
-    U = np.zeros((n_users, dim), dtype=np.float32)
-    V = np.zeros((n_items, dim), dtype=np.float32)
+    U, V = (np.zeros((n, dim), dtype=np.float32) for n in (train.n_users, train.n_items))
     U[:, -1], V[:, -1] = base_logit**0.5, -(base_logit**0.5)
-    rank = min(dim - 1, shard.rows.count, n_items)
+    rank = min(dim - 1, shard.rows.count, train.n_items)
     if rank == 0:
         return U, V
 
     left, sizes, right = truncated_svd(_normalized(train, item_degrees), rank, rng, shard.rows)
-    # Relative to the largest: a power of it neither overflows nor vanishes.
-    roots = (sizes / sizes[0]).sqrt()
-    powers = roots ** (2 * _EMPHASIS - 1) if smooth else roots
-    u = (left * powers).numpy()
+    roots = (sizes / sizes[0]).sqrt()  # relative, so that powers neither overflow nor vanish
+    u = (left * (roots ** (2 * _EMPHASIS - 1) if smooth else roots)).numpy()
     v = (right * roots).numpy()
     if smooth:
-        v *= (item_degrees.astype(np.float32) ** _POPULARITY)[:, None]
+        v *= (item_degrees.astype(np.float32) ** popularity)[:, None]
     U[:, :rank], V[:, :rank] = u / _mean_norm(u, shard.ranks), v / _mean_norm(v)
     return U, V
 
 
 def _normalized(train: Interactions, item_degrees: npt.NDArray[np.int64]) -> csr_matrix:
-    """D_u^{-1/2} R D_i^{-1/2} over the items of the pairs themselves: four more bytes per pair."""
+    """Return D_u^{-1/2} R D_i^{-1/2}; it shares the item ids with the pairs."""
     weights = np.empty(len(train), dtype=np.float32)
     for start, stop in user_ranges(train.indptr):
         here = slice(int(train.indptr[start]), int(train.indptr[stop]))
@@ -114,17 +108,11 @@ def truncated_svd(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the leading left vectors, singular values and right vectors of a sparse matrix.
 
-    A randomized SVD (Halko, Martinsson and Tropp, 2011, arXiv:0909.4061).
+    By a randomized SVD (Halko, Martinsson and Tropp, 2011, arXiv:0909.4061) of a float32 matrix;
+    ``rows`` tells which rows of a taller matrix it holds, where each rank has some.
 
-    Args:
-        matrix: n x m, float32.
-        rank: at most the smaller side.
-        rng: draws the start.
-        rows: which rows of a taller matrix these are, where each rank has some; None: all.
-
-    Cost: eight products of the matrix with rank + 10 columns, and as many QR of tall matrices
-    with as many columns. With ranks, a QR adds small matrices up, and a product with the transpose
-    one of m x (rank + 10).
+    Cost: eight products of the matrix with rank + 10 columns, and as many QR decompositions of
+    tall matrices with as many columns.
 
     Example:
         >>> from scipy.sparse import csr_matrix
@@ -132,8 +120,7 @@ def truncated_svd(
         >>> truncated_svd(diagonal, 2, np.random.default_rng(0))[1].round(decimals=3).tolist()
         [3.0, 2.0]
     """
-    # The transpose as it lies, without a copy: its products add in the same order, and are faster.
-    transposed = matrix.T
+    transposed = matrix.T  # not copied: its products add in the same order, and are faster
     n, m = matrix.shape
     rows = Rows.of(n, Ranks()) if rows is None else rows
 
@@ -149,17 +136,14 @@ def truncated_svd(
     for _ in range(_ROUNDS):
         left = matrix @ _orthonormal(backward(_orthonormal(left, rows)))
     basis = _orthonormal(left, rows)
-    # Torch, not numpy, for the dense algebra: its threads are the ones the caller has set.
+    # Dense algebra by torch, since callers set its number of threads.
     projected = torch.from_numpy(np.ascontiguousarray(backward(basis)))
     right, sizes, inner = torch.linalg.svd(projected, full_matrices=False)
     return torch.from_numpy(basis) @ inner[:rank].T, sizes[:rank], right[:, :rank]
 
 
 def _orthonormal(matrix: Matrix, rows: Rows | None = None) -> Matrix:
-    """The Q of a QR decomposition; of a taller matrix, of which each rank has some rows.
-
-    Then by the decompositions of the parts: their R above each other have the R of the whole.
-    """
+    """Return the Q of a QR decomposition, over all ranks by a QR of the parts' stacked R."""
     own, small = torch.linalg.qr(torch.from_numpy(np.ascontiguousarray(matrix)))
     if rows is not None and not rows.whole:
         counts = [min(count, matrix.shape[1]) for count in rows.counts]

@@ -1,9 +1,7 @@
 """The Objective contract: a loss of two tensors that is a sum over training pairs.
 
-An epoch visits every pair once. The epoch's objective is the sum of the losses of all its pairs;
-the gradients of the batches of an epoch add up to its gradient, exactly or in expectation. All
-methods are pure functions of the two tensors they are given: training asks at its parameters, an
-attack or an adversary elsewhere.
+An epoch visits every pair once; the gradients of its batches add up to the gradient of the
+objective, exactly or in expectation. All methods are pure functions of the two tensors.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from robustcf.data.interactions import Interactions
 from robustcf.data.shards import Shard
 from robustcf.errors import InputError
 
-# Users that a slope in the scale of the scores is taken from: one number needs no more.
+# Users from which a slope in the scale of the scores is taken.
 SLOPE_USERS = 1024
 
 Ids = npt.NDArray[np.int64]
@@ -33,13 +31,13 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What one step learns from.
+    """The users or pairs of one step.
 
     Args:
         users: rows: the users of the block, each once; pairs: the user of each pair.
         items: pairs: the positive item of each pair; rows: None.
         negatives: sampled items: pairs x number (pairs), or one shared list (rows), or None.
-        prepared: what :meth:`Objective.prepare` has made for this block, or None.
+        prepared: constants of this block made by :meth:`Objective.prepare`, or None.
     """
 
     users: Tensor
@@ -54,9 +52,9 @@ class Gradient:
 
     Args:
         users: for the rows ``rows`` of U only, len(rows) x d.
-        rows: the users that ``users`` speaks of, each once; None means all, in order.
+        rows: the users of ``users``, each once; None means all, in order.
         items: for all of V, n x d.
-        value: the loss, or None where it was not asked for.
+        value: the loss, or None.
     """
 
     users: Tensor
@@ -65,13 +63,13 @@ class Gradient:
     value: float | None
 
     def add(self, other: Gradient, weight: float = 1.0) -> None:
-        """Add another gradient of the same users, or of some of them where this names all."""
+        """Add another gradient of the same users, or of some of them if this has all."""
         rows = other.rows if self.rows is None else None
         add_rows(self.users, other.users, rows, weight)
         self.items.add_(other.items, alpha=weight)
 
     def whole(self, n_users: int) -> Gradient:
-        """The same for all users: those that it does not name have the gradient 0."""
+        """Return the gradient for all users, 0 for the others."""
         if self.rows is None:
             return self
         users = self.users.new_zeros((n_users, *self.users.shape[1:]))
@@ -80,13 +78,7 @@ class Gradient:
 
 
 def no_gradient(batch: Batch, U: Tensor, V: Tensor) -> Gradient:
-    """The gradient of a batch of nobody: where the users of a step are all on other ranks.
-
-    Example:
-        >>> nobody = Batch(torch.zeros(0, dtype=torch.int64))
-        >>> no_gradient(nobody, torch.ones(2, 3), torch.ones(4, 3)).users.shape
-        torch.Size([0, 3])
-    """
+    """Return the gradient of an empty batch, when all users of a step are on other ranks."""
     users = batch.users if batch.items is None else batch.users[:0]
     return Gradient(U.new_zeros((0, *U.shape[1:])), users, torch.zeros_like(V), 0.0)
 
@@ -111,10 +103,10 @@ class Objective(ABC, Generic[ConfigT]):
     """A loss that is a sum over pairs of users and items.
 
     Args:
-        pairs: the positives: what is to be learnt, or made worse by an attack.
-        device: where its constants live: that of the factors it will be given.
-        dtype: of its constants: that of the factors.
-        shard: where the pairs are those of one rank's users, what to know of all pairs.
+        pairs: the positives, to be learnt, or made worse by an attack.
+        device: of its constants and of the factors.
+        dtype: of its constants and of the factors.
+        shard: if the pairs are those of one rank's users, facts about all pairs.
 
     A subclass sets ``name`` and ``Config`` and defines the gradient of a batch. For ``pairs``
     batches it also defines :meth:`pairs_loss`, which may be differentiated by autograd.
@@ -122,7 +114,7 @@ class Objective(ABC, Generic[ConfigT]):
 
     name: ClassVar[str] = ""
     Config: ClassVar[type[ObjectiveConfig]] = ObjectiveConfig
-    #: Whether it is a function of differences of a user's scores: such ones can have a margin.
+    #: Whether it is a function of differences of a user's scores, and so can have a margin.
     compares_items: ClassVar[bool] = False
     #: An attack of relative size works on factors whose scores are multiplied by
     #: 2**-log2_temperature, see :mod:`robustcf.attacks.gradient`.
@@ -143,14 +135,14 @@ class Objective(ABC, Generic[ConfigT]):
         with alone():
             self.shard = Shard.of(pairs) if shard is None else shard
         if self.shard.n_pairs == 0:
-            raise InputError(f"{self.name} needs pairs, got none: there is nothing to learn from")
+            raise InputError(f"{self.name} expects training pairs, got none")
         self.pairs = pairs
         self.config = self.configured(config, settings)
         self.device, self.dtype = torch.device(device), dtype
 
     @classmethod
     def configured(cls, config: ConfigT | None, settings: dict[str, Any]) -> ConfigT:
-        """A config of this class from one or from single settings; unknown ones are an error."""
+        """Return a config of this class from one, or from single settings."""
         if config is not None and settings:
             raise InputError(f"give {cls.__name__} a config or single settings, not both")
         if config is None:
@@ -163,35 +155,31 @@ class Objective(ABC, Generic[ConfigT]):
         return config
 
     def tensor(self, array: npt.NDArray[Any], dtype: torch.dtype | None = None) -> Tensor:
-        """An array as a tensor on the objective's device, in its dtype unless told otherwise."""
+        """Return an array as a tensor on the objective's device, by default in its dtype."""
         return torch.tensor(array, dtype=dtype or self.dtype, device=self.device)
 
-    # --- what batches hold ------------------------------------------------------------------
-
     def shared_negatives(self, rng: np.random.Generator) -> Tensor | None:
-        """Items drawn once for a block of users; None: all of them."""
+        """Draw items once for a block of users; None: all of them."""
         return None
 
     def pair_negatives(self, rng: np.random.Generator, users: npt.NDArray[Any]) -> Ids | None:
-        """Negatives for each of some positives, by their users; None: it needs none."""
+        """Draw negatives for each of some positives, by their users; None: it needs none."""
         return None
 
     def prepare(self, users: Ids) -> tuple[Any, int]:
-        """Constants of a block of users that are worth keeping, and how many entries they have."""
+        """Return constants of a block of users to keep, and their number of entries."""
         return None, 0
-
-    # --- gradients --------------------------------------------------------------------------
 
     @abstractmethod
     def gradient(self, batch: Batch, U: Tensor, V: Tensor, *, value: bool = False) -> Gradient:
-        """The gradient of the batch's share of the objective at (U, V)."""
+        """Return the gradient of the batch's share of the objective at (U, V)."""
 
     def pairs_loss(self, batch: Batch, U: Tensor, V: Tensor) -> Tensor:
-        """The loss of a batch of pairs, differentiable."""
+        """Return the loss of a batch of pairs, differentiable."""
         raise InputError(f"{self.name} has no loss of single pairs: use batching 'rows'")
 
     def pairs_gradient(self, batch: Batch, U: Tensor, V: Tensor, **options: Any) -> Gradient:
-        """The gradient of :meth:`pairs_loss` with these options, for all of U and V."""
+        """Return the gradient of :meth:`pairs_loss` with these options, for all of U and V."""
         with torch.enable_grad():
             u, v = U.detach().requires_grad_(), V.detach().requires_grad_()
             loss = self.pairs_loss(batch, u, v, **options)
@@ -200,22 +188,19 @@ class Objective(ABC, Generic[ConfigT]):
 
     @cached_property
     def _whole(self) -> Any:
-        """The batches of one epoch, in which whatever is drawn is drawn once and stays."""
+        """The batches of one epoch, drawn once."""
         from robustcf.objectives.batches import Batches
 
         return Batches(self)
 
     def full_gradient(self, U: Tensor, V: Tensor) -> Gradient:
-        """Value and gradient over all the pairs at (U, V).
-
-        Cost: one epoch.
-        """
+        """Return value and gradient over all the pairs at (U, V), at the cost of one epoch."""
         self.check_shapes(U, V)
         total = Gradient(torch.zeros_like(U), None, torch.zeros_like(V), None)
         team, value = current(), 0.0
         for number, batch in enumerate(self._whole.epoch(0)):
-            # Ranks take blocks in turn. A block is one rank's and is added in its place: other
-            # sums would round differently, and no longer be those of one process.
+            # Ranks take blocks in turn, and add them in order, so that sums round as those of
+            # one process.
             owner = number % team.size
             mine = owner == team.rank
             part = self.gradient(batch, U, V, value=True) if mine else no_gradient(batch, U, V)
@@ -226,10 +211,7 @@ class Objective(ABC, Generic[ConfigT]):
         return Gradient(total.users, None, total.items, value)
 
     def slope(self, U: Tensor, V: Tensor) -> float:
-        """The derivative of the objective for log t, all scores times t, at t = 1; or a share.
-
-        It is ``<G_U, U>``: the scores are linear in U.
-        """
+        """Return the derivative for log t at t = 1 (scores times t): ``<G_U, U>``, or a share."""
         self.check_shapes(U, V)
         total, seen = 0.0, 0
         for batch in self._whole.epoch(0):
@@ -237,27 +219,23 @@ class Objective(ABC, Generic[ConfigT]):
             rows = U if part.rows is None else U[part.rows]
             total += float((part.users.double() * rows.double()).sum())
             seen += len(batch.users)
-            # A block holds each of its users once, and blocks are drawn at random: some will do.
+            # Blocks are drawn at random, so some of them suffice.
             if batch.items is None and seen >= SLOPE_USERS:
                 break
         return total
 
     def user_loss(self, items: Ids, V: Tensor) -> Callable[[Tensor], Tensor]:
-        """What the objective is for a new user with these items, as a function of the row."""
+        """Return the objective of a new user with these items, as a function of the row."""
         raise InputError(f"{self.name} does not define the loss of a new user: no fold-in with it")
 
     def user_losses(self, batch: Batch, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
-        """How badly each user of a batch is fitted: the mean loss of one of their pairs.
+        """Return the users of a batch, each once, and the mean loss of a pair of each.
 
-        Here by :meth:`user_loss`, user by user, over all pairs of each; an objective that can do
-        it for many users at once overrides it.
-
-        Returns:
-            The users, each once, and a loss for each.
+        By :meth:`user_loss`, user by user; objectives override it for many users at once.
         """
         if type(self).user_loss is Objective.user_loss:
             raise InputError(
-                f"{self.name} does not say what a single user loses: use another objective, or "
+                f"{self.name} does not define the loss of a single user: use another objective, or "
                 "the same attack size for all users"
             )
         users = batch.users if batch.items is None else torch.unique(batch.users)
@@ -277,7 +255,7 @@ class Objective(ABC, Generic[ConfigT]):
 
 
 def _from_owner(part: Gradient, batch: Batch, U: Tensor, owner: int) -> Gradient:
-    """The gradient that one of the ranks has computed, on all of them."""
+    """The gradient computed by one of the ranks, on all of them."""
     team = current()
     mine = owner == team.rank
     facts = torch.tensor([float(mine and part.rows is None), part.value or 0.0]).double()
@@ -290,7 +268,7 @@ def _from_owner(part: Gradient, batch: Batch, U: Tensor, owner: int) -> Gradient
 
 
 class ComparingObjective(Objective[ConfigT]):
-    """An objective of differences of scores, which a margin can be taken off."""
+    """An objective of differences of scores, which can have a margin."""
 
     compares_items = True
 
@@ -298,10 +276,9 @@ class ComparingObjective(Objective[ConfigT]):
     def margin_gradient(
         self, batch: Batch, U: Tensor, V: Tensor, slack: tuple[float, float], *, value: bool = False
     ) -> Gradient:
-        """The gradient of an upper bound of the loss under every attack of a size.
+        """Return the gradient of an upper bound of the loss under every attack of a size.
 
         Args:
-            slack: how far an attack may move the rows of U and of V, (a, b). The gap
-                ``s_ui - s_uj`` then falls by at most ``a ||v_i - v_j|| + 2 b ||u|| + 2 a b``;
-                the loss is taken with every gap less at least that.
+            slack: how far an attack may move the rows of U and of V, (a, b), see
+                :mod:`robustcf.objectives.margin`.
         """

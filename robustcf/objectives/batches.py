@@ -17,14 +17,13 @@ from robustcf.objectives.base import Batch, Ids, Objective
 
 BATCHINGS: tuple[str, ...] = ("rows", "pairs")
 
-# Prepared blocks are kept while they have fewer entries than this (20 bytes each); beyond it every
-# step makes its own again, so that memory does not grow with the interactions.
+# Prepared blocks are kept up to this many entries (20 bytes each), others made in each step.
 _KEEP_ENTRIES = 12_000_000
 
 
 @dataclass(frozen=True)
 class BatchConfig:
-    """What one step is.
+    """The users or pairs per step.
 
     Args:
         kind: ``rows``: a block of users against all items (or a shared sample of them);
@@ -45,12 +44,8 @@ class BatchConfig:
 class Batches:
     """The batches of every epoch of an objective, in an order that depends on the seed alone.
 
-    Two objectives on the same pairs with the same seed visit the same users or pairs in the same
-    order, and draw their own negatives.
-
-    Where an objective is about the users of one of several ranks, see
-    :mod:`robustcf.data.shards`, the batches are drawn for all ranks as for one process, and each
-    rank takes its own users or pairs of them: as many steps everywhere, some perhaps of nobody.
+    Of several ranks (:mod:`robustcf.data.shards`), all draw the batches of one process, and each
+    takes its own users or pairs of them; some batches may be empty.
 
     Example:
         >>> from robustcf.data import checkerboard
@@ -73,7 +68,7 @@ class Batches:
 
     @property
     def by_rows(self) -> bool:
-        """Whether a step is a block of users, each of whom is then visited once an epoch."""
+        """Whether a step is a block of users, each visited once per epoch."""
         return self.config.kind == "rows"
 
     @property
@@ -84,14 +79,13 @@ class Batches:
         return -(-self.objective.shard.n_pairs // self.config.batch_size)
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """The batches of an epoch, which depend on the seed and the number only."""
+        """Yield the batches of an epoch, which depend on the seed and the number only."""
         rng = stream(self.seed, "batches", str(number))
         if not self.by_rows:
             yield from self._pair_batches(rng)
             return
         if self._prepared is None:
-            # All at once, before the first step: small tensors that stay, made in between large
-            # ones that come and go, would leave the heap full of holes.
+            # All before the first step, so that small tensors do not fragment the heap.
             self._prepared = self._prepare()
         for block in rng.permutation(len(self.blocks)).tolist():
             users = self.objective.tensor(self.blocks[block], torch.int64)
@@ -114,7 +108,7 @@ class Batches:
         order = rng.permutation(shard.n_pairs)
         for start in range(0, len(order), self.config.batch_size):
             chosen = order[start : start + self.config.batch_size] - shard.first_pair
-            # Users lie together, and so do their pairs: those of other ranks are before or behind.
+            # The pairs of a rank are contiguous.
             mine = np.flatnonzero((chosen >= 0) & (chosen < len(pairs)))
             users, items = pairs.users[chosen[mine]], pairs.items[chosen[mine]]
             negatives = self._negatives(rng, len(chosen), mine, users)
@@ -130,11 +124,10 @@ class Batches:
         """Negatives for these of ``count`` pairs, drawn as if for all of them."""
         if len(mine) == count or len(self.objective.pairs) == 0:
             return self.objective.pair_negatives(rng, users)
-        # How many numbers are drawn depends on the number of pairs alone: any user stands in for
-        # those of other ranks.
-        everybody = np.full(count, self.objective.pairs.users[0])
-        everybody[mine] = users
-        drawn = self.objective.pair_negatives(rng, everybody)
+        # The draws depend on the number of pairs alone: any user stands in for other ranks' users.
+        all_users = np.full(count, self.objective.pairs.users[0])
+        all_users[mine] = users
+        drawn = self.objective.pair_negatives(rng, all_users)
         return None if drawn is None else drawn[mine]
 
 

@@ -55,7 +55,7 @@ class BCEConfig(ObjectiveConfig):
         w3: constant weight of a negative.
         w4: weight of beta_u beta_j for a negative.
         sampled_items: ``rows`` batches only: items drawn for a block; None takes all.
-        max_share: the most that one user may decide of what an item learns, see
+        max_share: the largest share of one user in the training of an item, see
             :func:`robustcf.objectives.weights.item_weights`; None for no cap.
         precision: ``rows`` batches over all items only: what the products with the catalogue are
             computed in, ``float32`` (the factors' own) or ``bfloat16``.
@@ -79,7 +79,7 @@ class BCEConfig(ObjectiveConfig):
         check_choice("precision", self.precision, PRECISIONS)
         check_number("negative_weight", self.negative_weight, positive=True)
         if self.w3 == 0 and self.w4 == 0:
-            raise InputError("w3 and w4 must not both be 0: without negatives all scores diverge")
+            raise InputError("w3 and w4 must not both be 0: scores diverge without negatives")
 
 
 class BCE(Objective[BCEConfig]):
@@ -91,11 +91,10 @@ class BCE(Objective[BCEConfig]):
         + negative_weight * mean over negatives j of (w3 + w4 b_uj) softplus(s_uj)
         + item_weight * sum over j in N(i) of omega_ij softplus(-s_uj)
 
-    where negatives are uniform over the catalogue, positives not sifted out. ``pairs`` batches
-    draw ``negatives`` of them for each pair; ``rows`` batches take their expectation, all items at
-    once (or ``sampled_items`` shared by a block, weighted by their inverse probability).
-    ``max_share`` gives each pair a weight, by which all three terms are multiplied. The
-    published L2 term is a regularizer and lives with the training loop.
+    where negatives are uniform over the catalogue, positives included. ``pairs`` batches draw
+    ``negatives`` per pair; ``rows`` batches take their expectation over all items (or
+    ``sampled_items`` shared by a block, weighted by inverse probability). ``max_share`` weighs all
+    three terms of a pair. The published L2 term belongs to the training loop.
 
     Cost of an epoch: ``rows``: three products of users x items x dim; ``pairs``:
     pairs x negatives x dim.
@@ -117,30 +116,26 @@ class BCE(Objective[BCEConfig]):
         self.user_beta = user_beta(pairs.user_degrees)
         self.item_beta = item_beta(self.shard.item_degrees)
         self._item_weights = item_weights(self.shard.item_degrees, self.config.max_share)
-        # What a user's pairs weigh together.
-        self._mass = (
-            pairs.user_degrees
-            if self._item_weights is None
-            else pairs.csr().astype(np.float64) @ self._item_weights
-        )
+        # The weight of all pairs of a user.
+        self._mass = pairs.user_degrees
+        if self._item_weights is not None:
+            self._mass = pairs.csr().astype(np.float64) @ self._item_weights
         # One tensor for all blocks: it is as long as the catalogue.
         self._column = self.tensor(self.item_beta if self.config.w4 else 0 * self.item_beta)
         popularity = (self.shard.item_degrees + 1.0) / (self.shard.n_pairs + pairs.n_items)
-        # Half uniform, half by popularity: popular items have the larger gradients, and no
-        # item's inverse probability exceeds twice the catalogue.
+        # Half uniform, half by popularity: popular items have the larger gradients, and inverse
+        # probabilities are at most twice the catalogue.
         self._chances = 0.5 / pairs.n_items + 0.5 * popularity
         if self.config.item_weight and not self.shard.rows.whole:
-            _ = self.graph  # ranks build it together: now, not when one of them needs it first
+            _ = self.graph  # ranks build it together, so all of them now
 
     @cached_property
     def graph(self) -> csr_matrix:
         """Omega, see :func:`robustcf.objectives.weights.item_graph`."""
         return item_graph(self.shard.everything, self.config.neighbours, self.shard.ranks)
 
-    # --- rows -------------------------------------------------------------------------------
-
     def positive_weights(self, users: Ids) -> csr_matrix:
-        """The weights of softplus(-s) of some users: positives and their neighbours, folded."""
+        """Return the weights of softplus(-s) of some users: positives and their neighbours."""
         from scipy.sparse import csr_matrix
 
         c, R = self.config, self.pairs.csr_of(users)
@@ -158,7 +153,7 @@ class BCE(Objective[BCEConfig]):
         return folded
 
     def negative_weights(self, users: Ids) -> NegativeWeights:
-        """The weights of softplus(s) of some users, over all items."""
+        """Return the weights of softplus(s) of some users, over all items."""
         c = self.config
         scale = self._mass[users] * c.negative_weight / self.pairs.n_items
         if c.w4 == 0:
@@ -172,65 +167,47 @@ class BCE(Objective[BCEConfig]):
         )
 
     def prepare(self, users: Ids) -> tuple[Prepared, int]:
-        """All weights of a block of users."""
+        """Return all weights of a block of users."""
         Q = self.positive_weights(users)
         rows = np.repeat(np.arange(len(users)), np.diff(Q.indptr))
-        positives = SparseRows(
-            self.tensor(rows, torch.int64), self.tensor(Q.indices, torch.int64), self.tensor(Q.data)
-        )
+        owners, columns = (self.tensor(ids, torch.int64) for ids in (rows, Q.indices))
+        positives = SparseRows(owners, columns, self.tensor(Q.data))
         return (positives, self.negative_weights(users)), len(rows)
 
     def gradient(self, batch: Batch, U: Tensor, V: Tensor, *, value: bool = False) -> Gradient:
-        """The gradient of the batch's share of the objective at (U, V)."""
+        """Return the gradient of the batch's share of the objective at (U, V)."""
         if batch.items is not None:
             return self.pairs_gradient(batch, U, V)
         prepared: Prepared = batch.prepared or self.prepare(batch.users.cpu().numpy())[0]
-        positives, negatives = prepared
-        block = U[batch.users]
-        items = torch.zeros_like(V)
-        if batch.negatives is None:
-            users, total = bce_rows(
-                block, V, positives, negatives, items,
-                value=value, products=dtype_of_products(self.config.precision),
-            )  # fmt: skip
-            return Gradient(users, batch.users, items, total)
-        weights = 1.0 / (len(batch.negatives) * self._chances[batch.negatives.cpu().numpy()])
-        users, total = bce_sampled(
-            block,
-            V,
-            positives,
-            negatives,
-            batch.negatives,
-            self.tensor(weights),
-            items,
-            value=value,
-        )
+        block, items, drawn = U[batch.users], torch.zeros_like(V), batch.negatives
+        if drawn is None:
+            products = dtype_of_products(self.config.precision)
+            users, total = bce_rows(block, V, *prepared, items, value=value, products=products)
+        else:
+            weights = self.tensor(1.0 / (len(drawn) * self._chances[drawn.cpu().numpy()]))
+            users, total = bce_sampled(block, V, *prepared, drawn, weights, items, value=value)
         return Gradient(users, batch.users, items, total)
 
     def shared_negatives(self, rng: np.random.Generator) -> Tensor | None:
-        """A sample of the catalogue, half uniform, half by popularity; None: all of it."""
+        """Draw a sample of the catalogue, half uniform, half by popularity; None: all of it."""
         count = self.config.sampled_items
         if count is None or count >= self.pairs.n_items:
             return None
         drawn = rng.choice(self.pairs.n_items, size=count, p=self._chances)
         return self.tensor(np.sort(drawn), torch.int64)
 
-    # --- pairs ------------------------------------------------------------------------------
-
     def pair_negatives(self, rng: np.random.Generator, users: npt.NDArray[Any]) -> Ids:
-        """Uniform over the catalogue."""
+        """Draw items uniformly from the catalogue."""
         return rng.integers(self.pairs.n_items, size=(len(users), self.config.negatives))
 
     def pairs_loss(self, batch: Batch, U: Tensor, V: Tensor) -> Tensor:
-        """The published loss of a batch of pairs and their sampled negatives, differentiable."""
+        """Return the published loss of pairs and their sampled negatives, differentiable."""
         if batch.items is None or batch.negatives is None:
-            raise InputError(
-                "pairs_loss needs a batch of pairs with negatives, got a block of rows"
-            )
+            raise InputError("pairs_loss needs pairs with negatives, got a block of rows")
         c, users = self.config, batch.users.cpu().numpy()
         user_beta = self.tensor(self.user_beta[users])
         item_beta = self.tensor(self.item_beta)
-        # embedding, not indexing: its backward adds up in a fixed order, whatever the threads.
+        # embedding, not indexing: its backward adds up in a fixed order for any number of threads.
         u = embedding(batch.users, U)
         positive = (u * embedding(batch.items, V)).sum(dim=1)
         negative = torch.bmm(embedding(batch.negatives, V), u[:, :, None])[:, :, 0]
@@ -262,7 +239,7 @@ class BCE(Objective[BCEConfig]):
         return users, losses / self.tensor(self.pairs.user_degrees[ids])
 
     def user_loss(self, items: Ids, V: Tensor) -> Callable[[Tensor], Tensor]:
-        """The objective of a new user with these items, over all negatives."""
+        """Return the objective of a new user with these items, over all negatives."""
         c, degree = self.config, len(items)
         beta = float(user_beta(np.array([degree]))[0])
         dense = np.zeros(self.pairs.n_items)

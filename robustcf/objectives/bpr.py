@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,18 +20,21 @@ from robustcf.objectives.kernels import SparseRows, add_sparse_product, bpr, spa
 from robustcf.objectives.margin import DrawnMargin
 from robustcf.objectives.weights import check_max_share, item_weights
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
 # Comparisons (positives x drawn items) held at a time: 1 MB, which stays in the cache.
 _COMPARISONS = 2**18
 
 
 @dataclass(frozen=True)
 class BPRConfig(ObjectiveConfig):
-    """How many items a user's own ones are compared with.
+    """The number of items that a user's own ones are compared with.
 
     Args:
         negatives: negatives drawn for each pair (``pairs`` batches only).
         sampled_items: items drawn for a block (``rows`` batches only), at most all of them.
-        max_share: the most that one user may decide of what an item learns, see
+        max_share: the largest share of one user in the training of an item, see
             :func:`robustcf.objectives.weights.item_weights`; None for no cap.
     """
 
@@ -48,10 +51,9 @@ class BPR(ComparingObjective[BPRConfig]):
     """Bayesian personalized ranking (Rendle et al. 2009, arXiv:1205.2618).
 
     For a training pair (u, i) the loss is the mean of softplus(s_uj - s_ui) over negatives j,
-    uniform over the items that u does not have. ``pairs`` batches draw ``negatives`` of them for
-    each pair; ``rows`` batches draw ``sampled_items`` once for a block of users, leave out of
-    them, user by user, the user's own items, and weigh the rest so that the expected gradient is
-    the same. ``max_share`` gives each pair a weight, by which its loss is multiplied.
+    uniform over the items that u does not have. ``pairs`` batches draw ``negatives`` per pair;
+    ``rows`` batches draw ``sampled_items`` once for a block of users, without each user's own, and
+    weigh them so that the expected gradient is the same. ``max_share`` weighs the pairs.
 
     Cost of an epoch: ``rows``: pairs x sampled_items comparisons and a product of users x
     sampled_items x dim; ``pairs``: pairs x negatives x dim.
@@ -85,12 +87,11 @@ class BPR(ComparingObjective[BPRConfig]):
         if full.any():
             user = int(users[int(full.argmax())])
             raise InputError(
-                f"user {user} has all {self.pairs.n_items} items: there is no negative to compare "
-                "with; drop such users"
+                f"user {user} has all {self.pairs.n_items} items and no negative: drop such users"
             )
 
     def pair_negatives(self, rng: np.random.Generator, users: npt.NDArray[Any]) -> Ids:
-        """Uniform over the items that the user does not have."""
+        """Draw items uniformly from those that the user does not have."""
         self._check_complement(users)
         others = self.pairs.n_items - self.pairs.user_degrees[users]
         size = (len(users), self.config.negatives)
@@ -101,7 +102,7 @@ class BPR(ComparingObjective[BPRConfig]):
         return items
 
     def shared_negatives(self, rng: np.random.Generator) -> Tensor | None:
-        """Some items, each once."""
+        """Draw some items, each once."""
         size = min(self.config.sampled_items, self.pairs.n_items)
         drawn = rng.choice(self.pairs.n_items, size=size, replace=False)
         return self.tensor(np.sort(drawn), torch.int64)
@@ -109,14 +110,12 @@ class BPR(ComparingObjective[BPRConfig]):
     def pairs_loss(
         self, batch: Batch, U: Tensor, V: Tensor, *, slack: tuple[float, float] | None = None
     ) -> Tensor:
-        """The loss of a batch of pairs and their sampled negatives, differentiable.
+        """Return the loss of pairs and their sampled negatives, differentiable.
 
         With ``slack``, an upper bound of the loss under attack, see :meth:`margin_gradient`.
         """
         if batch.items is None or batch.negatives is None:
-            raise InputError(
-                "pairs_loss needs a batch of pairs with negatives, got a block of rows"
-            )
+            raise InputError("pairs_loss needs pairs with negatives, got a block of rows")
         u, own, others = (
             embedding(batch.users, U), embedding(batch.items, V), embedding(batch.negatives, V)
         )  # fmt: skip
@@ -132,16 +131,13 @@ class BPR(ComparingObjective[BPRConfig]):
         return (self._item_weights[batch.items] * losses).sum()
 
     def gradient(self, batch: Batch, U: Tensor, V: Tensor, *, value: bool = False) -> Gradient:
-        """The gradient of the batch's share of the objective at (U, V)."""
+        """Return the gradient of the batch's share of the objective at (U, V)."""
         return self._gradient(batch, U, V, None, value=value)
 
     def margin_gradient(
         self, batch: Batch, U: Tensor, V: Tensor, slack: tuple[float, float], *, value: bool = False
     ) -> Gradient:
-        """See :meth:`robustcf.objectives.base.ComparingObjective.margin_gradient`.
-
-        Every comparison is charged with exactly the most that it can lose.
-        """
+        """See :meth:`robustcf.objectives.base.ComparingObjective.margin_gradient`; tight."""
         return self._gradient(batch, U, V, slack, value=value)
 
     def _gradient(
@@ -149,28 +145,16 @@ class BPR(ComparingObjective[BPRConfig]):
     ) -> Gradient:
         if batch.items is not None:
             return self.pairs_gradient(batch, U, V, slack=slack)
-        drawn = batch.negatives
-        if drawn is None:
-            raise InputError("BPR compares with drawn items, got a block without negatives")
-        users = batch.users.cpu().numpy()
-        self._check_complement(users)
-        R = self.pairs.csr_of(users)
-        rows = self.tensor(np.repeat(np.arange(len(users)), np.diff(R.indptr)), torch.int64)
-        columns = self.tensor(R.indices, torch.int64)
-        ones = SparseRows(rows, columns, U.new_ones(len(rows)))
+        drawn = self._drawn(batch)
         block, some = U[batch.users], V[drawn]
-        own = sparse_scores(block, V, ones)
         scores = block @ some.T
         margin = None if slack is None else DrawnMargin(block, V, some, *slack)
         if margin is not None:
             scores += margin.by_user[:, None]
-        # The weight of a drawn item for a user: 0 for the user's own, the others weigh as if
-        # drawn from the user's complement, 1 / (m * (n - degree) / n) each.
-        n, degrees = self.pairs.n_items, self.pairs.user_degrees[users]
+        R, rows, columns, own = self._compared(batch.users, drawn, block, V, scores)
+        # Drawn items weigh as if drawn from the items that the user does not have.
+        n, degrees = self.pairs.n_items, np.diff(R.indptr)
         weight = self.tensor(n / ((n - degrees) * float(len(drawn))))
-        mine = self.tensor(R[:, drawn.cpu().numpy()].toarray() > 0, torch.bool)
-        scores.masked_fill_(mine, -torch.inf)
-
         own_gradient = torch.empty_like(own)
         drawn_gradient = torch.zeros_like(scores)
         total = 0.0
@@ -192,7 +176,7 @@ class BPR(ComparingObjective[BPRConfig]):
             summed = torch.segment_reduce(gap, "sum", lengths=lengths, axis=0)
             drawn_gradient[part] = summed * weight[part, None]
             if margin is not None:
-                margin.count(columns[pairs], gap.mul_(weight[part][local][:, None]))
+                margin.counts.index_add_(0, columns[pairs], gap.mul_(weight[part][local][:, None]))
         users_gradient = drawn_gradient @ some
         items = torch.zeros_like(V)
         items.index_add_(0, drawn, drawn_gradient.T @ block)
@@ -203,40 +187,51 @@ class BPR(ComparingObjective[BPRConfig]):
             margin.add_gradient(drawn, drawn_gradient.sum(dim=1), users_gradient, items)
         return Gradient(users_gradient, batch.users, items, total if value else None)
 
-    def user_losses(self, batch: Batch, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
-        """See :meth:`Objective.user_losses`; against what the batch has drawn, as its gradient."""
+    def _drawn(self, batch: Batch) -> Tensor:
         if batch.negatives is None:
             raise InputError("BPR compares with drawn items, got a batch without negatives")
+        return batch.negatives
+
+    def _compared(
+        self, users: Tensor, drawn: Tensor, block: Tensor, V: Tensor, scores: Tensor
+    ) -> tuple[csr_matrix, Tensor, Tensor, Tensor]:
+        """The pairs of a block: matrix, rows, columns, scores; masks own items among the drawn."""
+        ids = users.cpu().numpy()
+        self._check_complement(ids)
+        R = self.pairs.csr_of(ids)
+        rows = self.tensor(np.repeat(np.arange(len(ids)), np.diff(R.indptr)), torch.int64)
+        columns = self.tensor(R.indices, torch.int64)
+        mine = self.tensor(R[:, drawn.cpu().numpy()].toarray() > 0, torch.bool)
+        scores.masked_fill_(mine, -torch.inf)
+        entries = SparseRows(rows, columns, block.new_ones(len(rows)))
+        return R, rows, columns, sparse_scores(block, V, entries)
+
+    def user_losses(self, batch: Batch, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`Objective.user_losses`; against the drawn items, as the gradient."""
+        drawn = self._drawn(batch)
         if batch.items is not None:
             users, rows = torch.unique(batch.users, return_inverse=True)
             u = U[batch.users]
-            others = torch.bmm(V[batch.negatives], u[:, :, None])[:, :, 0]
+            others = torch.bmm(V[drawn], u[:, :, None])[:, :, 0]
             gaps = others - (u * V[batch.items]).sum(dim=1)[:, None]
             losses, counts = softplus(gaps).mean(dim=1), torch.bincount(rows)
         else:
-            users, ids = batch.users, batch.users.cpu().numpy()
-            self._check_complement(ids)
-            R, drawn = self.pairs.csr()[ids], batch.negatives
+            users, block = batch.users, U[batch.users]
+            others = block @ V[drawn].T
+            R, rows, _, own = self._compared(users, drawn, block, V, others)
             counts = self.tensor(np.diff(R.indptr), torch.int64)
-            rows = torch.repeat_interleave(counts)
-            ones = SparseRows(rows, self.tensor(R.indices, torch.int64), U.new_ones(len(rows)))
-            own = sparse_scores(U[users], V, ones)
-            others = U[users] @ V[drawn].T
-            mine = self.tensor(R[:, drawn.cpu().numpy()].toarray() > 0, torch.bool)
-            others.masked_fill_(mine, -torch.inf)
             losses = torch.empty_like(own)
             step = max(1, _COMPARISONS // len(drawn))
             for start in range(0, len(rows), step):
                 part = slice(start, start + step)
                 losses[part] = softplus(others[rows[part]] - own[part, None]).sum(dim=1)
-            # As in the gradient: drawn items stand for those that the user does not have.
             n = self.pairs.n_items
             losses *= (n / ((n - counts) * float(len(drawn)))).to(losses.dtype)[rows]
         sums = losses.new_zeros(len(users)).index_add_(0, rows, losses)
         return users, sums / counts
 
     def user_loss(self, items: Ids, V: Tensor) -> Callable[[Tensor], Tensor]:
-        """The objective of a new user with these items, over all other items."""
+        """Return the objective of a new user with these items, over all other items."""
         if len(items) >= self.pairs.n_items:
             raise InputError("fold-in needs an item that the new user does not have")
         other = np.setdiff1d(np.arange(self.pairs.n_items), items)
@@ -245,7 +240,7 @@ class BPR(ComparingObjective[BPRConfig]):
 
 
 def _chunks(sizes: npt.NDArray[Any], limit: int) -> list[slice]:
-    """Cut a list of sizes into runs that add up to at most ``limit`` (one alone may exceed it)."""
+    """Cut sizes into runs that add up to at most ``limit`` (a single one may exceed it)."""
     ends = np.cumsum(sizes)
     cuts, start = [], 0
     while start < len(sizes):

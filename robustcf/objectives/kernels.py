@@ -1,9 +1,8 @@
 """Losses as plain functions, and their gradients over whole rows of scores.
 
-A score s stands for the probability sigmoid(s). ``softplus(-s)`` is what a positive costs,
-``softplus(s)`` what a negative costs. Throughout, ``users`` are a block's embeddings (B x d),
-``items`` those of the catalogue (n x d), and ``products`` is the type that operands of large
-products are rounded to (None: their own).
+A score s is the probability sigmoid(s); ``softplus(-s)`` is the loss of a positive, ``softplus(s)``
+that of a negative. ``users`` are a block's embeddings (B x d), ``items`` those of the catalogue
+(n x d); ``products`` is the type that operands of large products are rounded to (None: their own).
 """
 
 from __future__ import annotations
@@ -22,83 +21,54 @@ BLOCK_BYTES = 16 * 2**20
 
 
 def weighted_bce(scores: Tensor, positive: Tensor | float, negative: Tensor | float) -> Tensor:
-    """Sum of ``positive * softplus(-s) + negative * softplus(s)``: both weights may be dense.
-
-    Cost: one pass over the scores.
-
-    Example:
-        >>> round(float(weighted_bce(torch.tensor([0.0, 2.0]), 1.0, 0.5)), 4)
-        2.2301
-    """
+    """Return the sum of ``positive * softplus(-s) + negative * softplus(s)``."""
     return (positive * softplus(-scores) + negative * softplus(scores)).sum()
 
 
 def bpr(positive: Tensor, negative: Tensor) -> Tensor:
-    """Sum over positives of the mean over their negatives of ``softplus(s_neg - s_pos)``.
-
-    Cost: one pass over the negatives.
-
-    Example:
-        >>> round(float(bpr(torch.tensor([1.0]), torch.tensor([[1.0, 1.0]]))), 4)
-        0.6931
-    """
+    """Sum, over positives, the mean over their negatives of ``softplus(s_neg - s_pos)``."""
     if negative.shape[:-1] != positive.shape:
         raise InputError(
-            "negative must have the shape of positive and one dimension more, got "
-            f"{tuple(negative.shape)} for {tuple(positive.shape)}"
+            f"expected negatives of shape {tuple(positive.shape)} and one dimension more, got "
+            f"{tuple(negative.shape)}"
         )
     return softplus(negative - positive[..., None]).mean(dim=-1).sum()
 
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    """Weights of positives for a block of users: entry (row, column) has ``weights``.
+    """Weights of positives for a block of users."""
 
-    Args:
-        rows: position of the user in the block, ascending, int64.
-    """
-
-    rows: Tensor
+    rows: Tensor  # position of the user in the block, ascending, int64
     columns: Tensor
     weights: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class NegativeWeights:
-    """Weights of negatives, never held as a matrix: ``w_uj = row_u * (column_j + shift_u)``.
-
-    Args:
-        row: one entry per user.
-        column: one entry per item.
-        shift: one entry per user, or None for 0: then a pass over the scores is saved.
-    """
+    """Weights of negatives, never held as a matrix: ``w_uj = row_u * (column_j + shift_u)``."""
 
     row: Tensor
     column: Tensor
-    shift: Tensor | None = None
+    shift: Tensor | None = None  # None for 0 saves a pass over the scores
 
 
-#: What the products of a block with the catalogue are computed in.
+#: Precisions of the products of a block with the catalogue.
 PRECISIONS = ("float32", "bfloat16")
 
 
 def dtype_of_products(precision: str) -> torch.dtype | None:
-    """The type that operands of large products are rounded to, or None for their own.
-
-    Example:
-        >>> dtype_of_products("bfloat16")
-        torch.bfloat16
-    """
+    """Return the type that operands of large products are rounded to, or None for their own."""
     return None if precision == "float32" else torch.bfloat16
 
 
 def product(a: Tensor, b: Tensor, products: torch.dtype | None) -> Tensor:
-    """``a @ b``, with a and b rounded to a type first, unless it is None."""
+    """Return ``a @ b``, with a and b rounded to a type first, unless it is None."""
     return a @ b if products is None else (a.to(products) @ b.to(products)).to(a)
 
 
 def set_product(out: Tensor, a: Tensor, b: Tensor, products: torch.dtype | None) -> None:
-    """``out = a @ b``, likewise."""
+    """Set ``out = a @ b``, likewise."""
     if products is None:
         torch.mm(a, b, out=out)
     else:
@@ -106,7 +76,7 @@ def set_product(out: Tensor, a: Tensor, b: Tensor, products: torch.dtype | None)
 
 
 def add_product(out: Tensor, a: Tensor, b: Tensor, products: torch.dtype | None) -> None:
-    """``out += a @ b``, likewise; the sum itself keeps the precision of ``out``."""
+    """Add ``out += a @ b``, likewise; the sum itself keeps the precision of ``out``."""
     if products is None:
         out.addmm_(a, b)
     else:
@@ -123,16 +93,14 @@ def bce_rows(
     value: bool = False,
     products: torch.dtype | None = None,
 ) -> tuple[Tensor, float | None]:
-    """Gradient of a block of users against ALL items; the scores of a few users exist at a time.
+    """Return the gradient of a block of users (B x d) against ALL items, and the loss or None.
 
     The loss is, over users u of the block, the sum over sparse entries of
-    ``weights * softplus(-s_uj)`` plus the sum over all items of ``w_uj * softplus(s_uj)``.
+    ``weights * softplus(-s_uj)`` plus the sum over all items of ``w_uj * softplus(s_uj)``. The
+    scores of a few users exist at a time.
 
     Args:
         item_gradient: n x d, to which the gradient for the items is ADDED.
-
-    Returns:
-        The gradient for the users (B x d), and the loss or None.
 
     Cost: three products of B x n x d, two or three cheap passes, one read of each sparse entry.
 
@@ -185,7 +153,7 @@ class _ScoreBlock:
     def add_products(
         self, items: Tensor, factor: Tensor, gradient: Tensor, item_gradient: Tensor
     ) -> None:
-        """Both gradients, where the scores hold the loss's derivatives up to a factor per user."""
+        """Both gradients, from scores that hold derivatives up to a factor per user."""
         set_product(gradient[self.span], self.scores, items, self.products)
         gradient[self.span].mul_(factor)
         add_product(item_gradient, self.scores.T, self.users * factor, self.products)
@@ -224,29 +192,17 @@ def softmax_rows(
     item_mass: Tensor | None = None,
     products: torch.dtype | None = None,
 ) -> tuple[Tensor, float | None]:
-    """Gradient of a softmax over ALL items for a block of users, a few users' scores at a time.
+    """Return the gradient of a softmax over ALL items for a block, like :func:`bce_rows`.
 
     The loss is the sum over sparse entries (u, i) of
     ``weights * (log sum over all items j of exp(s_uj + offsets_j) - s_ui)``.
 
     Args:
-        positives: the sparse entries of the block; a user without any has no loss.
         item_gradient: n x d, to which the gradient for the items is ADDED.
         offsets: one number per item, or None for 0.
         item_mass: one number per item, to which the softmax's weights are ADDED, or None.
 
-    Returns:
-        The gradient for the users (B x d), and the loss or None.
-
     Cost: three products of B x n x d, three cheap passes, one read of each sparse entry.
-
-    Example:
-        >>> one, U, V = torch.zeros(1, dtype=torch.int64), torch.zeros(1, 1), torch.ones(2, 1)
-        >>> _, loss = softmax_rows(
-        ...     U, V, SparseRows(one, one, torch.ones(1)), torch.zeros(2, 1), value=True
-        ... )
-        >>> round(loss, 4)
-        0.6931
     """
     gradient = torch.empty_like(users)
     mass = users.new_zeros(len(users)).index_add_(0, positives.rows, positives.weights)
@@ -284,24 +240,13 @@ def bce_sampled(
 ) -> tuple[Tensor, float | None]:
     """:func:`bce_rows` with the sum over all items replaced by a weighted sum over a few.
 
-    Unbiased when ``weights`` are one over the expected number of times an item is drawn.
+    Unbiased when ``weights`` are one over the expected number of draws of each item.
 
     Args:
-        negatives: the weights of the block's users over ALL items.
         drawn: item ids, m of them, repeats allowed.
         weights: one for each of ``drawn``.
-        item_gradient: n x d, to which the gradient for the items is ADDED.
 
     Cost: three products of B x m x d, and three passes over sparse entries x d.
-
-    Example:
-        >>> U, V = torch.zeros(1, 1), torch.tensor([[1.0], [2.0]])
-        >>> one = torch.zeros(1, dtype=torch.int64)
-        >>> sparse = SparseRows(one, one, torch.ones(1))
-        >>> dense = NegativeWeights(torch.ones(1), torch.ones(2))
-        >>> both = torch.tensor([0, 1])
-        >>> bce_sampled(U, V, sparse, dense, both, torch.ones(2), torch.zeros(2, 1))[0].tolist()
-        [[1.0]]
     """
     some = items[drawn]
     scores = users @ some.T
@@ -326,18 +271,7 @@ def bce_sampled(
 def bce_row_losses(
     users: Tensor, items: Tensor, positives: SparseRows, negatives: NegativeWeights
 ) -> Tensor:
-    """The loss of :func:`bce_rows`, user by user.
-
-    Cost: one product of B x n x d and one pass over the scores.
-
-    Example:
-        >>> U, V = torch.zeros(1, 1), torch.tensor([[1.0], [2.0]])
-        >>> one = torch.zeros(1, dtype=torch.int64)
-        >>> sparse = SparseRows(one, one, torch.ones(1))
-        >>> dense = NegativeWeights(torch.ones(1), torch.ones(2))
-        >>> round(float(bce_row_losses(U, V, sparse, dense)), 4)
-        2.0794
-    """
+    """Return the loss of :func:`bce_rows`, user by user, at the cost of its scores."""
     losses = users.new_zeros(len(users))
     for block in _score_blocks(users, items, positives, None):
         own = block.weights * softplus(-block.flat[block.places])
@@ -349,11 +283,11 @@ def bce_row_losses(
 
 
 def sparse_scores(users: Tensor, items: Tensor, entries: SparseRows) -> Tensor:
-    """The scores of the entries only, some at a time."""
+    """Return the scores of the entries only."""
     step = max(1, 2**20 // max(1, users.shape[1] * users.element_size()))
     count = len(entries.rows)
     scores = users.new_empty(count)
-    # In memory that is used again: what the system hands out anew takes longer than the products.
+    # In memory that is reused: fresh memory takes longer than the products.
     left, right = (users.new_empty(min(step, count), users.shape[1]) for _ in range(2))
     for n in range(0, count, step):
         size = min(step, count - n)
@@ -367,19 +301,16 @@ def sparse_scores(users: Tensor, items: Tensor, entries: SparseRows) -> Tensor:
 def add_sparse_product(
     out: Tensor, entries: SparseRows, dense: Tensor, *, scale: float, transposed: bool = False
 ) -> None:
-    """``out += scale * S @ dense`` (or S^T) for the sparse matrix S of the entries."""
+    """Add ``out += scale * S @ dense`` (or S^T) for the sparse matrix S of the entries."""
     rows, columns = entries.rows, entries.columns
     if transposed:
         rows, columns = columns, rows
     if out.device.type == "cpu":
-        # scipy's product reads each row of the dense factor once an entry; torch's index_add_
-        # would form every product first and then add them one by one.
+        # torch's index_add_ would form every product first and then add them one by one.
         from scipy.sparse import coo_matrix
 
-        matrix = coo_matrix(
-            (entries.weights.numpy(), (rows.numpy(), columns.numpy())),
-            shape=(len(out), len(dense)),
-        ).tocsr()
+        places, shape = (rows.numpy(), columns.numpy()), (len(out), len(dense))
+        matrix = coo_matrix((entries.weights.numpy(), places), shape=shape).tocsr()
         out.add_(torch.from_numpy(matrix @ dense.detach().numpy()), alpha=scale)
         return
     out.index_add_(0, rows, dense[columns] * (scale * entries.weights)[:, None])

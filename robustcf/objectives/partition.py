@@ -24,41 +24,27 @@ from robustcf.objectives.kernels import (
 _EXP_LIMIT = 60.0
 # Its one pass over the scores costs little next to its products, which are faster on large blocks.
 _PARTITION_BYTES = 64 * 2**20
-# Rows of the scores begin at multiples of this many numbers: products that write them take half the
-# time then. Blocks have any size where ranks share them.
+# Rows of the scores begin at multiples of this many numbers, which halves the time of products
+# that write them. Blocks have any size where ranks share them.
 _ALIGNED = 16
 
-
 Ids = npt.NDArray[np.integer[Any]]
+#: Scores of own items, their users and their entries -> the value, and its derivative by scores.
+_Term = Callable[[Tensor, slice, slice], tuple[float, Tensor]]
 
 
 class Scratch:
-    """Memory that is kept between steps: what the system hands out anew, it clears first."""
+    """Memory that is kept between steps; the system clears fresh memory first."""
 
-    def __init__(self) -> None:
-        self._kept: Tensor | None = None
+    _kept: Tensor | None = None
 
     def like(self, tensor: Tensor, size: int) -> Tensor:
-        """A flat tensor of at least ``size`` numbers, of the device and type of another."""
+        """Return a flat tensor of at least ``size`` numbers, of another's device and type."""
         kept = self._kept
         wanted = (tensor.device, tensor.dtype)
         if kept is None or len(kept) < size or (kept.device, kept.dtype) != wanted:
             kept = self._kept = tensor.new_empty(size)
         return kept
-
-
-@dataclass(frozen=True, eq=False)
-class Pull:
-    """What own items take from the catalogue's sum, see :func:`log_partition_rows`.
-
-    Args:
-        own: the own items of the users.
-        term: the value of a span of users' own items, and its derivative by their scores. It gets
-            those scores, and which users and which entries they are of.
-    """
-
-    own: OwnItems
-    term: Callable[[Tensor, slice, slice], tuple[float, Tensor]]
 
 
 def log_partition_rows(
@@ -68,22 +54,21 @@ def log_partition_rows(
     item_gradient: Tensor,
     *,
     value: bool = False,
-    pull: Pull | None = None,
+    pull: tuple[OwnItems, _Term] | None = None,
     scratch: Scratch | None = None,
     products: torch.dtype | None = None,
 ) -> tuple[Tensor, float | None]:
-    """Gradient of ``sum over users of mass * log sum over items of exp(s)``, some users at a time.
+    """Return the gradient of ``sum over users of mass * log sum over items of exp(s)``.
 
-    Where the rows are so short that no score can overflow (rows of length 1, say), the largest
-    score is not looked for, and the sums come out of the product that the users' gradient needs
-    anyway: the scores are written once, exponentiated once and read twice. With ``pull`` the term
-    of own items is subtracted, in value and gradients, and the sums take a pass of their own.
+    Where the rows are so short that no score can overflow, the largest score is not looked for,
+    and the sums come out of the product that the users' gradient needs anyway: the scores are
+    written once, exponentiated once and read twice.
 
     Args:
         mass: one weight per user, positive where the user has own items.
         item_gradient: n x d, to which the gradient for the items is ADDED.
-        pull: what is taken away for own items, inside the same products: for users who have many
-            of the items. None: nothing is.
+        pull: a term of own items that is subtracted inside the same products, for users who have
+            many of the items; the sums then take a pass of their own.
 
     Cost: three products of B x n x d and one pass over the scores, two with ``pull``.
 
@@ -105,19 +90,18 @@ def log_partition_rows(
     buffer = (scratch or Scratch()).like(items, width * n)
     for start in range(0, len(users), size):
         span = slice(start, min(start + size, len(users)))
-        block = users[span]
+        block, weight = users[span], mass[span]
         # Items by users: all three products are faster this way round.
         width = -(-len(block) // _ALIGNED) * _ALIGNED
         flat = buffer[: width * n]
         scores = flat.view(n, width)[:, : len(block)]
         set_product(scores, items, block.T, products)
         if pull is not None:
-            entries = pull.own.entries_of(span)
-            rows, columns = (
-                ids[entries].to(flat.device) for ids in (pull.own.rows, pull.own.columns)
-            )
+            own, term = pull
+            entries = own.entries_of(span)
+            rows, columns = (ids[entries].to(flat.device) for ids in (own.rows, own.columns))
             places = columns * width + (rows - start)
-            taken, slopes = pull.term(flat.index_select(0, places), span, entries)
+            taken, slopes = term(flat.index_select(0, places), span, entries)
             total -= taken
         top = None
         if not bounded:
@@ -128,9 +112,8 @@ def log_partition_rows(
             sums = scores.T @ right
             norm, sums = sums[:, -1], sums[:, :-1]
         else:
-            # Sums over the catalogue are not for few digits, and come before anything is taken.
+            # In full precision, and before anything is subtracted.
             norm = scores.sum(dim=0)
-        weight = mass[span]
         if value:
             total += float(weight @ (norm.log() if top is None else norm.log() + top))
         if pull is not None:
@@ -146,45 +129,34 @@ def log_partition_rows(
 
 @dataclass(frozen=True, eq=False)
 class OwnItems:
-    """Which items the users of a block have, ready for products with weights that change.
+    """The items of the users of a block, ready for products with weights that change."""
 
-    Args:
-        rows: position of the user in the block, ascending, int64.
-        degrees: items of each user of the block, int64.
-    """
-
-    rows: Tensor
+    rows: Tensor  # position of the user in the block, ascending, int64
     columns: Tensor
-    degrees: Tensor
+    degrees: Tensor  # items of each user of the block, int64
     n_items: int
 
     @classmethod
     def of(cls, block: Any) -> OwnItems:
-        """From a scipy CSR matrix, users of the block x items."""
+        """Return those of a scipy CSR matrix, users of the block x items."""
         degrees = torch.from_numpy(np.diff(block.indptr).astype(np.int64))
         rows = torch.repeat_interleave(degrees)
         columns = torch.from_numpy(block.indices.astype(np.int64))
         return cls(rows, columns, degrees, block.shape[1])
 
-    @classmethod
-    def of_entries(cls, entries: SparseRows, n_users: int, n_items: int) -> OwnItems:
-        """From entries whose rows ascend."""
-        degrees = torch.bincount(entries.rows, minlength=n_users)
-        return cls(entries.rows, entries.columns, degrees, n_items)
-
     def entries(self, weights: Tensor) -> SparseRows:
-        """The entries with weights, on the device of the weights."""
+        """Return the entries with weights, on the device of the weights."""
         rows, columns = self.rows.to(weights.device), self.columns.to(weights.device)
         return SparseRows(rows, columns, weights)
 
     def entries_of(self, users: slice) -> slice:
-        """Which entries belong to consecutive users of the block."""
+        """Return which entries belong to consecutive users of the block."""
         return slice(int(self._ends[users.start]), int(self._ends[users.stop]))
 
     def subtract_products(
         self, weights: Tensor, users: Tensor, items: Tensor, to_users: Tensor, to_items: Tensor
     ) -> None:
-        """``to_users -= S items`` and ``to_items -= S^T users``, S the matrix of the weights."""
+        """Do ``to_users -= S items`` and ``to_items -= S^T users``, S the matrix of the weights."""
         if weights.device.type != "cpu":
             entries = self.entries(weights)
             add_sparse_product(to_users, entries, items, scale=-1.0)
@@ -192,7 +164,7 @@ class OwnItems:
             return
         from scipy.sparse import csr_matrix
 
-        # The structure is known: no sorting, as building it from entries would need.
+        # From the known structure: building it from entries would sort them.
         (columns, ends), (rows, item_ends) = self._structure
         shape = (len(self.degrees), self.n_items)
         forward = csr_matrix((weights.numpy(), columns, ends), shape=shape)
@@ -202,7 +174,7 @@ class OwnItems:
 
     @cached_property
     def _order(self) -> Tensor:
-        """The entries sorted by item, then by user: where a transposed product reads them."""
+        """The entries sorted by item, then by user."""
         return self.columns.argsort(stable=True)
 
     @cached_property
@@ -215,7 +187,7 @@ class OwnItems:
         """Columns and ends of the rows, and of those of the transposed matrix."""
         columns, rows = self.columns.numpy(), self.rows[self._order].numpy()
         counts = np.bincount(columns, minlength=self.n_items)
-        # As scipy keeps them: it would look through them at each product.
+        # In scipy's index type, or each product would check and convert them.
         most = max(len(rows), len(self.degrees), self.n_items)
         kind: Any = np.int32 if most <= np.iinfo(np.int32).max else np.int64
         by_row, by_item = self._ends.astype(kind), _running(counts).astype(kind)

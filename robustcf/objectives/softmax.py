@@ -14,28 +14,15 @@ from torch import Tensor
 from robustcf._checks import check_choice, check_number, check_numbers
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
-from robustcf.objectives.base import (
-    SLOPE_USERS,
-    Batch,
-    ComparingObjective,
-    Gradient,
-    Ids,
-    ObjectiveConfig,
-)
-from robustcf.objectives.kernels import (
-    BLOCK_BYTES,
-    PRECISIONS,
-    SparseRows,
-    dtype_of_products,
-    softmax_rows,
-    sparse_scores,
-)
+from robustcf.objectives import base, kernels
+from robustcf.objectives.base import Batch, ComparingObjective, Gradient, Ids, ObjectiveConfig
+from robustcf.objectives.kernels import softmax_rows, sparse_scores
 from robustcf.objectives.margin import CentredMargin
-from robustcf.objectives.partition import OwnItems, Pull, Scratch, log_partition_rows
+from robustcf.objectives.partition import OwnItems, Scratch, log_partition_rows
 from robustcf.objectives.weights import check_max_share, item_weights
 
-# How much a user counts: this power of the number of own items.
-WEIGHTINGS = {"users": 0.0, "damped": 0.75, "pairs": 1.0}
+# The weight of a user is this power of the number of own items.
+_WEIGHTINGS = {"users": 0.0, "damped": 0.75, "pairs": 1.0}
 # Products with own items alone read two rows for each; one place in the scores costs less where
 # users have this share of the catalogue.
 _DENSE = 0.01
@@ -47,18 +34,17 @@ class SoftmaxConfig(ObjectiveConfig):
 
     Args:
         temperature: the scores are divided by it. With rows of length 1 about 0.1 to 0.2: smaller
-            looks harder at the best-placed negatives.
+            weighs the best-placed negatives more.
         positive_temperature: None for the mean of a user's own scores; a number for the bilateral
             form, a soft maximum of them at this temperature.
         weighting: ``users``: every user counts once; ``pairs``: as often as they have items;
             ``damped``: between the two, the number of items to the power 3/4.
         sampled_items: items drawn for a block to stand for the whole catalogue in the sum; None
             for all of them.
-        max_share: the most that one user may decide of what an item learns, see
+        max_share: the largest share of one user in the training of an item, see
             :func:`robustcf.objectives.weights.item_weights`; None for no cap.
-        precision: what the products of a block with the catalogue are computed in: ``float32``,
-            the factors' own, or ``bfloat16``, which is faster where the hardware has it; sums keep
-            the factors' own.
+        precision: of the products of a block with the catalogue: ``float32``, the factors' own, or
+            ``bfloat16``, which is faster where the hardware has it; sums keep the factors' own.
     """
 
     temperature: float = 1.0
@@ -70,11 +56,11 @@ class SoftmaxConfig(ObjectiveConfig):
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        check_choice("precision", self.precision, PRECISIONS)
+        check_choice("precision", self.precision, kernels.PRECISIONS)
         check_number("temperature", self.temperature, positive=True)
         if self.positive_temperature is not None:
             check_number("positive_temperature", self.positive_temperature, positive=True)
-        check_choice("weighting", self.weighting, tuple(WEIGHTINGS))
+        check_choice("weighting", self.weighting, tuple(_WEIGHTINGS))
         check_max_share(self.max_share)
 
 
@@ -85,21 +71,15 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
 
         w_u (log sum over all items j of exp(s_uj / t)  -  mean over own items i of s_ui / t)
 
-    where w_u is 1, or the number of the user's items, or between (``weighting``). The published
-    losses draw the items of the sum; here it is exact, unless ``sampled_items`` are drawn: then the
-    sum over them, times n_items / sampled_items, is an unbiased estimate of it.
-    ``positive_temperature`` p replaces the mean of own scores by ``p log mean exp(s_ui / p)``: the
-    bilateral softmax loss. ``max_share`` gives the pairs weights, by which each pair's share of its
-    user's term counts; the bilateral form then has the weighted mean of exp, and w_u is the sum of
-    the weights.
+    where w_u is 1, or the number of the user's items, or between (``weighting``). The sum is exact,
+    unless ``sampled_items`` are drawn: then their sum, times n_items / sampled_items, estimates it
+    without bias. ``positive_temperature`` p replaces the mean of own scores by
+    ``p log mean exp(s_ui / p)``: the bilateral softmax loss. ``max_share`` weighs the pairs, each
+    pair's share of its user's term; the bilateral form then has the weighted mean of exp, and w_u
+    is the sum of the weights.
 
-    It rises when own items fall behind the others, and is blind to a constant added to all of a
-    user's scores, as a ranking is; the cross-entropy spends most of an attack on just that. A batch
-    of pairs gives, for a pair (u, i), its share of u's term.
-
-    Args:
-        pairs: the positives: those that a model learns from, or, for an attacker who knows the
-            labels, those that the evaluation counts.
+    It rises when own items fall behind the others and, like a ranking, ignores a constant added to
+    all of a user's scores. In a batch of pairs, (u, i) has its share of u's term.
 
     Cost of a gradient: three products of users x items x dim, for the users of the batch and the
     items of the sum.
@@ -112,60 +92,36 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
 
     name = "softmax"
     Config = SoftmaxConfig
-    # First chosen by the test NDCG of two MovieLens-1M runs. Checked on valid of six models since
-    # (scripts/tune_auto.py): 2 to 6 are alike, together within 0.3 % of the clean quality; the
-    # best of each alone are 1 for softmax and 6 for bpr, by about one per cent.
+    # Checked on validation of six models (scripts/tune_auto.py): 2 to 6 are within 0.3 % of the
+    # clean quality; the best of each alone are 1 for softmax and 6 for bpr, by about one per cent.
     log2_temperature = 2.0
 
     def __init__(
         self, pairs: Interactions, config: SoftmaxConfig | None = None, **options: Any
     ) -> None:
         super().__init__(pairs, config, **options)
-        self._scratch = Scratch()
-        self._item_weights = item_weights(self.shard.item_degrees, self.config.max_share)
-        self._products = dtype_of_products(self.config.precision)
-        drawn = self.config.sampled_items
-        if drawn is not None and drawn > pairs.n_items:
-            raise InputError(
-                f"sampled_items must be at most the {pairs.n_items} items there are, got {drawn}: "
-                "leave it out to take them all"
-            )
-
-    @property
-    def _plain(self) -> bool:
-        """Whether nothing is divided or drawn."""
         c = self.config
-        return c.temperature == 1.0 and c.positive_temperature is None and c.sampled_items is None
+        self._scratch = Scratch()
+        self._item_weights = item_weights(self.shard.item_degrees, c.max_share)
+        self._products = kernels.dtype_of_products(c.precision)
+        # Whether no score is divided and no item drawn.
+        self._plain = (c.temperature, c.positive_temperature, c.sampled_items) == (1.0, None, None)
+        if c.sampled_items is not None and c.sampled_items > pairs.n_items:
+            raise InputError(
+                f"sampled_items must be at most the {pairs.n_items} items there are, got "
+                f"{c.sampled_items}: leave it out to take them all"
+            )
 
     @cached_property
     def _dense(self) -> bool:
-        """Whether own items are worth a place in the products with the whole catalogue.
-
-        Not in products of few digits: what own items say is exact.
-        """
+        """Whether own items enter the products with the catalogue; only in full precision."""
         cells = len(self.shard.warm_users) * self.pairs.n_items
         return self._products is None and self.shard.n_pairs >= _DENSE * cells
 
     def full_gradient(self, U: Tensor, V: Tensor) -> Gradient:
-        """Value and gradient over all users at (U, V), in one go; nothing is drawn."""
+        """Return value and gradient over all users at (U, V), in one go, over all items."""
         self.check_shapes(U, V)
-        pairs, items = self.pairs, torch.zeros_like(V)
-        if self._plain:
-            own = SparseRows(
-                torch.tensor(pairs.users, dtype=torch.int64, device=U.device),
-                torch.tensor(pairs.items, dtype=torch.int64, device=U.device),
-                self._weights(
-                    torch.tensor(pairs.user_degrees[pairs.users]).to(U.device),
-                    torch.tensor(pairs.items, dtype=torch.int64),
-                    U.dtype,
-                ),
-            )
-            users, total = softmax_rows(
-                U, V, own, items, value=True, products=self._products
-            )  # fmt: skip
-            return Gradient(users, None, items, total)
-        whole = Batch(torch.arange(len(U), device=U.device))
-        part = self._tempered(whole, U, V, value=True)
+        part = self.gradient(Batch(torch.arange(len(U), device=U.device)), U, V, value=True)
         return Gradient(part.users, None, part.items, part.value)
 
     def slope(self, U: Tensor, V: Tensor) -> float:
@@ -180,16 +136,16 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
     def _sample(self) -> tuple[Ids, Softmax]:
         """Users with pairs, evenly spaced, and the objective of their pairs, renumbered."""
         warm = np.flatnonzero(self.pairs.user_degrees)
-        chosen = np.linspace(0, len(warm) - 1, min(len(warm), SLOPE_USERS)).astype(np.int64)
+        chosen = np.linspace(0, len(warm) - 1, min(len(warm), base.SLOPE_USERS)).astype(np.int64)
         users = warm[chosen].astype(np.int64)
         own = self.pairs.csr_of(users)
         rows = np.repeat(np.arange(len(users)), np.diff(own.indptr))
         some = Interactions(rows, own.indices, len(users), self.pairs.n_items)
-        # The degrees of a sample say nothing of who decides what: no cap.
+        # The cap is about item degrees in all pairs, not in a sample.
         return users, Softmax(some, replace(self.config, max_share=None))
 
     def shared_negatives(self, rng: np.random.Generator) -> Tensor | None:
-        """The items of the sum, each once, or None for all."""
+        """Draw the items of the sum, each once; None for all."""
         drawn = self.config.sampled_items
         if drawn is None or drawn == self.pairs.n_items:
             return None
@@ -197,40 +153,31 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
         return self.tensor(np.sort(some), torch.int64)
 
     def prepare(self, users: Ids) -> tuple[OwnItems | None, int]:
-        """The own items of a block of users, by rows and by columns."""
+        """Return the own items of a block of users, by rows and by columns."""
         if self._plain:
             return None, 0
         own = OwnItems.of(self.pairs.csr_of(users))
         return own, 2 * len(own.rows)
 
     def gradient(self, batch: Batch, U: Tensor, V: Tensor, *, value: bool = False) -> Gradient:
-        """The gradient of the batch's share at (U, V), for the users of the batch."""
+        """Return the gradient of the batch's share at (U, V), for the users of the batch."""
         if not self._plain:
             return self._tempered(batch, U, V, value=value)
-        users, entries = self._entries(batch, U)
-        items = torch.zeros_like(V)
-        part, total = softmax_rows(
-            U[users], V, entries, items, value=value, products=self._products
-        )  # fmt: skip
+        users, own, weights = self._own(batch, U)
+        items, entries = torch.zeros_like(V), own.entries(weights)
+        how: dict[str, Any] = {"value": value, "products": self._products}
+        part, total = softmax_rows(U[users], V, entries, items, **how)
         return Gradient(part, users, items, total)
 
     def _tempered(self, batch: Batch, U: Tensor, V: Tensor, *, value: bool) -> Gradient:
         """:meth:`gradient` with a temperature, drawn items, or both temperatures."""
         c = self.config
-        if batch.items is None:
-            users = batch.users
-            # A block of rows that nobody prepared: the whole objective, or one kept too long.
-            own = batch.prepared or OwnItems.of(self.pairs.csr_of(users.cpu().numpy()))
-            degrees = own.degrees.to(U.device)[own.rows.to(U.device)]
-            weights = self._weights(degrees, own.columns, U.dtype)
-        else:
-            if c.positive_temperature is not None:
-                raise InputError(
-                    "positive_temperature is about all items of a user together: use batching "
-                    "'rows', or leave it out"
-                )
-            users, entries = self._entries(batch, U)
-            own, weights = OwnItems.of_entries(entries, len(users), len(V)), entries.weights
+        if batch.items is not None and c.positive_temperature is not None:
+            raise InputError(
+                "positive_temperature is about all items of a user together: use batching 'rows', "
+                "or leave it out"
+            )
+        users, own, weights = self._own(batch, U)
         block, rows = U[users] / c.temperature, own.rows.to(U.device)
         mass = block.new_zeros(len(users)).index_add_(0, rows, weights)
         drawn = batch.negatives
@@ -251,7 +198,7 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
         to_some = torch.zeros_like(some)
         part, total = log_partition_rows(
             block, some, mass, to_some,
-            value=value, pull=Pull(own, pulled) if folded else None,
+            value=value, pull=(own, pulled) if folded else None,
             scratch=self._scratch, products=self._products,
         )  # fmt: skip
         if drawn is None:
@@ -274,60 +221,49 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
     ) -> Gradient:
         """See :meth:`robustcf.objectives.base.ComparingObjective.margin_gradient`.
 
-        Item distances go by way of the items' mean, see
-        :class:`robustcf.objectives.margin.CentredMargin`. All items are compared with, drawn or
-        not.
+        By :class:`robustcf.objectives.margin.CentredMargin`, against all items, drawn or not.
         """
         c = self.config
         if c.positive_temperature is not None:
             raise InputError("the bilateral softmax has no margin: leave positive_temperature out")
-        users, entries = self._entries(batch, U)
-        block, items = U[users], torch.zeros_like(V)
-        a, b = slack
-        if c.temperature != 1.0:
-            # A gap over t falls by what the gap of U / t falls by when its rows move by a / t.
-            block, a = block / c.temperature, a / c.temperature
-        margin = CentredMargin(block, V, a, b)
+        users, own, weights = self._own(batch, U)
+        entries, items = own.entries(weights), torch.zeros_like(V)
+        # A gap over t falls as much as the gap of U / t when its rows move by a / t.
+        margin = CentredMargin(U[users] / c.temperature, V, slack[0] / c.temperature, slack[1])
         counts = torch.zeros_like(margin.by_item)
         part, total = softmax_rows(
-            block, V, entries, items, value=value, offsets=margin.by_item, item_mass=counts
+            margin.block, V, entries, items, value=value, offsets=margin.by_item, item_mass=counts
         )
-        counts.index_add_(0, entries.columns, entries.weights)
-        mass = torch.zeros_like(margin.by_user).index_add_(0, entries.rows, entries.weights)
+        counts.index_add_(0, entries.columns, weights)
+        mass = torch.zeros_like(margin.by_user).index_add_(0, entries.rows, weights)
         margin.add_gradient(mass, counts, part, items)
         if total is not None:
-            total += float(entries.weights @ margin.by_item[entries.columns])
+            total += float(weights @ margin.by_item[entries.columns])
             total += float(mass @ margin.by_user)
-        if c.temperature != 1.0:
-            part.div_(c.temperature)
-        return Gradient(part, users, items, total)
+        return Gradient(part.div_(c.temperature), users, items, total)
 
-    def _weights(self, degrees: Tensor, items: Tensor, dtype: torch.dtype) -> Tensor:
-        """The weight of each pair, from the number of its user's pairs and from its item."""
-        weights = degrees.to(dtype) ** (WEIGHTINGS[self.config.weighting] - 1.0)
-        capped = self._capped(items, weights)
-        return weights if capped is None else weights * capped
-
-    def _capped(self, items: Tensor, like: Tensor) -> Tensor | None:
-        """The weight of each pair by its item alone, or None where there is no cap."""
-        if self._item_weights is None:
-            return None
-        return torch.from_numpy(self._item_weights[items.cpu().numpy()]).to(like)
-
-    def _entries(self, batch: Batch, U: Tensor) -> tuple[Tensor, SparseRows]:
-        """The users of a batch, and their positives with their weights."""
+    def _own(self, batch: Batch, U: Tensor) -> tuple[Tensor, OwnItems, Tensor]:
+        """The users of a batch, their positives, and the weights of these."""
+        degrees = self.pairs.user_degrees
         if batch.items is None:
             users = batch.users
-            R = self.pairs.csr_of(users.cpu().numpy())
-            rows = torch.from_numpy(np.repeat(np.arange(len(users)), np.diff(R.indptr)))
-            columns = torch.from_numpy(R.indices.astype(np.int64))
+            own = batch.prepared or OwnItems.of(self.pairs.csr_of(users.cpu().numpy()))
+            counts = own.degrees.to(U.device)[own.rows.to(U.device)]
         else:
             order = batch.users.argsort(stable=True)
             users, rows = torch.unique(batch.users[order], return_inverse=True)
-            columns = batch.items[order]
-        rows, columns = rows.to(U.device), columns.to(U.device)
-        degrees = torch.from_numpy(self.pairs.user_degrees.astype(np.int64)).to(U.device)[users]
-        return users, SparseRows(rows, columns, self._weights(degrees[rows], columns, U.dtype))
+            sizes = torch.bincount(rows, minlength=len(users))
+            own = OwnItems(rows, batch.items[order], sizes, self.pairs.n_items)
+            counts = torch.from_numpy(degrees.astype(np.int64)).to(U.device)[users][rows]
+        weights = counts.to(U.dtype) ** (_WEIGHTINGS[self.config.weighting] - 1.0)
+        capped = self._capped(own.columns, weights)
+        return users, own, weights if capped is None else weights * capped
+
+    def _capped(self, items: Tensor, like: Tensor) -> Tensor | None:
+        """The weight of each pair by its item alone, or None without a cap."""
+        if self._item_weights is None:
+            return None
+        return torch.from_numpy(self._item_weights[items.cpu().numpy()]).to(like)
 
     def user_losses(self, batch: Batch, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
         """See :meth:`Objective.user_losses`; over the whole catalogue, drawn items or not."""
@@ -343,16 +279,15 @@ class Softmax(ComparingObjective[SoftmaxConfig]):
             mine = p * (_log_sums(scores / p, entries.rows, degrees) - degrees.log())
         else:
             mine = torch.zeros_like(block[:, 0]).index_add_(0, entries.rows, scores) / degrees
-        # Few users at a time: their scores are never all there.
-        step = max(1, BLOCK_BYTES // max(1, len(V) * V.element_size()))
-        parts = (block[start : start + step] for start in range(0, len(block), step))
-        sums = [(part @ V.T).logsumexp(dim=1) for part in parts]
+        # The scores of a few users exist at a time.
+        step = max(1, kernels.BLOCK_BYTES // max(1, len(V) * V.element_size()))
+        sums = [(part @ V.T).logsumexp(dim=1) for part in torch.split(block, step)]
         return users, torch.cat(sums) - mine
 
     def user_loss(self, items: Ids, V: Tensor) -> Callable[[Tensor], Tensor]:
-        """The objective of a new user with these items."""
+        """Return the objective of a new user with these items."""
         c, mine = self.config, torch.from_numpy(items).to(V.device)
-        count = float(len(items)) ** WEIGHTINGS[c.weighting]
+        count = float(len(items)) ** _WEIGHTINGS[c.weighting]
         p = None if c.positive_temperature is None else c.positive_temperature / c.temperature
 
         def loss(u: Tensor) -> Tensor:

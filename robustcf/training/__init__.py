@@ -3,7 +3,7 @@
 Example:
     >>> from robustcf.data import load
     >>> from robustcf.training import train
-    >>> train(load("demo"), "ultragcn", dim=8, epochs=1).factors
+    >>> train(load("demo"), "ultragcn", factors=8, epochs=1).factors
     Factors(2,000 users x 1,500 items, dim 8, float32)
 """
 

@@ -1,28 +1,16 @@
-"""Adversarial training: a second loss, taken where an attack has moved the factors to.
+"""Adversarial training: a second loss at factors that an attack has moved.
 
-To the objective of an epoch, L(U, V), it adds ``weight * A(U + D_U, V + D_V)``. A is an objective
-(cross-entropy, BPR or softmax), and D the attack of one gradient step with a budget for each row::
+An epoch minimizes ``L(U, V) + weight * A(U + D_U, V + D_V)``. A is an objective, and D a one-step
+gradient attack, held constant: ``D = eps * median row norm * G / ||G||`` row by row, with G the
+gradient of A at (U, V). BPR-MF with its own loss as A is adversarial personalized ranking (He et
+al., arXiv:1808.03908). With a ``size`` per user, ``eps`` is multiplied by ``2 sigmoid(x)``:
 
-    D = eps * median row norm * G / ||G||    row by row, G the gradient of A at (U, V)
+- ``loss``: x = 1 - the user's loss / the mean loss of the batch, per pair. Users whom the model
+  fits best are attacked most (VAT: Zhang et al., arXiv:2409.17476).
+- ``norm``: x = the norm of the user's row / the mean norm - 1 (PamaCF: Zhang et al.,
+  arXiv:2410.22844).
 
-D is held constant: no gradient goes through the search for it. With BPR-MF and A its own loss this
-is adversarial personalized ranking (He et al., arXiv:1808.03908). A user's size may be their own
-(``size``): ``eps`` times ``2 sigmoid(x)``, which is 1 for the average user,
-
-- ``loss``: x = 1 - the user's loss / the mean loss, both per pair and over the users of the batch:
-  whom the model fits best is attacked most, since such users take up what fakes teach
-  (VAT: Zhang et al., RecSys 2024, arXiv:2409.17476);
-- ``norm``: x = the norm of the user's row / the mean norm - 1 (PamaCF: Zhang et al., NeurIPS 2024,
-  arXiv:2410.22844). With rows of length 1 it is the same for all.
-
-``margin`` needs no search: it adds ``weight * max A(U + D_U, V + D_V)`` over *all* D of that size,
-with an upper bound in place of the maximum, which is known in closed form for each comparison. A
-is the model's own objective where that compares items, else BPR. It raises certified radii
-(:mod:`robustcf.attacks.certificates`).
-
-``bpr`` and ``bce`` are sums over pairs as the models' objectives are, so that for a model with that
-objective a weight of 1 counts the attacked loss as much as the clean one; ``softmax`` counts every
-user once, whatever the number of their pairs.
+``bpr`` and ``bce`` sum over pairs, like the models' objectives; ``softmax`` counts a user once.
 """
 
 from __future__ import annotations
@@ -37,19 +25,10 @@ from torch import Tensor
 from robustcf._checks import check_choice, check_numbers
 from robustcf._registry import ADVERSARIES
 from robustcf.errors import InputError
-from robustcf.objectives import (
-    BCE,
-    BPR,
-    Batch,
-    Batches,
-    ComparingObjective,
-    Gradient,
-    Objective,
-    Softmax,
-)
-from robustcf.objectives.base import add_rows, no_gradient
+from robustcf.objectives import BCE, BPR, Batch, Batches, Gradient, Objective, Softmax
+from robustcf.objectives.base import ComparingObjective, add_rows, no_gradient
 
-#: Whether all users are attacked alike, or each by their loss or by the norm of their row.
+#: How ``eps`` is shared among users.
 SIZES = ("same", "loss", "norm")
 
 
@@ -74,31 +53,18 @@ class AdversaryConfig:
 
 
 class Adversary:
-    """The adversarial term of a training loop, for batches as :func:`adversary` makes them.
+    """The adversarial term of a training loop, made by :func:`adversary`.
 
-    Cost of a step: two gradients of the objective (one where it is the loop's own), a copy of
-    the factors; with a size by loss one more product of users x items x dim (BPR: with the drawn
-    items).
-
-    Example:
-        >>> from robustcf.data import checkerboard
-        >>> from robustcf.models import BPRMF
-        >>> train = checkerboard().train
-        >>> batches, (U, V) = Batches(BPR(train)), BPRMF(train, dim=4).factors()
-        >>> apr = Adversary(batches)
-        >>> for batch, theirs in apr.rounds(batches, epoch=0):
-        ...     here = batches.objective.gradient(batch, U, V)
-        ...     loss = apr.add_gradient(theirs, U, V, here, own=here, value=True)
-        >>> loss > 0
-        True
+    Cost of a step: two gradients of the objective (one if it is the loop's own) and a copy of the
+    factors; with ``size="loss"`` one more product of users x items x dim (BPR: drawn items).
     """
 
     Config: ClassVar[type[Any]] = AdversaryConfig
-    #: The objective that it attacks; None for that of the training.
+    #: The objective to attack; None for the training's own.
     attacks: ClassVar[type[Objective[Any]] | None] = None
 
     def __init__(self, batches: Batches, config: AdversaryConfig | None = None) -> None:
-        # Not at the top: plain training attacks nothing, and loads no attacks.
+        # Imported here: plain training does not load the attacks.
         from robustcf.attacks.budgets import RowBudget, row_norms
 
         self.batches, self.objective = batches, batches.objective
@@ -107,11 +73,11 @@ class Adversary:
 
     @classmethod
     def objective_for(cls, objective: Objective[Any]) -> Objective[Any]:
-        """Return what to attack in a training with this objective, on its pairs."""
+        """Return the objective to attack in a training with this objective."""
         kind = cls.attacks
-        return (
-            objective if kind is None or isinstance(objective, kind) else _beside(objective, kind)
-        )
+        if kind is None or isinstance(objective, kind):
+            return objective
+        return _on_same_pairs(objective, kind, kind.Config())
 
     def rounds(self, batches: Batches, epoch: int) -> Iterator[tuple[Batch, Batch]]:
         """Return the loop's batches of an epoch, each with the batch for the adversary."""
@@ -123,26 +89,26 @@ class Adversary:
     def sizes(self, U: Tensor, V: Tensor) -> tuple[float, float]:
         """Return how far rows of U and of V may move."""
         eps, rows = self.config.eps, self.objective.shard.rows
-        # The median over the users of all ranks; each has all items.
+        # The median over the users of all ranks; each rank has all items.
         unit = self.budget.unit(U) if rows.whole else rows.median(self.row_norms(U))
         return eps * unit, eps * self.budget.unit(V)
 
     def shares(self, batch: Batch, U: Tensor, V: Tensor) -> Tensor:
-        """Return each user's size in units of the common one, ``2 sigmoid(x)``."""
+        """Return the factor of ``eps`` per user, ``2 sigmoid(x)``."""
         if self.config.size == "norm":
             norms = torch.linalg.vector_norm(U, dim=1)
             warm = self.objective.tensor(self.objective.pairs.user_degrees > 0, torch.bool)
             return 2 * torch.sigmoid(self._relative(norms, norms[warm]) - 1)
         shares = U.new_ones(len(U))
         if len(batch.users) == 0:
-            self._relative(shares, shares[:0])  # the other ranks ask for what is added up
+            self._relative(shares, shares[:0])  # takes part in the other ranks' sum
             return shares
         users, losses = self.objective.user_losses(batch, U, V)
         shares[users] = 2 * torch.sigmoid(1 - self._relative(losses, losses))
         return shares
 
     def _relative(self, values: Tensor, among: Tensor) -> Tensor:
-        """Values in units of the mean of others over all ranks; 1 where that is 0."""
+        """Values divided by the mean of ``among`` over all ranks; 1 if that mean is 0."""
         ranks = self.objective.shard.ranks
         if ranks.size == 1:
             mean = among.mean()
@@ -161,14 +127,12 @@ class Adversary:
         own: Gradient | None = None,
         value: bool = False,
     ) -> float | None:
-        """Add the term's gradient at (U, V) to that of the loop, in place.
+        """Add the term's gradient at (U, V) to the loop's gradient, in place.
 
         Args:
-            batch: what the adversary attacks.
-            U: users.
-            V: items.
+            batch: the adversary's batch.
             into: the loop's gradient, for the same users.
-            own: the objective's gradient on this batch, where it is known already.
+            own: the objective's gradient on this batch, if it is already known.
             value: whether to return the attacked loss, or its bound, unweighted.
         """
         there = self.attacked(batch, U, V, own, value=value)
@@ -178,59 +142,57 @@ class Adversary:
     def attacked(
         self, batch: Batch, U: Tensor, V: Tensor, own: Gradient | None, *, value: bool
     ) -> Gradient:
-        """Return the term's gradient; of several ranks, all must ask, with an empty batch too."""
-        nobody = no_gradient(batch, U, V) if len(batch.users) == 0 else None
-        uphill = own or nobody or self.objective.gradient(batch, U, V)
+        """Return the term's gradient; all ranks must call it, even with an empty batch."""
+        empty = no_gradient(batch, U, V) if len(batch.users) == 0 else None
+        uphill = own or empty or self.objective.gradient(batch, U, V)
         a, b = self.sizes(U, V)
         items = uphill.items
         ranks = self.objective.shard.ranks
         if ranks.size > 1:
-            # An attack on items is one for the users of all ranks. The loop's own gradient stays
-            # this rank's: it will be added up later.
+            # All ranks attack the items together; a copy, since the loop sums its own gradient.
             items = ranks.sum(items.clone())
         to_users, to_items = self.budget.scale(uphill.users, a), self.budget.scale(items, b)
         if self.config.size != "same":
             shares = self.shares(batch, U, V)
             to_users.mul_((shares if uphill.rows is None else shares[uphill.rows])[:, None])
-        if nobody is not None:
-            return nobody
+        if empty is not None:
+            return empty
         moved = U.clone()
         add_rows(moved, to_users, uphill.rows)
         return self.objective.gradient(batch, moved, V + to_items, value=value)
 
 
 class AttackBPR(Adversary):
-    """Against an attack on the pairwise loss."""
+    """Adversary that attacks the pairwise loss."""
 
     attacks = BPR
 
 
-class AttackBCE(Adversary):
-    """Against an attack on the cross-entropy without its item-item term, as in the paper's."""
-
-    @classmethod
-    def objective_for(cls, objective: Objective[Any]) -> Objective[Any]:
-        """Return the loop's own cross-entropy without that term, or a default one."""
-        if not isinstance(objective, BCE):
-            return _beside(objective, BCE, BCE.Config(item_weight=0.0))
-        if objective.config.item_weight == 0:
-            return objective
-        return _beside(objective, BCE, replace(objective.config, item_weight=0.0))
-
-
 class AttackSoftmax(Adversary):
-    """Against an attack on the softmax over the catalogue."""
+    """Adversary that attacks the softmax over the catalogue."""
 
     attacks = Softmax
 
 
+class AttackBCE(Adversary):
+    """Adversary that attacks the cross-entropy without its item-item term, as in the paper."""
+
+    @classmethod
+    def objective_for(cls, objective: Objective[Any]) -> Objective[Any]:
+        """Return the training's cross-entropy without that term, or one with default weights."""
+        config = objective.config if isinstance(objective, BCE) else BCE.Config()
+        if config is objective.config and config.item_weight == 0:
+            return objective
+        return _on_same_pairs(objective, BCE, replace(config, item_weight=0.0))
+
+
 class Margin(Adversary):
-    """A margin that no attack of a size can use up: certified training.
+    """Certified training with a margin against every attack of a size.
 
     For a pair (u, i) and another item j, the gap ``s_ui - s_uj`` falls under row perturbations of
     at most a (users) and b (items) by at most ``a ||v_i - v_j|| + 2 b ||u|| + 2 a b``. The term is
-    an objective that compares items with every gap less that: a bound of the loss under *every*
-    attack of the size.
+    an objective that compares items, with every gap reduced by that bound: the training's own, or
+    BPR. It raises certified radii (:mod:`robustcf.attacks.certificates`).
 
     Cost of a step: one gradient, and the distances of items from each other or from their mean.
     """
@@ -241,19 +203,20 @@ class Margin(Adversary):
         super().__init__(batches, config)
         if not isinstance(batches.objective, ComparingObjective):
             raise InputError(
-                f"a margin needs an objective that compares items, {batches.objective.name} does "
-                "not: use bpr or softmax"
+                f"margin expects an objective that compares items, got {batches.objective.name}: "
+                "use bpr or softmax"
             )
         if self.config.size != "same":
             raise InputError(
-                f"a margin is of one size for all users, got adv_size {self.config.size!r}: leave "
+                f"margin expects one size for all users, got adv_size {self.config.size!r}: leave "
                 "it out, or choose adversarial bpr, bce or softmax"
             )
 
     @classmethod
     def objective_for(cls, objective: Objective[Any]) -> Objective[Any]:
-        """Return the loop's own where it compares items, else BPR on the same pairs."""
-        return objective if objective.compares_items else _beside(objective, BPR)
+        """Return the training's objective if it compares items, else BPR on the same pairs."""
+        own = objective.compares_items
+        return objective if own else _on_same_pairs(objective, BPR, BPR.Config())
 
     def attacked(
         self, batch: Batch, U: Tensor, V: Tensor, own: Gradient | None, *, value: bool
@@ -271,7 +234,7 @@ class NoAdversaryConfig:
 
 
 class NoAdversary(Adversary):
-    """Plain training: the entry of the table that stands for no adversary, and does nothing."""
+    """Plain training: the adversary ``none``."""
 
     Config: ClassVar[type[Any]] = NoAdversaryConfig
 
@@ -279,27 +242,27 @@ class NoAdversary(Adversary):
         """Add nothing."""
 
 
-def _beside(
-    objective: Objective[Any], kind: type[Objective[Any]], config: Any = None
+def _on_same_pairs(
+    objective: Objective[Any], kind: type[Objective[Any]], config: Any
 ) -> Objective[Any]:
-    # A cap on what one user decides holds for the attacked loss too.
+    # The cap on one user's share holds for the attacked loss too.
     cap = getattr(objective.config, "max_share", None)
-    if cap is not None:
-        config = replace(kind.Config() if config is None else config, max_share=cap)
-    return kind(
-        objective.pairs,
-        config,
-        device=objective.device,
-        dtype=objective.dtype,
-        shard=objective.shard,
-    )
+    config = config if cap is None else replace(config, max_share=cap)
+    device, dtype, shard = objective.device, objective.dtype, objective.shard
+    return kind(objective.pairs, config, device=device, dtype=dtype, shard=shard)
 
 
 def adversary(name: str, batches: Batches, config: AdversaryConfig | None = None) -> Adversary:
     """Return the adversary of a name, or ``module:Class``, for the batches of a training.
 
-    Where its objective is not the training's own, its batches visit the same users or pairs in the
-    same order, and draw their own negatives.
+    If it attacks another objective than the training's, its batches visit the same users or pairs
+    in the same order and draw their own negatives.
+
+    Example:
+        >>> from robustcf.data import checkerboard
+        >>> batches = Batches(BPR(checkerboard().train))
+        >>> adversary("bpr", batches).objective is batches.objective
+        True
     """
     kind = ADVERSARIES[name]
     objective = kind.objective_for(batches.objective)

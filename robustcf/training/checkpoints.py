@@ -1,4 +1,4 @@
-"""How far a fit is, and where that is kept between epochs; for several ranks in one file."""
+"""The state of a fit between epochs, and its checkpoint, also of several ranks in one file."""
 
 from __future__ import annotations
 
@@ -13,19 +13,10 @@ import torch
 from torch import Tensor
 
 from robustcf._distributed import Rows
+from robustcf._io import schema
 from robustcf._io.files import REMOVE
 from robustcf._io.reading import parse_json
-from robustcf._io.schema import (
-    ABSENT,
-    NOT_NEGATIVE,
-    NUMBER,
-    TEXT,
-    check_kind,
-    list_of,
-    nullable,
-    record,
-    whole,
-)
+from robustcf._io.schema import NUMBER, list_of, nullable, record, whole
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 
@@ -33,14 +24,12 @@ Values = npt.NDArray[np.float64]
 Tensors = Mapping[str, Tensor]
 
 _ROW_KIND = record(
-    {"stage": TEXT, "epoch": whole(1), "loss": NUMBER, "seconds": NOT_NEGATIVE},
+    {"stage": schema.TEXT, "epoch": whole(1), "loss": NUMBER, "seconds": schema.NOT_NEGATIVE},
     {
-        "penalty": NUMBER,
+        **dict.fromkeys(("penalty", "two_to_inf", "attacked_loss"), NUMBER),
         "valid_ndcg@10": nullable(NUMBER),
-        "two_to_inf": NUMBER,
-        "attacked_loss": NUMBER,
     },
-    others=ABSENT,
+    others=schema.ABSENT,
 )
 _STATE_KIND = record(
     {
@@ -50,12 +39,12 @@ _STATE_KIND = record(
         "best": nullable(list_of(NUMBER, 2, 2)),
     }
 )
-# Times the patience after which a fit ends that is neither better nor clearly worse any more.
+# A fit that is neither better nor clearly worse ends after this many times the patience.
 _PLATEAU = 3
 
 
 class Checkpoint(Protocol):
-    """Where a fit keeps its state between epochs, so that it can be resumed after a kill."""
+    """Storage for the state of a fit between epochs, so that it can be resumed after a kill."""
 
     def load(self, stage: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """Return the state saved last for this stage, or None."""
@@ -63,10 +52,10 @@ class Checkpoint(Protocol):
     def save(
         self, stage: str, tensors: dict[str, Tensor], facts: dict[str, Any], *, final: bool
     ) -> None:
-        """Replace the stage's state, all or nothing; unless final, it may find it too early."""
+        """Replace the stage's state atomically; unless final, it may skip an early one."""
 
     def flush(self) -> None:
-        """Write the state offered last, where that was too early and it can be written."""
+        """Write the last state if it was skipped and can still be written."""
 
 
 def place_of(checkpoint: Checkpoint | None, stage: str) -> Any:
@@ -81,17 +70,13 @@ class FitState:
     history: list[dict[str, Any]] = field(default_factory=list)
     best: tuple[float, int, Factors] | None = None
     since_best: int = 0  # validations
-    worse: int = 0  # those of them that are clearly worse
-    users: Values | None = None  # their values at the best, where they are known
+    worse: int = 0  # validations since the best that are clearly worse
+    users: Values | None = None  # values per user at the best, if known
 
     @classmethod
     def restored(cls, tensors: Tensors, facts: Mapping[str, Any]) -> FitState:
-        """Return the state that a checkpoint holds.
-
-        Raises:
-            InputError: it holds something else.
-        """
-        check_kind("", facts, _STATE_KIND)
+        """Return the state of a checkpoint; raise InputError if it is damaged."""
+        schema.check_kind("", facts, _STATE_KIND)
         if facts["worse"] > facts["since_best"]:
             raise InputError(
                 f"worse must be at most since_best, {facts['since_best']}, got {facts['worse']}"
@@ -131,29 +116,24 @@ class FitState:
         return value
 
     def out_of(self, patience: int) -> bool:
-        """Return whether validations were worse for long enough, or too long not better."""
+        """Return whether validations were worse for long enough, or not better for too long."""
         ended = self.worse >= patience or self.since_best >= _PLATEAU * patience
         return patience > 0 and ended
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the best factors, and the values of users there, for a checkpoint."""
+    def saved(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the tensors and the facts for a checkpoint."""
+        facts = {key: getattr(self, key) for key in ("history", "since_best", "worse")}
         if self.best is None:
-            return {}
-        known = {} if self.users is None else {"best.values": torch.from_numpy(self.users)}
-        return {"best.users": self.best[2].users, "best.items": self.best[2].items, **known}
-
-    def facts(self) -> dict[str, Any]:
-        """Return the rest, for a checkpoint."""
-        return {
-            "history": self.history,
-            "since_best": self.since_best,
-            "worse": self.worse,
-            "best": None if self.best is None else list(self.best[:2]),
-        }
+            return {}, {**facts, "best": None}
+        *best, factors = self.best
+        tensors = {"best.users": factors.users, "best.items": factors.items}
+        if self.users is not None:
+            tensors["best.values"] = torch.from_numpy(self.users)
+        return tensors, {**facts, "best": best}
 
 
 def check_like(name: str, found: Tensor | None, mine: Tensor, *, shape: bool = True) -> None:
-    """Raise unless a tensor of a checkpoint fits: one of another shape might be broadcast."""
+    """Raise unless a tensor of a checkpoint fits; another shape might be broadcast silently."""
     good = found is not None and (found.dtype, found.ndim) == (mine.dtype, mine.ndim)
     if not good or (shape and found is not None and found.shape != mine.shape):
         got = "nothing" if found is None else f"{found.dtype} of shape {tuple(found.shape)}"
@@ -163,16 +143,16 @@ def check_like(name: str, found: Tensor | None, mine: Tensor, *, shape: bool = T
 
 
 class SharedCheckpoint:
-    """The checkpoint of several ranks: the first gathers and writes, reads and hands out.
+    """The checkpoint of several ranks: the first rank reads, distributes, gathers and writes.
 
-    All ranks call every method. What is written is what one process would write, so a training
-    is resumed with any number of ranks, or in one process.
+    All ranks call every method. The file is that of one process, so a training is resumed with any
+    number of ranks.
 
     Args:
-        kept: where the first rank keeps it, or None for nowhere; None on the others.
+        kept: the first rank's checkpoint, or None for none; None on the others.
         rows: the users of this rank.
 
-    Cost: on the first rank, the state of all users at once, for as long as it writes or reads.
+    Cost: on the first rank, the state of all users at once while it writes or reads.
     """
 
     def __init__(self, kept: Checkpoint | None, rows: Rows) -> None:
@@ -183,14 +163,14 @@ class SharedCheckpoint:
         return place_of(self.kept, stage)
 
     def load(self, stage: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """Return the state saved last for this stage, with this rank's users of it, or None."""
+        """Return the state saved last for this stage, with this rank's users, or None."""
         ranks = self.rows.ranks
         found = None if self.kept is None else self.kept.load(stage)
-        told = "" if found is None else json.dumps(self._told(stage, *found))
-        told = ranks.text_from_first(told)
-        if not told:
+        described = "" if found is None else json.dumps(self._described(stage, *found))
+        described = ranks.text_from_first(described)
+        if not described:
             return None
-        facts = parse_json(told)
+        facts = parse_json(described)
         tensors: dict[str, Tensor] = {}
         for name, (kind, shape) in facts["tensors"].items():
             mine = found[0][name] if found is not None else None
@@ -201,8 +181,7 @@ class SharedCheckpoint:
                 tensors[name] = ranks.from_first(like.contiguous())
         return tensors, facts["state"]
 
-    def _told(self, stage: str, tensors: Tensors, state: dict[str, Any]) -> dict[str, Any]:
-        """What the others must know of a state before they get theirs of it."""
+    def _described(self, stage: str, tensors: Tensors, state: dict[str, Any]) -> dict[str, Any]:
         kinds = {}
         for name, tensor in tensors.items():
             by_user = _by_user(name)
@@ -218,10 +197,7 @@ class SharedCheckpoint:
     def save(
         self, stage: str, tensors: dict[str, Tensor], facts: dict[str, Any], *, final: bool
     ) -> None:
-        """Replace the stage's state, all or nothing; unless final, the first may find it too early.
-
-        No rank returns before it is written: the state that all have reached is kept.
-        """
+        """Replace the stage's state when the first rank says so; all ranks wait for the write."""
         ranks = self.rows.ranks
         due = getattr(self.kept, "due", None)
         wanted = self.kept is not None and (final or due is None or due())

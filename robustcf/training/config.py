@@ -1,14 +1,9 @@
-"""What a training run does: a frozen configuration, nested by what owns the settings.
+"""The settings of a training run: a frozen configuration with a small config per part.
 
-A model, an objective, a regularizer and an adversary each own a small frozen config; a
-:class:`TrainConfig` holds one of each, chosen by name out of a table. On the command line, in
-presets and in Python there are flat names::
-
-    TrainConfig.of(model="bpr-mf", dim=32, reg="two_to_inf", reg_weight=1e-3)
-
-A flat name is the field's name, with ``reg_`` before those of the regularizer and ``adv_`` before
-those of the adversary. Where two parts have a field of one name, or to be explicit, a dot tells
-which is meant: ``model.dim``.
+A :class:`TrainConfig` holds a model, an objective, a regularizer and an adversary, each chosen by
+name from a table. The command line, presets and Python use flat names: the name of a field, with
+``reg_`` before the regularizer's and ``adv_`` before the adversary's. If two parts share a name, or
+to be explicit, a dotted name tells them apart: ``model.factors``.
 """
 
 from __future__ import annotations
@@ -18,21 +13,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from robustcf._checks import (
-    check_choice,
-    check_known,
-    check_number,
-    check_numbers,
-    unknown_setting,
-)
+from robustcf import _checks
+from robustcf._checks import check_choice, check_known, check_number
 from robustcf._io.schema import shown
 from robustcf._registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS, Table
 from robustcf.data.split import Split
 from robustcf.errors import IdleSettingError, InputError
+from robustcf.models.factorized import SERVES
 from robustcf.objectives import BatchConfig
 from robustcf.training.optim import SCHEDULES
 
-#: The model where none is named, known as the best for the data, or searched for.
+#: The model if none is named and none is known as the best for the data.
 DEFAULT_MODEL = "softmax-mf"
 GAUGES = ("none", "balanced")
 REFITS = ("auto", "yes", "no")
@@ -45,7 +36,7 @@ PARTS: Mapping[str, Table[Any]] = {
     "adversary": ADVERSARIES,
 }
 # Flat name -> the part that it chooses.
-_CHOICES = {"model": "model", "objective": "objective", "reg": "reg", "adversarial": "adversary"}
+_CHOICES = {"adversarial" if part == "adversary" else part: part for part in PARTS}
 # A part and a field of it; the part "" is the training configuration itself.
 _Place = tuple[str, str]
 _PREFIXES = {"reg": "reg_", "adversary": "adv_"}
@@ -62,9 +53,9 @@ class Chosen:
     """One entry of a table, by name, with its settings.
 
     Args:
-        name: of the entry, or ``module:Class``.
-        settings: its config. A dict as tuple of pairs stands for that of a class from outside of
-            the package which has not been imported yet: reading a configuration runs no code.
+        name: the entry, or ``module:Class``.
+        settings: its config; pairs of names and values while a class from outside of the package
+            is not imported, since reading a configuration runs no code.
     """
 
     name: str
@@ -79,43 +70,37 @@ class Chosen:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that decides what a training run learns, apart from the data.
+    """All settings of a training run, apart from the data.
 
     Args:
-        model: parameters and start.
         objective: what is minimized; by default the model's own.
         reg: the regularizer; by default the model's own.
-        adversary: adversarial training, or ``none``.
-        batching: what one step is.
         gauge: ``balanced``: rewrite U and V with smallest norms, without changing any ranking;
             ``none``. See :mod:`robustcf.models.gauge`.
-        shrink: for the balanced gauge: how much shorter the singular values of the scores become,
-            in their median; 0 leaves them.
-        rank: for the balanced gauge: the strongest directions of the scores, which alone are kept;
-            None for all.
+        shrink: reduction of the singular values of the scores, in their median (balanced gauge).
+        rank: number of directions of the scores to keep, or None for all (balanced gauge).
+        serve: ``stored`` user embeddings, or ``fold-in``: users computed from their histories, see
+            :meth:`robustcf.Recommender.serving`.
         epochs: epochs at most; 0 leaves the start as it is.
-        epochs_chosen: whether ``epochs`` was already chosen on validation data (a preset's was):
-            then nothing is chosen any more, and the validation pairs may be learnt from.
+        epochs_chosen: whether ``epochs`` was already chosen on validation data, as in a preset;
+            then the validation pairs may be learnt from at once.
         lr: learning rate of the items.
         user_lr: learning rate of the users; None for the same. In ``rows`` a user takes one step
             per epoch, an item many.
         schedule: ``linear`` or ``cosine`` to 0 over ``epochs``, or ``constant``.
-        beta1: Adam's first decay.
-        beta2: Adam's second decay.
         eval_every: epochs between validations.
-        patience: validations that are worse than the best, by at least their standard error,
-            before stopping; three times as many that are not better. 0 never stops early.
+        patience: validations before stopping that are worse than the best by at least their
+            standard error, or three times as many that are not better. 0 never stops early.
         refit: ``auto``: train again on train and valid together where valid was carved out of
             the training pairs; ``yes``, ``no``.
-        seed: of everything random in training.
 
     Example:
-        >>> config = TrainConfig.of(dim=32, reg="two_to_inf", reg_weight=1e-3)
-        >>> config.model.name, config.model.settings.dim, config.reg.settings.weight
-        ('softmax-mf', 32, 0.001)
-        >>> TrainConfig.of(dmi=32)
+        >>> config = TrainConfig.of(factors=32, reg="two_to_inf", reg_weight=1e-3)
+        >>> config.model.settings.factors, config.reg.settings.weight
+        (32, 0.001)
+        >>> TrainConfig.of(dim=32)
         Traceback (most recent call last):
-        robustcf.errors.InputError: unknown setting 'dmi'; did you mean 'dim'?
+        robustcf.errors.InputError: unknown setting 'dim'; did you mean 'factors'?
     """
 
     model: Chosen
@@ -126,6 +111,7 @@ class TrainConfig:
     gauge: str = "none"
     shrink: float = 0.0
     rank: int | None = None
+    serve: str = "stored"
     epochs: int = 30
     epochs_chosen: bool = False
     lr: float = 7e-3
@@ -141,8 +127,9 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_choice("gauge", self.gauge, GAUGES)
         check_choice("schedule", self.schedule, SCHEDULES)
+        check_choice("serve", self.serve, SERVES)
         check_choice("refit", self.refit, REFITS)
-        check_numbers(self, may_be_zero=("epochs", "patience", "seed"))
+        _checks.check_numbers(self, may_be_zero=("epochs", "patience", "seed"))
         check_number("lr", self.lr, positive=True)
         for name in ("shrink", "rank"):
             if getattr(self, name) and self.gauge != "balanced":
@@ -153,8 +140,8 @@ class TrainConfig:
         """Return a configuration from flat (or dotted) names; the rest takes its default.
 
         Raises:
-            InputError: a name is unknown, or belongs to another model or regularizer than the
-                one that is chosen; or a value is out of its range.
+            InputError: a name is unknown or belongs to a part that is not chosen, or a value is
+                out of range.
         """
         model = MODELS[settings.get("model", DEFAULT_MODEL)]
         names = {"model": DEFAULT_MODEL, "objective": model.objective, "reg": model.reg}
@@ -163,7 +150,7 @@ class TrainConfig:
         kinds = _kinds(names)
         places = _places(kinds)
         given: dict[str, dict[str, Any]] = {part: {} for part in (*kinds, "batching", "")}
-        # What is given comes after what suits the model, under whichever of its names it comes.
+        # Given settings override the model's defaults, under either of their names.
         suited = {k: v for k, v in model.training_defaults.items() if k in places}
         for key, value in (*suited.items(), *settings.items()):
             if key not in places:
@@ -178,8 +165,8 @@ class TrainConfig:
     def flat(self) -> dict[str, Any]:
         """Return the settings by their flat names, as :meth:`of` takes them.
 
-        A field whose short name means another part's goes by its dotted one. Code from outside of
-        the package is imported, see :meth:`resolved`.
+        Fields whose short name belongs to another part have their dotted name. Code from outside
+        of the package is imported, see :meth:`resolved`.
 
         Example:
             >>> TrainConfig.of(**TrainConfig.of().flat()) == TrainConfig.of()
@@ -194,8 +181,8 @@ class TrainConfig:
     def replace(self, **changes: Any) -> TrainConfig:
         """Return a copy with some settings changed, by flat (or dotted) names.
 
-        With another model, objective, regularizer or adversary, settings that the new one knows
-        too are kept, unless they had the old one's default: then they take the new one's.
+        With a new model, objective, regularizer or adversary, settings that the new one has too are
+        kept, except defaults of the old one, which become the new one's.
         """
         config = self.resolved()
         before = {key: getattr(config, part).name for key, part in _CHOICES.items()}
@@ -205,7 +192,7 @@ class TrainConfig:
             after["objective"] = models[1].objective
         replaced = {part for key, part in _CHOICES.items() if after[key] != before[key]}
         old, new = config._places(), _places(_kinds(after))
-        # With a model goes what suits it in training.
+        # A model's training defaults go with it.
         suits = {name for model in models for name in model.training_defaults}
         suited = {old.get(name) for name in suits} if "model" in replaced else set()
         changed = {new.get(key) for key in changes}
@@ -235,9 +222,9 @@ class TrainConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainConfig:
-        """Return the configuration of what :meth:`as_dict` gives; of an empty one, the defaults.
+        """Return the configuration of :meth:`as_dict`, without importing code from outside.
 
-        Nothing from outside of the package is imported: :meth:`resolved` does that.
+        An empty one stands for the defaults.
         """
         if not isinstance(values, Mapping):
             raise InputError(f"training settings must be an object, got {type(values).__name__}")
@@ -259,12 +246,12 @@ class TrainConfig:
         return cls(**{**values, **parts, "batching": BatchConfig(**batching)})
 
     def outside(self) -> list[str]:
-        """Return the names that stand for code from outside of the package, ``module:Class``."""
+        """Return the names of code from outside of the package, ``module:Class``."""
         names = [getattr(self, part).name for part in PARTS]
         return [name for name in names if ":" in name]
 
     def resolved(self) -> TrainConfig:
-        """Return it with the configs of all parts, those from outside of the package imported."""
+        """Return it with the configs of all parts, importing code from outside of the package."""
         parts: dict[str, Any] = {
             part: _resolved(table, getattr(self, part)) for part, table in PARTS.items()
         }
@@ -272,7 +259,7 @@ class TrainConfig:
 
 
 def learns_valid(refit: str, split: Split) -> bool:
-    """Return whether validation pairs are learnt from in the end, by a setting ``refit``."""
+    """Return whether the final model learns from validation pairs, by a setting ``refit``."""
     wanted = refit == "yes" or (refit == "auto" and split.valid_source == "carved")
     return wanted and len(split.valid) > 0
 
@@ -286,12 +273,11 @@ def _resolved(table: Table[Any], chosen: Chosen) -> Chosen:
 
 
 def _kinds(names: Mapping[str, str]) -> dict[str, type]:
-    """Part -> the class of its settings, for the names of the choices."""
     return {part: PARTS[part][names[key]].Config for key, part in _CHOICES.items()}
 
 
 def _places(kinds: Mapping[str, type]) -> dict[str, _Place]:
-    """Flat and dotted name -> place; a short name is that of the first part that has the field."""
+    """Flat and dotted name -> place; a short name belongs to the first part with that field."""
     own = [f.name for f in dataclasses.fields(TrainConfig) if f.name not in (*PARTS, "batching")]
     every: list[_Place] = [("", name) for name in own]
     every += [place for place in _NAMES if place[1] in ("name", "kind")]
@@ -306,7 +292,7 @@ def _places(kinds: Mapping[str, type]) -> dict[str, _Place]:
 
 
 def _unknown(key: str, places: Mapping[str, Any], names: Mapping[str, str]) -> InputError:
-    """The error for a name that no part knows; where another entry of a table has it, that."""
+    """The error for an unknown name, which says if another entry of a table has it."""
     for choice, part in _CHOICES.items():
         table = PARTS[part]
         for name in table:
@@ -315,4 +301,4 @@ def _unknown(key: str, places: Mapping[str, Any], names: Mapping[str, str]) -> I
                     f"{key} is a setting of {table.kind} {name}, and this run has "
                     f"{table.kind} {names[choice]}: leave it out, or choose {name}"
                 )
-    return InputError(unknown_setting(key, [name for name in places if "." not in name]))
+    return InputError(_checks.unknown_setting(key, [name for name in places if "." not in name]))

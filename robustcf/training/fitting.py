@@ -1,8 +1,9 @@
-"""From a split and a configuration to trained factors: choosing epochs, refitting, the gauge."""
+"""Trained factors from a split and a configuration: choice of epochs, refit, gauge."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,9 +20,11 @@ from robustcf.data.split import Split
 from robustcf.data.synthetic import checkerboard
 from robustcf.errors import InputError
 from robustcf.factors import Factors
-from robustcf.metrics.evaluate import MetricReport, evaluate
+from robustcf.metrics.evaluate import MetricReport, evaluate, evaluate_rankings
 from robustcf.models import Model
+from robustcf.models.factorized import FoldedScorer, served
 from robustcf.models.gauge import Gauge, shrink, truncate
+from robustcf.models.scorer import Scorer
 from robustcf.objectives import Batches, Objective
 from robustcf.recommender import FactorScorer, FoldIn, Recommender
 from robustcf.regularizers import Regularizer
@@ -33,9 +36,9 @@ from robustcf.training.loop import Fitted, Optimizer, Stop, fit, two_to_inf
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """Trained factors and how they came about."""
+    """Trained factors, or the scorer of an item-item model, and the facts of the training."""
 
-    factors: Factors  # on one of several ranks, of its own users
+    fitted: Factors | Scorer  # factors on one of several ranks: of its own users
     config: TrainConfig
     split: Split
     fit_on: str  # ``train``, or ``train and valid``
@@ -44,36 +47,63 @@ class Trained:
     train_seconds: float  # validations included
     valid: MetricReport | None = None  # of the factors that were fit without valid
     interrupted: bool = False
-    rows: Rows | None = None  # the users of the factors, where several ranks trained
+    rows: Rows | None = None  # this rank's users, if several ranks trained
 
     @property
     def seen(self) -> Interactions:
-        """Return the pairs it was fit on."""
+        """The pairs it was fit on."""
         return self.split.fit_pairs(self.fit_on)
 
     def evaluate(self, ks: tuple[int, ...] = (10, 20)) -> MetricReport:
-        """Return test metrics by the set's protocol; the pairs it was fit on are masked."""
+        """Return test metrics by the set's protocol, with the fitted pairs masked."""
         mask = self.split.fit_mask(self.fit_on, "test")
         judged = self.split if self.rows is None else SplitShard(self.split, self.rows)
-        return evaluate(self.factors, judged, ks, mask=mask)
+        folded = self.config.serve != "stored"
+        return _evaluated(self.scorer if folded else self.fitted, judged, ks, mask=mask)
 
-    def gathered(self) -> Factors | None:
-        """Return the factors of all users, on the first of several ranks; all ranks must ask."""
+    @property
+    def factors(self) -> Factors:
+        """The embeddings; an InputError for a model without them."""
+        if isinstance(self.fitted, Scorer):
+            self.fitted.no_embeddings()
+        if self.config.serve == "stored":
+            return self.fitted
+        return FoldedScorer.of(FactorScorer(self.fitted), self.seen).factors
+
+    @property
+    def scorer(self) -> Scorer:
+        """What serves; users are stored, or computed from their histories."""
+        if isinstance(self.fitted, Scorer):
+            return self.fitted
+        stored = FactorScorer(self.fitted, fold_in=self._fold_in())
+        return served(stored, self.config.serve, self.seen)
+
+    def gathered(self) -> Trained | None:
+        """Return the training of all users on the first rank; all ranks must call it."""
         if self.rows is None:
-            return self.factors
+            return self
         users = self.rows.ranks.to_first(self.factors.users.cpu())
-        return None if users is None else Factors(users, self.factors.items.cpu())
+        if users is None:
+            return None
+        return replace(self, fitted=Factors(users, self.factors.items.cpu()), rows=None)
 
-    def two_to_inf(self) -> float:
-        """Return the norm of the scores of all users; of several ranks, all must ask."""
+    def two_to_inf(self) -> float | None:
+        """Return the norm of the scores of all users; all ranks must call it.
+
+        None for item-item models: their scores are not a product of two small factors.
+        """
+        if isinstance(self.fitted, Scorer):
+            return None
         norm = two_to_inf(self.factors)
         return norm if self.rows is None else self.rows.ranks.greatest(norm)[0]
 
     def recommender(self, **training: Any) -> Recommender:
-        """Return the recommender, with more facts of its training; all ranks must ask."""
-        factors = self.gathered()
-        if factors is None:
-            raise InputError("the first rank has the factors of all users: ask there")
+        """Return the recommender, with more facts of its training; all ranks must call it."""
+        if self.rows is not None:
+            whole = self.gathered()
+            if whole is None:
+                raise InputError("only the first rank has the factors of all users")
+            return whole.recommender(**training)
         facts = {
             "config": self.config.as_dict(),
             "epochs": self.epochs,
@@ -81,16 +111,18 @@ class Trained:
             "valid": None if self.valid is None else self.valid.as_dict(),
             "history": self.history,
         }
-        return Recommender.of(
-            FactorScorer(factors, fold_in=self._fold_in()),
+        stored = replace(self, config=replace(self.config, serve="stored"))
+        model = Recommender.of(
+            stored.scorer,
             self.split,
             fit_on=self.fit_on,
             label=f"{self.config.model.name}, {self.config.reg.name}",
             training={**facts, **training},
         )
+        return model if self.config.serve == "stored" else model.serving(self.config.serve)
 
     def _fold_in(self) -> FoldIn:
-        """Return how a new user is embedded: by the objective, and by the decay of a user's row."""
+        """Return the embedding of new users: by the objective and the decay of a user's row."""
         config = self.config.resolved()
         own = MODELS[config.model.name].fold_in_by(config.model.settings, self.seen)
         if own is not None and config.gauge == "none":
@@ -109,7 +141,7 @@ class Trained:
 def build_model(
     config: TrainConfig, train: Interactions, *, device: torch.device | str = "cpu", **options: Any
 ) -> Model[Any]:
-    """Return the model of a configuration on these pairs; options are a ``start``, a ``shard``."""
+    """Return the model of a configuration; options are ``start`` and ``shard``."""
     chosen = config.resolved().model
     kind = MODELS[chosen.name]
     return kind(train, chosen.settings, seed=config.seed, device=device, **options)
@@ -118,7 +150,7 @@ def build_model(
 def build_objective(
     config: TrainConfig, pairs: Interactions, *, device: torch.device | str = "cpu", **options: Any
 ) -> Objective[Any]:
-    """Return the objective of a configuration on these pairs; the option is a ``shard``."""
+    """Return the objective of a configuration; the option is ``shard``."""
     chosen = config.resolved().objective
     return OBJECTIVES[chosen.name](pairs, chosen.settings, device=device, **options)
 
@@ -130,7 +162,7 @@ def build_regularizer(config: TrainConfig) -> Regularizer:
 
 
 def build_adversary(config: TrainConfig, batches: Batches) -> Adversary | None:
-    """Return the adversary of a configuration; None for ``none``, or where its weight is 0."""
+    """Return the adversary of a configuration; None for ``none`` or a weight of 0."""
     chosen = config.resolved().adversary
     if chosen.name == "none" or chosen.settings.weight == 0:
         return None
@@ -138,9 +170,9 @@ def build_adversary(config: TrainConfig, batches: Batches) -> Adversary | None:
 
 
 def gauged(factors: Factors, config: TrainConfig, rows: Rows | None = None) -> Factors:
-    """Return trained factors in the gauge, shrunk and cut to a rank, as a configuration says.
+    """Return factors in the gauge, shrink and rank of a configuration.
 
-    With ``rows``, those of the users of one of several ranks, all of which must ask.
+    With ``rows``, the factors are one rank's, and all ranks must call it.
     """
     if config.gauge == "none":
         return factors
@@ -151,11 +183,10 @@ def gauged(factors: Factors, config: TrainConfig, rows: Rows | None = None) -> F
 def check_trainable(
     split: Split, config: TrainConfig, *, device: torch.device | str = "cpu"
 ) -> None:
-    """Raise for what would only be found wrong once a training has begun.
+    """Raise before training for settings that would fail later, or not fit into memory.
 
-    Names, ranges and combinations that do not go together are found by one epoch on a toy set; code
-    from outside of the package is imported, and not run. What would not fit into memory is found by
-    a rough count of bytes.
+    Combinations are tried in one epoch on a toy set; code from outside of the package is imported
+    but not run. Memory is estimated.
 
     Cost: some hundredths of a second.
     """
@@ -163,15 +194,15 @@ def check_trainable(
     _check_memory(split, config, torch.device(device))
     if any(getattr(config, part).name not in table for part, table in PARTS.items()):
         return
-    # Enough columns for what is said of their number, and no more.
-    dim = getattr(config.model.settings, "dim", None)
-    small: dict[str, Any] = {} if dim is None else {"dim": min(dim, 64)}
+    # Enough columns for the checks of their number.
+    dim = getattr(config.model.settings, "factors", None)
+    small: dict[str, Any] = {} if dim is None else {"factors": min(dim, 64)}
     small["rank"] = None if config.rank is None else min(config.rank, 64)
     whole = checkerboard()
     drawn = getattr(config.objective.settings, "sampled_items", None)
     if drawn is not None:
         if drawn > split.n_items:
-            build_objective(config, split.train)  # which refuses it, of these items
+            build_objective(config, split.train)  # raises for these items
         small["sampled_items"] = min(drawn, whole.n_items)
     toy = config.replace(**small, epochs=min(config.epochs, 1))
     nothing = whole.valid.take(np.zeros(len(whole.valid), dtype=bool))
@@ -181,8 +212,7 @@ def check_trainable(
     except InputError:
         raise
     except Exception:
-        # Diverged on the toy, say: only what is surely wrong is refused here.
-        return
+        return  # diverged on the toy, for example: only certain errors are raised here
     if tried.interrupted:
         raise KeyboardInterrupt
 
@@ -191,10 +221,10 @@ def _check_memory(split: Split, config: TrainConfig, device: torch.device) -> No
     there = memory()
     if there is None or device.type != "cpu":
         return
-    dim = getattr(config.model.settings, "dim", 0)
-    # Parameters, gradients, two moments, the best epoch's, and room to work.
+    dim = getattr(config.model.settings, "factors", 0)
+    # Six copies: parameters, gradients, two moments, the best epoch, and temporaries.
     users = -(-split.n_users // current().size)
-    counts = {f"dim {dim}": 6 * 4 * dim * (users + split.n_items)}
+    counts = {f"factors={dim}": 6 * 4 * dim * (users + split.n_items)}
     if config.batching.kind == "pairs":
         negatives = getattr(config.objective.settings, "negatives", 0)
         size = min(config.batching.batch_size, len(split.train))
@@ -202,10 +232,8 @@ def _check_memory(split: Split, config: TrainConfig, device: torch.device) -> No
         counts[words] = size * negatives * (8 + 2 * 4 * dim)
     for words, needed in counts.items():
         if needed > there:
-            raise InputError(
-                f"{words} needs about {needed / 1e9:,.0f} GB of memory, and this machine has "
-                f"{there / 1e9:,.0f}: choose a smaller number"
-            )
+            sizes = f"about {needed / 1e9:,.0f} GB of memory, got {there / 1e9:,.0f}"
+            raise InputError(f"{words} needs {sizes}: choose a smaller number")
 
 
 def fit_split(
@@ -216,30 +244,30 @@ def fit_split(
     checkpoint: Checkpoint | None = None,
     progress: bool = False,
 ) -> Trained:
-    """Train on a split as a configuration says; test pairs are never touched.
+    """Train on a split; test pairs are never touched.
 
-    Where the number of epochs is not chosen yet, it is chosen on valid by NDCG@10, learning
-    from train alone. Then, by ``config.refit``, that many epochs are made again on train and
-    valid together: ``auto`` does so where valid was carved out of the training pairs. A
-    configuration whose number of epochs is already chosen goes there at once.
+    Unless the number of epochs is already chosen, it is chosen on valid by NDCG@10, learning from
+    train alone. Then, by ``config.refit``, the model is trained again for that many epochs on train
+    and valid together (``auto``: if valid was carved out of the training pairs).
 
-    Within :func:`robustcf._distributed.joined`, all ranks call this with the same split and
-    configuration: each trains its own users, and has their factors in the end.
+    Within :func:`robustcf._distributed.joined`, all ranks call this with the same arguments; each
+    trains and returns its own users.
 
     Args:
-        split: the data.
-        config: None takes the preset of the split's name, or the defaults.
-        device: where the tensors live.
+        config: None for the preset of the split's name, or the defaults.
         checkpoint: where to keep the state, and to resume from.
-        progress: whether to show a bar.
     """
     if config is None:
-        from robustcf.training.presets import preset  # reads all presets: only where one is used
+        from robustcf.training.presets import preset  # reads all presets
 
         config = preset(split.name).config
     config = config.resolved()
+    if not MODELS[config.model.name].has_embeddings:
+        return _fit_without_embeddings(split, config, device)
     rows = Rows.of(split.n_users)
     shared = None if rows.whole else rows
+    if shared is not None and config.serve != "stored":
+        raise InputError("users are computed from their histories in one process: serve stored")
     judged: Split | SplitShard = split
     if shared is not None:
         judged = SplitShard(split, shared)
@@ -254,6 +282,7 @@ def fit_split(
         reg = build_regularizer(config)
         degrees = (shard.pairs.user_degrees, shard.item_degrees)
         reg.prepare(*(torch.tensor(each, device=device) for each in degrees))
+        steps = Optimizer(config.lr, config.user_lr, config.schedule, config.beta1, config.beta2)
         return fit(
             build_model(config, shard.pairs, device=device, **options),
             batches,
@@ -261,9 +290,7 @@ def fit_split(
             reg=reg,
             reg_weight=config.reg.settings.weight,
             adversary=build_adversary(config, batches),
-            optimizer=Optimizer(
-                config.lr, config.user_lr, config.schedule, config.beta1, config.beta2
-            ),
+            optimizer=steps,
             checkpoint=checkpoint,
             stage=stage,
             progress=progress,
@@ -276,8 +303,8 @@ def fit_split(
     began = time.perf_counter()
     history: list[dict[str, Any]] = []
     fit_on, epochs, factors, valid = "train", config.epochs, None, None
-    with alone():  # each rank has data of its own from here on, and says itself what it shares
-        interrupted = False
+    interrupted = False
+    with alone():  # each rank has its own data from here on
         if not (config.epochs_chosen and refit):
             choosing = has_valid and not config.epochs_chosen
             chosen_by = validate if choosing else None
@@ -285,14 +312,55 @@ def fit_split(
             fitted = fitted_on(split.train, stop, "train")
             factors = gauged(fitted.factors, config, shared)
             history, epochs, interrupted = fitted.history, fitted.epochs, fitted.interrupted
-            valid = evaluate(factors, judged, part="valid") if has_valid else None
+            if has_valid:
+                stage = Trained(factors, config, split, "train", epochs, [], 0.0)
+                fitted_by = factors if config.serve == "stored" else stage.scorer
+                valid = _evaluated(fitted_by, judged, part="valid")
         if factors is None or (refit and not interrupted):
             fitted = fitted_on(split.train_full, Stop(epochs, planned=config.epochs), "refit")
             factors = gauged(fitted.factors, config, shared)
             fit_on, epochs, interrupted = "train and valid", fitted.epochs, fitted.interrupted
             history = history + fitted.history
-    # The time of this process, or of the epochs where an earlier one made some of them.
+    # The epochs may include some of an earlier process.
     seconds = max(time.perf_counter() - began, sum(float(row["seconds"]) for row in history))
     return Trained(
         factors, config, split, fit_on, epochs, history, seconds, valid, interrupted, shared
     )
+
+
+def fit_scorer(
+    pairs: Interactions, settings: Mapping[str, Any], *, seed: int, device: torch.device | str
+) -> Scorer:
+    """Return the scorer of a model with flat settings, fit to pairs without validation."""
+    nothing = pairs.take(np.zeros(len(pairs), dtype=bool))
+    config = TrainConfig.of(**settings, seed=seed, epochs_chosen=True)
+    trained = fit_split(Split("pairs", pairs, nothing, nothing), config, device=device)
+    if trained.interrupted:
+        raise KeyboardInterrupt
+    return trained.recommender().scorer
+
+
+def _fit_without_embeddings(
+    split: Split, config: TrainConfig, device: torch.device | str
+) -> Trained:
+    """Fit an item-item model or an ensemble: no epochs, no gauge, one process."""
+    if config.gauge != "none":
+        raise InputError(f"{config.model.name} has no embeddings for a gauge: leave it out")
+    if config.serve != "stored":
+        raise InputError(f"{config.model.name} scores by histories already: leave serve out")
+    began, valid = time.perf_counter(), None
+    fit_on = "train and valid" if learns_valid(config.refit, split) else "train"
+    pairs = split.fit_pairs(fit_on)
+    shard = Shard(pairs, Rows.of(split.n_users))
+    model: Any = build_model(config, pairs, shard=shard, device=device)
+    scorer: Scorer = model.scorer()
+    if fit_on == "train" and len(split.valid):
+        valid = _evaluated(scorer, split, part="valid")
+    seconds = time.perf_counter() - began
+    return Trained(scorer, config, split, fit_on, 0, [], seconds, valid)
+
+
+def _evaluated(fitted: Factors | Scorer, split: Any, *args: Any, **how: Any) -> MetricReport:
+    if isinstance(fitted, Scorer):
+        return evaluate_rankings(fitted.rank, split, *args, **how)
+    return evaluate(fitted, split, *args, **how)

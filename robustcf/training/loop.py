@@ -1,4 +1,4 @@
-"""``fit``: the one training loop, for every model, objective, regularizer and adversary."""
+"""``fit``: the training loop of every model, objective, regularizer and adversary."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from robustcf.training.adversarial import Adversary
 from robustcf.training.checkpoints import Checkpoint, FitState, Values, check_like, place_of
 from robustcf.training.optim import Adam, schedule
 
-# The loss is computed in one step out of this many: as a number to watch, that is enough.
+# Steps between two values of the loss, which is only shown.
 _VALUE_EVERY = 16
 _PAIRS_PER_UNIT = 1024
 
@@ -33,22 +33,21 @@ _PAIRS_PER_UNIT = 1024
 class Stop:
     """When a fit ends, and whether the best epoch is chosen by validation.
 
-    Validation gives the value to maximize, or the values of single users, whose mean it is. With
-    these, an epoch is worse that lies below the best by at least the standard error of the
-    difference, and what is neither better nor worse has three times the patience: on few users a
-    validation is mostly noise.
+    Validation returns the value to maximize, or the values of single users, whose mean it is. With
+    values per user, an epoch counts as worse if it is below the best by at least the standard error
+    of the difference; if neither better nor worse, patience is three times as long.
     """
 
     epochs: int  # at most; with 0 the model stays as it starts
     validate: Callable[[Factors], float | Values] | None = None
     every: int = 1  # epochs between validations
     patience: int = 0  # validations that are worse than the best before stopping; 0 never
-    planned: int | None = None  # epochs the learning rate falls over, if not ``epochs``
+    planned: int | None = None  # epochs of the learning rate schedule, if not ``epochs``
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """How parameters are updated: Adam, with a rate for the items and one for the users."""
+    """Settings of Adam, with a learning rate for the items and one for the users."""
 
     lr: float = 7e-3
     user_lr: float | None = None  # None for the same
@@ -62,7 +61,7 @@ class Fitted:
     """The result of a fit."""
 
     factors: Factors  # of the chosen epoch
-    epochs: int  # that these factors took
+    epochs: int  # behind these factors
     history: list[dict[str, Any]]  # one row per epoch
     interrupted: bool = False
 
@@ -82,43 +81,31 @@ def fit(
 ) -> Fitted:
     """Train a model in place: Adam on batch gradients plus the regularizer's.
 
-    An epoch minimizes the objective, summed over its pairs, plus the adversary's, plus
-    ``reg_weight * pairs / 1024 * reg(U, V)``. Every step takes its share, so the weight means
-    the same for both batchings and for every size of a step. A step of ``rows`` updates its
-    users only; such a user is visited once per epoch and then takes the whole epoch's share.
+    An epoch minimizes the objective, summed over its pairs, plus the adversary's term, plus
+    ``reg_weight * pairs / 1024 * reg(U, V)``, for every batching. A step of ``rows`` updates its
+    users only; each is visited once per epoch and takes the whole epoch's share of the penalty.
     Deterministic for a seed and a number of threads, resumed or not.
 
-    Where model and batches are of the users of one of several ranks (see
-    :mod:`robustcf.data.shards`), all ranks call this and make the steps of one process together:
-    each with its own users of a batch, and with the items' gradient added up over ranks, once a
-    step. Items stay the same everywhere.
+    On several ranks (see :mod:`robustcf.data.shards`) all ranks call this with their own users and
+    together take the steps of one process; the items' gradient is summed over ranks in each step.
 
     Args:
-        model: its parameters are updated.
-        batches: of the objective to minimize.
         stop: when to end; the factors are those of the best epoch by its validation, or the last.
         reg: any module of two tensors.
-        reg_weight: see above.
-        adversary: a second loss at attacked factors, see :mod:`robustcf.training.adversarial`.
-        optimizer: learning rates and their schedule.
-        checkpoint: where to keep the state, and to resume from.
         stage: the name of the state in the checkpoint.
-        progress: whether to show a bar.
 
     Raises:
-        TrainingError: something is not finite; the message says which term.
+        TrainingError: a value is not finite; the message names the term.
 
-    Cost: that of the epochs and of the adversary's; the parameters and two moments in memory, and
-    once more the parameters where an epoch is chosen.
+    Cost: the epochs' and the adversary's; memory of the parameters and two moments, and once more
+    the parameters if an epoch is chosen.
 
     Example:
         >>> from robustcf.data import checkerboard
         >>> from robustcf.models import UltraGCN
         >>> from robustcf.objectives import BCE
-        >>> from robustcf.regularizers import WeightDecay
         >>> train = checkerboard().train
-        >>> batches = Batches(BCE(train, negative_weight=10.0))
-        >>> fit(UltraGCN(train, dim=4), batches, Stop(3), reg=WeightDecay(), reg_weight=1e-5).epochs
+        >>> fit(UltraGCN(train, factors=4), Batches(BCE(train)), Stop(3)).epochs
         3
     """
     if stop.epochs < 0 or stop.every < 1:
@@ -163,12 +150,12 @@ def fit(
             bar.set_postfix_str(f"loss {row['loss']:.4f}{valid}, 2->inf {row['two_to_inf']:.1f}")
             bar.update()
             if checkpoint is not None:
-                tensors = {**steps.state(), **state.tensors()}
+                tensors, facts = state.saved()
                 final = last or state.out_of(stop.patience)
-                checkpoint.save(stage, tensors, state.facts(), final=final)
+                checkpoint.save(stage, {**steps.state(), **tensors}, facts, final=final)
     except KeyboardInterrupt:
         if not model.shard.rows.whole:
-            raise  # ranks stop at different places: there is no common result, but a checkpoint
+            raise  # ranks stop at different places: only a checkpoint is common
         interrupted = True
         if checkpoint is not None:
             checkpoint.flush()
@@ -193,7 +180,7 @@ class _Steps:
     factor: Callable[[int], float]  # of both, by the number of the step
 
     def one_epoch(self, epoch: int) -> dict[str, Any]:
-        """Take every batch once; returns the row of the history."""
+        """Take every batch once and return the row of the history."""
         model, objective, rival = self.model, self.batches.objective, self.adversary
         ranks = model.shard.ranks
         name = _name(model)
@@ -209,7 +196,7 @@ class _Steps:
             else:
                 gradient = no_gradient(batch, U, V)
             if not self.batches.by_rows:
-                # A user's pairs are spread over many steps: every step concerns everybody.
+                # A user's pairs are spread over many steps: every step updates all users.
                 gradient = gradient.whole(len(U))
             _check(gradient.users, f"the loss of {name}", epoch)
             if with_value and gradient.value is not None:
@@ -263,15 +250,15 @@ class _Steps:
         return add_gradient(self.penalty, U, V, into)
 
     def _check_replicas(self) -> None:
-        """Raise unless all ranks have the same items: their machines may compute differently."""
+        """Raise unless all ranks have the same items."""
         ranks = self.model.shard.ranks
         if ranks.size == 1:
             return
         mark = float(self.model.items.double().sum())
         if ranks.greatest(mark, -mark) != (mark, -mark):
             raise TrainingError(
-                "the ranks' copies of the items differ: use machines of one kind, with one version "
-                "of torch and one number of threads"
+                "the ranks' copies of the items differ: use the same machine type, torch version "
+                "and number of threads on all ranks"
             )
 
     def state(self) -> dict[str, Tensor]:
@@ -287,10 +274,10 @@ class _Steps:
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Take the tensors of a checkpoint back."""
         for name, mine in self.state().items():
-            # What a regularizer keeps may change its length from step to step.
+            # The state of a regularizer may change its length from step to step.
             of_reg = name.startswith("reg.") and mine.ndim > 0
             check_like(name, tensors.get(name), mine, shape=not of_reg)
-            # Numbers of steps and of rows, all of them.
+            # Integers are counts of steps and numbers of rows.
             if not mine.is_floating_point() and bool((tensors[name] < 0).any()):
                 raise InputError(f"the tensor {name} must not be negative")
         side = getattr(self.penalty, "side", "users")

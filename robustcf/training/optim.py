@@ -1,4 +1,4 @@
-"""Adam on a pair of factors, where a step may concern some rows only."""
+"""Adam on factors, with steps on some of the rows, and learning rate schedules."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from robustcf.errors import InputError
 
 SCHEDULES = ("linear", "cosine", "constant")
 
-# From this many numbers on, a step on all rows is torch's fused one, in a single sweep through
-# memory: below, the parameter and its moments stay in the cache and there is little to gain.
+# From this many numbers on, a step on all rows is torch's fused one: smaller tensors fit the cache.
 FUSED_FROM = 2**21
-# Added to the root of the mean of squares.
 _EPS = 1e-8
+_STATE = ("mean", "square", "steps")
 
 
 def schedule(name: str, progress: float) -> float:
@@ -31,10 +30,9 @@ def schedule(name: str, progress: float) -> float:
 
 
 class Adam:
-    """Adam with bias correction; rows that a step leaves out keep their moments as they are.
+    """Adam with bias correction, where each row has its own count of steps.
 
-    A row counts its own steps. In an epoch over blocks of users every user is visited once, so
-    for them this is plain Adam at one step per epoch; items take a step with every block.
+    Rows outside of a step keep their moments.
 
     Cost: memory of two more tensors like the parameter; a step reads and writes its rows.
     """
@@ -50,7 +48,7 @@ class Adam:
         self.steps = torch.zeros(len(parameter), dtype=torch.int64, device=parameter.device)
 
     def step(self, gradient: Tensor, lr: float, rows: Tensor | None = None) -> None:
-        """One step for all rows, or for these rows (each at most once)."""
+        """Take one step for all rows, or for these rows (each at most once)."""
         if len(gradient) == 0:
             return
         if rows is None:
@@ -66,7 +64,7 @@ class Adam:
         self.steps[rows] = steps
 
     def _fused(self, gradient: Tensor, lr: float) -> bool:
-        """One step of torch's own Adam, where all rows have made as many; whether it was made."""
+        """Take torch's fused step if all rows have equal counts; return whether it was taken."""
         done = int(self.steps[0])
         if not bool((self.steps == done).all()):
             return False
@@ -95,15 +93,10 @@ class Adam:
         parameter.addcdiv_(mean / (1.0 - self.beta1**count), root, value=-lr)
 
     def state(self, prefix: str) -> dict[str, Tensor]:
-        """The tensors to save."""
-        return {
-            f"{prefix}.mean": self.mean,
-            f"{prefix}.square": self.square,
-            f"{prefix}.steps": self.steps,
-        }
+        """Return the tensors to save."""
+        return {f"{prefix}.{name}": getattr(self, name) for name in _STATE}
 
     def load(self, prefix: str, tensors: Mapping[str, Tensor]) -> None:
-        """Take saved tensors back."""
-        self.mean.copy_(tensors[f"{prefix}.mean"])
-        self.square.copy_(tensors[f"{prefix}.square"])
-        self.steps.copy_(tensors[f"{prefix}.steps"])
+        """Restore saved tensors."""
+        for name in _STATE:
+            getattr(self, name).copy_(tensors[f"{prefix}.{name}"])

@@ -1,22 +1,23 @@
-"""What a search tries: a portfolio of models, and the moves that improve one setting at a time."""
+"""The trials of a search: a portfolio of models, and moves that change one setting."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from robustcf._registry import MODELS
 from robustcf.data.split import Split
-from robustcf.models.als import unobserved_weight
-from robustcf.models.ease import is_small
+from robustcf.models.item_item import MOST_DENSE, MOST_EXACT
 
-# Beyond this many items a softmax draws some of them for its sum.
-_ALL_ITEMS, _DRAWN_ITEMS = 60_000, 8_192
+_DRAWN_ITEMS = 8_192
 _LARGEST_DIM = 512
 _WIDE = 256
-# EASE has no epochs: more columns cost it little, and with all of them it is exact.
-_LARGEST_EASE = 2_048
+# The most bytes that the weights of a graph filter may take without a limit of neighbours.
+_FILTER_BYTES = 2e9
+#: The most users whose validation pairs judge a trial.
+MOST_JUDGED = 10_000
 
 Settings = Mapping[str, Any]
 Values = dict[str, Any]
@@ -24,110 +25,171 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class Size:
-    """How large the data are: what trials cost follows from it."""
+    """The size of the data, which decides the cost of trials.
+
+    Args:
+        squares: sum over users of their squared numbers of pairs; None for that of a skewed set.
+    """
 
     users: int
     items: int
     pairs: int
+    squares: float | None = None
 
     @classmethod
     def of(cls, split: Split) -> Size:
-        """Of the pairs that are trained on."""
-        return cls(split.n_users, split.n_items, len(split.train))
+        """Return the size of the training pairs."""
+        squares = float((split.train.user_degrees.astype(float) ** 2).sum())
+        return cls(split.n_users, split.n_items, len(split.train), squares)
 
     @property
     def smaller(self) -> int:
-        """The number of users or of items, whichever is less."""
+        """The smaller of the numbers of users and items."""
         return min(self.users, self.items)
 
     @property
-    def widest_ease(self) -> int:
-        """The most columns of EASE."""
-        return _LARGEST_EASE if is_small(self.users, self.items) else _LARGEST_DIM
+    def counts(self) -> float:
+        """The multiplications of an item-item matrix of counts."""
+        return 3.0 * self.pairs**2 / max(1, self.users) if self.squares is None else self.squares
 
     def cost(self, settings: Settings) -> float:
-        """Seconds of one training and validation, roughly, on one core."""
-        dim = float(settings.get("dim", 64))
-        cells, both = float(self.users * self.items), self.users + self.items
+        """Return the rough CPU seconds of one training and validation."""
+        if settings["model"] == "ensemble":
+            return 2.0 * sum(self.cost(own) for own in settings["members"])
+        dim = float(settings.get("factors", 64))
+        judged, both = float(min(self.users, MOST_JUDGED)), self.users + self.items
         svd = 16.0 * self.pairs * dim / 2e9 + 16.0 * both * dim**2 / 3e10
-        if settings["model"] == "ease" and dim == self.smaller <= self.widest_ease:
-            svd = 4.0 * self.pairs * dim / 2e9 + 2.0 * dim**3 / 3e10
+        shared = self.counts / 3e7
+        near = min(float(settings.get("neighbours") or self.items), self.items)
+        dense = settings["model"] == "sparse-ease" and settings.get("neighbours") == 0
+        per_item = 1e-4 + near**2 / 5e7 + near**3 / 1.5e10
+        per_item += 1e-3 * (self.items > MOST_DENSE)
+        step = 25.0 * self.pairs * dim / 1e9 + 9.0 * both * dim**2 / 3e10
         own: float | None = {
             "popularity": 0.0,
+            "graph-filter": 3.0 * shared,
+            "item-knn": shared + 1e-4 * self.items,
+            "sparse-ease": shared + per_item * self.items,
             "ease": svd,
-            "als": svd + 40.0 * settings.get("sweeps", 10) * self.pairs * dim / 3e9,
+            "als": svd + settings.get("iterations", 10) * step,
             "bpr-mf": svd + settings.get("epochs", 10) * self.pairs * (64.0 * 4 + dim * 6) / 1e9,
         }.get(settings["model"])
-        if own is None:
+        if dense:
+            own = shared + min(self.items, 2.0 * self.users) ** 2 * self.items / 3e10
+            own += judged / self.users * self.pairs * self.items / 1e9
+        elif own is None:
             drawn = settings.get("sampled_items") or self.items
-            own = svd + settings.get("epochs", 10) * 6.0 * self.users * drawn * dim / 5e10
-        return 0.02 + own + 2.0 * cells * dim / 5e10 + cells / 1e9
+            own = svd + settings.get("epochs", 10) * 6.0 * self.users * drawn * dim / 4e10
+        return 0.02 + own + judged * self.items * (2.0 * dim / 4e10 + 3e-9)
+
+    def memory(self, settings: Settings) -> float:
+        """Return the rough bytes that a trial takes at its peak, next to the data."""
+        model, cells = settings["model"], float(self.items) ** 2
+        if model == "ensemble":
+            return sum(self.memory(own) for own in settings["members"])
+        counts = 12.0 * min(self.counts, cells)
+        near = settings.get("neighbours", 0)
+        if model == "sparse-ease" and (near == 0 or self.items <= MOST_DENSE):
+            own = counts + (12.0 if near == 0 else 4.0) * cells
+        elif model in ("sparse-ease", "item-knn", "graph-filter"):
+            own = 3.0 * min(counts, 12.0 * self.items * near) if near else 4.0 * counts
+        else:
+            # Parameters, gradients, moments and temporaries.
+            own = 24.0 * settings.get("factors", 1) * (self.users + self.items) + 32.0 * self.pairs
+        return own + 60.0 * self.pairs + 3e8
 
 
-def portfolio(size: Size) -> Iterator[Values]:
-    """What is tried first, cheap before dear."""
-    small = max(4, min(64, size.smaller))
-    yield {"model": "popularity"}
-    # The start alone, a low-pass filter on the graph.
-    start = {"model": "softmax-mf", "normalize": False, "epochs": 0}
-    for dim in (small, max(4, small // 4)):
-        yield {**start, "dim": dim}
-    wide = size.smaller if size.smaller <= size.widest_ease else _WIDE
-    for ridge in (300.0, 100.0, 1000.0):
-        yield {"model": "ease", "dim": max(4, wide), "ridge": ridge}
-    much = unobserved_weight(size.items, 900.0)
-    tried = [(small, much / 3, 0.01), (small, much, 0.01), (small, much, 0.003)]
-    if size.smaller >= 2 * _WIDE:
-        # Sparse data want many columns, and ALS is the cheapest way to see it.
-        tried.append((_WIDE, much / 3, 0.01))
-    for dim, unobserved, ridge in tried:
-        yield {
-            "model": "als", "dim": dim, "unobserved": float(f"{unobserved:.3g}"), "ridge": ridge,
-        }  # fmt: skip
-    drawn = {} if size.items <= _ALL_ITEMS else {"sampled_items": _DRAWN_ITEMS}
-    for temperature in (0.13, 0.2, 0.08, 0.3):
-        yield {
-            "model": "softmax-mf", "dim": small, "temperature": temperature, "epochs": 6, **drawn,
-        }  # fmt: skip
-    yield {"model": "bpr-mf", "dim": small, "init": "smooth", "epochs": 8, "reg_weight": 1e-3}
-    yield {"model": "ultragcn", "dim": small, "epochs": 12, "reg_weight": 6.5e-5}
+def portfolio(size: Size, longest: float = 60.0) -> Iterator[Values]:
+    """Yield the first trials: every family in its best-known form, then in other forms.
+
+    Args:
+        longest: seconds that a trial may take.
+    """
+    small, wide = (max(4, min(dim, size.smaller)) for dim in (64, _WIDE))
+    als: list[tuple[int, float, float]]
+    als = [(wide, 20.0, 30.0), (small, 5.0, 10.0), (wide, 40.0, 100.0), (small, 40.0, 10.0)]
+    narrow: Values = {"model": "als", "factors": small, "alpha": 20.0, "regularization": 30.0}
+    if wide == _WIDE and size.cost({**narrow, "factors": wide}) > longest:
+        als = [(min(dim, _WIDE // 2), alpha, weight) for dim, alpha, weight in als]
+    full = {"model": "softmax-mf", "factors": small, "epochs": 6}
+    drawn = {} if size.cost(full) <= longest / 2 else {"sampled_items": _DRAWN_ITEMS}
+    if size.items <= _DRAWN_ITEMS:
+        drawn = {}
+    # Denser data need more regularization.
+    level = float(f"{max(10.0, 2.0 * size.pairs / max(1, size.items)):.2g}")
+    ridges = [level, 4.0 * level, level / 2]
+    whole = 12.0 * min(size.counts, float(size.items) ** 2) <= _FILTER_BYTES
+    kept = {} if whole else {"neighbours": 500}
+    families: list[list[Values]] = [
+        [{"model": "popularity"}],
+        [{"model": "graph-filter", "power": power, **kept} for power in (0.25, 0.0)],
+        [narrow]
+        + [
+            {"model": "als", "factors": dim, "alpha": alpha, "regularization": weight}
+            for dim, alpha, weight in als
+        ],
+        [
+            {"model": "sparse-ease", "neighbours": near, "regularization": weight}
+            for near, weight in ((100, level), (100, 4.0 * level), (50, level))
+        ],
+        [
+            {"model": "sparse-ease", "neighbours": 0, "regularization": weight}
+            for weight in ridges
+            if size.items <= MOST_EXACT
+        ],
+        [
+            {"model": "softmax-mf", "factors": small, "temperature": t, "epochs": 6, **drawn}
+            for t in (0.13, 0.2, 0.08, 0.3)
+        ],
+        [{"model": "item-knn", "neighbours": near, "damping": 10.0} for near in (100, 20, 500)],
+        # The start alone, a low-pass filter on the graph.
+        [
+            {"model": "softmax-mf", "normalize": False, "epochs": 0, "factors": dim}
+            for dim in (small, wide)
+        ],
+        # Two families that seldom win come after the second forms of the others.
+        [
+            {},
+            {
+                "model": "bpr-mf",
+                "factors": small,
+                "init": "smooth",
+                "epochs": 8,
+                "reg_weight": 1e-3,
+            },
+        ],
+        [{}, {"model": "ultragcn", "factors": small, "epochs": 12, "reg_weight": 6.5e-5}],
+    ]
+    for rung in zip_longest(*families):
+        yield from (settings for settings in rung if settings)
 
 
 Move = Callable[[Settings], Values | None]
 
 
 def moves(settings: Settings, size: Size) -> list[Move]:
-    """Ways to change one setting of a model, the most promising first; None: no further."""
-    most = size.widest_ease if settings["model"] == "ease" else _LARGEST_DIM
-    wider = _times("dim", 2, most=max(4, min(most, size.smaller)))
-    narrower = _times("dim", 0.5, least=4)
+    """Return moves of one setting each, the most promising first; a move returns None to end."""
+    wider = _times("factors", 2, most=max(4, min(_LARGEST_DIM, size.smaller)))
+    narrower = _times("factors", 0.5, least=4)
     longer, shorter = _times("epochs", 2, most=64), _times("epochs", 0.5, least=1)
     model = settings["model"]
     if model == "softmax-mf" and settings.get("epochs") == 0:
         return [wider, narrower]
+    weights, smooth = _both("reg_weight", 3.0), _set("init", "smooth")
+    options = [_set("positive_temperature", 1.0), _set("weighting", "damped")]
+    trained = [wider, longer, _faster(2.0), shorter]
+    nearer = [_times("neighbours", 2, most=1_600), _times("neighbours", 0.5, least=10)]
+    if not settings.get("neighbours"):
+        nearer = []
     return {
-        "popularity": [],
-        "ease": [wider, *_both("ridge", 3.0), narrower],
-        "als": [wider, *_both("ridge", 2.0), *_both("unobserved", 2.0), narrower],
-        "softmax-mf": [
-            *_both("temperature", 1.25),
-            wider,
-            longer,
-            _faster(2.0),
-            shorter,
-            _set("positive_temperature", 1.0),
-            _set("weighting", "damped"),
-            narrower,
-        ],
-        "bpr-mf": [wider, *_both("reg_weight", 3.0), longer, shorter, narrower],
-        "ultragcn": [
-            *_both("reg_weight", 3.0),
-            wider,
-            longer,
-            shorter,
-            _set("init", "smooth"),
-            narrower,
-        ],
+        "graph-filter": [*_both("power", 2.0)],
+        "item-knn": [*nearer, *_both("damping", 3.0)],
+        "sparse-ease": [*_both("regularization", 2.0), *nearer],
+        "ease": [wider, *_both("regularization", 3.0), narrower],
+        "als": [*_both("regularization", 2.0), wider, *_both("alpha", 2.0), narrower],
+        "softmax-mf": [*_both("temperature", 1.25), *trained, *options, narrower],
+        "bpr-mf": [wider, *weights, longer, shorter, narrower],
+        "ultragcn": [*weights, wider, longer, shorter, smooth, narrower],
     }.get(model, [])
 
 
@@ -148,7 +210,7 @@ def _times(key: str, factor: float, *, least: float = 1e-9, most: float = 1e9) -
 
 
 def _faster(factor: float) -> Move:
-    """Both learning rates of softmax MF times a factor, once."""
+    """Multiply both learning rates of softmax MF, once."""
     defaults = MODELS["softmax-mf"].training_defaults
 
     def move(settings: Settings) -> Values | None:

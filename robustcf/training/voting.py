@@ -1,4 +1,4 @@
-"""``fit_vote``: data in, a recommender by vote out."""
+"""``fit_vote``: a recommender by vote, fit to data."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ from robustcf.training.config import learns_valid
 
 
 class Vote:
-    """A recommender by vote, certified against fake accounts.
-
-    Args:
-        config: see :class:`VoteConfig`; None for the defaults.
-        **settings: single settings instead of a config.
+    """A recommender by vote, certified against fake accounts, with a config or single settings.
 
     Example:
         >>> from robustcf.data import load
@@ -34,11 +30,7 @@ class Vote:
         self.config = VoteConfig(**settings) if config is None else config
 
     def fit(self, data: Any) -> Recommender:
-        """Choose open settings on validation pairs, and let the accounts vote.
-
-        Args:
-            data: a split, or anything that ``load`` takes.
-        """
+        """Choose open settings on validation pairs of a split or of data for ``load``, and fit."""
         split = data if isinstance(data, Split) else load(data)
         start = time.perf_counter()
         chosen = choose(split, self.config)

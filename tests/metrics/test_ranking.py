@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import pytrec_eval
@@ -22,7 +24,7 @@ def trec(top: np.ndarray, relevant: list[set[int]], k: int) -> dict[str, np.ndar
         str(u): {str(i): float(len(row) - rank) for rank, i in enumerate(row) if i >= 0}
         for u, row in enumerate(top)
     }
-    # An empty list is no run at all for trec_eval: a document nobody wants stands in for it.
+    # trec_eval needs a document per run: an irrelevant one stands in for an empty list.
     runs = {u: run or {"nothing": 1.0} for u, run in runs.items()}
     measures = {f"ndcg_cut.{k}", f"recall.{k}", f"P.{k}", f"map_cut.{k}", f"success.{k}"}
     found = pytrec_eval.RelevanceEvaluator(qrels, measures).evaluate(runs)
@@ -30,14 +32,11 @@ def trec(top: np.ndarray, relevant: list[set[int]], k: int) -> dict[str, np.ndar
     cut = {u: dict(sorted(run.items(), key=lambda e: -e[1])[:k]) for u, run in runs.items()}
     ranks = pytrec_eval.RelevanceEvaluator(qrels, {"recip_rank"}).evaluate(cut)
     users = [str(u) for u in range(len(relevant))]
-    names = {
-        "ndcg": f"ndcg_cut_{k}",
-        "recall": f"recall_{k}",
-        "precision": f"P_{k}",
-        "average_precision": f"map_cut_{k}",
-        "hit_rate": f"success_{k}",
+    names = {"ndcg": "ndcg_cut", "recall": "recall", "precision": "P", "hit_rate": "success"}
+    names["average_precision"] = "map_cut"
+    values = {
+        ours: np.array([found[u][f"{theirs}_{k}"] for u in users]) for ours, theirs in names.items()
     }
-    values = {ours: np.array([found[u][theirs] for u in users]) for ours, theirs in names.items()}
     values["reciprocal_rank"] = np.array([ranks[u]["recip_rank"] for u in users])
     return values
 
@@ -108,35 +107,28 @@ def test_no_users_and_no_ranks() -> None:
         assert getattr(ranking, name)(empty, np.array([1, 2]), 3).tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("hits", "relevant", "k", "message"),
-    [
-        (np.zeros((1, 2), bool), np.array([1]), 0, "k must be an integer of at least 1, got 0"),
-        (np.zeros((1, 2), bool), np.array([1]), True, "k must be an integer"),
-        (np.zeros((1, 2), bool), np.array([1]), 1.5, "k must be an integer"),
-        (np.zeros(2, bool), np.array([1]), 1, "hits must be a boolean array"),
-        (np.zeros((1, 2)), np.array([1]), 1, "hits must be a boolean array"),
-        (np.zeros((1, 2), bool), np.array([1, 1]), 1, "one count per user"),
-        (np.zeros((1, 2), bool), np.array([0]), 1, "leave such users out"),
-    ],
-)
-def test_bad_input(hits: np.ndarray, relevant: np.ndarray, k: int, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        ranking.ndcg(hits, relevant, k)
+MISS, ONE = np.zeros((1, 2), bool), np.array([1])
 
 
 @pytest.mark.parametrize(
-    ("top", "k", "message"),
+    ("metric", "arguments", "message"),
     [
-        (np.array([[0, 9]]), 1, "below n_items = 3"),
-        (np.array([[0, -2]]), 1, "below n_items = 3"),
-        (np.array([0, 1]), 1, "users x ranks"),
-        (np.array([[0, 1]]), 0, "at least 1"),
+        (ranking.ndcg, (MISS, ONE, 0), "k must be an integer of at least 1, got 0"),
+        (ranking.ndcg, (MISS, ONE, True), "k must be an integer"),
+        (ranking.ndcg, (MISS, ONE, 1.5), "k must be an integer"),
+        (ranking.ndcg, (MISS[0], ONE, 1), "hits must be a boolean array"),
+        (ranking.ndcg, (MISS.astype(float), ONE, 1), "hits must be a boolean array"),
+        (ranking.ndcg, (MISS, np.array([1, 1]), 1), "one count per user"),
+        (ranking.ndcg, (MISS, np.array([0]), 1), "leave such users out"),
+        (ranking.coverage, (np.array([[0, 9]]), 3, 1), "below n_items = 3"),
+        (ranking.coverage, (np.array([[0, -2]]), 3, 1), "below n_items = 3"),
+        (ranking.coverage, (np.array([0, 1]), 3, 1), "users x ranks"),
+        (ranking.coverage, (np.array([[0, 1]]), 3, 0), "at least 1"),
     ],
 )
-def test_bad_coverage(top: np.ndarray, k: int, message: str) -> None:
+def test_bad_input(metric: Any, arguments: tuple[Any, ...], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        ranking.coverage(top, 3, k)
+        metric(*arguments)
 
 
 @settings(max_examples=150, deadline=None)

@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 import pytest
+import torch
 
 import robustcf
 from robustcf.adapters import from_torch
@@ -16,11 +17,14 @@ from robustcf.robustness import harden
 from robustcf.testing import ContractError, RecommenderContract, labelled_split
 
 TESTS = [name for name in dir(RecommenderContract) if name.startswith("test_")]
-SMALL = {"ease": {"dim": 30}, "popularity": {}, "als": {"dim": 8}}
+SMALL = {"ease": {"factors": 30}, "als": {"factors": 8}}
+SMALL |= {
+    name: {} for name in ("popularity", "sparse-ease", "item-knn", "graph-filter", "ensemble")
+}
 
 
 def trained(name):
-    settings = SMALL.get(name, {"dim": 8, "epochs": 3})
+    settings = SMALL.get(name, {"factors": 8, "epochs": 3})
     return lambda split: MODELS[name](**settings).fit(split)
 
 
@@ -32,11 +36,8 @@ def given(split):
 
 
 def imported(split):
-    import torch
-
-    model = torch.nn.ModuleDict(
-        {"user": torch.nn.Embedding(split.n_users, 4), "item": torch.nn.Embedding(split.n_items, 4)}
-    )
+    sizes = {"user": split.n_users, "item": split.n_items}
+    model = torch.nn.ModuleDict({name: torch.nn.Embedding(n, 4) for name, n in sizes.items()})
     keys = {"user_key": "user.weight", "item_key": "item.weight"}
     return from_torch(model, split, check=False, **keys)
 
@@ -45,7 +46,7 @@ WAYS = {
     **{name: trained(name) for name in MODELS},
     "vote": lambda split: Vote(cap=0.2, damping=0.3).fit(split),
     "vote of groups": lambda split: Vote(groups=4, votes=5).fit(split),
-    "trained by name": lambda split: robustcf.train(split, "als", dim=4),
+    "trained by name": lambda split: robustcf.train(split, "als", factors=4),
     "factors of one's own": given,
     "imported": imported,
     "hardened": lambda split: harden(given(split)),
@@ -67,54 +68,38 @@ def test_every_recommender_keeps_the_contract(name, test):
     getattr(Contract(), test)()
 
 
-class Broken(RecommenderContract):
-    """A recommender whose rankings are changed: the contract must notice."""
-
-    def top(self, plain, users, k, seen, candidates):
-        raise NotImplementedError
-
-    def fit(self, split):
-        model = given(split)
-        plain = model.scorer.top
-        model.scorer.top = lambda users, k, seen=None, candidates=None: self.top(
-            plain, users, k, seen, candidates
-        )
-        return model
+def shows_seen_items(top, users, k, seen=None, candidates=None):
+    return top(users, k, None, candidates)
 
 
-class Shows(Broken):
-    """Recommends what users have."""
-
-    def top(self, plain, users, k, seen, candidates):
-        return plain(users, k, None, candidates)
-
-
-class Forgets(Broken):
-    """Ranks alone and together differently."""
-
-    def top(self, plain, users, k, seen, candidates):
-        found = plain(users, k, seen, candidates)
-        return found if len(users) == 1 else found._replace(items=found.items[:, ::-1])
+def depends_on_the_batch(top, users, k, seen=None, candidates=None):
+    found = top(users, k, seen, candidates)
+    return found if len(users) == 1 else found._replace(items=found.items[:, ::-1])
 
 
 @pytest.mark.parametrize(
     ("broken", "test"),
     [
-        (Shows, "test_leaves_out_what_users_have"),
-        (Forgets, "test_recommends_a_table_of_labels"),
+        (shows_seen_items, "test_leaves_out_what_users_have"),
+        (depends_on_the_batch, "test_recommends_a_table_of_labels"),
     ],
 )
 def test_the_contract_notices(broken, test):
+    class Broken(RecommenderContract):
+        def fit(self, split):
+            model = given(split)
+            model.scorer.top = functools.partial(broken, model.scorer.top)
+            return model
+
     with pytest.raises(ContractError):
-        getattr(broken(), test)()
+        getattr(Broken(), test)()
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_split_of_the_contract_has_something_for_everybody(seed):
+def test_the_split_of_the_contract_has_pairs_in_all_parts(seed):
     split = labelled_split(seed)
     assert (split.train.user_degrees > 0).all()
-    assert len(split.valid) > 0
-    assert len(split.test) > 0
+    assert min(len(split.valid), len(split.test)) > 0
 
 
 def test_a_contract_without_a_model_says_so():

@@ -27,7 +27,7 @@ def lengths(rows: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("init", ["smooth", "spectral", "normal"])
 def test_scored_rows_have_length_1_cold_ones_too(init: str, seed: int) -> None:
     pairs = Interactions.from_pairs([0, 0, 1, 3], [0, 1, 1, 2], 6, 5)[0]
-    model = SoftmaxMF(pairs, dim=3, init=init, seed=seed)
+    model = SoftmaxMF(pairs, factors=3, init=init, seed=seed)
     factors = model.factors()
     for rows in (*model.scored(), *factors):
         assert (lengths(rows) - 1).abs().max() < 1e-6
@@ -46,7 +46,7 @@ def test_a_step_has_autograds_gradient_for_the_parameters(
     pairs = pairs_of(np.random.default_rng(seed))
     settings: dict[str, Any] = {"temperature": 0.3, "weighting": "pairs"}
     objective = Softmax(pairs, dtype=torch.float64, **settings)
-    model = SoftmaxMF(pairs, dim=3, seed=seed, dtype=torch.float64, normalize=normalize)
+    model = SoftmaxMF(pairs, factors=3, seed=seed, dtype=torch.float64, normalize=normalize)
     users = torch.tensor(np.unique(pairs.users).astype(np.int64))
     users = users[::2] if some else users
 
@@ -65,7 +65,7 @@ def test_a_step_has_autograds_gradient_for_the_parameters(
 
 
 def test_scored_rows_follow_the_parameters() -> None:
-    model = SoftmaxMF(checkerboard().train, dim=4)
+    model = SoftmaxMF(checkerboard().train, factors=4)
     before = model.scored()[0].clone()
     rows = torch.tensor([3, 5])
     model.users[rows] = torch.randn(2, 4)
@@ -80,7 +80,7 @@ def test_scored_rows_follow_the_parameters() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_learns_a_checkerboard_by_its_defaults(seed: int) -> None:
-    trained = fit_split(checkerboard(), TrainConfig.of(model="softmax-mf", dim=4, seed=seed))
+    trained = fit_split(checkerboard(), TrainConfig.of(model="softmax-mf", factors=4, seed=seed))
     assert trained.evaluate((5,))["ndcg@5"] > 0.95
     for rows in trained.factors:
         assert (lengths(rows) - 1).abs().max() < 1e-6
@@ -92,7 +92,7 @@ def test_learns_a_checkerboard_by_its_defaults(seed: int) -> None:
 def test_training_beats_its_start(seed: int) -> None:
     """From a random start nothing but the gradients can have done it."""
     split = load("demo")
-    settings = {"model": "softmax-mf", "dim": 16, "init": "normal", "seed": seed}
+    settings = {"model": "softmax-mf", "factors": 16, "init": "normal", "seed": seed}
     fixed = {"epochs_chosen": True, "refit": "no"}
     start = fit_split(split, TrainConfig.of(**settings, **fixed, epochs=0)).evaluate()["ndcg@10"]
     learnt = fit_split(split, TrainConfig.of(**settings, **fixed, epochs=12)).evaluate()["ndcg@10"]
@@ -100,5 +100,5 @@ def test_training_beats_its_start(seed: int) -> None:
 
 
 def test_all_columns_are_used() -> None:
-    model = SoftmaxMF(load("demo").train, dim=8)
+    model = SoftmaxMF(load("demo").train, factors=8)
     assert bool((model.users.abs().sum(dim=0) > 0).all())

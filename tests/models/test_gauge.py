@@ -1,4 +1,4 @@
-"""The balanced gauge: the same rankings, the smallest norms, and less reach for an attack."""
+"""The balanced gauge: the same rankings with the smallest norms; shrinking and truncating."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from robustcf.objectives import BCE, BPR, Objective, Softmax
 SEEDS = [0, 1, 2]
 
 
-def factors_of(seed: int, n_users: int = 20, n_items: int = 30, dim: int = 4) -> Factors:
-    """Factors with a long direction that all rows share, as a cross-entropy makes them."""
+def factors_of(seed: int, dim: int = 4) -> Factors:
+    """Factors with a long direction that all rows share, as after a cross-entropy."""
     g = torch.Generator().manual_seed(seed)
-    U = torch.randn(n_users, dim, generator=g, dtype=torch.float64)
-    V = torch.randn(n_items, dim, generator=g, dtype=torch.float64)
+    U, V = (torch.randn(n, dim, generator=g, dtype=torch.float64) for n in (20, 30))
     U[:, 0] += 5.0
     V[:, 0] -= 4.0
     return Factors(U, V)
@@ -40,13 +39,11 @@ def centred_scores(factors: Factors) -> Tensor:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_ranking_changes(seed: int) -> None:
-    split = checkerboard(seed=seed)
-    before = factors_of(seed)
+    split, before = checkerboard(seed=seed), factors_of(seed)
     after = balanced(before)
     torch.testing.assert_close(centred_scores(after), centred_scores(before))
     old, new = evaluate(before, split), evaluate(after, split)
-    for name, values in old.per_user.items():
-        np.testing.assert_array_equal(new.per_user[name], values)
+    assert all(np.array_equal(new.per_user[name], own) for name, own in old.per_user.items())
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -61,17 +58,16 @@ def test_both_norms_are_the_nuclear_norm_of_the_centred_scores(seed: int) -> Non
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_other_gauge_has_smaller_norms(seed: int) -> None:
-    factors = factors_of(seed)
-    least = sum(float(part.square().sum()) for part in balanced(factors))
-    assert least < 0.7 * sum(float(part.square().sum()) for part in factors)
-    U, V = balanced(factors)
+    def size(*parts: Tensor) -> float:
+        return sum(float(part.square().sum()) for part in parts)
+
+    U, V = balanced(factors_of(seed))
+    assert size(U, V) < 0.7 * size(*factors_of(seed))
     g = torch.Generator().manual_seed(seed)
-    for size in (0.01, 0.1, 1.0):
-        for _ in range(20):
-            A = torch.eye(4) + size * torch.randn(4, 4, generator=g)
-            A, c = A.double(), size * torch.randn(4, generator=g).double()
-            other = U @ A, (V - c) @ torch.linalg.inv(A).T
-            assert sum(float(part.square().sum()) for part in other) > least
+    for step in [0.01, 0.1, 1.0] * 20:
+        A = (torch.eye(4) + step * torch.randn(4, 4, generator=g)).double()
+        c = step * torch.randn(4, generator=g).double()
+        assert size(U @ A, (V - c) @ torch.linalg.inv(A).T) > size(U, V)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +106,6 @@ def test_shrinking_is_the_proximal_step_of_the_nuclear_norm(seed: int, share: fl
 def test_folding_in_with_an_offset_does_not_see_the_centre(
     kind: type[Objective[Any]], seed: int
 ) -> None:
-    """What centring takes from a user's scores, the offset gives back, at no price."""
     objective = kind(checkerboard(seed=seed).train, dtype=torch.float64)
     factors = factors_of(seed)
     centred = Factors(factors.users, factors.items - factors.items.mean(dim=0))
@@ -125,12 +120,9 @@ def test_folding_in_with_an_offset_does_not_see_the_centre(
 @pytest.mark.parametrize("rank", [1, 3, 5])
 def test_truncating_is_the_best_approximation_of_the_centred_scores(seed: int, rank: int) -> None:
     """Against numpy's singular values of the whole score matrix (Eckart and Young)."""
-    rng = np.random.default_rng(seed)
-    U, V = rng.normal(size=(30, 6)), rng.normal(size=(20, 6)) + 2
-    factors = Factors(torch.tensor(U), torch.tensor(V))
+    factors = factors_of(seed, dim=6)
     kept = truncate(balanced(factors), rank)
-    scores = U @ (V - V.mean(axis=0)).T
-    a, values, b = np.linalg.svd(scores, full_matrices=False)
+    a, values, b = np.linalg.svd(centred_scores(factors).numpy(), full_matrices=False)
     best = (a[:, :rank] * values[:rank]) @ b[:rank]
     assert kept.dim == rank
     np.testing.assert_allclose((kept.users @ kept.items.T).numpy(), best, atol=1e-9)

@@ -1,4 +1,4 @@
-"""LightGCN against the dense formula: what is scored, how gradients come back, that it learns."""
+"""LightGCN against the dense formula: scored factors, gradients and training."""
 
 from __future__ import annotations
 
@@ -24,15 +24,12 @@ SEEDS = [0, 1, 2]
 
 
 def dense_graph(pairs: Interactions) -> Tensor:
-    """D^-1/2 [[0, R], [R^T, 0]] D^-1/2, entry by entry; nodes without pairs have zero rows."""
+    """D^-1/2 [[0, R], [R^T, 0]] D^-1/2; nodes without pairs have zero rows."""
     m, n = pairs.n_users, pairs.n_items
     A = np.zeros((m + n, m + n))
-    for u, i in zip(pairs.users.tolist(), pairs.items.tolist(), strict=True):
-        A[u, m + i] = A[m + i, u] = 1.0
-    degrees = A.sum(axis=1)
-    for x, y in np.argwhere(A):
-        A[x, y] /= np.sqrt(degrees[x]) * np.sqrt(degrees[y])
-    return torch.tensor(A)
+    A[pairs.users, m + pairs.items] = A[m + pairs.items, pairs.users] = 1.0
+    roots = np.sqrt(A.sum(axis=1).clip(1))
+    return torch.tensor(A / np.outer(roots, roots))
 
 
 def dense_scored(pairs: Interactions, E: Tensor, layers: int) -> Tensor:
@@ -43,7 +40,7 @@ def dense_scored(pairs: Interactions, E: Tensor, layers: int) -> Tensor:
 
 
 def model_of(pairs: Interactions, seed: int, **settings: Any) -> LightGCN:
-    options = {"dim": 3, "init": "normal", "init_std": 1.0, "layers": 3, **settings}
+    options = {"factors": 3, "init": "normal", "init_std": 1.0, "layers": 3, **settings}
     return LightGCN(pairs, seed=seed, dtype=torch.float64, **options)
 
 
@@ -58,7 +55,7 @@ def test_scored_is_the_dense_formula(seed: int, layers: int) -> None:
     torch.testing.assert_close(torch.cat((U, V)), expected)
     torch.testing.assert_close(U[-1], model.users[-1] / (layers + 1))
     torch.testing.assert_close(V[-1], model.items[-1] / (layers + 1))
-    single = LightGCN(pairs, dim=3, init="normal", layers=layers)
+    single = LightGCN(pairs, factors=3, init="normal", layers=layers)
     expected = dense_scored(pairs, torch.cat((single.users, single.items)).double(), layers)
     torch.testing.assert_close(torch.cat(single.scored()).double(), expected, rtol=1e-5, atol=1e-6)
 
@@ -90,20 +87,17 @@ def test_pull_back_is_autograd_through_the_dense_formula(
     torch.testing.assert_close(torch.cat((found.users, found.items)), slope)
 
 
-# --- training -------------------------------------------------------------------------------
-
-
 def learnable(seed: int) -> Split:
     """Users and items of four kinds; most pairs are of one's own kind."""
     rng = np.random.default_rng(seed)
     kinds = rng.integers(4, size=80), rng.integers(4, size=60)
     cells = rng.random((80, 60)) < np.where(kinds[0][:, None] == kinds[1], 0.6, 0.03)
-    cells[:, 0] = True  # nobody is without a pair
+    cells[:, 0] = True  # every user has a pair
     return split_pairs("kinds", Interactions(*np.nonzero(cells), 80, 60), seed)
 
 
 QUICK: dict[str, Any] = {
-    "model": "lightgcn", "dim": 8, "layers": 2, "init": "normal", "init_std": 0.1, "epochs": 20,
+    "model": "lightgcn", "factors": 8, "layers": 2, "init": "normal", "init_std": 0.1, "epochs": 20,
     "lr": 0.05, "block_users": 40, "batch_size": 256, "reg_weight": 1e-4, "refit": "no",
     "epochs_chosen": True,
 }  # fmt: skip
@@ -126,7 +120,7 @@ def test_training_learns(seed: int, batching: str, objective: str) -> None:
 def test_learns_a_checkerboard_by_its_defaults(seed: int) -> None:
     """Items of the right parity are the only ones that a user's neighbours have."""
     split = checkerboard(60, 40, seed=seed)
-    trained = fit_split(split, TrainConfig.of(model="lightgcn", dim=4, epochs=10, seed=seed))
+    trained = fit_split(split, TrainConfig.of(model="lightgcn", factors=4, epochs=10, seed=seed))
     assert trained.evaluate((4,))["recall@4"] == 1.0
 
 
@@ -140,14 +134,14 @@ class Recorder:
         self.made.append(self)
 
     def step(self, gradient: Tensor, lr: float, rows: Tensor | None = None) -> None:
-        assert rows is None, "every step concerns everybody"
+        assert rows is None, "every step moves all users"
         self.total += gradient
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("batching", ["rows", "pairs"])
 @pytest.mark.parametrize("reg", [WeightDecay(), TwoToInf(), TwoToInf(side="items"), MaxNorm()])
-def test_weight_decay_is_on_the_parameters_and_the_others_on_what_is_scored(
+def test_weight_decay_is_on_the_parameters_and_the_others_on_the_scored_factors(
     reg: Any, batching: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over an epoch: the gradient of weight * pairs / 1024 times the penalty, for layer 0."""
@@ -182,5 +176,4 @@ def test_an_adversary_sees_the_scored_factors(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(rival, "add_gradient", spy)
     fit(model, batches, Stop(1), adversary=rival)
-    assert torch.equal(seen[0][0], expected[0])
-    assert torch.equal(seen[0][1], expected[1])
+    assert all(map(torch.equal, seen[0], expected))

@@ -57,10 +57,8 @@ def test_smooth_start_ranks_far_better_than_the_plain_one(real_data: Path) -> No
 @pytest.mark.parametrize("dim", [1, 2, 20])
 def test_spectral_start_of_any_width(dim: int) -> None:
     U, V = spectral_factors(with_cold(), dim, np.random.default_rng(0))
-    assert U.shape == (5, dim)
-    assert V.shape == (6, dim)
-    assert np.isfinite(U).all()
-    assert np.isfinite(V).all()
+    assert (U.shape, V.shape) == ((5, dim), (6, dim))
+    assert np.isfinite(np.vstack((U, V))).all()
     assert (U[4, :-1] == 0).all()
     with pytest.raises(InputError, match="dim"):
         spectral_factors(with_cold(), 0, np.random.default_rng(0))
@@ -85,5 +83,19 @@ def test_the_truncated_svd_is_numpys(seed: int) -> None:
     sizes = np.linalg.svd(R.toarray(), compute_uv=False)
     left, found, right = truncated_svd(R, 5, np.random.default_rng(seed))
     assert np.abs(found.numpy() - sizes[:5]).max() < 2e-2 * sizes[0]
-    torch.testing.assert_close(left.T @ left, torch.eye(5), atol=1e-5, rtol=0)
-    torch.testing.assert_close(right.T @ right, torch.eye(5), atol=1e-5, rtol=0)
+    for part in (left, right):
+        torch.testing.assert_close(part.T @ part, torch.eye(5), atol=1e-5, rtol=0)
+
+
+def test_popularity_is_the_exponent_of_an_items_degree():
+    train = load("demo").train
+    start = {
+        power: spectral_factors(train, 5, np.random.default_rng(0), smooth=True, popularity=power)
+        for power in (0.0, 0.5)
+    }
+    some = np.flatnonzero(train.item_degrees)
+    flat, tilted = (start[power][1][some, :4] for power in (0.0, 0.5))
+    ratio = np.linalg.norm(tilted, axis=1) / np.linalg.norm(flat, axis=1)
+    ratio /= train.item_degrees[some] ** 0.5
+    np.testing.assert_allclose(ratio, ratio[0], rtol=1e-4)
+    np.testing.assert_array_equal(start[0.0][0], start[0.5][0])

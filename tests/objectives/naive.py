@@ -13,14 +13,8 @@ from torch.nn.functional import logsigmoid, softplus
 from robustcf.data import Interactions
 from robustcf.objectives import Batch, Batches, Gradient
 
-WEIGHTS: dict[str, Any] = {
-    "negative_weight": 7.0,
-    "item_weight": 0.3,
-    "w1": 0.1,
-    "w2": 1.3,
-    "w3": 0.05,
-    "w4": 0.9,
-}
+WEIGHTS: dict[str, Any] = {"negative_weight": 7.0, "item_weight": 0.3}
+WEIGHTS |= {"w1": 0.1, "w2": 1.3, "w3": 0.05, "w4": 0.9}
 
 
 def pairs_of(rng: np.random.Generator, n_users: int = 13, n_items: int = 9) -> Interactions:
@@ -43,14 +37,9 @@ def of_epoch(batches: Batches, U: Tensor, V: Tensor, epoch: int = 0) -> Gradient
     """The gradients of all batches of an epoch, added up, and their values."""
     users, items, value = torch.zeros_like(U), torch.zeros_like(V), 0.0
     for batch in batches.epoch(epoch):
-        part = batches.objective.gradient(batch, U.detach(), V.detach(), value=True)
-        if part.rows is None:
-            users += part.users
-        else:
-            users.index_add_(0, part.rows, part.users)
-        items += part.items
+        part = batches.objective.gradient(batch, U.detach(), V.detach(), value=True).whole(len(U))
         assert part.value is not None
-        value += part.value
+        users, items, value = users + part.users, items + part.items, value + part.value
     return Gradient(users, None, items, value)
 
 
@@ -90,13 +79,23 @@ def official_pair_loss(
     return loss
 
 
+def bce_naive(train: Interactions, U: Tensor, V: Tensor, **weights: float) -> Tensor:
+    c, S = {**WEIGHTS, **weights, "omega": official_omega(train, 3)}, U @ V.T
+    every = list(range(train.n_items))
+    return sum(official_pair_loss(u, i, every, S, train, c) for u, i in listed(train))
+
+
+def listed(pairs: Interactions) -> list[tuple[int, int]]:
+    return list(zip(pairs.users.tolist(), pairs.items.tolist(), strict=True))
+
+
 # --- whole objectives -----------------------------------------------------------------------
 
 
 def bpr_naive(train: Interactions, U: Tensor, V: Tensor) -> Tensor:
     S = U @ V.T
     loss = S.new_zeros(())
-    for u, i in zip(train.users.tolist(), train.items.tolist(), strict=True):
+    for u, i in listed(train):
         others = sorted(set(range(train.n_items)) - set(train.items_of(u).tolist()))
         terms = [-logsigmoid(S[u, i] - S[u, j]) for j in others]
         loss = loss + torch.stack(terms).mean()
@@ -165,17 +164,19 @@ def batch_loss(
     return total
 
 
-def gradients(loss: Tensor, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
-    users, items = torch.autograd.grad(loss, (U, V))
-    return users, items
-
-
-def small_case(seed: int, *, grad: bool = False) -> tuple[Interactions, Tensor, Tensor]:
+def small_case(
+    seed: int, *, grad: bool = False, shape: tuple[int, int] = (13, 9), dim: int = 4
+) -> tuple[Interactions, Tensor, Tensor]:
     """Random pairs and factors for them; with ``grad``, ones to differentiate by."""
     rng = np.random.default_rng(seed)
-    pairs = pairs_of(rng)
-    U, V = parameters(rng, pairs)
+    pairs = pairs_of(rng, *shape)
+    U, V = parameters(rng, pairs, dim)
     return (pairs, U, V) if grad else (pairs, U.detach(), V.detach())
+
+
+def assert_autograd(found: Gradient, loss: Tensor, U: Tensor, V: Tensor) -> None:
+    """A gradient is that of a loss, by autograd."""
+    assert_gradient(found.whole(len(U)), loss.detach(), *torch.autograd.grad(loss, (U, V)))
 
 
 def assert_gradient(found: Any, value: Any, users: Tensor, items: Tensor) -> None:

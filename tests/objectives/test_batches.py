@@ -72,7 +72,7 @@ def test_the_order_depends_on_seed_and_epoch_alone(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BATCHINGS)
 def test_objectives_of_one_seed_visit_the_same_in_the_same_order(kind: str) -> None:
-    """Whatever negatives they draw, and how many."""
+    """The negatives drawn, and their number, do not matter."""
     pairs = pairs_of(np.random.default_rng(0), 40, 12)
     how = BatchConfig(kind, block_users=4, batch_size=10)
     orders = [

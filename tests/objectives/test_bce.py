@@ -1,4 +1,4 @@
-"""UltraGCN's cross-entropy against its official code, pair by pair."""
+"""UltraGCN's cross-entropy against its official code, pair by pair, and its weights."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import torch
 
 from robustcf.data import Interactions
 from robustcf.objectives import BCE, BatchConfig, Batches
+from robustcf.objectives.weights import item_beta, item_graph, user_beta
 from tests.objectives.naive import (
     WEIGHTS,
-    assert_gradient,
-    gradients,
+    assert_autograd,
+    bce_naive,
     of_epoch,
     official_omega,
     official_pair_loss,
     pairs_of,
-    parameters,
+    small_case,
 )
 
 SEEDS = [0, 1, 2]
@@ -33,60 +34,29 @@ def bce(pairs: Interactions, **settings: Any) -> BCE:
 def test_rows_are_the_official_objective_over_all_negatives(
     seed: int, weights: dict[str, float]
 ) -> None:
-    rng = np.random.default_rng(seed)
-    train = pairs_of(rng)
-    U, V = parameters(rng, train)
-    c = {**WEIGHTS, **weights, "omega": official_omega(train, 3)}
-    every = list(range(train.n_items))
-    S = U @ V.T
-    expected = sum(
-        official_pair_loss(int(u), int(i), every, S, train, c)
-        for u, i in zip(train.users, train.items, strict=True)
-    )
-    to_users, to_items = gradients(expected, U, V)
+    train, U, V = small_case(seed, grad=True)
     found = of_epoch(Batches(bce(train, **weights), BatchConfig(block_users=5)), U, V)
-    assert_gradient(found, expected.item(), to_users, to_items)
+    assert_autograd(found, bce_naive(train, U, V, **weights), U, V)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_pairs_are_the_official_loss_of_the_drawn_negatives(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    train = pairs_of(rng)
-    U, V = parameters(rng, train)
+    train, U, V = small_case(seed, grad=True)
     c = {**WEIGHTS, "omega": official_omega(train, 3)}
     objective = bce(train, negatives=4)
-    batches = Batches(objective, BatchConfig("pairs", batch_size=8))
-    assert sum(len(batch.users) for batch in batches.epoch(3)) == len(train)
-    for batch in batches.epoch(3):
+    for batch in Batches(objective, BatchConfig("pairs", batch_size=8)).epoch(3):
         S = U @ V.T
         expected = sum(
             official_pair_loss(int(u), int(i), js.tolist(), S, train, c)
             for u, i, js in zip(batch.users, batch.items, batch.negatives, strict=True)
         )
-        to_users, to_items = gradients(expected, U, V)
         got = objective.gradient(batch, U.detach(), V.detach())
         assert got.rows is None
-        assert_gradient(got, expected.item(), to_users, to_items)
-
-
-def test_small_blocks_and_large_ones_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    train = pairs_of(rng)
-    U, V = (part.detach() for part in parameters(rng, train))
-    objective = bce(train)
-    (batch,) = Batches(objective, BatchConfig(block_users=50)).epoch(0)
-    whole = objective.gradient(batch, U, V, value=True)
-    monkeypatch.setattr("robustcf.objectives.kernels.BLOCK_BYTES", 8 * train.n_items * 3)
-    parts = objective.gradient(batch, U, V, value=True)
-    torch.testing.assert_close(whole.users, parts.users)
-    torch.testing.assert_close(whole.items, parts.items)
-    assert whole.value == pytest.approx(parts.value)
+        assert_autograd(got, expected, U, V)
 
 
 def test_weights_are_made_again_when_they_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    train = pairs_of(rng)
-    U, V = (part.detach() for part in parameters(rng, train))
+    train, U, V = small_case(0)
     objective = bce(train)
     kept, made = (Batches(objective, BatchConfig(block_users=5)) for _ in range(2))
     batches = list(kept.epoch(1))
@@ -100,7 +70,7 @@ def test_weights_are_made_again_when_they_are_not_kept(monkeypatch: pytest.Monke
         assert torch.equal(a.items, b.items)
 
 
-def test_as_many_weights_are_kept_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     train = pairs_of(np.random.default_rng(0))
     objective = bce(train, item_weight=0.0)  # then a block has an entry for each of its pairs
     batches = Batches(objective, BatchConfig(block_users=5))
@@ -111,10 +81,8 @@ def test_as_many_weights_are_kept_as_may_be(monkeypatch: pytest.MonkeyPatch) -> 
     assert sorted(kept) == [False, True, True]
 
 
-def test_sampled_loss_is_unbiased_too() -> None:
-    rng = np.random.default_rng(0)
-    train = pairs_of(rng)
-    U, V = (part.detach() for part in parameters(rng, train))
+def test_the_sampled_loss_is_unbiased() -> None:
+    train, U, V = small_case(0)
     exact = bce(train).full_gradient(U, V).value
     some = Batches(bce(train, sampled_items=4), BatchConfig(block_users=50))
     values = [of_epoch(some, U, V, epoch).value for epoch in range(200)]
@@ -132,6 +100,20 @@ def test_items_are_sampled_half_uniformly_and_half_by_popularity() -> None:
     chances = (1 / train.n_items + popularity) / 2
     spread = np.sqrt(24_000 * chances * (1 - chances))
     assert (np.abs(counts - 24_000 * chances) <= 6 * spread).all()
-    # As many as there are, or more, are simply all of them.
-    assert bce(train, sampled_items=train.n_items).shared_negatives(rng) is None
-    assert bce(train).shared_negatives(rng) is None
+    for count in (train.n_items, None):
+        assert bce(train, sampled_items=count).shared_negatives(rng) is None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_item_graph_is_the_published_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("robustcf.objectives.weights._BLOCK_PAIRS", 30)  # several blocks
+    train = pairs_of(np.random.default_rng(seed), 30, 20)
+    graph = item_graph(train, 4)
+    for i, expected in enumerate(official_omega(train, 4)):
+        got = dict(zip(graph[i].indices.tolist(), graph[i].data.tolist(), strict=True))
+        assert got == pytest.approx(dict(expected))
+
+
+def test_betas_of_degree_zero_are_finite() -> None:
+    assert user_beta(np.array([0, 1])).tolist() == [0.0, pytest.approx(2**0.5)]
+    assert item_beta(np.array([0, 1])).tolist() == [1.0, pytest.approx(2**-0.5)]

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from robustcf.data import Interactions, checkerboard
 from robustcf.errors import InputError
@@ -19,8 +18,10 @@ from robustcf.training.adversarial import adversary
 from robustcf.training.fitting import fit_split
 from tests.objectives.naive import (
     WEIGHTS,
+    assert_autograd,
     assert_gradient,
     batch_loss,
+    listed,
     of_epoch,
     pairs_of,
     small_case,
@@ -57,41 +58,46 @@ def test_a_share_is_more_than_0_and_at_most_1(kind: Any, cap: Any) -> None:
         kind(max_share=cap)
 
 
+def weight_of(pairs: Interactions, item: int) -> float:
+    """The definition of the weight of an item's pairs."""
+    degree = int(pairs.item_degrees[item])
+    return 1.0 if degree >= 1 / CAP - 1 else CAP / (1 - CAP * degree)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("weighting", ["users", "pairs"])
-def test_the_bilateral_softmax_has_the_weighted_soft_mean(weighting: str, seed: int) -> None:
+@pytest.mark.parametrize("dense", [0.0, 2.0])
+def test_the_bilateral_softmax_has_the_weighted_soft_mean(
+    weighting: str, seed: int, dense: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With own items in the products with the catalogue, and in products of their own."""
+    monkeypatch.setattr("robustcf.objectives.softmax._DENSE", dense)
     pairs, U, V = small_case(seed, grad=True)
     t, p = 0.7, 0.3
     loss = U.new_zeros(())
     for u in np.unique(pairs.users).tolist():
         own = pairs.items_of(u).tolist()
-        degrees = [int(pairs.item_degrees[i]) for i in own]
-        w = [1.0 if d >= 1 / CAP - 1 else CAP / (1 - CAP * d) for d in degrees]
+        w = [weight_of(pairs, i) for i in own]
         scores = V @ U[u]
         mean = sum(x * torch.exp(scores[i] / p) for x, i in zip(w, own, strict=True)) / sum(w)
         term = torch.log(torch.exp(scores / t).sum()) - p / t * torch.log(mean)
         loss = loss + term * sum(w) / (len(own) if weighting == "users" else 1)
-    users, items = torch.autograd.grad(loss, (U, V))
     objective = Softmax(
         pairs, max_share=CAP, temperature=t, positive_temperature=p, weighting=weighting,
         dtype=torch.float64,
     )  # fmt: skip
-    found = of_epoch(Batches(objective, seed=seed), U, V)
-    assert_gradient(found, float(loss.detach()), users, items)
+    assert_autograd(of_epoch(Batches(objective, seed=seed), U, V), loss, U, V)
 
 
-def weighted_naive(name: str, pairs: Interactions, U: Tensor, V: Tensor) -> Tensor:
-    """Every pair's loss, times the weight that the definition gives its item."""
-    total = U.new_zeros(())
-    for u, i in zip(pairs.users.tolist(), pairs.items.tolist(), strict=True):
-        degree = int(pairs.item_degrees[i])
-        weight = 1.0 if degree >= 1 / CAP - 1 else CAP / (1 - CAP * degree)
+def single(name: str, pairs: Interactions) -> list[Batch]:
+    """A batch for each pair, with all its negatives."""
+    found = []
+    for u, i in listed(pairs):
         others = set(range(pairs.n_items))
         if name == "bpr":
             others -= set(pairs.items_of(u).tolist())
-        one = Batch(torch.tensor([u]), torch.tensor([i]), torch.tensor([sorted(others)]))
-        total = total + weight * batch_loss(name, one, U, V, pairs)
-    return total
+        found.append(Batch(torch.tensor([u]), torch.tensor([i]), torch.tensor([sorted(others)])))
+    return found
 
 
 def objective_of(name: str, pairs: Interactions, **more: Any) -> Any:
@@ -107,34 +113,27 @@ def objective_of(name: str, pairs: Interactions, **more: Any) -> Any:
 @pytest.mark.parametrize("name", ["bce", "bpr", "softmax"])
 def test_the_gradient_is_that_of_weighted_pairs(name: str, seed: int) -> None:
     pairs, U, V = small_case(seed, grad=True)
-    loss = weighted_naive(name, pairs, U, V)
-    users, items = torch.autograd.grad(loss, (U, V))
+    loss = sum(
+        weight_of(pairs, int(one.items)) * batch_loss(name, one, U, V, pairs)
+        for one in single(name, pairs)
+    )
     found = of_epoch(Batches(objective_of(name, pairs), seed=seed), U, V)
-    assert_gradient(found, float(loss.detach()), users, items)
+    assert_autograd(found, loss, U, V)
     plain = of_epoch(Batches(objective_of(name, pairs, max_share=None), seed=seed), U, V)
-    assert (plain.items - items).abs().max() > 1e-3, "the cap binds here"
+    assert (plain.items - found.items).abs().max() > 1e-3, "the cap binds here"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", ["bce", "bpr", "softmax"])
 def test_pairs_and_rows_agree(name: str, seed: int) -> None:
-    """All pairs with all their negatives are the rows: also with the item-item term."""
+    """All pairs with all their negatives are the rows, also with the item-item term."""
     pairs, U, V = small_case(seed)
     more = {"item_weight": 0.3} if name == "bce" else {}
     objective = objective_of(name, pairs, **more)
     rows = of_epoch(Batches(objective, seed=seed), U, V)
-    users, items = torch.zeros_like(U), torch.zeros_like(V)
-    value = 0.0
-    for u, i in zip(pairs.users.tolist(), pairs.items.tolist(), strict=True):
-        others = set(range(pairs.n_items))
-        if name == "bpr":
-            others -= set(pairs.items_of(u).tolist())
-        one = Batch(torch.tensor([u]), torch.tensor([i]), torch.tensor([sorted(others)]))
-        part = objective.gradient(one, U, V, value=True).whole(len(U))
-        users, items, value = users + part.users, items + part.items, value + part.value
-    assert value == pytest.approx(rows.value)
-    torch.testing.assert_close(users, rows.users)
-    torch.testing.assert_close(items, rows.items)
+    parts = [objective.gradient(one, U, V, value=True).whole(len(U)) for one in single(name, pairs)]
+    users, items = sum(part.users for part in parts), sum(part.items for part in parts)
+    assert_gradient(rows, sum(part.value for part in parts), users, items)
 
 
 @pytest.mark.parametrize("name", ["bpr", "softmax"])
@@ -167,27 +166,25 @@ def test_the_adversary_has_the_cap_of_the_training(name: str, rival: str) -> Non
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_als_solves_the_weighted_problem(seed: int) -> None:
-    """After many sweeps every row is the closed-form solution for the other side, weighted."""
+    """After many iterations every row is the closed-form solution for the other side, weighted."""
     rng = np.random.default_rng(seed)
     pairs = pairs_of(rng)
-    config = ALS.Config(dim=3, sweeps=200, max_share=CAP, unobserved=0.1, ridge=0.05)
+    config = ALS.Config(factors=3, iterations=200, max_share=CAP, alpha=11.0, regularization=3.0)
     U, V = (each.double().numpy() for each in ALS(pairs, config, seed=seed).factors())
     U[pairs.user_degrees == 0] = 0.0  # these are given the mean of the others afterwards
     weights = item_weights(pairs.item_degrees, CAP)
     assert weights is not None
     W = pairs.csr().toarray() * weights
-    a = config.unobserved
     for i in range(pairs.n_items - 1):
-        ridge = config.ridge * (W[:, i].sum() + a * pairs.n_users)
-        matrix = a * U.T @ U + (U.T * W[:, i]) @ U + ridge * np.eye(3)
-        expected = np.linalg.solve(matrix, U.T @ W[:, i])
+        matrix = U.T @ U + 10.0 * (U.T * W[:, i]) @ U + 3.0 * np.eye(3)
+        expected = np.linalg.solve(matrix, 11.0 * U.T @ W[:, i])
         np.testing.assert_allclose(V[i], expected, atol=2e-4)
 
 
 @pytest.mark.parametrize("model", ["ultragcn", "bpr-mf", "softmax-mf", "als"])
 def test_a_cap_that_does_not_bind_changes_no_bit(model: str) -> None:
     board = checkerboard()
-    config = TrainConfig.of(model=model, dim=4, **({} if model == "als" else {"epochs": 2}))
+    config = TrainConfig.of(model=model, factors=4, **({} if model == "als" else {"epochs": 2}))
     least = int(board.train_full.item_degrees.min())
     for loose, binds in ((1 / (least + 1), False), (0.02, True)):
         capped = fit_split(board, config.replace(max_share=loose))

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from robustcf.data.interactions import Interactions
-from robustcf.errors import InputError
 from robustcf.objectives import BCE, Batch, Softmax
 from robustcf.objectives.base import Objective
 from robustcf.recommender import Recommender
@@ -43,11 +42,6 @@ def test_gradients_differ_by_the_rounding_of_bfloat16(name: str, seed: int) -> N
         assert mine.dtype == torch.float32
         error = float((mine - theirs).norm() / theirs.norm())
         assert 0 < error < 2e-2  # eight digits, and they were used
-
-
-def test_a_precision_must_be_known() -> None:
-    with pytest.raises(InputError, match="precision"):
-        Softmax.Config(precision="float8")
 
 
 def test_an_attack_computes_in_full_precision() -> None:

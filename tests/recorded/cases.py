@@ -69,7 +69,7 @@ def trainings(dataset: str) -> dict[str, tuple[str, ...]]:
         *("--model", "ultragcn", "--reg", "weight_decay", "--gauge", "balanced"),
         *("--set", "shrink=0.5", "--set", "epochs_chosen=true"),
     )
-    found["chosen on valid"] = ("--model", "bpr-mf", "--reg", "weight_decay", "--dim", "8")
+    found["chosen on valid"] = ("--model", "bpr-mf", "--reg", "weight_decay", "--factors", "8")
     return found
 
 
@@ -184,7 +184,7 @@ def user_by_user(run: Path, attack: str, norm: str, options: dict[str, int]) -> 
     target = open_recommender(run)
     spec = AttackSpec.parse(attack, **options)
     sizes = tuple(map(float, SIZES[1:]))
-    request = Request(target, Threat(norm, knowledge="data"), spec, sizes, (10, 20))
+    request = Request(target, Threat(norm, "relative", knowledge="data"), spec, sizes, (10, 20))
     curve = worst_of(spec.way.members(request), attack)
     noise = worst_of(random_directions(request, spec.way.draws), "random")
     return {

@@ -20,8 +20,14 @@ RECORDED = {name: json.loads((HERE / f"{name}.json").read_text()) for name in ("
 # Sizes that are other ones in their last digits since then: attacks are shrunk until what they
 # really moved is within the budget, and distances of close items have lost their blur.
 SIZES_SINCE = ("realised", "radii")
-# What every change is checked by; the others take minutes.
+# What every change is checked by; the others take minutes, these most of all.
 QUICK = ("bpr-mf weight_decay", "two_to_inf twinest")
+LONG = ("bpr-mf pairs adversarial bce", "ultragcn pairs")
+OTHERS = [
+    pytest.param(name, marks=pytest.mark.long if name in LONG else pytest.mark.slow)
+    for name in cases.trainings("demo")
+    if name not in QUICK
+]
 
 
 @pytest.fixture(autouse=True)
@@ -71,8 +77,7 @@ def test_demo_trains_to_the_recorded_bits(name, tmp_path):
     check_training("demo", name, tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in cases.trainings("demo") if n not in QUICK])
+@pytest.mark.parametrize("name", OTHERS)
 def test_every_demo_training_has_the_recorded_bits(name, tmp_path):
     check_training("demo", name, tmp_path)
 

@@ -32,15 +32,14 @@ WHOLE = {
 }
 
 
-def by_user(name: str) -> bool:
-    return "users" in name
-
-
 def parts(rows: Rows) -> dict[str, torch.Tensor]:
-    return {
-        name: tensor[rows.start : rows.stop] if by_user(name) else tensor
-        for name, tensor in WHOLE.items()
-    }
+    mine = slice(rows.start, rows.stop)
+    return {name: each[mine] if "users" in name else each for name, each in WHOLE.items()}
+
+
+def shared(ranks: Ranks, folder: Path, n_users: int = 7, every: float = 0.0) -> SharedCheckpoint:
+    kept = CheckpointFiles(folder, every) if ranks.first else None
+    return SharedCheckpoint(kept, Rows.of(n_users, ranks))
 
 
 @pytest.mark.parametrize("writers", [1, 2, 5, 9])
@@ -48,13 +47,10 @@ def parts(rows: Rows) -> dict[str, torch.Tensor]:
 def test_any_number_of_ranks_goes_on(writers: int, readers: int, tmp_path: Path) -> None:
     def write(ranks: Ranks) -> None:
         rows = Rows.of(7, ranks)
-        kept = CheckpointFiles(tmp_path, 0.0) if ranks.first else None
-        SharedCheckpoint(kept, rows).save("fit", parts(rows), {"epoch": 2}, final=False)
+        shared(ranks, tmp_path).save("fit", parts(rows), {"epoch": 2}, final=False)
 
     def read(ranks: Ranks) -> Any:
-        rows = Rows.of(7, ranks)
-        kept = CheckpointFiles(tmp_path, 0.0) if ranks.first else None
-        return rows, SharedCheckpoint(kept, rows).load("fit")
+        return Rows.of(7, ranks), shared(ranks, tmp_path).load("fit")
 
     on_threads(writers, write)
     # The file is that of one process.
@@ -70,12 +66,11 @@ def test_any_number_of_ranks_goes_on(writers: int, readers: int, tmp_path: Path)
 def test_the_first_rank_says_when(tmp_path: Path) -> None:
     def write(ranks: Ranks) -> None:
         rows = Rows.of(7, ranks)
-        kept = CheckpointFiles(tmp_path, 1000.0) if ranks.first else None
-        shared = SharedCheckpoint(kept, rows)
-        assert shared.load("fit") is None
-        shared.save("fit", parts(rows), {}, final=False)
+        slow = shared(ranks, tmp_path, every=1000.0)
+        assert slow.load("fit") is None
+        slow.save("fit", parts(rows), {}, final=False)
         assert not list(tmp_path.iterdir())
-        shared.save("fit", parts(rows), {}, final=True)
+        slow.save("fit", parts(rows), {}, final=True)
 
     on_threads(2, write)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.fit.safetensors"]
@@ -84,12 +79,8 @@ def test_the_first_rank_says_when(tmp_path: Path) -> None:
 def test_a_checkpoint_of_other_users_is_refused(tmp_path: Path) -> None:
     CheckpointFiles(tmp_path, 0.0).save("fit", WHOLE, {}, final=True)
 
-    def read(ranks: Ranks) -> None:
-        kept = CheckpointFiles(tmp_path, 0.0) if ranks.first else None
-        SharedCheckpoint(kept, Rows.of(8, ranks)).load("fit")
-
     with pytest.raises(InputError, match="tensor"):
-        on_threads(2, read)
+        on_threads(2, lambda ranks: shared(ranks, tmp_path, n_users=8).load("fit"))
 
 
 # --- shards -----------------------------------------------------------------------------------
@@ -98,16 +89,17 @@ def test_a_checkpoint_of_other_users_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [2, 3, 25])
 def test_a_shard_knows_of_all_users(size: int) -> None:
     train = checkerboard().train
-    for shard in on_threads(size, lambda ranks: _asked(Shard.of(train, ranks))):
+
+    def asked(ranks: Ranks) -> Shard:
+        shard = Shard.of(train, ranks)
+        _ = shard.item_degrees, shard.warm_users
+        return shard
+
+    for shard in on_threads(size, asked):
         np.testing.assert_array_equal(shard.item_degrees, train.item_degrees)
         np.testing.assert_array_equal(shard.warm_users, np.flatnonzero(train.user_degrees))
         assert shard.n_pairs == len(train)
         assert shard.first_pair == train.indptr[shard.rows.start]
-
-
-def _asked(shard: Shard) -> Shard:
-    _ = shard.item_degrees, shard.warm_users
-    return shard
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
@@ -180,7 +172,7 @@ def test_ranks_start_where_one_process_starts(size: int, kind: Any, settings: An
     dense |= (np.arange(40)[:, None] // 10 == np.arange(25) // 7) & (rng.random((40, 25)) < 0.5)
     dense[4] = False
     train = Interactions.from_csr(dense.astype(int))
-    options = {"seed": 1, **({} if kind is Popularity else {"dim": 4}), **settings}
+    options = {"seed": 1, **({} if kind is Popularity else {"factors": 4}), **settings}
     expected = kind(train, **options).factors()
 
     def work(ranks: Ranks) -> Factors:

@@ -30,7 +30,7 @@ def trained(choice: tuple[str, ...], device: Any) -> Factors:
     kind, settings = OBJECTIVES[objective]
     batches = Batches(kind(pairs, device=device, **settings), BATCHINGS[batching])
     kind, settings = MODELS[model]
-    start = kind(pairs, dim=DIM, device=device, **settings)
+    start = kind(pairs, factors=DIM, device=device, **settings)
     reg = PENALTIES[penalty]()
     if hasattr(reg, "prepare"):
         degrees = pairs.user_degrees, pairs.item_degrees

@@ -1,4 +1,4 @@
-"""The loop: it is deterministic, its weights mean one thing, it stops when told."""
+"""The training loop: weights, learning rates, validation, checkpoints, errors."""
 
 from __future__ import annotations
 
@@ -34,28 +34,25 @@ def batches_of(
 
 
 def fitted(stop: Stop, *, dim: int = 4, **options: Any) -> Fitted:
-    return fit(UltraGCN(BOARD, dim=dim), batches_of(), stop, **options)
+    return fit(UltraGCN(BOARD, factors=dim), batches_of(), stop, **options)
 
 
 class Recorder:
     """Stands in for Adam: notes the gradients instead of taking steps."""
 
-    seen: list[tuple[Tensor, Tensor | None]]
+    seen: list[tuple[Tensor, Tensor | None, float]]
 
     def __init__(self, parameter: Tensor, **_: Any) -> None:
         self.seen = []
         RECORDERS.append(self)
 
     def step(self, gradient: Tensor, lr: float, rows: Tensor | None = None) -> None:
-        self.seen.append((gradient.clone(), rows))
+        self.seen.append((gradient.clone(), rows, lr))
 
     def total(self, shape: torch.Size) -> Tensor:
         total = torch.zeros(shape)
-        for gradient, rows in self.seen:
-            if rows is None:
-                total += gradient
-            else:
-                total.index_add_(0, rows, gradient)
+        for gradient, rows, _ in self.seen:
+            total.index_add_(0, torch.arange(len(total)) if rows is None else rows, gradient)
         return total
 
 
@@ -63,7 +60,7 @@ RECORDERS: list[Recorder] = []
 
 
 class Plain(nn.Module):
-    """A penalty that is no Regularizer: anybody's module."""
+    """A penalty that is a plain module and not a Regularizer."""
 
     def forward(self, U: Tensor, V: Tensor) -> Tensor:
         return (U.square().sum() + V.square().sum()) * 3.0
@@ -90,15 +87,15 @@ def test_weight_means_the_same_in_both_batchings(
 
     def whole_epoch(weight: float) -> tuple[Tensor, Tensor]:
         RECORDERS.clear()
-        model = MODELS[name](BOARD, dim=3)
+        model = MODELS[name](BOARD, factors=3)
         batches = batches_of(name=name, kind=batching, block_users=size, batch_size=size)
         fit(model, batches, Stop(1), reg=reg, reg_weight=weight)
         users, items = RECORDERS
-        assert all((rows is None) == (batching == "pairs") for _, rows in users.seen)
+        assert all((rows is None) == (batching == "pairs") for _, rows, _ in users.seen)
         return users.total(model.users.shape), items.total(model.items.shape)
 
     with_reg, without = whole_epoch(50.0), whole_epoch(0.0)
-    model = MODELS[name](BOARD, dim=3)
+    model = MODELS[name](BOARD, factors=3)
     U, V = model.users.requires_grad_(), model.items.requires_grad_()
     expected = torch.autograd.grad(50.0 * len(BOARD) / 1024 * reg(U, V), (U, V))
     for got, base, wanted in zip(with_reg, without, expected, strict=True):
@@ -109,7 +106,7 @@ def test_weight_means_the_same_in_both_batchings(
 @pytest.mark.parametrize("rival", ["bpr", "bce", "softmax", "margin"])
 @pytest.mark.parametrize("batching", ["rows", "pairs"])
 def test_every_objective_goes_with_every_adversary(name: str, rival: str, batching: str) -> None:
-    model = UltraGCN(BOARD, dim=3)
+    model = UltraGCN(BOARD, factors=3)
     batches = batches_of(name=name, kind=batching, block_users=7, batch_size=50)
     against = adversary(rival, batches, AdversaryConfig(eps=0.1, weight=0.5))
     found = fit(model, batches, Stop(2), adversary=against, reg=MaxNorm(), reg_weight=1e-3)
@@ -118,24 +115,17 @@ def test_every_objective_goes_with_every_adversary(name: str, rival: str, batchi
 
 
 def test_the_learning_rates_are_those_of_the_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
-    rates: dict[int, list[float]] = {}
-
-    class Rates(Recorder):
-        def step(self, gradient: Tensor, lr: float, rows: Tensor | None = None) -> None:
-            rates.setdefault(RECORDERS.index(self), []).append(lr)
-
-    monkeypatch.setattr("robustcf.training.loop.Adam", Rates)
+    monkeypatch.setattr("robustcf.training.loop.Adam", Recorder)
     for user_lr, first in ((0.5, 0.5), (None, 0.1)):
         RECORDERS.clear()
-        rates.clear()
         fit(
-            UltraGCN(BOARD, dim=2), batches_of(block_users=5), Stop(2, planned=4),
+            UltraGCN(BOARD, factors=2), batches_of(block_users=5), Stop(2, planned=4),
             optimizer=Optimizer(lr=0.1, user_lr=user_lr, schedule="linear"),
         )  # fmt: skip
-        # Twenty users in blocks of five: four steps an epoch, of sixteen that are planned.
-        falls = [1 - n / 16 for n in range(8)]
-        assert rates[0] == pytest.approx([first * fall for fall in falls])
-        assert rates[1] == pytest.approx([0.1 * fall for fall in falls])
+        # Twenty users in blocks of five: four steps per epoch, of sixteen that are planned.
+        for recorder, lr in zip(RECORDERS, (first, 0.1), strict=True):
+            rates = [rate for _, _, rate in recorder.seen]
+            assert rates == pytest.approx([lr * (1 - n / 16) for n in range(8)])
 
 
 def test_chooses_the_best_validation_and_stops_early() -> None:
@@ -147,38 +137,38 @@ def test_chooses_the_best_validation_and_stops_early() -> None:
         return next(values)
 
     found = fitted(Stop(20, validate, every=1, patience=2))
-    assert found.epochs == 2
-    assert len(found.history) == 4
+    assert (found.epochs, len(found.history)) == (2, 4)
     assert torch.equal(found.factors.users, seen[1].users)
     assert [row["valid_ndcg@10"] for row in found.history] == [0.1, 0.5, 0.3, 0.2]
 
 
-def users_of(*rows: list[float]) -> Any:
-    """A validation that gives the values of single users, epoch by epoch."""
-    values = iter(np.array(row) for row in rows)
+def users_of(*rows: list[float] | float) -> Any:
+    """A validation with given values, of single users or their mean, epoch by epoch."""
+    values = iter(row if isinstance(row, float) else np.array(row) for row in rows)
     return lambda factors: next(values)
 
 
-def test_noise_without_end_has_three_times_the_patience_and_no_change_is_no_noise() -> None:
-    noisy, same = [[0.1, 0.9], *[[0.4, 0.56]] * 30], [[0.1, 0.9]] * 30
-    assert len(fitted(Stop(30, users_of(*noisy), patience=2)).history) == 7
-    assert len(fitted(Stop(30, users_of(*noisy), patience=0)).history) == 30
-    assert len(fitted(Stop(30, users_of(*same), patience=2)).history) == 3
+BEST, NOISY, WORSE, BETTER = [0.1, 0.9], [0.4, 0.56], [0.0, 0.8], [0.2, 0.9]
 
 
-def test_what_is_within_the_noise_does_not_use_up_patience() -> None:
-    """Means 0.5, 0.48, 0.45, 0.4, ...: the first two differ by less than their standard error."""
-    best = [0.1, 0.9]
-    noisy, worse = [0.4, 0.56], [0.0, 0.8]
-    found = fitted(Stop(20, users_of(best, noisy, noisy, worse, noisy, worse), patience=2))
-    assert [row["epoch"] for row in found.history] == [1, 2, 3, 4, 5, 6]
-    assert found.epochs == 1
-    # A better one begins anew.
-    better = [0.2, 0.9]
-    rows = [best, worse, better, worse, noisy, noisy, worse]
-    found = fitted(Stop(20, users_of(*rows), patience=2))
-    assert (found.epochs, len(found.history)) == (3, 7)
-    assert found.history[2]["valid_ndcg@10"] == pytest.approx(0.55)
+@pytest.mark.parametrize(
+    ("rows", "patience", "epochs", "made"),
+    [
+        # NOISY is below BEST by less than the standard error: three times the patience.
+        ([BEST, *[NOISY] * 30], 2, 1, 7),
+        ([BEST, *[NOISY] * 30], 0, 1, 30),
+        # No change at all is not noise.
+        ([BEST] * 30, 2, 1, 3),
+        ([BEST, NOISY, NOISY, WORSE, NOISY, WORSE], 2, 1, 6),
+        # A better epoch restarts the count.
+        ([BEST, WORSE, BETTER, WORSE, NOISY, NOISY, WORSE], 2, 3, 7),
+    ],
+)
+def test_noise_does_not_use_up_patience(rows: Any, patience: int, epochs: int, made: int) -> None:
+    found = fitted(Stop(30, users_of(*rows), patience=patience))
+    assert (found.epochs, len(found.history)) == (epochs, made)
+    values = [row["valid_ndcg@10"] for row in found.history]
+    assert values == pytest.approx([np.mean(row) for row in rows[:made]])
 
 
 def test_validates_every_so_often_and_at_the_end() -> None:
@@ -198,16 +188,13 @@ class Broken(Regularizer):
 def test_says_which_term_is_not_finite() -> None:
     with pytest.raises(TrainingError, match="regularizer"):
         fitted(Stop(2), dim=3, reg=Broken(), reg_weight=1.0)
-    poisoned = UltraGCN(BOARD, dim=3)
-    poisoned.users[0, 0] = torch.nan
-    with pytest.raises(TrainingError, match="ultragcn"):
-        fit(poisoned, batches_of(), Stop(2))
     with pytest.raises(TrainingError, match="not finite"):
         fitted(Stop(5), dim=3, optimizer=Optimizer(lr=1e30))
-    wild = UltraGCN(BOARD, dim=3)
-    wild.users[:] = 1e20
-    with pytest.raises(TrainingError, match="ultragcn"):
-        fit(wild, batches_of(block_users=10**6), Stop(1), optimizer=Optimizer(lr=1e30))
+    for value, lr in ((torch.nan, 0.01), (1e20, 1e30)):
+        model = UltraGCN(BOARD, factors=3)
+        model.users[:] = value
+        with pytest.raises(TrainingError, match="ultragcn"):
+            fit(model, batches_of(block_users=10**6), Stop(1), optimizer=Optimizer(lr=lr))
 
 
 def test_ctrl_c_leaves_the_best_so_far() -> None:
@@ -239,11 +226,8 @@ def test_the_history_has_a_row_for_each_epoch() -> None:
     found = fitted(Stop(3), reg=WeightDecay(), reg_weight=1e-3)
     assert [row["epoch"] for row in found.history] == [1, 2, 3]
     for row in found.history:
-        assert row["stage"] == "fit"
-        assert row["loss"] > 0
-        assert row["penalty"] > 0
-        assert row["seconds"] >= 0
-        assert row["valid_ndcg@10"] is None
+        assert (row["stage"], row["valid_ndcg@10"]) == ("fit", None)
+        assert min(row["loss"], row["penalty"], row["seconds"]) > 0
         assert "attacked_loss" not in row
     U, V = found.factors
     assert found.history[-1]["two_to_inf"] == pytest.approx(float((U @ V.T).norm(dim=1).max()))
@@ -255,7 +239,7 @@ def test_the_history_has_a_row_for_each_epoch() -> None:
 def test_the_loss_shown_is_that_of_the_first_steps_per_pair(name: str, batching: str) -> None:
     """In one step out of sixteen it is computed; here there is but one."""
     batches = batches_of(name=name, kind=batching, block_users=50, batch_size=10**4)
-    model = MODELS[name](BOARD, dim=3)
+    model = MODELS[name](BOARD, factors=3)
     U, V = (part.clone() for part in model.scored())
     (batch,) = batches.epoch(0)
     expected = batches.objective.gradient(batch, U, V, value=True).value
@@ -270,7 +254,9 @@ def test_the_loss_shown_is_that_of_the_first_steps_per_pair(name: str, batching:
 def test_cold_users_and_items_survive_training(make: Any, name: str, batching: str) -> None:
     pairs = Interactions.from_pairs([0, 0, 1, 2], [0, 1, 1, 2], 5, 6)[0]
     batches = batches_of(pairs, name, kind=batching, block_users=2, batch_size=2)
-    factors = fit(make(pairs, dim=3), batches, Stop(30), reg=WeightDecay(), reg_weight=1e-3).factors
+    factors = fit(
+        make(pairs, factors=3), batches, Stop(30), reg=WeightDecay(), reg_weight=1e-3
+    ).factors
     factors.check_finite()
     assert torch.equal(factors.users[3], factors.users[4])
     torch.testing.assert_close(factors.users[3], factors.users[:3].mean(dim=0))
@@ -295,20 +281,21 @@ def test_fit_refuses(stop: Stop, options: dict[str, Any], word: str) -> None:
 
 
 class Stopped(Exception):
-    """Somebody pulled the plug."""
+    """A killed process."""
 
 
 class Plug(CheckpointFiles):
     """Keeps every state, and stops after some."""
 
-    left: int | None = None
+    def __init__(self, folder: Path, left: int = 0) -> None:
+        super().__init__(folder, every=0.0)
+        self.left = left
 
     def save(self, *arguments: Any, **options: Any) -> None:
         super().save(*arguments, **options)
-        if self.left is not None:
-            self.left -= 1
-            if self.left == 0:
-                raise Stopped
+        self.left -= 1
+        if self.left == 0:
+            raise Stopped
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -322,55 +309,37 @@ def test_a_resumed_fit_has_the_same_bits(
     def once(checkpoint: Plug | None) -> Fitted:
         batches = batches_of(name=name, kind=batching, block_users=6, batch_size=40)
         return fit(
-            MODELS[name](BOARD, dim=4), batches, Stop(7, lambda factors: -two_to_inf(factors)),
+            MODELS[name](BOARD, factors=4), batches, Stop(7, lambda factors: -two_to_inf(factors)),
             reg=reg(), reg_weight=1e-3, checkpoint=checkpoint,
             adversary=adversary("softmax", batches, AdversaryConfig(weight=0.1)),
         )  # fmt: skip
 
     whole = once(None)
-    files = Plug(tmp_path, every=0.0)
     for left in (3, 2):
-        files.left = left
         with pytest.raises(Stopped):
-            once(files)
-    files.left = None
-    resumed = once(files)
-    assert torch.equal(resumed.factors.users, whole.factors.users)
-    assert torch.equal(resumed.factors.items, whole.factors.items)
+            once(Plug(tmp_path, left))
+    resumed = once(Plug(tmp_path))
+    assert all(map(torch.equal, resumed.factors, whole.factors))
     assert resumed.epochs == whole.epochs
     for one, two in zip(resumed.history, whole.history, strict=True):
-        assert {k: v for k, v in one.items() if k != "seconds"} == {
-            k: v for k, v in two.items() if k != "seconds"
-        }
+        assert one | {"seconds": 0} == two | {"seconds": 0}
     # A finished one is not made again.
-    assert once(files).history == resumed.history
+    assert once(Plug(tmp_path)).history == resumed.history
 
 
-def test_a_resumed_fit_keeps_its_patience(tmp_path: Path) -> None:
-    values = iter([0.5, 0.4, 0.3, 0.2, 0.9])
-    files = Plug(tmp_path, every=0.0)
-    files.left = 2
-    stop = Stop(20, lambda factors: next(values), patience=3)
+@pytest.mark.parametrize(
+    ("rows", "patience", "made"),
+    [([0.5, 0.4, 0.3, 0.2, 0.9], 3, 4), ([BEST, NOISY, WORSE, NOISY, WORSE, [0.9, 0.9]], 2, 5)],
+)
+@pytest.mark.parametrize("left", [1, 2, 3])
+def test_a_resumed_fit_keeps_its_patience_and_its_best(
+    left: int, rows: Any, patience: int, made: int, tmp_path: Path
+) -> None:
+    stop = Stop(20, users_of(*rows), patience=patience)
     with pytest.raises(Stopped):
-        fitted(stop, checkpoint=files)
-    files.left = None
-    found = fitted(stop, checkpoint=files)
-    assert len(found.history) == 4
-    assert found.epochs == 1
-
-
-@pytest.mark.parametrize("left", [1, 2, 3, 4])
-def test_a_resumed_fit_knows_the_users_of_its_best(left: int, tmp_path: Path) -> None:
-    rows = [[0.1, 0.9], [0.4, 0.56], [0.0, 0.8], [0.4, 0.56], [0.0, 0.8], [0.9, 0.9]]
-    values = iter(np.array(row) for row in rows)
-    files = Plug(tmp_path, every=0.0)
-    files.left = left
-    stop = Stop(20, lambda factors: next(values), patience=2)
-    with pytest.raises(Stopped):
-        fitted(stop, checkpoint=files)
-    files.left = None
-    found = fitted(stop, checkpoint=files)
-    assert (found.epochs, len(found.history)) == (1, 5)
+        fitted(stop, checkpoint=Plug(tmp_path, left))
+    found = fitted(stop, checkpoint=Plug(tmp_path))
+    assert (found.epochs, len(found.history)) == (1, made)
 
 
 @pytest.mark.parametrize(

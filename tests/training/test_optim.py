@@ -48,17 +48,14 @@ def test_adam_rows_count_their_own_steps(seed: int) -> None:
 
 
 def test_schedules() -> None:
-    for name, middle, end in (("linear", 0.5, 0.0), ("cosine", 0.5, 0.0), ("constant", 1.0, 1.0)):
-        assert schedule(name, 0.0) == pytest.approx(1.0)
-        assert schedule(name, 0.5) == pytest.approx(middle)
-        assert schedule(name, 1.0) == pytest.approx(end, abs=1e-7)
-        assert schedule(name, 1.5) == pytest.approx(end, abs=1e-7)
+    values = {name: [schedule(name, x) for x in (0.0, 0.5, 1.0, 1.5)] for name in SCHEDULES}
+    falling = pytest.approx([1.0, 0.5, 0.0, 0.0], abs=1e-7)
+    assert values == {"linear": falling, "cosine": falling, "constant": [1.0] * 4}
 
 
 def test_refuses() -> None:
     with pytest.raises(InputError, match="schedule"):
         schedule("steps", 0.0)
-    assert [schedule(name, 0.0) for name in SCHEDULES] == [1.0] * 3
     for betas in ({"beta1": 1.0}, {"beta2": -0.1}):
         with pytest.raises(InputError, match="beta"):
             Adam(torch.zeros(2, 1), **betas)
@@ -87,18 +84,16 @@ def test_the_fused_step_is_the_plain_one(seed: int, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_state_goes_on_where_it_was(seed: int) -> None:
+def test_the_state_is_restored(seed: int) -> None:
     g = torch.Generator().manual_seed(seed)
     gradients = [torch.randn(4, 2, generator=g) for _ in range(6)]
     whole, parts = torch.zeros(4, 2), torch.zeros(4, 2)
-    one, first = Adam(whole), Adam(parts)
-    for gradient in gradients[:3]:
-        first.step(gradient, 0.1)
-    saved = {name: value.clone() for name, value in first.state("x").items()}
-    second = Adam(parts)
-    second.load("x", saved)
-    for gradient in gradients:
+    one, two = Adam(whole), Adam(parts)
+    for n, gradient in enumerate(gradients):
         one.step(gradient, 0.1)
-    for gradient in gradients[3:]:
-        second.step(gradient, 0.1)
+        if n == 3:
+            saved = {name: value.clone() for name, value in two.state("x").items()}
+            two = Adam(parts)
+            two.load("x", saved)
+        two.step(gradient, 0.1)
     assert torch.equal(whole, parts)

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from robustcf.data import checkerboard
 from robustcf.errors import InputError
-from robustcf.training import TrainConfig
-from robustcf.training.presets import adapted, preset, presets
+from robustcf.training import TrainConfig, train
+from robustcf.training.presets import adapted, check_used, preset, presets, read_preset
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 TUNED = ("none", "weight_decay", "two_to_inf", "max_norm")
@@ -39,6 +40,8 @@ def test_a_preset_is_its_file_over_the_defaults() -> None:
         name = entry.name.removesuffix(".json")
         raw = json.loads(entry.read_text(encoding="utf-8"))
         flat = presets()[name].config.flat()
+        if flat["epochs"]:
+            check_used(presets()[name].config, raw["config"])
         for key, value in raw["config"].items():
             assert flat[key] == value, (name, key)
         own = TrainConfig.of(
@@ -53,9 +56,9 @@ def test_models_and_regularizers_without_a_file_take_their_own_defaults() -> Non
     assert found.name == "default.lightgcn.weight_decay"
     assert found.config == TrainConfig.of(model="lightgcn")
     assert "defaults" in found.found["how"]
-    mine = preset("ml-1m", "robustcf.models.factorizations:BPRMF", "robustcf.regularizers:MaxNorm")
-    assert mine.name == "default.robustcf.models.factorizations:BPRMF.robustcf.regularizers:MaxNorm"
-    assert mine.config.model.name == "robustcf.models.factorizations:BPRMF"
+    model, reg = "robustcf.models.factorizations:BPRMF", "robustcf.regularizers:MaxNorm"
+    mine = preset("ml-1m", model, reg)
+    assert (mine.name, mine.config.model.name) == (f"default.{model}.{reg}", model)
     assert not mine.config.epochs_chosen
 
 
@@ -109,47 +112,63 @@ def test_the_robust_preset_of_sets_without_a_search_keeps_the_rankings_of_weight
 # --- changes --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("change", [{"dim": 8}, {"gauge": "balanced"}, {"seed": 3}, {"lr": 0.1}])
+@pytest.mark.parametrize(
+    "change", [{"factors": 8}, {"gauge": "balanced"}, {"seed": 3}, {"lr": 0.1}]
+)
 def test_a_change_leaves_the_number_of_epochs_to_be_chosen_again(change: dict[str, Any]) -> None:
     base = preset("ml-1m").config
     assert base.epochs_chosen
     found = adapted(base, change)
     assert (found.epochs_chosen, found.epochs) == (False, base.epochs)
     assert adapted(base, {**change, "epochs_chosen": True}).epochs_chosen
-    # Nothing, and how to refit, is no such change.
+    # An empty change, or one of `refit` alone, keeps the number of epochs.
     assert adapted(base, {}) is base
     assert adapted(base, {"refit": "yes"}) == base.replace(refit="yes")
 
 
-def test_the_users_learning_rate_follows_that_of_the_items() -> None:
+def test_learning_rates_follow_changes() -> None:
     base = preset("ml-1m").config
     assert base.user_lr is not None
-    found = adapted(base, {"lr": 3 * base.lr})
-    assert found.user_lr == pytest.approx(3 * base.user_lr)
+    assert adapted(base, {"lr": 3 * base.lr}).user_lr == pytest.approx(3 * base.user_lr)
     assert adapted(base, {"lr": 0.5, "user_lr": 0.25}).user_lr == 0.25
-    same = base.replace(user_lr=None)
-    assert adapted(same, {"lr": 0.5}).user_lr is None
-
-
-def test_pairs_take_the_published_procedure_along() -> None:
-    base = preset("ml-1m").config
+    assert adapted(base.replace(user_lr=None), {"lr": 0.5}).user_lr is None
+    # Pairs take the published procedure along.
     found = adapted(base, {"batching": "pairs"})
     assert (found.lr, found.user_lr, found.schedule) == (1e-3, None, "constant")
     assert found.batching.kind == "pairs"
     assert adapted(base, {"batching": "pairs", "lr": 0.5}).lr == 0.5
-    # A preset of pairs keeps what it says.
+    # A preset of pairs keeps its own.
     own = base.replace(batching="pairs", lr=0.3)
-    assert adapted(own, {"batching": "pairs", "dim": 3}).lr == 0.3
+    assert adapted(own, {"batching": "pairs", "factors": 3}).lr == 0.3
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"reg": "none", "reg_weight": 0.1}, "reg_weight"),
+        ({"batch_size": 64}, "batch_size"),
+        ({"batching": "pairs", "block_users": 64}, "block_users"),
+        ({"model": "als", "lr": 0.1}, "lr"),
+        ({"model": "ease", "batching": "pairs"}, "batching"),
+    ],
+)
+def test_settings_without_effect_are_refused(
+    settings: dict[str, Any], word: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"config": {"model": "ultragcn", **settings}}))
+    with pytest.raises(InputError, match=f"{word} has no effect"):
+        read_preset(path)
+    with pytest.raises(InputError, match=f"{word} has no effect"):
+        train(checkerboard(), **{"model": "ultragcn", **settings})
 
 
 def test_without_a_model_the_best_on_valid_is_taken_and_with_a_regularizer_ultragcn() -> None:
     for dataset in ("ml-1m", "yelp2018", "citeulike-a", "citeulike-t", "demo"):
-        entries = {
-            name.split(".")[1]: entry.found["valid"]["ndcg@20"]
-            for name, entry in presets().items()
-            if name.split(".")[0] == dataset
-            and name.split(".")[1:] in (["softmax-mf", "none"], ["ultragcn", "weight_decay"])
-        }
+        entries = {}
+        for model, reg in (("softmax-mf", "none"), ("ultragcn", "weight_decay")):
+            found = presets().get(f"{dataset}.{model}.{reg}")
+            entries |= {} if found is None else {model: found.found["valid"]["ndcg@20"]}
         assert preset(dataset).config.model.name == max(entries, key=lambda model: entries[model])
         assert preset(dataset, reg="two_to_inf").config.model.name == "ultragcn"
         assert preset(dataset, reg="none").config.model.name == "ultragcn"

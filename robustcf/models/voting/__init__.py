@@ -13,10 +13,12 @@ from robustcf._lazy import lazy_names
 if TYPE_CHECKING:
     from robustcf.models.voting.choosing import ChosenVote, choose
     from robustcf.models.voting.config import VoteConfig
+    from robustcf.models.voting.reach import CertifiedReach
     from robustcf.models.voting.vote import CertifiedVotes, PartitionVote
     from robustcf.training.voting import Vote, fit_vote
 
 __all__ = [
+    "CertifiedReach",
     "CertifiedVotes",
     "ChosenVote",
     "PartitionVote",
@@ -30,6 +32,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "CertifiedReach": ".reach",
         "CertifiedVotes": ".vote",
         "ChosenVote": ".choosing",
         "PartitionVote": ".vote",

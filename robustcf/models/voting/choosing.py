@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,12 @@ import numpy.typing as npt
 from robustcf._randomness import stream
 from robustcf.data.split import Split
 from robustcf.metrics.evaluate import judged_users
-from robustcf.models.voting.config import FALLBACK_CAP, FALLBACK_DAMPING, VoteConfig
+from robustcf.models.voting.config import FALLBACK, VoteConfig, trusted_accounts
 from robustcf.models.voting.voters import Accounts, blocks_of, masked_rows
 
 CAPS = (0.05, 0.075, 0.1, 0.125, 0.15, 0.18, 0.22, 0.26, 0.3, 0.4)
 DAMPINGS = (0.0, 0.3, 0.5)
-# One fake in so many accounts, unless told otherwise.
+# The default share of fakes is one in so many accounts.
 _ONE_IN = 200
 # Enough users to tell settings apart that differ by more than chance.
 _USERS = 500
@@ -27,7 +26,7 @@ _USERS = 500
 
 @dataclass(frozen=True, eq=False)
 class ChosenVote:
-    """Settings with everything chosen, and how they came about.
+    """Settings with everything chosen, and their trials.
 
     Args:
         config: the settings.
@@ -45,7 +44,9 @@ def choose(split: Split, config: VoteConfig | None = None) -> ChosenVote:
 
     The combination with the largest sum of the clean precision@10 and half of the certified one
     wins, for ``config.fakes`` fake accounts, on up to 500 users. The certificate takes settings as
-    fixed before the attack; set both where validation pairs may be under attack, too.
+    fixed before the attack. With ``trusted`` or ``trusted_before`` the choice is made from trusted
+    accounts alone, as voters and as users, so that added accounts cannot change it; else set both
+    where validation pairs may be under attack, too.
 
     Cost: one serving of the users for each cap.
 
@@ -55,55 +56,51 @@ def choose(split: Split, config: VoteConfig | None = None) -> ChosenVote:
         ()
     """
     config = VoteConfig() if config is None else config
-    fakes = config.fakes or max(1, math.ceil(split.n_users / _ONE_IN))
-    if config.groups is not None or (config.cap is not None and config.damping is not None):
+    trusted = trusted_accounts(split.train, config)
+    count = split.n_users if trusted is None else int(trusted.sum())
+    fakes = config.fakes or max(1, math.ceil(count / _ONE_IN))
+    chosen = {name: value for name, value in FALLBACK.items() if getattr(config, name) is None}
+    if config.groups is not None or not chosen:
         return ChosenVote(config, fakes, ())
-    if len(split.valid) == 0:
-        return ChosenVote(_filled(config), fakes, ())
-    users = np.flatnonzero(split.valid.user_degrees)
-    if len(users) > _USERS:
-        rng = stream(config.seed, "vote users")
-        users = np.sort(rng.choice(users, _USERS, replace=False))
-    trials = _trials(split, config, users, fakes)
-    best = max(trials, key=lambda trial: trial["clean"] + trial["certified"] / 2)
-    if best["clean"] == 0:  # too few pairs to tell settings apart
-        return ChosenVote(_filled(config), fakes, tuple(trials))
-    chosen = dataclasses.replace(config, cap=best["cap"], damping=best["damping"])
-    return ChosenVote(chosen, fakes, tuple(trials))
-
-
-def _filled(config: VoteConfig) -> VoteConfig:
-    return dataclasses.replace(
-        config,
-        cap=FALLBACK_CAP if config.cap is None else config.cap,
-        damping=FALLBACK_DAMPING if config.damping is None else config.damping,
-    )
+    trials = _trials(split, config, fakes, trusted) if len(split.valid) else []
+    best = max(trials, key=lambda trial: trial["clean"] + trial["certified"] / 2, default=None)
+    if best is not None and best["clean"] > 0:  # else there are too few pairs to choose by
+        chosen = {name: best[name] for name in chosen}
+    return ChosenVote(replace(config, **chosen), fakes, tuple(trials))
 
 
 def _trials(
-    split: Split, config: VoteConfig, users: npt.NDArray[np.int64], fakes: int
+    split: Split, config: VoteConfig, fakes: int, trusted: npt.NDArray[np.bool_] | None
 ) -> list[dict[str, Any]]:
-    """Clean and certified precision@10 of all combinations: what accounts share is counted once."""
+    """Return clean and certified precision@10 of all combinations; overlaps are counted once."""
+    users = np.flatnonzero(split.valid.user_degrees)
+    voters = split.train
+    if trusted is not None:
+        users, voters = users[trusted[users]], voters.take(trusted[voters.users])
+        if len(users) == 0:
+            return []
+    if len(users) > _USERS:
+        rng = stream(config.seed, "vote users")
+        users = np.sort(rng.choice(users, _USERS, replace=False))
     caps = CAPS if config.cap is None else (config.cap,)
     dampings = DAMPINGS if config.damping is None else (config.damping,)
     judged = judged_users(split, "valid")
-    first = Accounts(split.train, config)
+    first = Accounts(voters, config)
     sums = {(cap, damping): np.zeros(2) for cap in caps for damping in dampings}
     for block in blocks_of(users, split.train):
         histories = split.train.csr()[block]
         masked = masked_rows(judged.seen, block, split.n_items)
         overlaps = first.overlaps(histories)
         for cap in caps:
-            settings = dataclasses.replace(config, cap=cap)
-            counted = first.with_settings(settings).votes(histories, overlaps)
+            counted = first.with_settings(replace(config, cap=cap)).votes(histories, overlaps)
             for damping in dampings:
-                settings = dataclasses.replace(settings, damping=damping)
-                served = first.with_settings(settings).served(counted, masked)
-                found = served.certified(judged, block, (0, fakes), (10,))
+                own = first.with_settings(replace(config, cap=cap, damping=damping))
+                found = own.served(counted, histories, masked).certified(
+                    judged, block, (0, fakes), (10,)
+                )
                 sums[cap, damping] += [values["precision@10"].sum() for values in found]
+    names = ("cap", "damping", "clean", "certified")
     return [
-        {"cap": cap, "damping": damping, "clean": clean, "certified": certified}
-        for (cap, damping), (clean, certified) in (
-            (key, (total / len(users)).tolist()) for key, total in sums.items()
-        )
+        dict(zip(names, (*key, *(total / len(users)).tolist()), strict=True))
+        for key, total in sums.items()
     ]

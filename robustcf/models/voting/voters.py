@@ -1,26 +1,25 @@
 """Who votes: every account for itself, or hashed groups of accounts.
 
-An **account** votes for the items it holds, by a whole number that depends on two profiles alone,
-that of the served user and its own: an account that is added leaves the votes of all others as they
-were. The one exception is the number of accounts that hold an item, by which its votes are damped;
-the certificate takes it into account.
+The vote of an **account** depends on two profiles alone, that of the served user and its own, so
+that an added account leaves all other votes as they were. Only the number of accounts that hold an
+item, by which its votes are damped, changes; the certificate takes it into account.
 
-A **group** fits a small model to its members. An account belongs to one group, by a keyed hash of
-its label; without labels, of its id. What a group votes for depends on its members and on the
-served user's history alone, so a fake account changes the votes of one group. The proof does not
-need the key to be secret.
+A **group** fits a small model to its members. A keyed hash of its label (without labels, of its id)
+puts an account into one group, whose votes depend on its members and the served user's history
+alone. So a fake account changes the votes of one group; the key need not be secret.
 
 Votes are added as whole numbers below 2**53, where float64 is exact, and come from operations that
-IEEE 754 rounds in one way: no block size and no number of threads shows in them.
+IEEE 754 rounds in one way: they do not depend on block sizes or threads.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +29,16 @@ from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.metrics.evaluate import Judged, hits_of, per_user_metrics
 from robustcf.metrics.ranking import worst_hits
-from robustcf.models.voting.certificate import AccountVotes, above_by_accounts, above_by_groups
+from robustcf.models.voting.certificate import (
+    FULL_VOTE,
+    AccountVotes,
+    Reach,
+    above_by_accounts,
+    above_by_groups,
+    best,
+    reach_by_accounts,
+    reach_by_groups,
+)
 from robustcf.models.voting.config import VoteConfig
 
 if TYPE_CHECKING:
@@ -42,29 +50,28 @@ Ids = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-#: The largest vote of an account.
-FULL_VOTE = 1 << 16
-# With a larger share of accounts that vote, a dense product is faster than a sparse one.
+# With a larger share of voting accounts, a dense product is faster than a sparse one.
 _DENSE = 0.15
-# One unit of the whole numbers of a group's model.
-_UNIT = 1 << 24
-# Members of a group whose overlaps fit into half a gigabyte.
-_MOST_MEMBERS = 8000
-# Scores of one step of a group: users x items.
-_GROUP_BLOCK = 1 << 22
-# Numbers of one block of users: users x items, users x accounts, users x votes of groups.
-_BLOCK = 1 << 23
+_UNIT = 1 << 24  # of the whole numbers in a group's model
+_MOST_MEMBERS = 8000  # of a group; their overlaps fit into half a gigabyte
+_GROUP_BLOCK = 1 << 22  # users x items in one step of a group
+_BLOCK = 1 << 23  # users x items, users x accounts, users x votes of groups in one block
 
 
 def account_votes(
-    shared: Values, own: Values, theirs: Values, n_items: int, config: VoteConfig
+    shared: Values,
+    own: Values,
+    theirs: Values,
+    n_items: int,
+    config: VoteConfig,
+    full: Values | float = FULL_VOTE,
 ) -> Values:
-    """Return the votes of accounts that share items with a user: whole numbers up to FULL_VOTE.
+    """Return the votes of accounts that share items with a user: whole numbers up to ``full``.
 
-    With c items in common, profiles of lengths a and b, and s = sqrt(a b), the similarity is
-    ``c / s - excess * s / n_items``: the cosine less what two profiles of these lengths would have
-    in common by chance, if all items were alike. The vote is ``(similarity / cap)^power``, at
-    least 0 and at most 1, in units of 1 / FULL_VOTE.
+    With c items in common, profiles of lengths a and b, and s = sqrt(a b), the similarity is the
+    cosine less its expected value by chance, ``c / s - excess * s / n_items``. The vote is
+    ``(similarity / cap)^power``, at least 0 and at most 1, times ``full``. For an empty profile of
+    the user every account has its full vote.
 
     Example:
         >>> settings = VoteConfig(cap=0.5, power=1, excess=0.0)
@@ -72,30 +79,44 @@ def account_votes(
         >>> account_votes(np.array([1.0, 4.0]), four, four, 9, settings).tolist()
         [32768.0, 65536.0]
     """
-    size = np.sqrt(own * theirs)
+    size = np.sqrt(np.maximum(own * theirs, 1.0))
     similarity = shared / size - config.excess * size / n_items
     share = np.clip(similarity / (config.cap or 1.0), 0.0, 1.0)
-    # By multiplications, which every processor rounds alike; a power function need not.
+    # Every processor rounds multiplications alike, but not a power function.
     vote, square, power = np.ones_like(share), share, config.power
     while power:
         if power & 1:
             vote = vote * square
         square, power = square * square, power >> 1
-    return np.rint(vote * FULL_VOTE)
+    return np.rint(np.where(own > 0, vote, 1.0) * full)
 
 
 class Accounts:
-    """The accounts of a recommender, which vote each for itself; cap and damping must be set."""
+    """Accounts that vote each for itself; cap and damping must be set.
 
-    def __init__(self, pairs: Interactions, config: VoteConfig) -> None:
+    ``trusted`` says of each account whether it is trusted; None means that no account is new.
+    """
+
+    def __init__(
+        self, pairs: Interactions, config: VoteConfig, trusted: Mask | None = None
+    ) -> None:
         self.pairs, self.config = pairs, config
-        self.degrees: Ids = pairs.item_degrees.astype(np.int64)
-        self._damping: Values = np.empty(0)  # as long as was asked for so far
+        #: The full vote of an account: that of an added one, and those of all.
+        self.new = float(np.rint(config.new_account_weight * FULL_VOTE))
+        self.full = np.full(pairs.n_users, float(FULL_VOTE))
+        if trusted is not None:
+            beyond = pairs.user_degrees > (config.new_account_items or pairs.n_items)
+            self.full[~trusted] = np.where(beyond, 0.0, self.new)[~trusted]
+        #: The mass of the accounts that hold each item.
+        masses = self.full[pairs.users] / FULL_VOTE
+        degrees = np.bincount(pairs.items, weights=masses, minlength=pairs.n_items)
+        self.degrees: Values = degrees.astype(np.float64)
 
     def with_settings(self, config: VoteConfig) -> Accounts:
-        """Return the same accounts with other settings; the matrices are shared."""
-        other = Accounts(self.pairs, config)
-        other.__dict__ |= {"_held": self._held, "_holders": self._holders}
+        """Return the same accounts with another cap or damping; the matrices are shared."""
+        other = copy(self)
+        other.__dict__ |= {"config": config, "_held": self._held, "_holders": self._holders}
+        other.__dict__.pop("_factors", None)
         return other
 
     @cached_property
@@ -126,6 +147,7 @@ class Accounts:
             self.pairs.user_degrees[shared.indices].astype(np.float64),
             self.pairs.n_items,
             self.config,
+            self.full[shared.indices],
         )
         weights = csr_matrix((cast, shared.indices.copy(), shared.indptr.copy()), shared.shape)
         weights.eliminate_zeros()
@@ -138,27 +160,75 @@ class Accounts:
         found[lengths == 0] = FULL_VOTE * self.degrees
         return found
 
-    def damping(self, fakes: int = 0) -> Values:
-        """Return the factor of an item by the number of its holders, for some fakes more."""
-        power = self.config.damping or 0.0
-        held, there = int(self.degrees.max(initial=0)) + fakes + 1, len(self._damping)
-        if held > there:
-            more = [float(self.config.prior + n) ** -power for n in range(there, held)]
-            self._damping = np.concatenate((self._damping, more))
-        return self._damping[:held]
+    def damping(self, added: float = 0.0) -> Values:
+        """Return the factor of each item by the mass of its holders, with so much more."""
+        if added not in self._factors:
+            masses, where = np.unique(self.degrees + added, return_inverse=True)
+            power = -(self.config.damping or 0.0)
+            # Python's power is the same on every processor.
+            values = [(self.config.prior + mass) ** power for mass in masses.tolist()]
+            self._factors[added] = np.array(values)[where]
+        return self._factors[added]
 
-    def served(self, votes: Values, masked: Mask) -> Served:
-        """Return users with these votes of theirs, damped."""
-        return Served(votes * self.damping()[self.degrees], masked, self, votes)
+    @cached_property
+    def _factors(self) -> dict[float, Values]:
+        return {}
+
+    def served(self, votes: Values, histories: csr_matrix, masked: Mask) -> Served:
+        """Return users with their votes, damped."""
+        return Served(votes * self.damping(), masked, self, (votes, histories))
 
     def serve(self, histories: csr_matrix, masked: Mask) -> Served:
         """Vote for users with these histories; masked items may not be recommended."""
-        return self.served(self.votes(histories), masked)
+        return self.served(self.votes(histories), histories, masked)
 
-    def above(self, votes: Values, outsiders: Mask, owners: Ids, items: Ids, fakes: int) -> Ids:
+    def _cast(self, served: Served) -> AccountVotes:
+        votes, histories = served.cast
+        settings, mass = self.config, self.new / FULL_VOTE
+        most, shared = np.full(len(votes), self.new), None
+        if settings.new_account_items is not None:
+            # An account with the user's own items alone may have a larger vote: the limit helps
+            # where these are masked.
+            inside = (histories.multiply(~served.masked)).sum(axis=1) > 0
+            alone = np.asarray(inside).ravel()
+            shared = self._limited(np.diff(histories.indptr))
+            shared[alone] = np.inf
+            most = np.where(alone, self.new, shared[:, 0])
+        power = settings.damping or 0.0
+        return AccountVotes(
+            votes, self.degrees, self.damping, settings.prior, power, most, mass, shared
+        )
+
+    def _limited(self, lengths: Ids) -> Values:
+        """Return the largest sums of votes of an added account for c items outside of a history.
+
+        With q such items and at most L in all it shares at most ``min(L - q, length)``, so its vote
+        is at most ``W(q) = max_L vote(min(L - q, length), q + min(L - q, length))``, and its sum
+        for c items at most ``max_q min(q, c) W(q)``. Histories x c, up to the limit.
+        """
+        limit = min(self.config.new_account_items or 0, self.pairs.n_items)
+        kinds, where = np.unique(lengths, return_inverse=True)
+        own = kinds.astype(np.float64)
+        most = np.zeros((len(kinds), limit))
+        for outside in range(1, limit + 1):
+            for inside in range(limit - outside + 1):
+                both = np.minimum(inside, own)
+                args = (self.pairs.n_items, self.config, self.new)
+                cast = account_votes(both, own, outside + both, *args)
+                most[:, outside - 1] = np.maximum(most[:, outside - 1], cast)
+        held = np.arange(1, limit + 1)
+        sums = np.stack([(np.minimum(held, c) * most).max(axis=1) for c in held.tolist()], axis=1)
+        return np.asarray(sums[where])
+
+    def above(
+        self, served: Served, outsiders: Mask, owners: Ids, items: Ids, fakes: int, longest: int
+    ) -> Ids:
         """See :func:`robustcf.models.voting.certificate.above_by_accounts`."""
-        cast = AccountVotes(votes, self.degrees, self.damping(fakes), float(FULL_VOTE))
-        return above_by_accounts(cast, outsiders, owners, items, fakes)
+        return above_by_accounts(self._cast(served), outsiders, owners, items, fakes, longest)
+
+    def reach(self, served: Served, fakes: int, ks: Sequence[int]) -> list[Reach]:
+        """See :func:`robustcf.models.voting.certificate.reach_by_accounts`."""
+        return reach_by_accounts(self._cast(served), served.masked, fakes, ks)
 
 
 LABELS, ROWS = "labels", "rows"
@@ -180,34 +250,33 @@ def group_of(labels: npt.NDArray[np.generic], n_groups: int, key: str) -> Ids:
 
 
 def members_by(pairs: Interactions | Split) -> str:
-    """Return what decides the groups of these accounts: their ``labels``, or their ``rows``."""
+    """Return whether accounts are grouped by their ``labels`` or their ``rows``."""
     return ROWS if pairs.user_labels is None else LABELS
 
 
 def check_members(known: object, pairs: Interactions | Split) -> None:
-    """Raise unless :func:`members_by` is what it was for the data that the groups were fit on."""
+    """Raise unless accounts are grouped as in the data that the groups were fit on."""
     if known not in (LABELS, ROWS):
         raise InputError(f"members must be {LABELS!r} or {ROWS!r}, got {shown(known)}")
     if members_by(pairs) != known:
         has = "have" if known == ROWS else "have no"
         raise InputError(
-            f"expected accounts that are grouped by their {known}, as those the vote was fit on, "
-            f"got data that {has} user labels; give the data as they were, or fit the vote again"
+            f"expected accounts that are grouped by {known}, got data that {has} user labels; "
+            "give the data that the vote was fit on, or fit it again"
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Group:
+class _Group(NamedTuple):
     """One group: its members' pairs on the items they hold, and its model."""
 
-    items: Ids  # the items that some member holds
+    items: Ids  # held by some member
     held: csr_matrix  # members x these items
     model: Values  # members x members, whole numbers
     lengths: Values
 
 
 class Groups:
-    """The groups of a recommender, each fitted to its own members; ``groups`` must be set."""
+    """Groups of accounts, each fitted to its own members; ``groups`` must be set."""
 
     def __init__(self, pairs: Interactions, config: VoteConfig) -> None:
         self.check(pairs.n_users, config.groups or 0)
@@ -218,9 +287,8 @@ class Groups:
         largest = int(np.bincount(self.members).max())
         if config.base == "ridge" and largest > _MOST_MEMBERS:
             raise InputError(
-                f"with {config.groups:,} groups the largest has {largest:,} members, and its ridge "
-                f"would need a matrix of that size squared, expected at most {_MOST_MEMBERS:,}: "
-                "take more groups"
+                f"expected groups of at most {_MOST_MEMBERS:,} members, the largest of "
+                f"{config.groups:,} has {largest:,}: take more groups"
             )
         held = pairs.csr().astype(np.float64)
         self._groups = [
@@ -233,12 +301,12 @@ class Groups:
         """Raise unless there are from one to as many groups as users."""
         if not 1 <= groups <= n_users:
             raise InputError(
-                f"groups must be from 1 to the number of users, {n_users:,}, got {groups}: take "
-                "fewer, or leave it out, then every account is a voter"
+                f"groups must be from 1 to the number of users, {n_users:,}, got {groups}; without "
+                "groups every account is a voter"
             )
 
     def ballots(self, histories: csr_matrix, masked: Mask) -> Ids:
-        """Return what each group votes for: histories x groups x N' item ids, padded with -1."""
+        """Return the votes of each group: histories x groups x N' item ids, padded with -1."""
         wanted = min(self.config.votes, self.n_items)
         found = np.full((histories.shape[0], len(self._groups), wanted), -1, dtype=np.int64)
         for number, group in enumerate(self._groups):
@@ -259,9 +327,7 @@ class Groups:
             shared = np.rint(_UNIT * shared / np.sqrt(np.maximum(lengths, 1)))
         else:
             shared = shared @ group.model
-        # Transposed: scipy multiplies a sparse matrix with a dense one, from the left.
-        scores: Values = (group.held.T @ shared.T).T
-        return np.ascontiguousarray(scores)
+        return np.ascontiguousarray((group.held.T @ shared.T).T)
 
     def serve(self, histories: csr_matrix, masked: Mask) -> Served:
         """Vote for users with these histories; masked items may not be recommended."""
@@ -269,20 +335,25 @@ class Groups:
         counted = np.zeros((len(ballots), self.n_items + 1))
         rows = np.repeat(np.arange(len(ballots)), ballots.shape[1] * ballots.shape[2])
         np.add.at(counted, (rows, ballots.ravel()), 1.0)  # -1, the padding, is the last column
-        return Served(counted[:, :-1], masked, self, ballots)
+        return Served(counted[:, :-1], masked, self, (ballots,))
 
-    def above(self, ballots: Ids, outsiders: Mask, owners: Ids, items: Ids, fakes: int) -> Ids:
+    def above(
+        self, served: Served, outsiders: Mask, owners: Ids, items: Ids, fakes: int, longest: int
+    ) -> Ids:
         """See :func:`robustcf.models.voting.certificate.above_by_groups`."""
+        (ballots,) = served.cast
         pairs = zip(owners.tolist(), items.tolist(), strict=True)
         found = (above_by_groups(ballots[row], outsiders[row], i, fakes) for row, i in pairs)
         return np.fromiter(found, dtype=np.int64)
 
+    def reach(self, served: Served, fakes: int, ks: Sequence[int]) -> list[Reach]:
+        """See :func:`robustcf.models.voting.certificate.reach_by_groups`."""
+        limits = (len(self._groups), self.config.votes)
+        return reach_by_groups(served.scores, served.masked, *limits, fakes, ks)
+
 
 def _fitted(members: csr_matrix, config: VoteConfig) -> _Group:
-    """A group's model: for ``ridge`` (G + l I)^-1, G the members' overlaps.
-
-    A history r then has the scores ``r X^T (G + l I)^-1 X``, with X the group's own pairs.
-    """
+    """Fit a group: with ``ridge`` a history r scores ``r X^T (X X^T + l I)^-1 X``, X its pairs."""
     items = np.unique(members.indices).astype(np.int64)
     held = members[:, items].tocsr()
     lengths = np.diff(members.indptr).astype(np.float64)
@@ -290,15 +361,14 @@ def _fitted(members: csr_matrix, config: VoteConfig) -> _Group:
     if config.base == "ridge" and len(lengths):
         overlaps = (held @ held.T).toarray()
         ridge = config.ridge * max(1.0, lengths.mean())
-        inverse = np.linalg.inv(overlaps + ridge * np.eye(len(lengths)))
-        model = np.rint(_UNIT * inverse)
+        model = np.rint(_UNIT * np.linalg.inv(overlaps + ridge * np.eye(len(lengths))))
     return _Group(items, held, model, lengths)
 
 
 def _best(scores: Values, items: Ids, wanted: int) -> Ids:
-    """The items of the largest positive scores, best first, ties to the lower id; else -1."""
+    """Return items of the largest positive scores, best first, ties to the lower id; else -1."""
     width = scores.shape[1]
-    # A key of its own for each item: equal scores differ by place, and items are ascending.
+    # Keys are unique: equal scores differ by place, and items are ascending.
     keys = scores.astype(np.int64) * width + np.arange(width)[::-1]
     number = min(wanted, width)
     top = np.argpartition(-keys, number - 1, axis=1)[:, :number]
@@ -311,41 +381,36 @@ def _best(scores: Values, items: Ids, wanted: int) -> Ids:
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """A block of users, and what was voted for them.
+    """A block of users, and the votes for them.
 
     Args:
-        scores: users x items: what is ranked.
+        scores: users x items, by which items are ranked.
         masked: users x items, True where an item may not be recommended.
         voters: who voted.
-        cast: accounts: the votes, users x items; groups: users x groups x N' item ids.
+        cast: accounts: votes, users x items, and histories; groups: users x groups x N' item ids.
     """
 
     scores: Values
     masked: Mask
     voters: Accounts | Groups
-    cast: npt.NDArray[Any]
+    cast: tuple[Any, ...]
 
     def top(self, k: int) -> Ids:
         """Return the k best items, best first, ties to the lower id, -1 where they run out."""
-        scores = np.where(self.masked, -1.0, self.scores)
-        k = min(k, scores.shape[1])
-        last = np.partition(scores, scores.shape[1] - k, axis=1)[:, scores.shape[1] - k]
-        found = np.full((len(scores), k), -1, dtype=np.int64)
-        for row, least in enumerate(last):
-            near = np.flatnonzero(scores[row] >= least)
-            best = near[np.argsort(-scores[row, near], kind="stable")][:k]
-            best = best[~self.masked[row, best]]
-            found[row, : len(best)] = best
-        return found
+        return best(np.where(self.masked, -1.0, self.scores), k)
+
+    def reach(self, fakes: int, ks: Sequence[int]) -> list[Reach]:
+        """Return which items can enter, and which must stay in, the first k places."""
+        return self.voters.reach(self, fakes, ks)
 
     def certified(
         self, judged: Judged, users: Ids, fakes: Sequence[int], ks: Sequence[int]
     ) -> list[dict[str, Values]]:
-        """Return, for each number of fakes, lower bounds of the metrics of these users."""
+        """Return lower bounds of the metrics of these users per number of fakes."""
         length = min(ks[-1], self.scores.shape[1])
         top = self.top(length)
         clean = hits_of(top, judged.relevant, users)
-        # Fakes only push items back, as far as the bound goes: other items are not looked at.
+        # In the bound, fakes only push hits back: other items do not matter.
         owners, places = np.nonzero(clean)
         items = top[owners, places]
         relevant = masked_rows(judged.relevant, users, self.scores.shape[1])
@@ -354,7 +419,7 @@ class Served:
         for number in fakes:
             hits = clean
             if number:
-                above = self.voters.above(self.cast, outsiders, owners, items, number)
+                above = self.voters.above(self, outsiders, owners, items, number, length)
                 hits = worst_hits(above, owners, len(users), length)
                 kept = above < length
                 owners, items = owners[kept], items[kept]
@@ -363,9 +428,9 @@ class Served:
 
 
 def blocks_of(users: Ids, pairs: Interactions, others: int = 0) -> Iterator[Ids]:
-    """Yield users in blocks that keep memory bounded; no result depends on their size."""
+    """Yield users in blocks that keep memory bounded, at least one; results do not depend on it."""
     size = max(1, _BLOCK // max(1, pairs.n_items, pairs.n_users, others))
-    for start in range(0, len(users), size):
+    for start in range(0, max(1, len(users)), size):
         yield users[start : start + size]
 
 

@@ -1,18 +1,18 @@
-"""Settings in files, one for each data set, model and regularizer, with how they were found.
+"""Settings in files, one per data set, model and regularizer, with how they were found.
 
-``dataset.model.reg.json``: chosen on valid by clean quality. ``dataset.model.robust.json``: chosen
-on valid by quality under attack, or, without a search, weight decay in a more robust gauge; it
-brings its own regularizer. ``dataset.model.reg.paper.json``: the paper's table. The data set
-``default`` stands for all that have no file of their own. A file holds the settings that differ
-from the defaults.
+- ``dataset.model.reg.json``: chosen on valid by clean quality.
+- ``dataset.model.robust.json``: chosen on valid by quality under attack, regularizer included;
+  without a search, weight decay in a more robust gauge.
+- ``dataset.model.reg.paper.json``: the paper's table.
+
+The data set ``default`` stands for all without a file. A file holds non-default settings only.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -23,12 +23,15 @@ from robustcf._checks import check_choice, check_number
 from robustcf._io import files
 from robustcf._io.schema import OBJECT, check_kind, nullable, record
 from robustcf._registry import MODELS, REGULARIZERS
-from robustcf.errors import InputError
+from robustcf.errors import IdleSettingError, InputError
 from robustcf.training.config import DEFAULT_MODEL, TrainConfig
 
-DEFAULT = "default"
+_DEFAULT = "default"
 KINDS = ("auto", "tuned", "robust", "paper")
-# What the published procedure goes with, where the preset speaks of whole rows.
+# Settings of a training that has epochs.
+_OF_EPOCHS = ("lr", "user_lr", "reg_weight", "batching", "precision")
+ROBUST = "robust"
+# Settings of the published procedure of sampled pairs, for presets of whole rows.
 _PAIRS = {"lr": 1e-3, "user_lr": None, "schedule": "constant"}
 
 
@@ -43,7 +46,12 @@ class Preset:
     @property
     def searches(self) -> bool:
         """Whether the settings are only to be searched for."""
-        return self.name == "auto"
+        return self.name in ("auto", ROBUST)
+
+    @property
+    def under_attack(self) -> bool:
+        """Whether that search is for quality under attack: the frontier of the data set."""
+        return self.name == ROBUST
 
 
 def preset(
@@ -53,10 +61,9 @@ def preset(
 
     Args:
         dataset: its name; ``tuned`` and ``robust`` fall back to ``default``.
-        model: by default the best known for the set, by NDCG@20 on valid; with a regularizer,
-            ``ultragcn``, as in the paper; for ``robust`` the best on valid under attack, where
-            that was measured.
-        reg: the regularizer, by default the model's own; ``robust`` chooses it itself.
+        model: by default the best known for the set, by NDCG@20 on valid (``robust``: under
+            attack); with a regularizer, ``ultragcn``, as in the paper.
+        reg: by default the model's own; ``robust`` chooses it itself.
         kind: ``tuned``, ``robust`` or ``paper``.
 
     Example:
@@ -66,36 +73,26 @@ def preset(
         'ml-1m.ultragcn.two_to_inf.paper'
     """
     check_choice("preset", kind, KINDS[1:])
-    # A name that is not in the tables is code of the user's own, or an error.
+    # Unknown names raise here; module:Class is imported.
     for table, value in ((MODELS, model), (REGULARIZERS, reg)):
         if value is not None:
             table[value]
     if kind == "robust" and reg is not None:
-        raise InputError(
-            f"the robust preset chooses its regularizer itself, got reg {reg!r}: leave it out"
-        )
+        raise InputError(f"the robust preset chooses the regularizer itself: leave {reg!r} out")
     known = presets()
     if model is None:
-        model = "ultragcn"
-        if kind == "robust":
-            # Without a search, UltraGCN's costs no clean quality: its rankings are weight decay's.
-            model = _best(dataset, "robust", lambda valid: sum(valid["joint"][1:])) or model
-        elif kind == "tuned" and reg is None:
-            model = best_model(dataset) or DEFAULT_MODEL
+        tuned = kind == "tuned" and reg is None
+        best = best_model(dataset, kind) if tuned or kind == "robust" else None
+        model = best or (DEFAULT_MODEL if tuned else "ultragcn")
     reg = reg or MODELS[model].reg
-    rest = f"{model}.robust" if kind == "robust" else f"{model}.{reg}"
-    rest = f"{rest}.paper" if kind == "paper" else rest
-    found = known.get(f"{dataset}.{rest}") or known.get(f"{DEFAULT}.{rest}")
+    rest = f"{model}." + {"robust": "robust", "paper": f"{reg}.paper"}.get(kind, reg)
+    found = known.get(f"{dataset}.{rest}") or known.get(f"{_DEFAULT}.{rest}")
     if found is None and kind == "tuned":
-        # Code from outside has no preset: its own defaults are the settings.
         how = {"how": "the defaults of the model and the regularizer; not tuned for any set"}
-        return Preset(f"{DEFAULT}.{rest}", TrainConfig.of(model=model, reg=reg), how)
+        return Preset(f"{_DEFAULT}.{rest}", TrainConfig.of(model=model, reg=reg), how)
     if found is None:
         there = [name for name in known if name.endswith(f".{kind}")]
-        raise InputError(
-            f"there is no preset {dataset}.{rest}; of the kind {kind!r} there are "
-            f"{', '.join(there)}"
-        )
+        raise InputError(f"there is no preset {dataset}.{rest}; known: {', '.join(there)}")
     return found
 
 
@@ -107,10 +104,10 @@ def choose(
     *,
     changed: Collection[str] = (),
 ) -> Preset:
-    """Return the preset that is meant by the arguments of a training.
+    """Return the preset for the arguments of a training.
 
-    The kind is one of :data:`KINDS`, a file, or None: ``tuned`` where there is a tuned preset or a
-    model, a regularizer or settings to change are given, otherwise ``auto``.
+    The kind is one of :data:`KINDS`, a file, or None: ``tuned`` if there is a tuned preset or a
+    model, a regularizer or changed settings are given, otherwise ``auto``.
 
     Example:
         >>> choose("my-file.csv").searches, choose("ml-1m").searches
@@ -123,36 +120,43 @@ def choose(
         found = read_preset(kind)
         config = found.config.resolved()
         if model not in (None, config.model.name) or reg not in (None, config.reg.name):
-            raise InputError(
-                f"{kind} is for {config.model.name} with {config.reg.name}: leave --model and "
-                "--reg out"
-            )
+            expected = f"{config.model.name} with {config.reg.name}"
+            raise InputError(f"{kind} is for {expected}: leave --model and --reg out")
         return found
     check_choice("preset", kind, (*KINDS, "a .json file"))
+    if kind == ROBUST and model is None and reg is None and not _has_robust(dataset):
+        how = {"how": "the frontier of clean quality and quality under attack, on validation data"}
+        return Preset(ROBUST, TrainConfig.of(model=DEFAULT_MODEL), how)
     if kind != "auto":
         return preset(dataset, model, reg, kind)
     if model is not None or reg is not None or changed:
         raise InputError(
-            "the preset auto chooses model, regularizer and settings itself: leave them out, or "
-            "take another preset"
+            "the preset auto chooses model, regularizer and settings itself: leave them out"
         )
     how = {"how": "searched for on validation data, see search.json of the run"}
     return Preset("auto", TrainConfig.of(model=DEFAULT_MODEL), how)
 
 
-def best_model(dataset: str) -> str | None:
-    """Return the model with the best NDCG@20 on valid among the tuned presets of a set, or None."""
-    return _best(dataset, None, lambda valid: valid["ndcg@20"])
+def _has_robust(dataset: str) -> bool:
+    names = presets()
+    return any(name.startswith(f"{dataset}.") and name.endswith(f".{ROBUST}") for name in names)
 
 
-def _best(dataset: str, kind: str | None, value: Callable[[Any], float]) -> str | None:
-    """The model whose preset of a kind (its own regularizer's) has the largest value on valid."""
+def best_model(dataset: str, kind: str = "tuned") -> str | None:
+    """Return the model with the best preset of a set on valid, or None.
+
+    By NDCG@20, or for ``robust`` by the sum of the values under attack.
+    """
     found = {}
     for model in MODELS:
-        entry = presets().get(f"{dataset}.{model}.{kind or MODELS[model].reg}")
-        with suppress(KeyError):
-            if entry is not None:
-                found[model] = value(entry.found["valid"])
+        entry = presets().get(
+            f"{dataset}.{model}.{kind if kind == 'robust' else MODELS[model].reg}"
+        )
+        valid = {} if entry is None else entry.found.get("valid", {})
+        if kind == "robust" and "joint" in valid:
+            found[model] = sum(valid["joint"][1:])
+        elif kind == "tuned" and "ndcg@20" in valid:
+            found[model] = valid["ndcg@20"]
     return max(found, key=lambda model: found[model], default=None)
 
 
@@ -161,9 +165,30 @@ def read_preset(path: str | os.PathLike[str]) -> Preset:
     raw = files.read_json(Path(path), follow=True)
     check_kind(path, raw, record({"config": OBJECT}, {"found": nullable(OBJECT)}))
     try:
-        return Preset(Path(path).stem, TrainConfig.of(**raw["config"]), raw.get("found") or {})
+        config = TrainConfig.of(**raw["config"])
+        # A preset without training keeps settings for those who train it after all.
+        kept = _OF_EPOCHS if "epochs" in raw["config"] else ()
+        check_used(config, {k: v for k, v in raw["config"].items() if k not in kept})
+        return Preset(Path(path).stem, config, raw.get("found") or {})
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def check_used(config: TrainConfig, given: Mapping[str, Any]) -> None:
+    """Raise for given settings that the configuration ignores."""
+    for ignored, where, names in (
+        (config.reg.name == "none", "the regularizer none", ("reg_weight",)),
+        (config.batching.kind != "pairs", "the batching rows", ("batch_size",)),
+        (config.batching.kind != "rows", "the batching pairs", ("block_users",)),
+        (
+            getattr(config.model.settings, "init", None) != "smooth",
+            "a start that is not smooth",
+            ("popularity",),
+        ),
+        (config.epochs == 0, f"the model {config.model.name} with 0 epochs", _OF_EPOCHS),
+    ):
+        if ignored and (idle := [name for name in names if given.get(name)]):
+            raise IdleSettingError(f"{' and '.join(idle)} has no effect on {where}: leave it out")
 
 
 @cache
@@ -185,12 +210,11 @@ def presets() -> Mapping[str, Preset]:
 def adapted(base: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
     """Return a preset's settings with some of them changed.
 
-    With a changed setting, other than how to refit, the number of epochs will be chosen again. The
-    users' learning rate follows that of the items; a change to pairs takes the published
-    procedure's learning rate and schedule along.
+    Any change but ``refit`` makes training choose the number of epochs again. The users' learning
+    rate follows the items'; a change to pairs takes the published learning rate and schedule.
 
     Example:
-        >>> adapted(preset("ml-1m").config, {"dim": 8}).epochs_chosen
+        >>> adapted(preset("ml-1m").config, {"factors": 8}).epochs_chosen
         False
     """
     if not changes:

@@ -8,16 +8,33 @@ import numpy as np
 import pytest
 
 from robustcf.errors import InputError
-from robustcf.models.voting.certificate import AccountVotes, above_by_accounts, above_by_groups
+from robustcf.models.voting.certificate import (
+    FULL_VOTE,
+    AccountVotes,
+    above_by_accounts,
+    above_by_groups,
+)
 from robustcf.models.voting.config import check_fakes
 
 
-def outsiders_above(scores, outsiders, item):
-    return sum(
-        bool(outsiders[o])
-        and (scores[o] > scores[item] or (scores[o] == scores[item] and o < item))
-        for o in range(len(scores))
+def flat_votes(votes, degrees, power, prior=1.0, most=1.0, mass=1.0):
+    """Votes in units of the full one, as the certificate takes them."""
+    degrees = np.asarray(degrees, dtype=float)
+    return AccountVotes(
+        np.asarray(votes, dtype=float) * FULL_VOTE,
+        degrees,
+        lambda added: (prior + degrees + added) ** -power,
+        prior,
+        power,
+        np.full(len(votes), most * FULL_VOTE),
+        mass,
     )
+
+
+def outsiders_above(scores, outsiders, item):
+    ids = np.arange(len(scores))
+    above = (scores > scores[item]) | ((scores == scores[item]) & (ids < item))
+    return int((above & outsiders).sum())
 
 
 def all_ballots(candidates, limit):
@@ -27,7 +44,7 @@ def all_ballots(candidates, limit):
 
 
 def every_corruption(ballots, candidates, fakes):
-    """The votes after up to ``fakes`` groups vote whatever they like."""
+    """Yield the votes after up to ``fakes`` groups cast arbitrary votes."""
     n_items = max(candidates) + 1
     for groups in itertools.combinations(range(len(ballots)), fakes):
         kept = [row for g, row in enumerate(ballots) if g not in groups]
@@ -111,7 +128,7 @@ def test_accounts_against_all_fakes(seed, power):
                 count[list(held)] += 1
             worst = max(worst, outsiders_above(total * damping[count], outsiders, item))
         where = np.array([0]), np.array([item])
-        cast = AccountVotes(votes, degrees, damping, float(most))
+        cast = flat_votes(votes / most, degrees, power)
         bound = above_by_accounts(cast, outsiders[None], *where, number)
         assert bound[0] >= worst
         if power == 0:
@@ -125,9 +142,7 @@ def test_more_fakes_never_help_and_blocks_do_not_matter(seed, monkeypatch):
     votes = rng.integers(0, 100, size=(6, 40)) * np.minimum(degrees, 9) * 1.0
     outsiders = rng.random((6, 40)) < 0.8
     owners, items = np.nonzero(~outsiders)
-    damping = (5.0 + np.arange(200)) ** -0.5
-
-    cast = AccountVotes(votes, degrees, damping, 900.0)
+    cast = flat_votes(votes / 900, degrees, 0.5, prior=5.0)
 
     def found():
         return [
