@@ -31,7 +31,7 @@ def as_tensor(name: str, value: object) -> Tensor:
 
 
 def _floating(name: str, value: object) -> Tensor:
-    """A dense tensor of floating-point numbers from what a user has."""
+    """Return an array, a list or a tensor as a dense floating-point tensor."""
     if isinstance(value, list | tuple):
         try:
             value = np.asarray(value)
@@ -56,7 +56,7 @@ class Factors:
     Raises:
         InputError: the tensors are not two matrices that fit each other.
 
-    Cost: none, tensors are kept as they are and numpy arrays are not copied.
+    Cost: none; numpy arrays are not copied.
 
     Example:
         >>> factors = Factors(torch.ones(2, 3), torch.ones(4, 3))
@@ -100,10 +100,7 @@ class Factors:
         """Return factors of lists and arrays, of whole numbers too, and of two precisions.
 
         Whole numbers become float32, two precisions the higher one, and gradients are dropped.
-        Nothing else is copied.
-
-        Raises:
-            InputError: they are not two matrices of numbers that fit each other, or are empty.
+        Nothing else is copied. Matrices that are empty or do not fit each other are an InputError.
 
         Example:
             >>> Factors.of([[1, 2]], np.ones((3, 2)))
@@ -161,7 +158,7 @@ class Factors:
                 raise InputError(
                     f"{name} must be finite, got {row[~torch.isfinite(row)][0].item()} in row "
                     f"{int(bad[0])} ({counted(len(bad), 'such row')} of {letter}): repair or leave "
-                    "out these rows; a training that diverged makes such values"
+                    "out these rows"
                 )
 
 

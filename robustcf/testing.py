@@ -61,7 +61,7 @@ def labelled_split(seed: int = 0, n_users: int = 40, n_items: int = 30) -> Split
 
 
 class RecommenderContract:
-    """What a recommender must do, whatever its kind; give :meth:`fit` and run the tests."""
+    """Tests for every kind of recommender; define :meth:`fit` and run them."""
 
     def fit(self, split: Split) -> Recommender:
         """Return a recommender that was fit on the split."""
@@ -73,7 +73,7 @@ class RecommenderContract:
         return self.fit(split), split
 
     def test_is_a_recommender_of_its_data(self) -> None:
-        """It has the users, the items and the labels of what it was fit on."""
+        """It has the users, the items and the labels of its training data."""
         model, split = self._fitted
         _expect(isinstance(model, Recommender), "fit must return a Recommender")
         _same((model.n_users, model.n_items), (split.n_users, split.n_items), "sizes")
@@ -84,11 +84,11 @@ class RecommenderContract:
     def test_recommends_a_table_of_labels(self) -> None:
         """One label, several and all give the same rows; scores descend and ranks count."""
         model, split = self._fitted
-        everybody = model.recommend(k=5)
-        _same(everybody.columns.tolist(), ["user", "rank", "item", "score"], "columns")
+        all_users = model.recommend(k=5)
+        _same(all_users.columns.tolist(), ["user", "rank", "item", "score"], "columns")
         known = set(split.item_labels.tolist()) if split.item_labels is not None else set()
-        _expect(set(everybody["item"]) <= known, "items must be labels")
-        for user, rows in everybody.groupby("user", sort=False):
+        _expect(set(all_users["item"]) <= known, "items must be labels")
+        for user, rows in all_users.groupby("user", sort=False):
             _same(rows["rank"].tolist(), list(range(1, len(rows) + 1)), "ranks")
             _expect(bool((np.diff(rows["score"]) <= 0).all()), "scores must descend")
             _expect(rows["item"].is_unique, "an item must be recommended once")
@@ -178,9 +178,8 @@ class RecommenderContract:
             if model.scorer.stored().needs_interactions:
                 _raises(InputError, lambda: model.save(place, include_interactions=False))
                 return
-            opened = open_recommender(
-                model.save(place, include_interactions=False), allow_code=True
-            )
+            saved = model.save(place, include_interactions=False)
+            opened = open_recommender(saved, allow_code=True)
             wanted = model.recommend("user 003", k=5, filter_seen=False)
             _expect(opened.recommend("user 003", k=5, filter_seen=False).equals(wanted), "serving")
             _same(len(opened.recommend(items=_history(split), k=5)), 5, "items for a new user")

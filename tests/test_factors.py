@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -27,26 +25,21 @@ from robustcf.factors import Factors, as_tensor, read_fixed
         (np.ones(()), np.ones((2, 2)), "users must be a floating-point matrix"),
     ],
 )
-def test_bad_factors(users: Any, items: Any, message: str) -> None:
+def test_bad_factors(users, items, message):
     with pytest.raises(InputError, match=message):
         Factors(users, items)
 
 
-def test_unpacks_and_describes_itself() -> None:
+def test_unpacks_and_describes_itself():
     U, V = torch.ones(3, 2), torch.zeros(4, 2)
     factors = Factors(U, V)
     assert next(iter(factors)) is U
     assert repr(factors) == "Factors(3 users x 4 items, dim 2, float32)"
 
 
-def test_large_finite_values_are_finite() -> None:
-    # Their sum overflows float32, not the check.
-    Factors(torch.full((4, 4), 3e38), torch.ones(1, 4)).check_finite()
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("side", ["users", "items"])
-def test_the_first_row_that_is_not_finite_is_named(side: str, value: float) -> None:
+def test_the_first_row_that_is_not_finite_is_named(side, value):
     parts = {"users": torch.ones(5, 2), "items": torch.ones(6, 2)}
     parts[side][3, 1] = parts[side][4, 0] = value
     with pytest.raises(InputError, match=rf"{side} must be finite, got {value} in row 3 \(2 such"):
@@ -64,7 +57,7 @@ def test_the_first_row_that_is_not_finite_is_named(side: str, value: float) -> N
         ("<f4", torch.float32),
     ],
 )  # fmt: skip
-def test_numpy_arrays_of_every_precision_and_byte_order(given: Any, expected: torch.dtype) -> None:
+def test_numpy_arrays_of_every_precision_and_byte_order(given, expected):
     users = np.arange(6).reshape(3, 2).astype(given)
     factors = Factors(users, np.ones((4, 2), dtype=given))
     assert factors.users.dtype == factors.items.dtype == expected
@@ -72,15 +65,15 @@ def test_numpy_arrays_of_every_precision_and_byte_order(given: Any, expected: to
     assert (factors.n_users, factors.n_items, factors.dim) == (3, 4, 2)
 
 
-def test_plain_numpy_arrays_are_not_copied() -> None:
+def test_plain_numpy_arrays_are_not_copied():
     users = np.zeros((3, 2), dtype=np.float32)
     factors = Factors(users, np.ones((4, 2), dtype=np.float32))
     users[1, 1] = 7.0
     assert float(factors.users[1, 1]) == 7.0
 
 
-def test_arrays_that_may_not_be_written_to_are_copied() -> None:
-    """Torch would warn of them, and whoever writes to the factors must not reach them."""
+def test_arrays_that_may_not_be_written_to_are_copied():
+    """Torch would warn of them, and writing to the factors must not change them."""
     users = np.zeros((3, 2), dtype=np.float32)
     users.flags.writeable = False
     factors = Factors(users, np.ones((4, 2), dtype=np.float32))
@@ -98,7 +91,7 @@ def test_arrays_that_may_not_be_written_to_are_copied() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("kind", ["<f4", ">f8"])
-def test_views_of_any_layout(view: Any, kind: str) -> None:
+def test_views_of_any_layout(view, kind):
     base = np.arange(36).reshape(6, 6).astype(kind)
     given = view(base)
     factors = Factors(given, np.ones((2, given.shape[1])).astype(kind))
@@ -106,13 +99,13 @@ def test_views_of_any_layout(view: Any, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["i1", "i8", ">i4", "u1", "u8"])
-def test_integers_are_refused(kind: str) -> None:
+def test_integers_are_refused(kind):
     with pytest.raises(InputError, match="floating-point"):
         Factors(np.ones((2, 2), dtype=kind), np.ones((2, 2), dtype=kind))
 
 
 @pytest.mark.parametrize("kind", ["?", "c8", "c16", "O", "U3", "S3", "M8[s]", "m8[s]", "g"])
-def test_what_is_no_number_or_too_wide_is_refused(kind: str) -> None:
+def test_what_is_no_number_or_too_wide_is_refused(kind):
     if kind == "g" and np.dtype("g").itemsize == 8:
         pytest.skip("long double is double on this machine")
     array = np.zeros((2, 2), dtype=kind)
@@ -120,13 +113,13 @@ def test_what_is_no_number_or_too_wide_is_refused(kind: str) -> None:
         Factors(array, np.ones((2, 2)))
 
 
-def test_a_tensor_stays_what_it_is() -> None:
+def test_a_tensor_stays_what_it_is():
     tensor = torch.ones(2, 2, requires_grad=True)
     assert as_tensor("users", tensor) is tensor
     assert Factors(tensor, tensor).items is tensor
 
 
-def test_empty_factors_are_factors() -> None:
+def test_empty_factors_are_factors():
     factors = Factors(np.zeros((0, 3)), np.zeros((4, 3)))
     assert (factors.n_users, factors.n_items, factors.dim) == (0, 4, 3)
     factors.check_finite()

@@ -26,6 +26,7 @@ from robustcf.attacks.budgets import (
 from robustcf.attacks.cutoff import Cutoff
 from robustcf.attacks.gradient import FGM, PGD
 from robustcf.attacks.noise import RandomNoise
+from robustcf.attacks.pairwise import Pairwise
 from robustcf.objectives import Objective, Softmax
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "FrobeniusBudget",
     "Objective",
     "OwnRowBudget",
+    "Pairwise",
     "Perturbed",
     "RandomNoise",
     "RowBudget",

@@ -5,35 +5,39 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from robustcf._checks import check_choice, check_epsilons, check_list
-from robustcf.attacks.budgets import LEAST, Budget, RowBudget, check_reach
+from robustcf.attacks.budgets import LEAST, Budget, OwnRowBudget, RowBudget, check_reach
 from robustcf.errors import InputError, RobustcfError
 from robustcf.factors import Factors
 
-#: Two tensors shaped like U and V.
+if TYPE_CHECKING:
+    from robustcf.models.folding import Histories
+
+#: Two tensors shaped like U and V; where no users are stored, like the map and V.
 Point = tuple[Tensor, Tensor]
 Side = Literal["both", "users", "items"]
 SIDES: tuple[str, ...] = ("both", "users", "items")
 
 
 class BudgetError(RobustcfError, RuntimeError):
-    """A perturbation is larger than its budget: a defect of the attack, never of the input."""
+    """A perturbation exceeds its budget: a defect of the attack, never of the input."""
 
 
 @dataclass(frozen=True, eq=False)
 class Perturbed:
-    """Attacked factors and what was really spent on them.
+    """Attacked factors and the budget that was spent.
 
     Args:
-        factors: the attacked embeddings.
-        epsilon: the budget as it was asked for.
-        allowed: ``users`` and ``items`` -> the budget in absolute terms.
-        realised: ``users`` and ``items`` -> the measured size of the perturbation.
+        factors: the embeddings that the attacked arrays serve with.
+        epsilon: the requested attack size.
+        allowed: stored array -> the budget in absolute terms: ``users`` and ``items``; where no
+            users are stored, ``items`` alone, or ``map`` and ``items``.
+        realised: stored array -> the measured size of the perturbation.
     """
 
     factors: Factors
@@ -46,16 +50,21 @@ class Attack(ABC):
     """A way to choose perturbations of U and V within a budget.
 
     Args:
-        budget: the norm that counts; :class:`RowBudget` by default.
-        relative: whether epsilon is in units of the factor's own size (``budget.unit``) or
-            absolute. Only relative budgets compare models of different scale, since multiplying
-            embeddings by a constant changes no ranking.
-        side: which factors are perturbed.
-        fixed: columns that no attack may touch, the constant 1 of a bias, say. They do not count
-            in the factor's own size either.
+        budget: the norm; None for each row's own length (:class:`OwnRowBudget`), or for absolute
+            sizes :class:`RowBudget`.
+        relative: whether epsilon is in units of the factor's own size (``budget.unit``). Absolute
+            budgets do not compare models of different scale, which no ranking shows.
+        side: the factors that are perturbed.
+        fixed: columns that may not change, such as the constant 1 of a bias; they do not count in
+            the factor's own size either.
+        histories: what computes users from the map and V, where no users are stored. Then the
+            attack takes and writes these two arrays in place of U and V, the side ``items`` means V
+            alone, and ``both`` the map too.
     """
 
     name: str = ""
+    #: Whether it attacks computed users too, by :meth:`served` and :meth:`pulled`.
+    folds: bool = False
 
     def __init__(
         self,
@@ -64,16 +73,21 @@ class Attack(ABC):
         relative: bool = True,
         side: Side = "both",
         fixed: Sequence[int] = (),
+        histories: Histories | None = None,
     ) -> None:
         check_choice("side", side, SIDES)
-        self.budget = RowBudget() if budget is None else budget
-        self.relative, self.side = relative, side
-        # The budget for each factor; those of the factors asked about last.
+        if histories is not None and side == "users":
+            raise InputError("no users are stored to attack: use the side items, or both")
+        if budget is None:
+            budget = OwnRowBudget() if relative else RowBudget()
+        self.budget = budget
+        self.relative, self.side, self.histories = relative, side, histories
+        # The budget for each factor of the last call.
         self.budgets: tuple[Budget, Budget] = (self.budget, self.budget)
         self.fixed: tuple[int, ...] = check_list("fixed", fixed)
 
     def free(self, delta: Tensor) -> Tensor:
-        """Return a perturbation or gradient with zeros in the columns that are held fixed."""
+        """Return a perturbation or gradient with zeros in the fixed columns."""
         if not self.fixed:
             return delta
         kept = delta.clone()
@@ -83,33 +97,44 @@ class Attack(ABC):
     def _each(
         self, what: Literal["scale", "project"], parts: Point, sizes: Sequence[float]
     ) -> Point:
-        """A method of the two budgets, for the columns that may move."""
+        """Apply a method of the two budgets to the columns that may move."""
         users, items = (
             getattr(budget, what)(self.free(part), size)
             for budget, part, size in zip(self.budgets, parts, sizes, strict=True)
         )
         return users, items
 
+    def served(self, stored: Factors) -> Factors:
+        """Return the embeddings that stored arrays serve with: themselves, if these are U and V."""
+        return stored if self.histories is None else self.histories.factors(stored)
+
+    def pulled(self, stored: Factors, gradient: Point) -> Point:
+        """Return the gradient for stored arrays, by that for the embeddings they serve with."""
+        return gradient if self.histories is None else self.histories.pull(stored, *gradient)
+
     @abstractmethod
     def propose(self, factors: Factors, allowed: dict[str, float]) -> Point:
-        """Return perturbations of U and V for these budgets, which are then projected.
+        """Return perturbations of U and V, which are then projected; do not change the factors.
 
-        The factors themselves must stay as they are.
+        Without stored users the first array is the map: rank and follow gradients by
+        :meth:`served` and :meth:`pulled`, and set ``folds = True`` in the class.
         """
 
     def perturb(self, factors: Factors, epsilon: float) -> Perturbed:
-        """Attack factors with a budget of epsilon.
+        """Attack factors with a budget of epsilon; 0 returns the same factors.
 
-        With epsilon 0 the very same factors come back, so the clean result is met to the bit.
-        What the factors move by, rounding included, is never more than epsilon: see
+        Factors never move by more than epsilon, rounding included: see
         :meth:`robustcf.attacks.Budget.apply`.
         """
         check_epsilons([epsilon])
         factors.check_finite()
         if self.fixed and not all(0 <= column < factors.dim for column in self.fixed):
+            columns = list(self.fixed)
+            raise InputError(f"fixed columns must be in [0, {factors.dim}), got {columns}")
+        if self.histories is not None and not (self.folds or self._is_ours):
             raise InputError(
-                f"fixed columns must be in [0, {factors.dim}), got {list(self.fixed)}: they are "
-                "not in these factors"
+                f"attack {self._called} takes stored users, and these are computed from their "
+                "histories: use Attack.served and Attack.pulled, and set folds = True"
             )
         parts = {"users": factors.users, "items": factors.items}
         free = {name: self.free(part) for name, part in parts.items()}
@@ -123,7 +148,7 @@ class Attack(ABC):
         }
         realised = {"users": 0.0, "items": 0.0}
         if epsilon == 0:
-            return Perturbed(factors, epsilon, allowed, realised)
+            return self._perturbed(factors, epsilon, allowed, realised)
         reaches = [budgets[name].reach(part, allowed[name]) for name, part in parts.items()]
         check_reach(factors, (reaches[0], reaches[1]), epsilon)
         with torch.no_grad():
@@ -137,14 +162,27 @@ class Attack(ABC):
                 budget = budgets[name]
                 delta = self.free(budget.project(self.free(proposed[name]), allowed[name]))
                 attacked[name] = budget.apply(part, delta, allowed[name])
-                # What counts is what the factors really moved by, rounding included.
                 realised[name] = budget.measure(attacked[name].double() - part.double())
                 if not realised[name] <= allowed[name]:
-                    raise BudgetError(
-                        f"{self._called} spent {realised[name]:g} of {allowed[name]:g} on the "
-                        f"{name}: a bug, report it"
-                    )
-        return Perturbed(Factors(attacked["users"], attacked["items"]), epsilon, allowed, realised)
+                    spent = f"{self._called} spent {realised[name]:g} of {allowed[name]:g}"
+                    raise BudgetError(f"{spent} on the {name}: report this bug")
+        factors = Factors(attacked["users"], attacked["items"])
+        return self._perturbed(factors, epsilon, allowed, realised)
+
+    def _perturbed(
+        self,
+        stored: Factors,
+        epsilon: float,
+        allowed: dict[str, float],
+        realised: dict[str, float],
+    ) -> Perturbed:
+        if self.histories is not None:
+            for sizes in (allowed, realised):
+                size = sizes.pop("users")
+                if self.side == "both":
+                    sizes["map"] = size
+            stored = self.served(stored)
+        return Perturbed(stored, epsilon, allowed, realised)
 
     @property
     def _is_ours(self) -> bool:
@@ -160,7 +198,7 @@ class Attack(ABC):
         return self.name or name if type(self).__module__.startswith("robustcf.") else name
 
     def _proposed(self, factors: Factors, allowed: dict[str, float]) -> dict[str, Tensor]:
-        """What :meth:`propose` returns, checked: an attack moves factors by its budget alone."""
+        """The checked result of :meth:`propose`, which may not change the factors."""
         versions = _versions(factors)
         kept = None if self._is_ours else tuple(part.clone() for part in factors)
         try:
@@ -175,8 +213,8 @@ class Attack(ABC):
                         part.copy_(before)
         if changed:
             raise InputError(
-                f"attack {self._called} changed the factors that it was given: propose must leave "
-                "them as they are and return perturbations; change a copy, factors.users.clone()"
+                f"attack {self._called} changed the factors: propose must return perturbations; "
+                "change a copy, factors.users.clone()"
             )
         several = isinstance(answer, Iterable) and not isinstance(answer, Tensor)
         found = tuple(answer) if several else (answer,)
@@ -187,27 +225,19 @@ class Attack(ABC):
                 f"attack {self._called}: propose must return two tensors shaped like U and V, "
                 f"{shapes}, got {' and '.join(map(_words, found))}"
             )
-        proposed = {
-            name: value.to(part)
-            for name, value, part in zip(("users", "items"), found, expected, strict=True)
-        }
-        for name, value in proposed.items():
-            if allowed[name] > 0:
-                self._check_finite(name, value)
+        proposed = {}
+        for name, value, part in zip(("users", "items"), found, expected, strict=True):
+            proposed[name] = value.to(part)
+            if allowed[name] > 0 and not bool(torch.isfinite(proposed[name]).all()):
+                message = (
+                    f"attack {self._called} proposed values that are not finite for the {name}"
+                )
+                if torch.finfo(part.dtype).bits < 32:
+                    raise InputError(f"{message}: half precision overflows; use float32 factors")
+                if self._is_ours:
+                    raise BudgetError(f"{message}: report this bug")
+                raise InputError(f"{message}: look for a division by zero or an overflow")
         return proposed
-
-    def _check_finite(self, name: str, proposed: Tensor) -> None:
-        if bool(torch.isfinite(proposed).all()):
-            return
-        message = f"attack {self._called} proposed values that are not finite for the {name}"
-        if torch.finfo(proposed.dtype).bits < 32:
-            raise InputError(
-                f"{message}, in {proposed.dtype}: half precision overflows easily; attack the "
-                "factors in float32, factors.users.float()"
-            )
-        if self._is_ours:
-            raise BudgetError(f"{message}: a bug, report it")
-        raise InputError(f"{message}: look for a division by zero or an overflow in its propose")
 
 
 def _versions(factors: Factors) -> list[int]:

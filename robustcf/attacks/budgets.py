@@ -1,8 +1,7 @@
-"""What an attack may spend: each budget owns its measure AND its projection.
+"""Budgets of attacks: norms with their projections.
 
-**No tolerance.** A perturbation of the right size is not enough: adding it to a factor rounds, and
-the factor may move further. :meth:`Budget.apply` therefore measures the move of the rounded factor,
-and shrinks the perturbation until that is within epsilon, whatever the dtype.
+There is no tolerance. Adding a perturbation to a factor rounds, and the factor may move further;
+:meth:`Budget.apply` shrinks the perturbation until the rounded factor moves by at most epsilon.
 """
 
 from __future__ import annotations
@@ -18,24 +17,20 @@ from torch import Tensor
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 
-# Lengths below this are as good as nothing: norms of so small numbers lose digits, in float64 too.
-LEAST = 2.0**-960
-# Scores of attacked factors stay this far below what their dtype can hold.
-_HEADROOM = 2.0**-32
-# After so many halvings whatever is left of a perturbation is lost in rounding.
-_ATTEMPTS = 64
+LEAST = 2.0**-960  # shorter lengths count as 0: such norms lose digits, in float64 too
+_HEADROOM = 2.0**-32  # scores of attacked factors stay below this share of the dtype's range
+_ATTEMPTS = 64  # after so many halvings a perturbation is lost in rounding
 
 
 class Budget(ABC):
     """A norm on perturbations of one factor, as a ball of radius epsilon."""
 
     name: str = ""
-    # Whether every row has a budget of its own: then rows of several perturbations mix freely.
-    by_row: bool = False
+    by_row: bool = False  # whether every row has a budget of its own
 
     @abstractmethod
     def measure(self, delta: Tensor) -> float:
-        """Return the size of a perturbation, which may be at most epsilon."""
+        """Return the size of a perturbation."""
 
     @abstractmethod
     def project(self, delta: Tensor, epsilon: float) -> Tensor:
@@ -47,7 +42,7 @@ class Budget(ABC):
 
     @abstractmethod
     def unit(self, factor: Tensor) -> float:
-        """Return what a relative epsilon of 1 is for a factor."""
+        """Return the absolute size of a relative epsilon of 1."""
 
     def of(self, factor: Tensor) -> Budget:
         """Return the budget for one factor: itself, unless it depends on the factor."""
@@ -56,16 +51,10 @@ class Budget(ABC):
     def apply(self, factor: Tensor, delta: Tensor, epsilon: float) -> Tensor:
         """Return ``factor + delta``, with delta shrunk until the move is within the budget.
 
-        The move is the difference of the rounded sum and the factor, measured in float64. It is so
-        far within epsilon that measuring it in another order gives no more.
+        The move is the difference of the rounded sum and the factor, measured in float64, and is
+        within epsilon by any order of summation.
 
-        Cost: one pass over the factor, and another for each time that it has to be shrunk.
-
-        Example:
-            >>> factor = torch.tensor([[1.0, 0.7]])
-            >>> moved = RowBudget().apply(factor, torch.tensor([[7e-7, 7e-7]]), 1e-6)
-            >>> RowBudget().measure(moved.double() - factor.double()) <= 1e-6
-            True
+        Cost: one pass over the factor, and another for each time it has to be shrunk.
         """
         strict = _strictly(epsilon, factor.numel())
         for attempt in range(_ATTEMPTS):
@@ -77,22 +66,20 @@ class Budget(ABC):
         return factor.clone()
 
     def reach(self, factor: Tensor, epsilon: float) -> float:
-        """Return how long a row of the factor may become, at most."""
-        return _longest(factor) + epsilon
+        """Return the greatest length that a row of the factor may reach."""
+        return RowBudget().measure(factor) + epsilon
 
     def row_sizes(self, factor: Tensor, epsilon: float) -> Tensor:
-        """Return how far each row may move, or about does where rows share one budget."""
-        sizes: Tensor = torch.linalg.vector_norm(
-            self.scale(torch.ones_like(factor), epsilon), dim=1
-        )
+        """Return how far each row may move; an estimate if rows share one budget."""
+        moves = self.scale(torch.ones_like(factor), epsilon)
+        sizes: Tensor = torch.linalg.vector_norm(moves, dim=1)
         return sizes
 
 
 class RowBudget(Budget):
-    """Every row at most epsilon in the Euclidean norm: one budget for each user and item.
+    """Every row at most epsilon in the Euclidean norm; a relative epsilon of 1 is the median row.
 
-    The setting of He et al. (2018, arXiv:1808.03908), and the default. A relative epsilon of 1 is
-    the median row norm.
+    The setting of He et al. (2018, arXiv:1808.03908).
 
     Example:
         >>> delta = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
@@ -108,12 +95,12 @@ class RowBudget(Budget):
         return float(row_norms(delta).max()) if len(delta) else 0.0
 
     def project(self, delta: Tensor, epsilon: float) -> Tensor:
-        """Shorten the rows that are too long."""
+        """Shorten rows that are too long."""
         norms, most = row_norms(delta), self._most(delta, epsilon)
         return delta * torch.where(norms > most, most / norms, 1.0).to(delta.dtype)[:, None]
 
     def scale(self, direction: Tensor, epsilon: float) -> Tensor:
-        """Take each row to the edge of its budget; rows next to nothing have no direction."""
+        """Scale each row to its budget; rows of length about 0 have no direction."""
         ratios = self._most(direction, epsilon) / row_norms(direction)
         ratios = torch.where(torch.isfinite(ratios), ratios, 0.0)
         return (direction.double() * ratios[:, None]).to(direction.dtype)
@@ -153,7 +140,7 @@ class OwnRowBudget(RowBudget):
     long tail look more robust than they are. Rows of length 0 may not move.
 
     Args:
-        lengths: of the rows of the factor in float64; None until :meth:`of` has been asked.
+        lengths: row norms of the factor in float64, set by :meth:`of`.
 
     Example:
         >>> factor = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
@@ -174,10 +161,10 @@ class OwnRowBudget(RowBudget):
 
     def _own(self, rows: Tensor) -> Tensor:
         if self.lengths is None or len(self.lengths) != len(rows):
-            known = "no factor yet" if self.lengths is None else f"{len(self.lengths)} rows"
+            known = "no factor" if self.lengths is None else f"{len(self.lengths)} rows"
             raise InputError(
-                f"a budget relative to each row's own length knows {known}, and was asked about "
-                f"{len(rows)}: use budget.of(factor)"
+                f"a budget of own row lengths was made for {known}, got {len(rows)} rows: use "
+                "budget.of(factor)"
             )
         return self.lengths.to(rows.device)
 
@@ -188,14 +175,14 @@ class OwnRowBudget(RowBudget):
         return float(shares.max()) if len(shares) else 0.0
 
     def reach(self, factor: Tensor, epsilon: float) -> float:
-        """Return how long a row of the factor may become, at most."""
-        return _longest(factor) * (1 + epsilon)
+        """Return the greatest length that a row of the factor may reach."""
+        return super().measure(factor) * (1 + epsilon)
 
     def _most(self, rows: Tensor, epsilon: float) -> Tensor:
         return epsilon * self._own(rows)
 
     def unit(self, factor: Tensor) -> float:
-        """Return 1: sizes are in lengths of the row already."""
+        """Return 1: sizes are in row lengths already."""
         return 1.0
 
 
@@ -203,7 +190,7 @@ class _WholeBudget(Budget):
     """One budget for all rows; a relative epsilon of 1 is the norm of the factor itself."""
 
     def scale(self, direction: Tensor, epsilon: float) -> Tensor:
-        """Take all of it to norm epsilon."""
+        """Scale to norm epsilon."""
         size = self.measure(direction)
         return torch.zeros_like(direction) if size == 0 else _times(direction, epsilon / size)
 
@@ -213,12 +200,7 @@ class _WholeBudget(Budget):
 
 
 class FrobeniusBudget(_WholeBudget):
-    """The whole perturbation at most epsilon in the Frobenius norm.
-
-    Example:
-        >>> FrobeniusBudget().measure(torch.tensor([[3.0], [4.0]]))
-        5.0
-    """
+    """The whole perturbation at most epsilon in the Frobenius norm."""
 
     name = "frobenius"
 
@@ -228,7 +210,7 @@ class FrobeniusBudget(_WholeBudget):
         return float((delta.double() / unit).norm()) * unit
 
     def project(self, delta: Tensor, epsilon: float) -> Tensor:
-        """Shrink all of it if it is too large."""
+        """Shrink to norm epsilon if larger."""
         size = self.measure(delta)
         return delta if size <= epsilon else delta * (epsilon / size)
 
@@ -261,63 +243,43 @@ class SpectralBudget(_WholeBudget):
 def unevenness(factor: Tensor) -> float | None:
     """Return the root mean square of the row norms over their median; None where that is 0.
 
-    It is 1 where all rows are equally long. Far above, a relative epsilon of the row budget is
-    small for the long rows, which rank first, and a curve looks better than it is: compare such
-    factors by the Frobenius budget.
+    It is 1 for rows of equal length. If it is far above, a relative epsilon of the row budget is
+    small for the long rows, which rank first: compare such factors by the Frobenius budget.
 
     Example:
         >>> unevenness(torch.tensor([[1.0], [1.0], [7.0]]))
         4.123105625617661
     """
-    norms = row_norms(factor)
-    middle = float(norms.median()) if len(norms) else 0.0
-    return float(norms.square().mean().sqrt()) / middle if middle > 0 else None
+    middle = RowBudget().unit(factor)
+    return float(row_norms(factor).square().mean().sqrt()) / middle if middle > 0 else None
 
 
 def check_reach(factors: Factors, reaches: tuple[float, float], epsilon: float) -> None:
-    """Raise where rows of U and V may become so long that scores can no longer be computed.
-
-    ``reaches`` is how long, by :meth:`Budget.reach`.
-
-    Example:
-        >>> check_reach(Factors(torch.ones(1, 1), torch.ones(1, 1)), (1e38, 1e38), 1e38)
-        Traceback (most recent call last):
-        robustcf.errors.InputError: an attack of size 1e+38 makes embeddings or scores larger than
-        float32 can hold: use smaller sizes
-    """
+    """Raise if scores of rows as long as ``reaches`` (see :meth:`Budget.reach`) may overflow."""
     own = torch.finfo(factors.users.dtype)
     # Half precision is widened before scores are computed.
     wide = own if own.bits >= 32 else torch.finfo(torch.float32)
-    # Scores and their partial sums are at most the product; attacks work at scales of their own.
-    if max(reaches) < own.max and reaches[0] * reaches[1] < wide.max * _HEADROOM:
-        return
-    raise InputError(
-        f"an attack of size {epsilon:g} makes embeddings or scores larger than "
-        f"{str(factors.users.dtype).removeprefix('torch.')} can hold: use smaller sizes"
-    )
+    if max(reaches) >= own.max or reaches[0] * reaches[1] >= wide.max * _HEADROOM:
+        raise InputError(
+            f"an attack of size {epsilon:g} makes embeddings or scores larger than "
+            f"{str(factors.users.dtype).removeprefix('torch.')} can hold: use smaller sizes"
+        )
 
 
 def _strictly(epsilon: Any, terms: int) -> Any:
-    """A hair less than epsilon: the rounding of a norm of so many terms, in whatever order."""
+    """Epsilon less the rounding error of a norm of so many terms, in any order."""
     return epsilon * (1 - (terms + 16) * 2.0**-52)
 
 
-def _longest(factor: Tensor) -> float:
-    return float(row_norms(factor).max()) if len(factor) else 0.0
-
-
 def _times(direction: Tensor, ratio: float) -> Tensor:
-    """The product, in float64 where the ratio is beyond what the dtype can hold."""
+    """The product, in float64 if the ratio overflows the dtype."""
     if ratio < torch.finfo(direction.dtype).max:
         return direction * ratio
     return (direction.double() * min(ratio, sys.float_info.max)).to(direction.dtype)
 
 
 def _power_of_two(matrix: Tensor) -> float:
-    """1, unless squares of the entries leave the range of float64: then one near the largest.
-
-    Dividing by it rounds nothing, so norms are the same to the bit wherever 1 would do.
-    """
+    """1, or a power of two near the largest entry if squares leave the range of float64."""
     largest = float(matrix.abs().max()) if matrix.numel() else 0.0
     if largest == 0 or not math.isfinite(largest) or 1e-130 < largest < 1e130:
         return 1.0
@@ -325,7 +287,7 @@ def _power_of_two(matrix: Tensor) -> float:
 
 
 def row_norms(matrix: Tensor) -> Tensor:
-    """Return the lengths of the rows in float64, of whatever size."""
+    """Return the row norms in float64, without overflow or underflow."""
     unit = _power_of_two(matrix)
     norms: Tensor = torch.linalg.vector_norm(matrix.double() / unit, dim=1) * unit
     return norms
@@ -336,7 +298,7 @@ def _gram_eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
     unit = _power_of_two(matrix)
     wide = matrix.double() / unit
     gram = wide.mT @ wide
-    if not bool(torch.isfinite(gram).all()):  # no eigenvalues; the attack will say whose fault
+    if not bool(torch.isfinite(gram).all()):  # the attack raises the error
         return torch.full_like(gram[0], torch.nan), gram
     values, vectors = torch.linalg.eigh(gram)
     return values.clamp_min(0).sqrt() * unit, vectors

@@ -1,22 +1,20 @@
 """Attacks that follow the gradient of an objective: one step (FGM) and many (PGD).
 
-**Scale.** Multiplying U or V by a constant changes no ranking, but it does change the gradients of
-losses that read a score as a logit. An attack of relative size must not depend on it: otherwise
-embeddings that are merely long, or short, would pass for robust ones. So it works on
-``c U / ||U||`` and ``c V / ||V||``, where c is the scale at which the objective is least, and takes
-its perturbation back to the scale of the factors.
+**Scale.** Multiplying U or V by a constant changes no ranking, but it changes the gradients of
+losses that read a score as a logit: embeddings that are merely long, or short, would look robust.
+So attacks of relative size follow the gradient at ``c U / ||U||`` and ``c V / ||V||``, where c is
+the scale at which the objective is least.
 
-**Temperature.** An objective may ask for scores that are divided by ``2**log2_temperature``. Those
-that compare items are far stronger attacks so: at its least, a softmax sees little but the items at
-the top, and raises the very ones that the evaluation is about.
+**Temperature.** An objective may ask for scores divided by ``2**log2_temperature``. This makes
+objectives that compare items far stronger: at its least, a softmax sees little but the top items.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,14 +23,13 @@ from robustcf.attacks.base import Attack, Point
 from robustcf.factors import Factors
 from robustcf.objectives import Gradient, Objective
 
-# The root mean square of the scores is looked for between these powers of two. Below, every loss
-# is linear and its direction no longer changes; above, it is saturated and has none.
+# The root mean square of the scores is searched between these powers of two. Below, every loss is
+# linear and its direction constant; above, it is saturated.
 _LOWEST, _HIGHEST = -6.0, 4.0
 _HALVINGS = 11  # to 0.5 % of a factor of two: rankings do not see less
 
 
-@dataclass(frozen=True, eq=False)
-class Scaled:
+class Scaled(NamedTuple):
     """Factors times a constant each: ``users`` and ``items``."""
 
     factors: Factors
@@ -41,29 +38,14 @@ class Scaled:
 
 
 def canonical(factors: Factors, objective: Objective[Any], log2_temperature: float = 0.0) -> Scaled:
-    """Scale factors to where an objective is least: the same for all multiples of U and of V.
+    """Scale factors to the minimum of an objective: the same for all multiples of U and of V.
 
-    Each objective of the package is convex in the common factor of the scores, so its slope changes
-    its sign once, and halving an interval finds the place. Where the least lies outside of the
-    range in which gradients mean something, the edge is taken; where all scores are zero, the
-    factors stay.
-
-    Args:
-        factors: finite embeddings.
-        objective: its ``slope`` is used.
-        log2_temperature: how many powers of two the scores shall be smaller than at the least.
+    Each objective of the package is convex in the common factor of the scores, so bisection on its
+    ``slope`` finds the minimum. Outside the range in which gradients are meaningful, the edge is
+    taken; if all scores are zero, the factors stay. Scores are then divided by
+    ``2**log2_temperature``.
 
     Cost: 13 slopes.
-
-    Example:
-        >>> import numpy as np
-        >>> from robustcf.objectives import Softmax
-        >>> from robustcf.data import Interactions
-        >>> objective = Softmax(Interactions(np.array([0, 1]), np.array([0, 1]), 2, 2))
-        >>> U, V = torch.eye(2), torch.tensor([[1.0, 0.5], [0.5, 1.0]])
-        >>> one, two = (canonical(Factors(U, c * V), objective).factors.items for c in (1, 8))
-        >>> torch.equal(one, two)
-        True
     """
     sizes = [float(part.double().square().mean().sqrt()) for part in factors]
     spread = _score_size(factors, sizes) if all(sizes) else 0.0
@@ -90,7 +72,7 @@ def canonical(factors: Factors, objective: Objective[Any], log2_temperature: flo
 
 
 def _score_size(factors: Factors, sizes: list[float]) -> float:
-    """The root mean square of all scores of the factors, each divided by its size; by Grams."""
+    """The root mean square of all scores of the factors divided by their sizes, by Grams."""
     grams = []
     for part, size in zip(factors, sizes, strict=True):
         wide = part.double() / size
@@ -98,21 +80,21 @@ def _score_size(factors: Factors, sizes: list[float]) -> float:
     return math.sqrt(max(0.0, float((grams[0] * grams[1]).sum())))
 
 
-@dataclass(frozen=True, eq=False)
-class Viewpoint:
-    """Factors at the scale at which an objective sees them, and its gradient there."""
+class Viewpoint(NamedTuple):
+    """Stored arrays, the embeddings they serve with at the objective's scale, the gradient there.
 
+    The gradient is that for the stored arrays.
+    """
+
+    stored: Factors
     scaled: Scaled
     gradient: Gradient
 
 
 class Views:
-    """The viewpoint for the factors asked last: one gradient serves a whole sweep.
+    """A cache of the last viewpoint: one gradient serves a whole sweep.
 
-    Args:
-        objective: what is to get worse.
-        relative: whether the objective chooses its scale.
-        log2_temperature: see :func:`canonical`.
+    If ``relative``, the objective chooses its scale, see :func:`canonical`.
     """
 
     def __init__(
@@ -120,17 +102,31 @@ class Views:
     ) -> None:
         self.objective, self.relative = objective, relative
         self.log2_temperature = log2_temperature
-        self._last: tuple[Factors, Viewpoint] | None = None
+        self._last: Viewpoint | None = None
 
-    def of(self, factors: Factors) -> Viewpoint:
-        """Return the viewpoint for these factors."""
-        if self._last is None or self._last[0] is not factors:
-            scaled = Scaled(factors)
+    def of(self, stored: Factors, attack: Attack) -> Viewpoint:
+        """Return the viewpoint for these arrays."""
+        if self._last is None or self._last.stored is not stored:
+            served = attack.served(stored)
+            scaled = Scaled(served)
             if self.relative:
-                scaled = canonical(factors, self.objective, self.log2_temperature)
-            gradient = self.objective.full_gradient(*scaled.factors)
-            self._last = factors, Viewpoint(scaled, gradient)
-        return self._last[1]
+                scaled = canonical(served, self.objective, self.log2_temperature)
+            gradient = self._pulled(stored, scaled, attack)
+            self._last = Viewpoint(stored, scaled, gradient)
+        return self._last
+
+    def at(self, view: Viewpoint, point: Point, attack: Attack) -> Gradient:
+        """Return the gradient at perturbed arrays, at the scale of the viewpoint."""
+        stored = Factors(view.stored.users + point[0], view.stored.items + point[1])
+        served, (_, u, v) = attack.served(stored), view.scaled
+        scaled = Scaled(Factors(served.users * u, served.items * v), u, v)
+        return self._pulled(stored, scaled, attack)
+
+    def _pulled(self, stored: Factors, scaled: Scaled, attack: Attack) -> Gradient:
+        found = self.objective.full_gradient(*scaled.factors)
+        both = found.users * scaled.users, found.items * scaled.items
+        users, items = attack.pulled(stored, both)
+        return replace(found, users=users, items=items)
 
 
 class FGM(Attack):
@@ -138,16 +134,15 @@ class FGM(Attack):
 
     The fast gradient method (Goodfellow, Shlens and Szegedy, 2015, arXiv:1412.6572) on embeddings,
     as in He et al. (2018, arXiv:1808.03908), with the gradient over all the data. Rows without a
-    gradient stay as they are.
+    gradient stay.
 
     Args:
-        objective: what to make worse.
-        *arguments: see :class:`robustcf.attacks.base.Attack`.
-        log2_temperature: relative only, see :mod:`robustcf.attacks.gradient`; None for the
-            objective's own choice.
-        **options: see :class:`robustcf.attacks.base.Attack`.
+        objective: the loss to increase.
+        *arguments: see :class:`robustcf.attacks.base.Attack`, as for ``options``.
+        log2_temperature: for relative sizes, see :mod:`robustcf.attacks.gradient`; None for the
+            objective's own.
 
-    Cost: one gradient for a whole sweep of epsilons, and, relative, about two more.
+    Cost: one gradient for a whole sweep of epsilons, and about two more for relative sizes.
     """
 
     name = "fgm"
@@ -162,22 +157,18 @@ class FGM(Attack):
         super().__init__(*arguments, **options)
         self.objective = objective
         power = objective.log2_temperature if log2_temperature is None else log2_temperature
-        # Attacks on one objective may share this: they start from the same place.
+        # Attacks on one objective may share this.
         self.views = Views(objective, relative=self.relative, log2_temperature=power)
         self._warned: Viewpoint | None = None
 
     def propose(self, factors: Factors, allowed: dict[str, float]) -> Point:
-        """Return the perturbation found at the objective's scale, at that of the factors."""
-        view = self.views.of(factors)
+        """Return the perturbation found at the objective's scale."""
+        view = self.views.of(factors, self)
         self._warn(view, allowed)
-        scaled = view.scaled
-        users, items = self.climb(
-            view, (allowed["users"] * scaled.users, allowed["items"] * scaled.items)
-        )
-        return users / scaled.users, items / scaled.items
+        return self.climb(view, (allowed["users"], allowed["items"]))
 
     def climb(self, view: Viewpoint, sizes: tuple[float, float]) -> Point:
-        """Return perturbations of U and V of these sizes at most: the gradient, scaled."""
+        """Return perturbations of U and V of at most these sizes: the gradient, scaled."""
         return self._each("scale", (view.gradient.users, view.gradient.items), sizes)
 
     def _warn(self, view: Viewpoint, allowed: dict[str, float]) -> None:
@@ -186,8 +177,7 @@ class FGM(Attack):
             return
         self._warned = view
         warnings.warn(
-            f"the gradient of {self.objective.name} is zero everywhere: {self.name} has no "
-            "direction to go and leaves the factors as they are",
+            f"the gradient of {self.objective.name} is zero everywhere: {self.name} does nothing",
             RuntimeWarning,
             stacklevel=5,
         )
@@ -196,20 +186,18 @@ class FGM(Attack):
 class PGD(FGM):
     """Projected gradient ascent (Madry et al., 2018, arXiv:1706.06083), with restarts.
 
-    The best point by the objective is returned, out of all steps of all starts, FGM's own point
-    among them: PGD is never weaker than FGM in the objective. In a ranking metric it may be:
-    :func:`robustcf.measure` reports the worst of both, user by user.
+    Returns the best point by the objective of all steps and starts, and FGM's. In a ranking metric
+    FGM may still be stronger: :func:`robustcf.measure` reports the worst of both per user.
 
     Args:
-        objective: what to make worse.
-        *arguments: see :class:`robustcf.attacks.base.Attack`.
+        objective: the loss to increase.
+        *arguments: see :class:`FGM`, as for ``options``.
         steps: gradient steps per start.
-        step_size: of a step, in units of epsilon.
+        step_size: length of a step, in units of epsilon.
         restarts: starts; the first from the factors themselves, others from random points.
-        seed: of the random starts.
-        **options: see :class:`FGM`.
+        seed: seed of the random starts.
 
-    Cost: ``(steps + 1) * restarts`` gradients for every epsilon.
+    Cost: ``(steps + 1) * restarts`` gradients per epsilon.
     """
 
     name = "pgd"
@@ -231,28 +219,23 @@ class PGD(FGM):
         self.steps, self.step_size, self.restarts, self.seed = steps, step_size, restarts, seed
 
     def climb(self, view: Viewpoint, sizes: tuple[float, float]) -> Point:
-        """Return the best point that was seen."""
+        """Return the best point by the objective."""
         best = super().climb(view, sizes)
-        best_value = self._at(view, best).value or 0.0
+        best_value = self.views.at(view, best, self).value or 0.0
         generator = torch.Generator().manual_seed(self.seed)
-        U, V = view.scaled.factors
+        U, V = view.stored
         for start in range(self.restarts):
-            if start == 0:
-                point, here = (torch.zeros_like(U), torch.zeros_like(V)), view.gradient
-            else:
-                noise = [torch.randn(part.shape, generator=generator).to(part) for part in (U, V)]
-                point = self._each("scale", (noise[0], noise[1]), sizes)
-                here = self._at(view, point)
+            point, here = (torch.zeros_like(U), torch.zeros_like(V)), view.gradient
+            if start:
+                u, v = (torch.randn(part.shape, generator=generator).to(part) for part in (U, V))
+                point = self._each("scale", (u, v), sizes)
+                here = self.views.at(view, point, self)
             for _ in range(self.steps):
                 point = self._step(point, here, sizes)
-                here = self._at(view, point)
+                here = self.views.at(view, point, self)
                 if (here.value or 0.0) > best_value:
                     best, best_value = point, here.value or 0.0
         return best
-
-    def _at(self, view: Viewpoint, point: Point) -> Gradient:
-        U, V = view.scaled.factors
-        return self.objective.full_gradient(U + point[0], V + point[1])
 
     def _step(self, point: Point, here: Gradient, sizes: tuple[float, float]) -> Point:
         lengths = self.step_size * sizes[0], self.step_size * sizes[1]

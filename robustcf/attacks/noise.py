@@ -1,4 +1,4 @@
-"""The control of every curve: the same budget spent in a random direction."""
+"""The control of every attack: the same budget in a random direction."""
 
 from __future__ import annotations
 
@@ -11,17 +11,9 @@ from robustcf.factors import Factors
 
 
 class RandomNoise(Attack):
-    """Gaussian directions taken to the edge of the budget.
+    """Gaussian directions scaled to the budget, the same directions for every epsilon.
 
-    The directions are the same for every epsilon, so that a curve shows the size of the noise and
-    not its luck.
-
-    Args:
-        *arguments: see :class:`robustcf.attacks.base.Attack`.
-        seed: of the directions.
-        **options: see :class:`robustcf.attacks.base.Attack`.
-
-    Cost: two random matrices of the factors' size.
+    Other arguments: see :class:`robustcf.attacks.base.Attack`. Cost: two random matrices.
     """
 
     name = "random"

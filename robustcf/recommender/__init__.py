@@ -1,4 +1,4 @@
-"""The recommender: one noun for what was trained, opened, imported or hardened.
+"""The recommender: one class for trained, opened, imported and hardened models.
 
 :class:`Recommender` recommends, is evaluated, and is saved and opened again by
 :func:`open_recommender` (``robustcf.open``). Kinds differ in their :class:`Scorer` alone.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from robustcf._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from robustcf.models.factorized import FactorScorer
+    from robustcf.models.factorized import FactorScorer, FoldedScorer
     from robustcf.models.folding import FoldIn
     from robustcf.models.scorer import Ranking, Scorer, Stored
     from robustcf.recommender.recommender import Recommender, check_recommender
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FactorScorer",
     "FoldIn",
+    "FoldedScorer",
     "Ranking",
     "Recommender",
     "Scorer",
@@ -30,6 +31,7 @@ __all__ = [
 
 # On demand: comparing saved curves reads records, and needs no torch for it.
 _HOMES = dict.fromkeys(("Ranking", "Scorer", "Stored"), "robustcf.models.scorer")
-_HOMES |= {"FactorScorer": "robustcf.models.factorized", "FoldIn": "robustcf.models.folding"}
+_HOMES |= dict.fromkeys(("FactorScorer", "FoldedScorer"), "robustcf.models.factorized")
+_HOMES |= {"FoldIn": "robustcf.models.folding"}
 _HOMES |= {"Recommender": ".recommender", "check_recommender": ".recommender"}
 __getattr__, __dir__ = lazy_names(__name__, _HOMES | {"open_recommender": ".saved"})

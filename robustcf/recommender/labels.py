@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import difflib
 import itertools
 from collections.abc import Iterable
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._io.reading import read_content
 from robustcf._io.schema import shown
 from robustcf.data.interactions import Labels
-from robustcf.errors import InputError
+from robustcf.errors import DataError, InputError
+from robustcf.metrics.groups import Groups
 
 Ids = npt.NDArray[np.int64]
 
@@ -102,3 +106,40 @@ def listed(values: object) -> list[Any]:
     if isinstance(values, Iterable) and not isinstance(values, dict):
         return list(values)
     raise InputError(f"expected a label or a list of labels, got {type(values).__name__}")
+
+
+def read_cells(path: Path) -> list[list[str]]:
+    """Return the rows of a CSV or TSV file, or lines of text as rows of one cell."""
+    try:
+        lines = read_content(path).decode("utf-8-sig").splitlines()
+        while lines and not lines[-1].strip():
+            lines.pop()
+        tabs = path.suffix.lower() in (".tsv", ".tab")
+        cells = list(csv.reader(lines, delimiter="\t" if tabs else ",", strict=True))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: not readable as text, one id per line ({error})") from error
+    if len({len(row) for row in cells}) > 1:  # ids with commas, one per line
+        return [[line] for line in lines]
+    return cells
+
+
+def read_groups(path: Path, index: LabelIndex) -> tuple[Groups, int]:
+    """Return the groups in a CSV file of label and group, and the number of unknown labels.
+
+    A header is left out.
+    """
+    cells = read_cells(path)
+    if not cells or len(cells[0]) != 2:
+        got = f"{len(cells[0])} columns" if cells else "nothing"
+        raise DataError(f"{path}: expected two columns, {index.kind} and group, got {got}")
+    found, unknown = {}, 0
+    for number, (text, group) in enumerate(cells):
+        other = int(text) if text.lstrip("-").isdecimal() else text
+        label = text if index.find(text) >= 0 else other
+        if index.find(label) >= 0:
+            found[label] = group
+        else:
+            unknown += number > 0
+    if not found:
+        raise DataError(f"{path}: names none of the {index.kind}s; the first is {cells[0][0]!r}")
+    return Groups.of(index.kind, found, index, path.stem), unknown

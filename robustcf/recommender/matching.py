@@ -1,14 +1,17 @@
 """``match``: which row of the factors is which user and which item of the interactions.
 
-Ids are never guessed. Where the factors say what their rows are called, ids are matched by that
-name. Where they do not, the ids are row numbers, unless the caller says how rows were numbered.
+Ids are matched with the labels of the factors' rows. Without labels, each way to number rows that
+fits the counts exactly is tried: ids as row numbers, the sorted ids of the training pairs, their
+first appearance. Where several fit, the scores of the training pairs decide; where none fits, an
+error names the nearest with its counts.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,13 +30,16 @@ from robustcf.data.tables import Table, to_interactions
 from robustcf.errors import DataError, InputError
 
 #: How rows without labels were numbered.
-ROWS = ("number", "sorted", "appearance")
+ROWS = ("auto", "number", "sorted", "appearance")
+#: Says how well factors fit pairs, higher is better.
+Fit = Callable[[Interactions], float]
 
 _Ids = npt.NDArray[np.int64]
+_JUDGED = 50_000  # pairs that decide between ways to number rows
 
 
 class Rows(NamedTuple):
-    """The rows of factors: how many there are, and what they are called."""
+    """The rows of factors: their numbers and labels."""
 
     n_users: int
     n_items: int
@@ -42,10 +48,14 @@ class Rows(NamedTuple):
 
 
 class Matched(NamedTuple):
-    """Interactions with the ids of the factors' rows, and what is to be said about it."""
+    """Interactions with the ids of the factors' rows, and notes for the caller.
+
+    ``caveats`` are the notes on what could void results: left-out pairs, ratings without threshold.
+    """
 
     split: Split
     notes: tuple[str, ...]
+    caveats: tuple[str, ...] = ()
 
 
 def match(
@@ -53,7 +63,7 @@ def match(
     interactions: Any,
     test: Any = None,
     *,
-    rows: str = "number",
+    rows: str = "auto",
     drop_unknown: bool = False,
     user_col: str | None = None,
     item_col: str | None = None,
@@ -62,8 +72,9 @@ def match(
     min_rating: float | None = None,
     name: str | None = None,
     with_valid: bool | None = None,
+    fit: Fit | None = None,
 ) -> Matched:
-    """Return interactions as pairs of rows of factors, whose catalogue counts.
+    """Return interactions as pairs of rows of factors, over the catalogue of the factors.
 
     Args:
         factors: the rows of the factors.
@@ -71,10 +82,11 @@ def match(
             :func:`robustcf.data.load` takes, a scipy ``.npz``, a users x items matrix, an
             :class:`robustcf.data.Interactions`; or a whole :class:`robustcf.data.Split`.
         test: held-out pairs in the same form, or None.
-        rows: what row n is where factors have no labels: the id n (``number``), or the n-th id,
-            ``sorted`` or by first ``appearance``. That is how pandas categories and numpy's unique,
-            and pandas factorize, number ids.
-        drop_unknown: leave out pairs of users and items that the factors do not have.
+        rows: what row n is where factors have no labels: the id n (``number``), or the n-th id of
+            the training pairs, ``sorted`` (pandas categories, numpy unique) or by ``appearance``
+            (pandas factorize); ``auto``: the one that fits.
+        drop_unknown: leave out training pairs of users and items that the factors do not have;
+            held-out pairs of ids without a training pair are left out anyway.
         user_col: the column with the user, by name or number.
         item_col: the column with the item.
         rating_col: the column with the rating.
@@ -83,11 +95,11 @@ def match(
         name: of the data; None for the name of the file.
         with_valid: whether the validation pairs of a split were fit on too; None for
             :func:`fit_on_of`.
+        fit: how well the factors fit pairs, to decide where several numberings of rows are
+            possible; None: an error then.
 
     Raises:
         DataError: ids that the factors do not have, or counts that do not fit.
-
-    Cost: that of reading, and a sort of the ids.
 
     Example:
         >>> rows = Rows(2, 3, item_labels=np.array(["a", "b", "c"]))
@@ -102,41 +114,35 @@ def match(
     elif test is None:
         given = _parts_of(whole, factors)
     else:
-        raise InputError(
-            f"{whole.name} has test pairs of its own: leave test (--test) out, or give the pairs "
-            "that the factors were fit on as a file too"
-        )
+        raise InputError(f"{whole.name} has test pairs of its own: leave test (--test) out")
     if with_valid is not None and whole is None:
         raise InputError("with_valid (--with-valid) is for a data set that has validation pairs")
     found, notes, tables = _pairs(given, columns, min_rating)
-    counts = {"user": factors.n_users, "item": factors.n_items}
-    sides = {
-        kind: _side(kind, getattr(factors, f"{kind}_labels"), count, found[0], rows, tables)
-        for kind, count in counts.items()
-    }
-    parts, dropped = _renumbered(found, sides, factors, drop_unknown)
-    notes += [f"{kind}s: {side.note}" for kind, side in sides.items()]
-    if dropped:
-        notes.append(f"{dropped:,} pairs of users or items that the factors do not have: left out")
+    caveats = [*notes, *_ratings(tables, min_rating)]
+    known = 2 if whole is not None and fit_on_of(whole, with_valid) != "train" else 1
+    sides = {kind: _sides(kind, factors, found, known, rows, tables) for kind in ("user", "item")}
+    chosen = _best(sides, found[0], factors, fit)
+    parts, dropped = _renumbered(found, chosen, factors, known, drop_unknown=drop_unknown)
+    notes = [*caveats, *(f"{kind}s: {side.note}" for kind, side in chosen.items()), *dropped]
+    caveats += dropped
     if whole is not None:
-        train, valid, held = parts
-        named = dataclasses.replace(
-            whole, name=name or whole.name, train=train, valid=valid, test=held
-        )
-        return Matched(named, (*notes, _about_parts(named, with_valid)))
+        named: dict[str, Any] = dict(zip(("train", "valid", "test"), parts, strict=True))
+        split = dataclasses.replace(whole, name=name or whole.name, **named)
+        return Matched(split, (*notes, _about_parts(split, with_valid)), tuple(caveats))
     title = name or (Path(interactions).name if _is_path(interactions) else "own data")
     none = parts[0].take(np.zeros(len(parts[0]), dtype=bool))
     held = parts[1] if test is not None else none
     if test is not None and len(held) == 0:
         raise DataError("test has no pairs to judge by: give some, or leave it out")
-    return Matched(Split(title, parts[0], none, held, valid_source="none"), tuple(notes))
+    split = Split(title, parts[0], none, held, valid_source="none")
+    return Matched(split, tuple(notes), tuple(caveats))
 
 
 def fit_on_of(split: Split, with_valid: bool | None = None) -> str:
-    """Return the parts of a split that factors from elsewhere are taken to be fit on.
+    """Return the parts of a split that factors from elsewhere were probably fit on.
 
-    ``train`` where validation pairs were published apart. Those that were drawn here are in the
-    training file of others: then it is ``train and valid``. ``with_valid`` overrides this rule.
+    ``train`` where validation pairs were published apart; ``train and valid`` where they were drawn
+    here, since they are in the training file of others. ``with_valid`` overrides this rule.
 
     Example:
         >>> from robustcf.data import load
@@ -151,18 +157,17 @@ def _about_parts(split: Split, with_valid: bool | None) -> str:
     both = fit_on_of(split, with_valid) != "train"
     pairs = len(split.train) + (len(split.valid) if both else 0)
     words = "its training and validation pairs" if both else "its training pairs"
-    if not both and len(split.valid):
-        words += ", not the validation pairs"
+    words += ", not the validation pairs" if not both and len(split.valid) else ""
     judged = f", judged by its {len(split.test):,} test pairs" if len(split.test) else ""
     return f"{split.name}: taken as fit on {words} ({pairs:,}){judged}"
 
 
 def _parts_of(split: Split, factors: Rows) -> list[Interactions]:
-    """Return the parts of a split; with labels where the factors have some to be matched by."""
+    """Return the parts of a split, with its ids as labels where the factors have labels."""
     labels = {"user_labels": split.user_labels, "item_labels": split.item_labels}
     for name, count in (("user_labels", split.n_users), ("item_labels", split.n_items)):
         if labels[name] is None and getattr(factors, name) is not None:
-            labels[name] = np.arange(count)  # the ids of a set without labels are its numbers
+            labels[name] = np.arange(count)
     return [
         Interactions(part.users, part.items, split.n_users, split.n_items, **labels)
         for part in (split.train, split.valid, split.test)
@@ -170,7 +175,7 @@ def _parts_of(split: Split, factors: Rows) -> list[Interactions]:
 
 
 class _Side(NamedTuple):
-    """For each id of the interactions its row, or -1; what the rows are called; how that was."""
+    """The row of each id of the interactions, or -1; the labels of the rows; a note."""
 
     rows: _Ids
     labels: Labels | None
@@ -184,7 +189,7 @@ def _is_path(value: Any) -> bool:
 def _pairs(
     given: Sequence[Any], columns: Columns, min_rating: float | None
 ) -> tuple[list[Interactions], list[str], list[Table]]:
-    """Return sets of pairs that share their ids; where they come from tables, these too."""
+    """Return sets of pairs that share their ids, notes, and the tables they come from."""
     if all(is_table(each) for each in given):
         tables = tables_of(dict(zip(("train", "test"), given, strict=False)), "own data", columns)
     elif all(_is_path(each) and Path(each).suffix.lower() != ".npz" for each in given):
@@ -236,13 +241,26 @@ def _sparse(path: Path) -> Any:
         return matrix
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise DataError(
-            f"{path}: not a users x items matrix that scipy's save_npz wrote, csr, csc or coo "
-            f"({type(error).__name__}: {error})"
+            f"{path}: expected a csr, csc or coo matrix of scipy's save_npz ({error!r})"
         ) from error
 
 
+def _ratings(tables: Sequence[Table], min_rating: float | None) -> list[str]:
+    """Return a note where ratings count as positive because no threshold was given."""
+    if min_rating is not None or not tables or tables[0].ratings is None:
+        return []
+    ratings = tables[0].ratings
+    low, high = (f"{value:g}" for value in (ratings.min(), ratings.max()))
+    if low == high:
+        return []
+    return [
+        f"all {len(ratings):,} ratings, {low} to {high}, count as positive: min_rating "
+        "(--min-rating) keeps the high ones"
+    ]
+
+
 def _appearance(tables: Sequence[Table], kind: str, labels: Labels) -> _Ids:
-    """Return for each label how many others appear before it in the tables."""
+    """Return the labels' places in order of first appearance in the tables."""
     seen: dict[str, int] = {}
     for table in tables:
         coded = getattr(table, f"{kind}s")
@@ -250,102 +268,180 @@ def _appearance(tables: Sequence[Table], kind: str, labels: Labels) -> _Ids:
         _, first = np.unique(coded.codes, return_index=True)
         for code in coded.codes[np.sort(first)]:
             seen.setdefault(str(texts[code]), len(seen))
-    # Labels that were dropped since (a rating threshold) leave no hole.
+    # Ranks, since labels below a rating threshold were dropped.
     order = np.array([seen[text] for text in labels.astype(str).tolist()], dtype=np.int64)
     places: _Ids = np.argsort(np.argsort(order))
     return places
 
 
-def _side(
+def _sides(
     kind: str,
-    own: Labels | None,
-    count: int,
-    found: Interactions,
+    factors: Rows,
+    found: Sequence[Interactions],
+    known: int,
     rows: str,
     tables: Sequence[Table],
-) -> _Side:
-    """Match the ids of one side with rows: by label, by number, or by their place in order."""
-    ids: Labels | None = getattr(found, f"{kind}_labels")
-    many = int(getattr(found, f"n_{kind}s"))
-    # A matrix, and what was made of one, has an order of its own; ids in files have none.
-    if ids is None or (not tables and own is None):
-        if rows != "number":
-            raise InputError(
-                f"rows={rows!r} (--rows) is for tables: a matrix has an order of its own"
-            )
+) -> list[_Side]:
+    """Return the ways to match the ids of one side with rows; the first ``known`` sets were fit."""
+    own, count = getattr(factors, f"{kind}_labels"), getattr(factors, f"n_{kind}s")
+    ids: Any = getattr(found[0], f"{kind}_labels")
+    many = int(getattr(found[0], f"n_{kind}s"))
+    by_place = ids is None or (not tables and own is None)  # a matrix has an order of its own
+    if rows not in ("auto", "number") and (by_place or own is not None):
+        why = (
+            "a matrix has an order of its own" if by_place else f"it contradicts the {kind} labels"
+        )
+        raise InputError(f"rows={rows!r} (--rows) is for tables without labels: {why}")
+    if own is not None and not by_place:
+        place = {text: row for row, text in enumerate(own.astype(str).tolist())}
+        matched = [place.get(text, -1) for text in ids.astype(str).tolist()]
+        return [_Side(np.array(matched, dtype=np.int64), own, "matched by their labels")]
+    if by_place:
         if many != count:
             raise DataError(
-                f"the interactions have {many:,} {kind}s and the factors {count:,} rows: they do "
-                "not belong together"
+                f"the interactions have {many:,} {kind}s and the factors {count:,} rows: they must "
+                "be equal in number"
             )
         labels = ids if own is None else own
         said = "no labels, the ids are row numbers" if labels is None else "ids are row numbers"
-        return _Side(np.arange(many), labels, said)
-    if own is not None:
-        if rows != "number":
-            raise InputError(
-                f"the factors say what their {kind} rows are called: rows={rows!r} (--rows) "
-                "contradicts that, leave it out"
+        return [_Side(np.arange(many), labels, said)]
+    fit_on = np.zeros(many, dtype=bool)
+    for part in found[:known]:
+        fit_on[getattr(part, f"{kind}s")] = True
+    return _numberings(kind, ids, fit_on, count, rows, tables)
+
+
+def _numberings(
+    kind: str,
+    ids: Labels,
+    fit_on: npt.NDArray[np.bool_],
+    count: int,
+    rows: str,
+    tables: Sequence[Table],
+) -> list[_Side]:
+    """Return the ways to number rows that fit their count; a DataError with the nearest if none."""
+    ways: list[_Side] = []
+    misses: list[tuple[int, str]] = []
+    if rows in ("auto", "number"):
+        whole = ids.dtype.kind == "i"
+        inside = (ids >= 0) & (ids < count) if whole else np.zeros(len(ids), dtype=bool)
+        if inside[fit_on].all():
+            numbers = np.where(inside, ids if whole else -1, -1).astype(np.int64)
+            return [_Side(numbers, None, "no labels, the ids are row numbers")]
+        outside = int((~inside[fit_on]).sum())
+        span = f"{str(ids[fit_on][0])!r} to {str(ids[fit_on][-1])!r}"
+        misses.append(
+            (
+                outside,
+                f"as row numbers from 0 to {count - 1:,}, {outside:,} of the ids, {span}, fail",
             )
-        place = {text: row for row, text in enumerate(own.astype(str).tolist())}
-        matched = [place.get(text, -1) for text in ids.astype(str).tolist()]
-        return _Side(np.array(matched, dtype=np.int64), own, "matched by their labels")
-    if rows == "number":
-        return _numbered(kind, ids, count)
-    order = np.arange(many) if rows == "sorted" else _appearance(tables, kind, ids)
-    words = "the ids" if rows == "sorted" else "first appearance"
-    if many != count:
-        raise DataError(
-            f"the interactions have {many:,} distinct {kind} ids and the factors {count:,} rows: "
-            f"rows in the order of {words} need equal counts"
         )
-    labels = np.empty_like(ids)
-    labels[order] = ids
-    return _Side(order, labels, f"no labels, rows taken in the order of {words}")
+    later = int((~fit_on).sum())
+    orders: list[tuple[str, str, npt.NDArray[np.bool_]]] = []
+    every = [(fit_on, "training pairs"), (np.ones(len(ids), dtype=bool), "all pairs")]
+    for among, words in every if later else every[:1]:
+        if rows in ("auto", "sorted"):
+            orders.append(("sorted", f"the sorted ids of the {words}", among))
+            if rows == "auto" and ids.dtype.kind == "i":
+                orders.append(("text", f"the ids, sorted as text, of the {words}", among))
+        if rows in ("auto", "appearance"):
+            told = f"the ids, in order of first appearance, of the {words}"
+            orders.append(("appearance", told, among))
+    for name, words, among in orders:
+        chosen, many = ids[among], int(among.sum())
+        if many != count:
+            only = f", of which {later:,} only in held-out pairs" if among.all() and later else ""
+            misses.append((abs(many - count), f"{words} are {many:,}{only}"))
+            continue
+        place = np.arange(count)
+        if name == "appearance":
+            place = _appearance(tables, kind, chosen)
+        elif name == "text":
+            place = np.argsort(np.argsort(chosen.astype(str), kind="stable"))
+        if any(np.array_equal(place, way.rows[among]) for way in ways):
+            continue
+        labels = np.empty_like(chosen)
+        labels[place] = chosen
+        matched = np.full(len(ids), -1, dtype=np.int64)
+        matched[among] = place
+        ways.append(_Side(matched, labels, f"no labels, rows taken as {words}"))
+    if ways:
+        return ways
+    nearest = "; ".join(dict.fromkeys(text for _, text in sorted(misses)[:2]))
+    raise DataError(
+        f"the factors have {count:,} {kind} rows without labels, and no numbering fits: {nearest}. "
+        f"Give {kind}_labels (--{kind}-ids FILE), or say how rows were numbered (--rows)"
+    )
 
 
-def _numbered(kind: str, ids: Labels, count: int) -> _Side:
-    ways = f"give {kind}_labels (--{kind}-ids FILE), or say how rows were numbered (--rows)"
-    if ids.dtype.kind != "i":
+def _best(
+    sides: dict[str, list[_Side]], pairs: Interactions, factors: Rows, fit: Fit | None
+) -> dict[str, _Side]:
+    """Return the ways that fit the scores of the training pairs best, if there are several."""
+    several = [kind for kind, ways in sides.items() if len(ways) > 1]
+    if several and fit is None:
+        told = " or ".join(way.note.removeprefix("no labels, ") for way in sides[several[0]])
         raise DataError(
-            f"the factors do not say which row is which {kind}, and the {kind} ids of the "
-            f"interactions are no row numbers (the first is {str(ids[0])!r}): {ways}"
+            f"{several[0]}s have no labels: {told}; say how rows were numbered with rows (--rows)"
         )
-    low, high = int(ids.min()), int(ids.max())
-    if low < 0 or high >= count:
-        from_one = low == 1 and high == count
-        hint = " (do they count from 1? then --rows sorted may be meant)" if from_one else ""
-        raise DataError(
-            f"the factors have {count:,} {kind} rows, 0 to {count - 1:,}, and the interactions "
-            f"have {kind} ids from {low:,} to {high:,}{hint}: {ways}"
-        )
-    return _Side(ids.astype(np.int64), None, "no labels, the ids are row numbers")
+    combined = [dict(zip(sides, ways, strict=True)) for ways in product(*sides.values())]
+    if len(combined) == 1 or fit is None:
+        return combined[0]
+    step = max(1, len(pairs) // _JUDGED)
+
+    def judged(ways: dict[str, _Side]) -> float:
+        users, items = ways["user"].rows[pairs.users], ways["item"].rows[pairs.items]
+        keep = (users >= 0) & (items >= 0)
+        shape = factors.n_users, factors.n_items
+        return fit(Interactions.from_pairs(users[keep][::step], items[keep][::step], *shape)[0])
+
+    best = max(combined, key=judged)
+    return {
+        kind: side._replace(note=f"{side.note} (of {len(sides[kind])} orders that fit, the best)")
+        if kind in several
+        else side
+        for kind, side in best.items()
+    }
 
 
 def _renumbered(
-    found: Sequence[Interactions], sides: dict[str, _Side], factors: Rows, drop_unknown: bool
-) -> tuple[list[Interactions], int]:
+    found: Sequence[Interactions],
+    sides: dict[str, _Side],
+    factors: Rows,
+    known: int,
+    *,
+    drop_unknown: bool,
+) -> tuple[list[Interactions], list[str]]:
+    """Return sets of pairs by rows, and notes on pairs left out."""
     words = []
     for kind, side in sides.items():
-        lacking = np.flatnonzero(side.rows < 0)
+        used = np.unique(np.concatenate([getattr(part, f"{kind}s") for part in found[:known]]))
+        lacking = used[side.rows[used] < 0]
         if len(lacking):
             first = str(getattr(found[0], f"{kind}_labels")[lacking[0]])
-            many = f"{len(lacking):,} of {len(side.rows):,} {kind}s"
+            many = f"{len(lacking):,} of {len(used):,} {kind}s"
             words.append(f"{many} (the first is {first!r})")
     if words and not drop_unknown:
         raise DataError(
-            f"the interactions have {' and '.join(words)} that the factors have no row for: are "
-            "they of the same data? --drop-unknown (drop_unknown=True) leaves their pairs out"
+            f"the interactions have {' and '.join(words)} that the factors do not have: are they "
+            "of the same data? --drop-unknown (drop_unknown=True) leaves their pairs out"
         )
-    parts, dropped = [], 0
+    parts, notes = [], []
     labels = {f"{kind}_labels": side.labels for kind, side in sides.items()}
-    for pairs in found:
+    for number, pairs in enumerate(found):
         users, items = sides["user"].rows[pairs.users], sides["item"].rows[pairs.items]
         keep = (users >= 0) & (items >= 0)
-        dropped += int((~keep).sum())
+        dropped = int((~keep).sum())
         if len(pairs) and not keep.any():
             raise DataError("the factors have none of the users and items of the interactions")
+        if dropped:
+            held = "pairs" if number < known else "held-out pairs"
+            notes.append(
+                f"{dropped:,} {held} of users or items that the factors do not have: left out"
+            )
+        times = None if pairs.timestamps is None else pairs.timestamps[keep]
+        named: dict[str, Any] = {**labels, "timestamps": times}
         parts.append(
-            Interactions(users[keep], items[keep], factors.n_users, factors.n_items, **labels)
+            Interactions(users[keep], items[keep], factors.n_users, factors.n_items, **named)
         )
-    return parts, dropped
+    return parts, notes

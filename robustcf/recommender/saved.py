@@ -1,10 +1,10 @@
 """A recommender on disk: a folder that serves on another machine, without the source data.
 
-``recommender.json`` says what it is and has the checksums of the other files; it is written last,
-so a folder that has it is whole. ``factors.safetensors`` holds the arrays of the scorer,
+``recommender.json`` describes it and has the checksums of the other files; it is written last, so
+that a folder with it is complete. ``factors.safetensors`` holds the arrays of the scorer,
 ``interactions.npz`` the labels, the pairs and the protocol. A run of ``robustcf train`` holds the
-same files next to those of its training. Opening reads, and imports and runs nothing;
-:func:`read_recommender` loads no torch either.
+same files next to those of its training. Opening imports and runs nothing of the folder;
+:func:`read_recommender` does not load torch either.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,10 +32,13 @@ from robustcf.data.split import FIT_ON, EvaluationProtocol, Split
 from robustcf.errors import DataError, InputError, UnfinishedError
 
 if TYPE_CHECKING:
+    from robustcf.factors import Factors
     from robustcf.recommender.recommender import Recommender
 
 FORMAT = "robustcf recommender 1"
 RECOMMENDER = "recommender.json"
+#: Files of two matrices.
+PLAIN = (".safetensors", ".npz")
 _FACTORS, _INTERACTIONS = "factors.safetensors", "interactions.npz"
 _PARTS = ("train", "valid", "test")
 _PART = schema.choice(*_PARTS)
@@ -73,29 +76,21 @@ _META = schema.record(
 )
 
 
-# --- writing ------------------------------------------------------------------------------------
-
-
 def save(
-    model: Recommender, path: str | os.PathLike[str], *, include_interactions: bool, **how: bool
+    model: Recommender,
+    path: str | os.PathLike[str],
+    include_interactions: bool,
+    include_test: bool,
 ) -> Path:
     """Write a new folder, see :meth:`Recommender.save`."""
     if not os.fspath(path):
         raise InputError("the folder must have a name, got an empty one")
     if include_interactions and not model.has_interactions:
-        raise InputError(
-            "this recommender has no interactions to write: pass include_interactions=False"
-        )
+        raise InputError("there are no interactions to write: pass include_interactions=False")
     if not include_interactions and model.scorer.stored().needs_interactions:
-        raise InputError(
-            f"a recommender of the kind {model.kind!r} scores by its interactions: it cannot be "
-            "saved without them"
-        )
-
-    def fill(folder: Path) -> None:
-        write_into(folder, model, include_interactions=include_interactions, **how)
-
-    files.create_folder(Path(path), fill)
+        raise InputError(f"a {model.kind} scores by its interactions and is saved with them")
+    how = {"include_interactions": include_interactions, "include_test": include_test}
+    files.create_folder(Path(path), lambda folder: write_into(folder, model, **how))
     return Path(path)
 
 
@@ -111,13 +106,11 @@ def write_into(
     stored = model.scorer.stored()
     split = model.split if include_interactions else None
     judged = split is not None and (include_test or model.part != "test")
-    written = []
     if stored.tensors:
         facts = {"format": FORMAT, "fixed": json.dumps(stored.facts.get("fixed", []))}
         files.write_tensors(folder / _FACTORS, dict(stored.tensors), facts)
-        written.append(_FACTORS)
     files.write_bytes(folder / _INTERACTIONS, _pairs_bytes(model, split, include_test))
-    written.append(_INTERACTIONS)
+    written = [_FACTORS, _INTERACTIONS] if stored.tensors else [_INTERACTIONS]
     files.write_json(
         folder / RECOMMENDER,
         {
@@ -131,7 +124,7 @@ def write_into(
             "n_users": model.n_users,
             "n_items": model.n_items,
             "dataset": model.split.name if model.has_interactions else None,
-            # Of all pairs, whichever are included.
+            # Of all pairs, included or not.
             "fingerprint": model.split.fingerprint if model.has_interactions else None,
             "interrupted": interrupted,
             "training": None if model.training is None else dict(model.training),
@@ -149,8 +142,8 @@ def _pairs_bytes(model: Recommender, split: Split | None, include_test: bool) ->
     meta: dict[str, Any] = {"name": None, "valid_source": "none", "protocol": None}
     meta |= {"notes": [], "sources": {}}
     if split is not None:
-        meta = {name: getattr(split, name) for name in meta}
-        meta |= {"protocol": split.protocol and dataclasses.asdict(split.protocol)}
+        protocol = split.protocol and dataclasses.asdict(split.protocol)
+        meta = {"name": split.name, "valid_source": split.valid_source, "protocol": protocol}
         meta |= {"notes": list(split.notes), "sources": dict(split.sources)}
         for part in _PARTS:
             pairs: Interactions = getattr(split, part)
@@ -162,7 +155,7 @@ def _pairs_bytes(model: Recommender, split: Split | None, include_test: bool) ->
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     if sum(np.asarray(each).nbytes for each in arrays.values()) > Limits().allowance(buffer.tell()):
-        # Packed as tightly, it would be refused as one that grows without bound.
+        # Compressed as tightly, it would be refused as a decompression bomb.
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
@@ -176,59 +169,53 @@ def export(model: Recommender, path: Path) -> Path:
     if model.origin is not None:
         model.origin.write_back(factors, path)
         return path
-    if path.suffix != ".safetensors":
-        raise InputError(
-            f"embeddings that came from no other library are written as a .safetensors file, got "
-            f"{path.name}"
-        )
-    users, items = (part.detach().cpu().contiguous() for part in factors)
-    facts = {"format": "robustcf factors 1", "fixed": json.dumps(list(model.fixed))}
-    files.write_tensors(path, {"users": users, "items": items}, facts)
+    if path.suffix not in PLAIN:
+        expected = " or ".join(PLAIN)
+        raise InputError(f"embeddings are written to a {expected} file, got {path.name}")
+    write_plain(factors, model.fixed, path)
     return path
 
 
-# --- reading ------------------------------------------------------------------------------------
+def write_plain(factors: Factors, fixed: Sequence[int], path: Path) -> None:
+    """Write two matrices, ``users`` and ``items``, to a ``.safetensors`` or ``.npz`` file."""
+    users, items = (part.detach().cpu().contiguous() for part in factors)
+    if path.suffix == ".npz":
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, users=users.numpy(), items=items.numpy())
+        files.write_bytes(path, buffer.getvalue())
+        return
+    facts = {"format": "robustcf factors 1", "fixed": json.dumps(list(fixed))}
+    files.write_tensors(path, {"users": users, "items": items}, facts)
 
 
 def read_recommender(folder: Path, *, allow_unfinished: bool = False) -> dict[str, Any]:
-    """Read and check ``recommender.json`` alone.
-
-    Raises:
-        UnfinishedError: the training is unfinished and ``allow_unfinished`` is False.
-        InputError: it is missing, of another version, or damaged.
-    """
+    """Read and check ``recommender.json`` alone; errors are those of :func:`open_recommender`."""
     path = folder / RECOMMENDER
+    resume = f"finish it with 'robustcf train --resume {folder}'"
     if not os.path.lexists(path):
-        raise _missing(folder)
-    facts = read_json(path)
-    found = facts.get("format")
-    if found != FORMAT:
+        if (folder / "config.json").exists():
+            raise UnfinishedError(f"{folder} has no result yet: {resume}")
         raise InputError(
-            f"{path}: expected the format {FORMAT!r}, got {schema.shown(found)}: it was written by "
-            "another version of robustcf; use that one, or train again"
+            f"{folder} is not a saved recommender (no {RECOMMENDER} in it): give the folder that "
+            "Recommender.save or 'robustcf train' wrote"
+        )
+    facts = read_json(path)
+    if facts.get("format") != FORMAT:
+        raise InputError(
+            f"{path}: expected the format {FORMAT!r}, got {schema.shown(facts.get('format'))}: use "
+            "the version of robustcf that wrote it, or train again"
         )
     schema.check_kind(path, facts, _MAIN)
     if not {_INTERACTIONS} <= set(facts["files"]) <= {_INTERACTIONS, _FACTORS}:
-        raise InputError(f"{path}: files must be {_INTERACTIONS} and, perhaps, {_FACTORS}")
+        raise InputError(f"{path}: files must be {_INTERACTIONS} and optionally {_FACTORS}")
     if facts["interrupted"] and not allow_unfinished:
         epochs = (facts["training"] or {}).get("epochs")
         after = f" (interrupted after {counted(epochs, 'epoch')})" if type(epochs) is int else ""
         raise UnfinishedError(
-            f"{folder} is not finished{after}: finish it with 'robustcf train --resume {folder}', "
-            "or pass allow_unfinished=True (--allow-unfinished)"
+            f"{folder} is not finished{after}: {resume}, or pass allow_unfinished=True "
+            "(--allow-unfinished)"
         )
     return facts
-
-
-def _missing(folder: Path) -> InputError:
-    if (folder / "config.json").exists():
-        return UnfinishedError(
-            f"{folder} has no result yet: finish it with 'robustcf train --resume {folder}'"
-        )
-    return InputError(
-        f"{folder} is not a saved recommender (no {RECOMMENDER} in it): give the folder that "
-        "Recommender.save or 'robustcf train' wrote"
-    )
 
 
 def open_recommender(
@@ -244,14 +231,13 @@ def open_recommender(
         path: the folder.
         interactions: the pairs that it was fit on, a :class:`robustcf.data.Split` or a matrix by
             its rows, where it was saved without them.
-        allow_unfinished: whether an interrupted training may be used as it is.
-        allow_code: whether a new user may be folded in by code from outside of the package
-            (``module:Class``), if it was trained with such.
+        allow_unfinished: use the state of an interrupted training.
+        allow_code: let new users be folded in by code from outside of the package
+            (``module:Class``), if it was trained with such code.
 
     Raises:
         UnfinishedError: the training is unfinished and ``allow_unfinished`` is False.
-        InputError: the path holds another thing, a recommender of another version, or a file of it
-            is missing or was changed.
+        InputError: the folder is not a recommender, is of another version, or was changed.
 
     Cost: reading its files, and one checksum of each.
     """
@@ -262,7 +248,7 @@ def open_recommender(
     if facts["kind"] not in SCORERS:
         raise InputError(
             f"{folder / RECOMMENDER}: kind must be one of {', '.join(SCORERS)}, got "
-            f"{facts['kind']!r}: it was written by a newer version, update robustcf"
+            f"{facts['kind']!r}; update robustcf if a newer version wrote it"
         )
     for name, stamp in facts["files"].items():
         _check_file(folder / name, stamp, interrupted=facts["interrupted"])
@@ -272,7 +258,7 @@ def open_recommender(
         if split is not None:
             raise InputError(f"{folder} has its interactions with it: leave interactions out")
         split = _given(folder, interactions, facts, labels)
-        facts |= {"part": None}
+    saved_part = None if split is None or interactions is not None else facts["part"]
     pairs = None if split is None else split.fit_pairs(facts["fit_on"])
     tensors: dict[str, Any] = {}
     if _FACTORS in facts["files"]:
@@ -294,8 +280,8 @@ def open_recommender(
         return Recommender.of(
             scorer,
             split,
-            part=facts["part"] if split is not None else None,
-            mask=facts["mask"] if split is not None and facts["part"] else None,
+            part=saved_part,
+            mask=facts["mask"] if saved_part else None,
             fit_on=facts["fit_on"],
             label=facts["label"],
             item_counts=counts.astype(np.int64),
@@ -305,22 +291,18 @@ def open_recommender(
 
 
 def _check_file(path: Path, stamp: Mapping[str, Any], *, interrupted: bool) -> None:
-    # The length first: whatever lies there now may have no end.
     if _stamp(path, stamp["bytes"]) == stamp:
         return
     if interrupted:
         raise UnfinishedError(
-            f"{path} was being replaced when the training was interrupted again: finish it with "
+            f"{path} is incomplete, since the training was interrupted again: finish it with "
             f"'robustcf train --resume {path.parent}'"
         )
-    raise InputError(
-        f"{path} was changed since it was written (its checksum is another): restore it, or train "
-        "again"
-    )
+    raise InputError(f"{path} was changed (its checksum differs): restore it, or train again")
 
 
 def _stamp(path: Path, length: int | None = None) -> dict[str, Any] | None:
-    """Return the length and the checksum of a file; None for a file of another length."""
+    """Return length and checksum of a file; None, without reading it, for another length."""
     with os.fdopen(open_plain(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if length is not None and size != length:
@@ -330,7 +312,7 @@ def _stamp(path: Path, length: int | None = None) -> dict[str, Any] | None:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Name the file in whatever goes wrong within."""
+    """Name the file in all errors raised within."""
     try:
         yield
     except InputError as error:
@@ -338,15 +320,14 @@ def _named(path: Path) -> Iterator[None]:
             raise
         raise type(error)(f"{path}: {error}") from error
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InputError(
-            f"{path} is damaged ({type(error).__name__}: {error}): restore it"
-        ) from error
+        words = f"{path} is damaged ({type(error).__name__}: {error}): restore it"
+        raise InputError(words) from error
 
 
 def _given(
     folder: Path, data: Any, facts: Mapping[str, Any], labels: Mapping[str, Labels]
 ) -> Split:
-    """Return the interactions that the caller gave, if they are the ones it was made from."""
+    """Return the caller's interactions; a split must be the one that it was made from."""
     if isinstance(data, Split):
         expected = facts["fingerprint"]
         if expected is not None and data.fingerprint != expected:
@@ -393,8 +374,6 @@ def _read_pairs(path: Path) -> tuple[Split | None, dict[str, Labels], npt.NDArra
 def _whole_numbers(name: str, arrays: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
     values = arrays[name]
     if values.ndim != 1 or values.dtype.kind not in "iu" or (values.size and values.min() < 0):
-        raise InputError(
-            f"{name} must be a list of integers of at least 0, got {values.dtype} of shape "
-            f"{values.shape}"
-        )
+        found = f"{values.dtype} of shape {values.shape}"
+        raise InputError(f"{name} must be a list of integers of at least 0, got {found}")
     return values

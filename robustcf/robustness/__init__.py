@@ -1,19 +1,6 @@
-"""Robustness: what attacks leave of a recommender, and certified lower bounds.
+"""Robustness: the quality of a recommender under attack, and certified lower bounds.
 
-A :class:`Threat` says what the attacker of a :class:`robustcf.Recommender` may do and knows, and
-:func:`measure` gives the result.
-
-Example:
-    >>> import numpy as np
-    >>> from robustcf import Recommender, harden, measure
-    >>> rng = np.random.default_rng(0)
-    >>> model = Recommender(rng.normal(size=(30, 8)), rng.normal(size=(20, 8)), np.eye(30, 20))
-    >>> attacked = measure(model, "fgm-softmax", epsilons=[0, 0.1, 0.2])
-    >>> certified = measure(model, "certificate", epsilons=[0, 0.1, 0.2])
-    >>> bool((certified.curve["ndcg@10"] <= attacked.curve["ndcg@10"]).all())
-    True
-    >>> harden(model).factors.dim
-    8
+A :class:`Threat` holds abilities and knowledge of the attacker; :func:`measure` gives the result.
 """
 
 from __future__ import annotations

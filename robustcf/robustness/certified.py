@@ -13,6 +13,7 @@ import numpy.typing as npt
 from robustcf._checks import check_cutoffs
 from robustcf._io.text import rows_table
 from robustcf.attacks.certificates.bounds import certified_metrics, top_radii, usable_bound
+from robustcf.errors import InputError
 from robustcf.metrics.evaluate import MetricReport, Protocol
 from robustcf.recommender import Recommender, check_recommender
 from robustcf.robustness.curves import CERTIFIED, RobustnessCurve
@@ -32,11 +33,9 @@ def certified_curve(
     *,
     bound: str = "tight",
 ) -> RobustnessCurve:
-    """Lower bounds of every per-user metric under all attacks of a threat of the norm ``row``.
+    """Return lower bounds of every per-user metric under all attacks of the norm ``row``.
 
-    No attack that moves each row of U and of V by at most epsilon (in the Euclidean norm) brings
-    any user below these values; the proofs are in :mod:`robustcf.attacks.certificates`. Coverage,
-    which is about all users together, has no bound.
+    The proofs are in :mod:`robustcf.attacks.certificates`. Coverage has no bound.
 
     Cost: one evaluation and one float64 product of users x items x dim, for any number of epsilons.
     """
@@ -48,6 +47,7 @@ def certified_curve(
     if positive:
         pairs = (clean.users, model.relevant, model.seen)
         how: dict[str, Any] = {"bound": bound, "fixed": model.fixed}
+        how["folded"] = threat.folded(model, moves, positive[-1])
         per_size += certified_metrics(model.factors, moves, *pairs, positive, ks, **how)
     moved = (moves.users, moves.items)
     return curve_from_users("certificate", threat, epsilons, per_size, clean, moved, CERTIFIED)
@@ -62,15 +62,15 @@ def curve_from_users(
     moved: tuple[float, float],
     kind: str,
 ) -> RobustnessCurve:
-    """A curve from the values of single users at each epsilon.
+    """Make a curve from the values per user at each epsilon, at 0 the clean result.
 
-    ``moved`` is how far rows of U and of V move at epsilon 1; at 0 the curve is the clean result.
+    ``moved`` is how far rows of U and of V move at epsilon 1.
     """
     per_user = {name: np.stack([values[name] for values in per_size]) for name in clean.per_user}
     means = {name: values.mean(axis=1) for name, values in per_user.items()}
     if epsilons[0] == 0:
         for name, values in means.items():
-            values[0] = clean[name]  # the very bits, whatever the order of summation
+            values[0] = clean[name]  # the same bits, in any order of summation
     return RobustnessCurve(
         attack=attack,
         objective=None,
@@ -87,14 +87,12 @@ def curve_from_users(
 
 @dataclass(frozen=True, eq=False)
 class CertifiedRadii:
-    """For each user and k, the attack size below which the k recommended items stay the same set.
+    """For each user and k, the epsilon below which the k recommended items stay the same set.
 
     Args:
         radii: k -> one radius per user; infinite where a user has no other candidates.
-        users: ids of the users.
-        threat: what the attacker may do; the unit of the radii.
+        threat: abilities of the attacker; the unit of the radii.
         bound: ``tight`` (the radii are exact) or ``plain``.
-        protocol: what was ranked and masked.
     """
 
     radii: Mapping[int, npt.NDArray[np.float64]]
@@ -106,6 +104,16 @@ class CertifiedRadii:
     def __repr__(self) -> str:
         middles = ", ".join(f"{k}: {_shown(v['median'])}" for k, v in self.as_dict().items())
         return f"CertifiedRadii(median {middles}; {self.threat.unit_words})"
+
+    def __str__(self) -> str:
+        lines = []
+        for k, found in zip(self.radii, self.as_dict().values(), strict=True):
+            what = "the first item" if k == 1 else f"the set of the top {k}"
+            lines.append(f"median certified radius of {what}: {_shown(found['median'])}")
+        exact = ", exact for every pair of items" if self.bound == "tight" else ""
+        where = f"row budget on {self.threat.side_words}"
+        lines.append(f"{self.bound} bound{exact}; {where}, {self.threat.unit_words}")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         names = (*_QUARTILES, "mean")
@@ -126,15 +134,14 @@ class CertifiedRadii:
         return plot_panels([[panel]], path)
 
     def as_dict(self) -> dict[str, Any]:
-        """Mean and quartiles over users for each k, ready for JSON; None where infinite."""
-
-        def told(values: npt.NDArray[np.float64]) -> dict[str, float | None]:
-            # Of infinite radii no mean can be taken, but the nearest of them can.
-            quartiles = np.quantile(values, list(_QUARTILES.values()), method="lower")
-            found = {"mean": values.mean(), **dict(zip(_QUARTILES, quartiles, strict=True))}
-            return {name: float(v) if np.isfinite(v) else None for name, v in found.items()}
-
-        return {f"top{k}": told(values) for k, values in self.radii.items()}
+        """Return mean and quartiles over users for each k, ready for JSON; None where infinite."""
+        found = {}
+        for k, radii in self.radii.items():
+            # Quartiles of infinite radii cannot be interpolated.
+            quartiles = np.quantile(radii, list(_QUARTILES.values()), method="lower")
+            values = {"mean": radii.mean(), **dict(zip(_QUARTILES, quartiles, strict=True))}
+            found[f"top{k}"] = {n: float(v) if np.isfinite(v) else None for n, v in values.items()}
+        return found
 
 
 def _shown(radius: float | None) -> str:
@@ -148,11 +155,11 @@ def certified_radii(
     *,
     bound: str = "tight",
 ) -> CertifiedRadii:
-    """How large an attack must be before a user's top k are no longer the same items.
+    """Return how large an attack must be to change a user's top-k set.
 
     Args:
-        model: the recommender; of users with a relevant item.
-        threat: of the norm ``row``; None for the default, relative sizes.
+        model: the recommender; users with a relevant item count.
+        threat: of the norm ``row``; None for shares of each row's own length.
         ks: sizes of the set; 1 is the first recommendation.
         bound: ``tight`` gives the exact radius, ``plain`` a lower bound of it.
 
@@ -167,10 +174,13 @@ def certified_radii(
         np.float64(0.0)
     """
     check_recommender(model)
-    threat = check_threat(threat)
+    threat = check_threat(threat).on(model)
+    if threat.side == "items+map":
+        raise InputError("radii for the side 'items+map' are not known: use certify, or items")
     cutoffs = check_cutoffs(ks)
     used = usable_bound(bound, model.fixed)
     clean, moves = model.evaluate(cutoffs), threat.row_moves(model)
     how: dict[str, Any] = {"bound": used, "fixed": model.fixed}
+    how["folded"] = threat.folded(model, moves, 0.0)
     radii = {k: top_radii(model.factors, moves, clean.users, model.seen, k, **how) for k in cutoffs}
     return CertifiedRadii(radii, clean.users, threat, used, clean.protocol)

@@ -1,13 +1,14 @@
-"""Robustness curves: metrics against the size of the attack, as a value and as a file.
+"""Robustness curves: metrics against the size of the attack, as values and as files.
 
-A saved curve is a JSON file that holds every setting, and next to it an ``.npz`` file with the
-values of single users. Reading them does not load torch.
+A saved curve is a JSON file with every setting, next to an ``.npz`` file with the values per user.
+Reading them does not load torch.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from robustcf.factors import Factors
     from robustcf.metrics.evaluate import Protocol
     from robustcf.robustness.threat import Threat
 
 FORMAT = "robustcf curve 4"
-#: Whose perturbation the numbers are of, see :class:`RobustnessCurve`.
+#: Kinds of curves, see :class:`RobustnessCurve`.
 JOINT, PER_USER, ALONE, CERTIFIED = "joint", "per user", "each user alone", "certified"
 _KIND_WORDS = {
     JOINT: "joint (one perturbation for all users)",
@@ -41,20 +43,23 @@ _KIND_WORDS = {
     ALONE: "each user alone (all items moved against one user at a time)",
     CERTIFIED: "certified (no attack of the size leaves any user less)",
 }
-_KNOWN_WORDS = {"labels": "the labels", "data": "the training pairs"}
-# Options of attacks, each a key of the file where it decides the result.
+_KNOWN_WORDS = {
+    "labels": "the labels",
+    "sample": "the labels of the evaluated users, a sample, and aims at no others",
+    "data": "the training pairs",
+}
+# Options of attacks; each is a key of the file where it affects the result.
 OPTIONS = ("steps", "restarts", "seed", "draws", "bound")
 _SETTINGS = ("attack", "objective", "kind", "budget", "unit", "side", "knowledge", *OPTIONS)
-# Above this a median row norm does not stand for the rows, see robustcf.attacks.unevenness.
-_UNEVEN = 1.5
+# Above this ratio the median row norm does not represent the rows, see attacks.unevenness.
+_UNEVEN = 1.2
 
 _NAME = Kind("a name of letters, digits and signs", lambda v: TEXT.fits(v) and 0 < len(v) < 200)
 _METRIC_NAME = Kind(
     "a metric with its cutoff, as ndcg@10",
     lambda v: TEXT.fits(v) and bool(re.fullmatch(r"[a-z_]+@[1-9][0-9]{0,8}", v)),
 )
-# All metrics are rates; a mean of ones may round up.
-_MOST_RATE = 1 + 1e-6
+_MOST_RATE = 1 + 1e-6  # all metrics are rates; a mean of ones may round up
 _RATE = Kind("a number in [0, 1]", lambda v: schema.NUMBER.fits(v) and 0 <= v <= _MOST_RATE)
 _CURVE = record(
     {
@@ -65,8 +70,8 @@ _CURVE = record(
         "budget": choice("row", "frobenius", "spectral"),
         "relative": schema.FLAG,
         "unit": choice("relative", "own", "absolute"),
-        "side": choice("both", "users", "items"),
-        "knowledge": nullable(choice("labels", "data", "none")),
+        "side": choice("both", "users", "items", "items+map"),
+        "knowledge": nullable(choice("labels", "sample", "data", "none")),
         "epsilons": list_of(schema.NOT_NEGATIVE, 1),
         "metrics": list_of(_METRIC_NAME, 1),
         "realised": list_of(schema.OBJECT),
@@ -85,19 +90,14 @@ class RobustnessCurve:
     """Metrics at each epsilon, with the settings of the attack and the protocol.
 
     Args:
-        attack: name of the attack.
-        objective: what it made worse, or None.
-        threat: what the attacker could do and knew; the unit of the epsilons.
-        epsilons: ascending.
         values: metric -> one mean per epsilon.
-        per_user: metric -> epsilons x users.
-        users: ids of the users evaluated.
+        per_user: metric -> epsilons x users, whose ids are ``users``.
         realised: for each epsilon, the measured perturbation of users and items.
-        protocol: what was ranked, masked and averaged.
         kind: ``joint``, one perturbation for all users; ``per user``, for each user the worst of
-            several; ``each user alone``, every user with all items against them; ``certified``.
-        options: what else decides the values: ``steps``, ``restarts``, ``seed``, ``bound``, and
-            ``draws``, the number of random directions chosen from.
+            several; ``each user alone``, all items moved against one user; ``certified``.
+        options: other settings: ``steps``, ``restarts``, ``seed``, ``bound``, and ``draws``, the
+            number of random directions chosen from.
+        attacked: the perturbed factors at each epsilon, if they were asked for; not saved.
     """
 
     attack: str
@@ -111,6 +111,7 @@ class RobustnessCurve:
     protocol: Protocol
     kind: str = JOINT
     options: Mapping[str, Any] = field(default_factory=dict)
+    attacked: tuple[Factors, ...] = field(default=(), repr=False)
 
     def __getitem__(self, metric: str) -> npt.NDArray[np.float64]:
         if metric not in self.values:
@@ -123,7 +124,7 @@ class RobustnessCurve:
         return SavedCurve(Path(), self._facts()).name
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; without the values of single users."""
+        """Return plain values, ready for JSON, without those per user."""
         return {
             "attack": self.attack,
             "objective": self.objective,
@@ -144,7 +145,7 @@ class RobustnessCurve:
         return {"format": FORMAT, "metrics": list(self.values), **self.as_dict()}
 
     def as_lists(self) -> dict[str, list[float]]:
-        """The metrics alone: name -> one mean per epsilon."""
+        """Return metric -> one mean per epsilon."""
         return {name: values.tolist() for name, values in self.values.items()}
 
     def to_frame(self) -> pd.DataFrame:
@@ -169,13 +170,9 @@ class RobustnessCurve:
         return frame_table(self.to_frame().iloc[:, :5], f"{self.attack}, {self.kind}")
 
     def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> Path:
-        """Write the curve as JSON, and the values of single users next to it as ``.npz``.
+        """Write the curve as JSON, and the values per user next to it as ``.npz``, atomically.
 
-        Each is written whole or not at all, the values of the users first.
-
-        Args:
-            path: the JSON file; its folder is made.
-            extra: other keys of the JSON file; :meth:`load` does not read them.
+        The folder of ``path`` is made; ``extra`` keys of the JSON are ignored by :meth:`load`.
         """
         place = Path(path)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -186,21 +183,21 @@ class RobustnessCurve:
     def store(self, folder: Path, extra: Mapping[str, Any]) -> tuple[Path, bool]:
         """Save it in a folder under its own name, unless the same result is there.
 
-        Returns:
-            The file, and whether another result of the same settings was replaced.
+        Returns the file, and whether another result of the same settings was replaced.
         """
         path = folder / f"{self.name}.json"
-        if not path.is_file():
+        replaced = path.is_file()
+        if not replaced:
             return self.save(path, extra), False
-        equal = False
-        try:
-            equal = read_plain(path) == json_bytes({**extra, **self._facts()})
+        with suppress(InputError):  # damaged or missing values per user are not another result
+            replaced = read_plain(path) != json_bytes({**extra, **self._facts()})
             there, new = read_arrays(path.with_suffix(".npz")), self._arrays()
             same = there.keys() == new.keys()
             same = same and all(np.array_equal(there[name], new[name]) for name in new)
-        except InputError:  # values that are damaged or missing are not another result
-            return self.save(path, extra), not equal
-        return (path, False) if equal and same else (self.save(path, extra), True)
+            if same and not replaced:
+                return path, False
+            replaced = True
+        return self.save(path, extra), replaced
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
         # float32 is exact to 1e-7 and halves the file; a mean of these is never reported.
@@ -209,25 +206,18 @@ class RobustnessCurve:
 
     @classmethod
     def load(cls, path: str | Path) -> RobustnessCurve:
-        """Read what :meth:`save` wrote.
-
-        Raises:
-            InputError: it is not a curve, or a file is damaged or missing.
-        """
+        """Read a saved curve; raise InputError if a file is damaged, missing or not a curve."""
         from robustcf.metrics.evaluate import Protocol
         from robustcf.robustness.threat import Threat
 
-        source = Path(path)
         try:
-            saved = _read(source)
+            saved = _read(Path(path))
             if saved is None:
-                raise InputError(f"the format {FORMAT!r} is expected")
+                raise InputError(f"expected the format {FORMAT!r}")
             arrays = saved.arrays()
         except InputError as error:
-            raise InputError(
-                f"{source} is not a robustness curve ({error}): make it again with "
-                "'robustcf attack'"
-            ) from error
+            words = f"{path} is not a robustness curve ({error})"
+            raise InputError(f"{words}: make it again with 'robustcf attack'") from error
         facts = saved.facts
         protocol: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value
@@ -251,26 +241,21 @@ class RobustnessCurve:
 
 @dataclass(frozen=True, eq=False)
 class SavedCurve:
-    """A curve as it was saved, without torch; the values of users are read when asked for.
-
-    Args:
-        path: the JSON file.
-        facts: its content, checked.
-    """
+    """A curve file: its path and checked content; values per user are read when asked for."""
 
     path: Path
     facts: Mapping[str, Any]
 
     @cached_property
     def name(self) -> str:
-        """The name that its settings give it, whatever the file is called."""
+        """The name made from its settings, regardless of the name of its file."""
         told = [self.settings, self.facts["metrics"], self.facts["protocol"]]
         attack = filter(None, (self.facts["attack"], self.facts["objective"]))
         return digest_name("-".join(attack), told)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """What was measured, see :func:`settings_of`."""
+        """See :func:`settings_of`."""
         return settings_of(self.facts)
 
     @property
@@ -279,62 +264,50 @@ class SavedCurve:
         return tuple(self.facts["epsilons"])
 
     def users(self) -> npt.NDArray[np.int64]:
-        """Ids of the users whose values there are."""
+        """Return the ids of the users."""
         return self.arrays()["users"]
 
     def per_user(self, metric: str) -> npt.NDArray[np.float64]:
-        """Epsilons x users; an error for coverage, which is not of single users."""
+        """Return epsilons x users; raise for coverage, which has no values per user."""
         arrays = self.arrays()
         if metric not in arrays:
             known = ", ".join(name for name in arrays if name != "users")
-            raise InputError(
-                f"{self.path} has no values of single users for {metric!r} (coverage is of the "
-                f"whole list); there are {known}"
-            )
+            words = f"{self.path} has no values per user for {metric!r}"
+            raise InputError(f"{words} (coverage is of the whole list); there are {known}")
         return arrays[metric].astype(np.float64)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The values of single users, checked: metric -> epsilons x users; and ``users``, ids."""
+        """Return metric -> epsilons x users, and under ``users`` the ids; all checked."""
         path = self.path.with_suffix(".npz")
         arrays = read_arrays(path)
-        users = arrays.get("users")
-        if users is None or users.ndim != 1 or users.dtype.kind not in "iu":
-            got = "nothing" if users is None else f"{users.dtype} of shape {users.shape}"
-            raise InputError(f"{path}: users must be a list of integers, got {got}")
-        shape = len(self.epsilons), len(users)
+        n_users = arrays.setdefault("users", np.zeros(0)).size
         for name, array in arrays.items():
-            if name == "users":
-                continue
-            if array.shape != shape or array.dtype.kind != "f":
-                raise InputError(
-                    f"{path}: {shown(name)} must be numbers of shape {shape}, got {array.dtype} "
-                    f"of shape {array.shape}"
-                )
-            if not ((array >= 0) & (array <= _MOST_RATE)).all():
+            ids = name == "users"
+            shape = (n_users,) if ids else (len(self.epsilons), n_users)
+            if array.shape != shape or array.dtype.kind not in ("iu" if ids else "f"):
+                kind = f"{'integers' if ids else 'floats'} of shape {shape}"
+                got = f"{array.dtype} of shape {array.shape}"
+                raise InputError(f"{path}: {shown(name)} must be {kind}, got {got}")
+            if not ids and not ((array >= 0) & (array <= _MOST_RATE)).all():
                 raise InputError(f"{path}: {shown(name)} must be in [0, 1], got another value")
         return arrays
 
 
 def settings_of(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What a curve measures: attack, threat, options, sizes, cutoffs, and the pairs that count.
+    """Return what a curve measures: attack, threat, options, epsilons, cutoffs and split.
 
     Curves of one recommender with equal settings are the same measurement.
     """
-    cutoffs = sorted({int(metric.split("@")[1]) for metric in facts["metrics"]})
     return {
         **{key: facts.get(key) for key in _SETTINGS},
         "epsilons": [float(size) for size in facts["epsilons"]],
-        "ks": cutoffs,
+        "ks": sorted({int(metric.split("@")[1]) for metric in facts["metrics"]}),
         "part": facts["protocol"]["part"],
     }
 
 
 def read_curves(folder: Path) -> dict[str, SavedCurve]:
-    """The whole curves of a folder by name; other JSON files are passed over.
-
-    Raises:
-        InputError: a file is not JSON, or a curve of another format or with another content.
-    """
+    """Return the complete curves of a folder by name; other JSON is skipped."""
     curves: dict[str, SavedCurve] = {}
     for path in sorted(folder.glob("*.json")):
         curve = _read(path)
@@ -346,7 +319,7 @@ def read_curves(folder: Path) -> dict[str, SavedCurve]:
 
 
 def _read(path: Path) -> SavedCurve | None:
-    """The curve that a file holds, checked; None where it does not say that it is one."""
+    """Return the curve in a file, checked; None for JSON that is not a curve."""
     try:
         facts = parse_json(read_plain(path))
     except InputError as error:
@@ -355,10 +328,8 @@ def _read(path: Path) -> SavedCurve | None:
     if not isinstance(said, str) or not said.startswith("robustcf curve "):
         return None
     if said != FORMAT:
-        raise InputError(
-            f"{path}: expected the format {FORMAT!r}, got {shown(said)}: remove the file and "
-            "attack again"
-        )
+        advice = "remove the file and attack again"
+        raise InputError(f"{path}: expected the format {FORMAT!r}, got {shown(said)}; {advice}")
     check_kind(path, facts, _CURVE)
     sizes = facts["epsilons"]
     if any(b <= a for a, b in pairwise(sizes)):
@@ -369,7 +340,7 @@ def _read(path: Path) -> SavedCurve | None:
 
 
 def frame_table(frame: pd.DataFrame, caption: str) -> str:
-    """A frame of epsilons and metrics as HTML, for notebooks."""
+    """Return a frame of epsilons and metrics as HTML, for notebooks."""
     rows = [
         [f"{row[0]:g}", *(f"{value:.4f}" for value in row[1:])]
         for row in frame.itertuples(index=False)
@@ -378,7 +349,7 @@ def frame_table(frame: pd.DataFrame, caption: str) -> str:
 
 
 def kind_words(facts: Mapping[str, Any]) -> str:
-    """Whose perturbation a curve is of, and what the attacker knew: what every number needs.
+    """Return the kind of a curve and the knowledge of the attacker in words.
 
     Example:
         >>> kind_words({"kind": "joint", "knowledge": "labels"})
@@ -392,7 +363,7 @@ def kind_words(facts: Mapping[str, Any]) -> str:
 
 
 def uneven_words(ratios: Mapping[str, float | None]) -> str:
-    """Which factors' row norms are far from their median, in words; or nothing.
+    """Name the factors whose row norms are far from their median; empty where none are.
 
     Args:
         ratios: ``users`` and ``items`` -> :func:`robustcf.attacks.unevenness`.

@@ -1,4 +1,4 @@
-"""Hardening: an equivalent factorization, and by trial the gauge, rank and shrinking to choose."""
+"""Hardening: an equivalent factorization, and the choice of rank and shrinking by trial."""
 
 from __future__ import annotations
 
@@ -6,19 +6,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from robustcf._checks import check_epsilons, check_integer, check_number
 from robustcf.errors import InputError
 from robustcf.factors import Factors
+from robustcf.metrics.groups import exposure, overlap, shares
+from robustcf.metrics.topk import TopItems, top_items
 from robustcf.models.gauge import Gauge, shrink, truncate
 from robustcf.recommender import Recommender, check_recommender
 from robustcf.robustness.measuring import measure
+from robustcf.robustness.quantization import quantize
 from robustcf.robustness.table import CERTIFICATE, CUTOFF
+
+Ids = npt.NDArray[np.int64]
 
 SIZES = (0.05, 0.1)
 KEPT = 0.97
-# Fewer than the headline attack's: they order candidates alike and cost less.
+# Fewer steps than the headline attack order candidates alike.
 STEPS = 20
 PROMISED = 0.02
 # Shrinkings, and with each the shares of the columns that are kept (None: all).
@@ -28,21 +35,34 @@ _RANKS: dict[float, tuple[float | None, ...]] = {
 }
 METRIC = "ndcg@10"
 _AS_IT_IS = "as it is"
+# Side effects are measured on the lists of at most so many users.
+_MOST_USERS = 20_000
 
 
-def harden(model: Recommender, *, shrink_by: float = 0.0, rank: int | None = None) -> Recommender:
-    """An equivalent factorization (same rankings) on which perturbations usually do less damage.
+def harden(
+    model: Recommender,
+    *,
+    shrink_by: float = 0.0,
+    rank: int | None = None,
+    serve: str | None = None,
+    by_trial: bool = False,
+) -> Recommender:
+    """Return an equivalent factorization (same rankings) that is usually more robust.
 
-    The balanced gauge: it removes the common item direction and balances U and V, without data or
-    training, see :mod:`robustcf.models.gauge`. That usually raises the certificate, but there is
-    no guarantee: measure both. Columns held fixed stay as they are.
+    The balanced gauge removes the common item direction and balances U and V, see
+    :mod:`robustcf.models.gauge`. That usually raises the certificate, without a guarantee. Fixed
+    columns stay as they are.
 
     Args:
         model: the recommender.
-        shrink_by: how much shorter the singular values of the scores become, in their median; 0
-            leaves every ranking as it is.
-        rank: how many of the strongest directions of the scores to keep; None for all. Fewer cost
-            some quality and leave more of it under attack.
+        shrink_by: shrinking of the singular values of the scores, in their median; 0 keeps every
+            ranking.
+        rank: number of the strongest directions of the scores to keep; None for all.
+        serve: ``stored`` users, or ``fold-in``, computed from their histories
+            (:meth:`robustcf.Recommender.serving`), which changes rankings; None for as it is.
+        by_trial: whether to try several ranks and shrinkings and return the choice of
+            :func:`harden_by_trial`, judged by validation pairs where it was not fit on them, else
+            by training pairs, never by test pairs.
 
     Cost: a QR decomposition of each factor, O((users + items) dim^2).
 
@@ -56,6 +76,11 @@ def harden(model: Recommender, *, shrink_by: float = 0.0, rank: int | None = Non
     """
     check_recommender(model)
     check_number("shrink_by", shrink_by)
+    if by_trial:
+        if shrink_by or rank is not None:
+            raise InputError("by_trial chooses shrink_by and rank: leave them out")
+        served = model if serve is None else model.serving(serve)
+        return served.with_factors(harden_by_trial(judged_to_choose(served))[0].factors)
     if rank is not None:
         check_integer("rank", rank)
     free = torch.tensor(model.free)
@@ -68,19 +93,30 @@ def harden(model: Recommender, *, shrink_by: float = 0.0, rank: int | None = Non
         changed[:, free] = 0.0
         changed[:, free[: part.shape[1]]] = part
         parts.append(changed)
-    return model.with_factors(Factors(*parts))
+    own = "stored" if model.histories is None else "fold-in"
+    return model.with_factors(Factors(*parts)).serving(own if serve is None else serve)
+
+
+def judged_to_choose(model: Recommender) -> Recommender:
+    """Return a model judged by pairs that it may be chosen by: never by those reported on."""
+    valid = model.fit_on == "train" and len(model.split.valid) > 0
+    return model.judged_by("valid" if valid else "train")
 
 
 @dataclass(frozen=True)
 class Hardened:
-    """One way to harden, and what it leaves.
+    """A candidate of :func:`harden_by_trial`: NDCG@10, and what it costs.
 
     Args:
-        name: in words.
-        shrink_by: see :func:`robustcf.robustness.harden`; so is ``rank``.
-        clean: NDCG@10 without an attack.
-        joint: NDCG@10 under the attack at the cutoff, one value for each size.
-        certified: the certified lower bound at size 0.02.
+        clean: without attack.
+        joint: under the attack at the cutoff, one value per epsilon.
+        certified: the lower bound at epsilon 0.02.
+        overlap: share of the top 10 of the factors as they are that stays.
+        popular: share of the places in top lists that the most popular 1 % of items take.
+        coverage: share of the catalogue in some top list.
+        worst_users: NDCG@10 of the worst third of users by activity, over that of all.
+        tail: exposure of the least popular items, over their share of the training pairs.
+        int8: share of its own exact top 10 that stays in 8 bits; ``int4`` and ``cosine`` likewise.
     """
 
     name: str
@@ -89,15 +125,52 @@ class Hardened:
     clean: float
     joint: tuple[float, ...]
     certified: float
+    overlap: float
+    popular: float
+    coverage: float
+    worst_users: float
+    tail: float
+    int8: float
+    int4: float
+    cosine: float
 
     @property
     def left(self) -> float:
-        """What an attack leaves, mean over the sizes."""
+        """NDCG@10 under attack, mean over the epsilons."""
         return sum(self.joint) / len(self.joint)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Return plain values, ready for JSON."""
         return asdict(self)
+
+
+def _price(model: Recommender, before: TopItems, users: Ids) -> dict[str, Any]:
+    """Return the side effects of factors on the lists of some users, ``before`` of those as is."""
+    known, factors = model.known, model.factors
+
+    def ranked(other: Factors) -> TopItems:
+        return top_items(other, users, 10, model.seen)
+
+    own, degrees = ranked(factors), known.item_degrees
+    popular = np.argsort(-degrees, kind="stable")[: max(1, len(degrees) // 100)]
+    parts = model.groups(["activity", "popularity"])
+    given, taken = (shares(v, parts[1]) for v in (exposure(own, model.n_items), degrees))
+    lengths = factors.items.norm(dim=1, keepdim=True)
+    cosine = Factors(factors.users, factors.items / torch.where(lengths > 0, lengths, 1.0))
+    served = {kind: quantize(factors, kind, model.fixed) for kind in ("int8", "int4")}
+    report = model.evaluate((10,), by=parts[:1])
+    worst = [row.value or 0.0 for row in report.groups if row.metric == METRIC]
+    return {
+        "overlap": float(overlap(before, own).mean()),
+        "popular": float(np.isin(own[own >= 0], popular).mean()),
+        "coverage": report["coverage@10"],
+        "worst_users": min(worst, default=0.0) / (report[METRIC] or 1.0),
+        "tail": given.get("tail", 0.0) / (taken.get("tail", 0.0) or 1.0),
+        **{
+            name: float(overlap(own, ranked(other)).mean())
+            for name, other in {**served, "cosine": cosine}.items()
+        },
+    }
 
 
 def harden_by_trial(
@@ -108,21 +181,21 @@ def harden_by_trial(
     steps: int = STEPS,
     step: Callable[[str], None] | None = None,
 ) -> tuple[Recommender, list[Hardened], Hardened]:
-    """The factors of a model in the way that leaves most under attack.
+    """Choose the most robust of several hardened models.
 
     Candidates are the factors as they are, the balanced gauge, and with it several ranks and
     shrinkings. Of those that keep the clean quality, the one with the highest NDCG@10 under the
-    attack at the cutoff (joint), mean over the sizes, is chosen.
+    attack at the cutoff (joint), mean over the epsilons, is chosen.
 
     Args:
         model: the recommender; judged by validation pairs, never by those that you will report on.
-        sizes: of the attack, in median row norms.
+        sizes: epsilons of the attack, in lengths of each row.
         kept: the share of the clean NDCG@10 that must stay.
-        steps: of the attack.
+        steps: steps of the attack.
         step: called with the name of each candidate before it is tried.
 
     Returns:
-        The hardened model, all that was tried (the factors as they are first), and the choice.
+        The hardened model, all candidates (the factors as they are first), and the choice.
 
     Cost: nine attacks of ``steps`` steps at each size, and nine certificates.
 
@@ -143,6 +216,8 @@ def harden_by_trial(
     if len(epsilons) < 2:
         raise InputError("sizes must have one above 0")
     tried: list[tuple[Hardened, Recommender]] = []
+    users = np.arange(model.n_users)[:: -(-model.n_users // _MOST_USERS)]
+    before = top_items(model.factors, users, 10, model.seen)
     for name, shrink_by, rank in _candidates(len(model.free)):
         if step is not None:
             step(name)
@@ -150,7 +225,9 @@ def harden_by_trial(
         attacked = measure(other, CUTOFF, None, epsilons, (10,), steps=steps, control=False)
         certified = measure(other, CERTIFICATE, None, (0.0, PROMISED), (10,)).curve[METRIC]
         clean, *joint = (float(value) for value in attacked.curve[METRIC])
-        found = Hardened(name, shrink_by, rank, clean, tuple(joint), float(certified[-1]))
+        told: dict[str, Any] = {"name": name, "shrink_by": shrink_by, "rank": rank, "clean": clean}
+        told |= {"joint": tuple(joint), "certified": float(certified[-1])}
+        found = Hardened(**told, **_price(other, before, users))
         tried.append((found, other))
     floor = kept * tried[0][0].clean
     good = [entry for entry in tried if entry[0].clean >= floor]
@@ -160,8 +237,8 @@ def harden_by_trial(
 
 def _candidates(columns: int) -> list[tuple[str, float, int | None]]:
     found: list[tuple[str, float, int | None]] = [(_AS_IT_IS, 0.0, None)]
-    for shrink_by, shares in _RANKS.items():
-        ranks = {None if share is None else max(1, round(share * columns)) for share in shares}
+    for shrink_by, kept in _RANKS.items():
+        ranks = {None if share is None else max(1, round(share * columns)) for share in kept}
         for rank in sorted(ranks - {columns}, key=lambda rank: -(rank or columns)):
             name = "balanced"
             name += "" if rank is None else f", {rank} directions"

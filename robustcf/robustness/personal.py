@@ -1,8 +1,7 @@
-"""The worst found for each user alone: how far the certificate may be from the truth.
+"""The worst attack found on each user alone: an upper bound to compare the certificate with.
 
-For every user it moves that user's row, and all items for that user, in the way that the proof of
-the certificate calls the worst: relevant items against the moved row x, all others along it. The
-choice of x is a search. What a user keeps in the worst case lies between this and the certificate.
+It moves the user's row, and all items against this user in the worst way of the certificate's
+proof: relevant items against the moved row x, all others along it. The choice of x is a search.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from robustcf._distributed import shared
 from robustcf.attacks.budgets import RowBudget
 from robustcf.attacks.certificates.radius import Budgets
 from robustcf.data.interactions import Interactions
+from robustcf.errors import InputError
 from robustcf.metrics.evaluate import PER_USER
 from robustcf.metrics.topk import BLOCK_BYTES
 from robustcf.recommender import Recommender
@@ -36,21 +36,18 @@ def personal_curve(
 ) -> RobustnessCurve:
     """Attack every user alone, knowing the relevant items, and keep the worst of each metric.
 
-    No system that serves all users from one set of items can be attacked so: it is the yardstick
-    of the certificate, and never below it. With ``side="items"`` both agree.
-
-    Args:
-        model: the recommender.
-        threat: of the norm ``row``.
-        epsilons: ascending, from 0 on.
-        ks: cutoffs of the metrics, ascending.
+    It is never below the certificate; with ``side="items"`` both agree. The norm is ``row``. Where
+    users are computed from their histories, the history's items move the user by one common step,
+    and the others are pushed; the map stays.
 
     Cost: four evaluations per epsilon (one where users may not move).
     """
+    if threat.side == "items+map":
+        raise InputError("the attack on each user alone leaves the map: use the side items")
     clean, moves = model.evaluate(ks), threat.row_moves(model)
     search = _Search(model, list(ks), moves)
     n_items, dim = model.factors.n_items, max(1, model.factors.dim)
-    # Scores of all items, and the embeddings of those that are looked at.
+    # Memory: scores of all items, and the embeddings of those in contest.
     looked_at = min(2 * ks[-1], n_items) * dim
     block = max(1, min(BLOCK_BYTES // (8 * n_items), 16 * BLOCK_BYTES // (8 * looked_at)))
     parts = [clean.users[at : at + block] for at in range(0, len(clean.users), block)]
@@ -64,16 +61,18 @@ def personal_curve(
 
 
 class _Search:
-    """What all blocks share."""
-
     def __init__(self, model: Recommender, ks: list[int], moves: Budgets) -> None:
         self.U, self.V = (part.cpu().double() for part in model.factors)
         self.relevant, self.seen = model.relevant, model.seen
         self.ks, self.moves, self.fixed = ks, moves, list(model.fixed)
         self.item_lengths = torch.linalg.vector_norm(self._free(self.V), dim=1)
+        self.histories, self.map, self.reach = model.histories, None, torch.zeros(0)
+        if model.histories is not None:
+            self.map = model.arrays.users[:-2].cpu().double()
+            self.reach = model.histories.sums(moves.item_moves(self.item_lengths)[:, None])[:, 0]
 
     def _free(self, rows: Tensor) -> Tensor:
-        """Rows with zeros in the columns that are held fixed."""
+        """Return rows with zeros in the fixed columns."""
         if not self.fixed:
             return rows
         kept = rows.clone()
@@ -91,13 +90,25 @@ class _Search:
         hidden = None if self.seen is None else _cells(self.seen, users, len(self.V))
         lengths = torch.linalg.vector_norm(self._free(U), dim=1)
         most = size * self.moves.user_moves(lengths)[:, None]
+        past = None
+        if self.histories is not None:
+            most = size * self.reach[torch.from_numpy(users)][:, None]
+            past = _cells(self.histories.pairs, users, len(self.V))
         pushes = size * self.moves.item_moves(self.item_lengths)
-        X, worst = U, PerUser()
-        for step in range(PERSONAL_STEPS + 1 if self.moves.users > 0 else 1):
+        X, Y, worst = (
+            U,
+            torch.zeros_like(U),
+            PerUser(),
+        )  # Y: the move, before the map if there is one
+        for step in range(PERSONAL_STEPS + 1 if bool((most > 0).any()) else 1):
             scores = X @ self.V.T
             moving = self._free(X)
             push = pushes * torch.linalg.vector_norm(moving, dim=1, keepdim=True)
-            scores += torch.where(own, -push, push)
+            push = torch.where(own, -push, push)
+            if past is not None:  # a candidate of the history has moved already, with the others
+                common = pushes * (Y / most.clamp_min(1e-150) * X).sum(dim=1, keepdim=True)
+                push = torch.where(past, common, push)
+            scores += push
             if hidden is not None:
                 scores[hidden] = -torch.inf
             top = scores.topk(min(2 * self.ks[-1], len(self.V)), dim=1).indices
@@ -107,9 +118,11 @@ class _Search:
             window = 2 * self.ks[0] if step % 2 else 2 * self.ks[-1]
             away = self._free(self._towards_own(top[:, :window], hits[:, :window]))
             stride = 1.0 if step == 0 else 0.5
-            moved = X - U - stride * most * RowBudget().scale(away, 1.0)
+            away = away if self.map is None else away @ self.map.T
+            moved = Y - stride * most * RowBudget().scale(away, 1.0)
             norms = torch.linalg.vector_norm(moved, dim=1, keepdim=True)
-            X = U + moved * torch.where(norms > most, most / norms, 1.0)
+            Y = moved * torch.where(norms > most, most / norms, 1.0)
+            X = U + (Y if self.map is None else Y @ self.map)
         return worst
 
     def _keep_worst(self, worst: PerUser, hits: Tensor, users: npt.NDArray[np.int64]) -> None:
@@ -120,7 +133,7 @@ class _Search:
                 worst[f"{name}@{k}"] = np.minimum(worst.get(f"{name}@{k}", np.inf), now)
 
     def _towards_own(self, top: Tensor, hits: Tensor) -> Tensor:
-        """Mean of the relevant items in contest less that of the others, discounted by rank."""
+        """Return the mean of relevant items in contest less that of others, discounted by rank."""
         discounts = 1 / torch.log2(torch.arange(2, top.shape[1] + 2, dtype=torch.float64))
         embedded = self.V[top]
 

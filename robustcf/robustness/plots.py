@@ -29,14 +29,11 @@ def plot_curves(
 
     Args:
         curves: label -> curve; all of one kind of budget.
-        path: where to, ``.png`` or ``.svg``; None returns the figure, which a notebook shows.
-        metric: what to draw.
-        controls: label -> random control of the same name, drawn dashed in the same colour.
-        certificates: label -> certified curve of the same name, drawn dotted in the same colour.
-        title: above the picture.
-
-    Raises:
-        InputError: nothing to draw, or curves of different budgets in one picture.
+        path: ``.png`` or ``.svg`` file; None returns the figure, which a notebook shows.
+        metric: metric to draw.
+        controls: label -> random control, drawn dashed in the same colour.
+        certificates: label -> certified curve, drawn dotted in the same colour.
+        title: title of the picture.
     """
     if not curves:
         raise InputError("plot_curves needs at least one curve, got none")
@@ -47,9 +44,8 @@ def plot_curves(
     }
     axes = {curve.threat.axis for group in groups.values() for curve in group.values()}
     if len(axes) > 1:
-        raise InputError(
-            f"curves of different budgets do not share an axis: {'; '.join(sorted(axes))}"
-        )
+        words = "; ".join(sorted(axes))
+        raise InputError(f"curves of different budgets do not share an axis: {words}")
     lines = []
     for label, curve in curves.items():
         shown = f"{label}, {curve.attack}" + (f" on {curve.objective}" if curve.objective else "")

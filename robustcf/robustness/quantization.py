@@ -17,8 +17,7 @@ from robustcf.metrics.evaluate import MetricReport
 from robustcf.recommender import Recommender, check_recommender
 
 KINDS: tuple[str, ...] = ("float32", "bfloat16", "float16", "int8")
-# Levels either side of zero, of the kinds that have a scale for each row. Tables leave int4 out:
-# nobody serves from it without a second look.
+# Levels either side of zero, of the kinds with a scale per row.
 _LEVELS = {"int8": 127, "int4": 7}
 
 
@@ -28,13 +27,8 @@ def quantize(factors: Factors, kind: str, fixed: Sequence[int] = ()) -> Factors:
     Args:
         factors: finite embeddings.
         kind: ``float32``, ``bfloat16`` or ``float16``: the nearest number of that type. ``int8``:
-            127 levels either side of zero for each row, ``round(x / s) * s`` with
-            ``s = max |x| / 127``; ``int4``: the same with 7 levels.
-        fixed: columns that stay as they are and do not count in a row's scale: biases, which are
-            served in full precision next to the vectors.
-
-    Raises:
-        InputError: an unknown kind, or entries beyond what the type can hold.
+            ``round(x / s) * s`` with ``s = max |x| / 127`` per row; ``int4``: the same with 7.
+        fixed: columns (biases) that stay as they are and do not count in a row's scale.
 
     Example:
         >>> row = torch.tensor([[1.27, -0.004, 0.0]])
@@ -48,10 +42,8 @@ def quantize(factors: Factors, kind: str, fixed: Sequence[int] = ()) -> Factors:
     for name, part in zip(("users", "items"), parts, strict=True):
         part[:, free] = _rounded(part[:, free], kind)
         if not bool(torch.isfinite(part).all()):
-            raise InputError(
-                f"{name} have entries beyond what {kind} can hold: rescale them first "
-                "(a common factor changes no ranking)"
-            )
+            advice = "rescale them first (a common factor changes no ranking)"
+            raise InputError(f"{name} have entries beyond the range of {kind}: {advice}")
     return Factors(*parts)
 
 
@@ -59,7 +51,7 @@ def _rounded(part: Tensor, kind: str) -> Tensor:
     if kind not in _LEVELS:
         narrow: torch.dtype = getattr(torch, kind)
         return part.to(narrow).to(part.dtype)
-    # In float64, so that the levels are those of the definition and not of the dtype's rounding.
+    # In float64, so that the levels are exact.
     wide = part.double()
     most = _LEVELS[kind]
     scale = wide.abs().amax(dim=1, keepdim=True) / most if part.shape[1] else wide
@@ -75,8 +67,7 @@ class Quantized:
         kind: one of :data:`KINDS`.
         metrics: the evaluation.
         absolute: ``users`` and ``items`` -> the largest row of the perturbation.
-        relative: the same in median row norms of the factor, as the relative epsilon of a row
-            budget; None where that median is zero.
+        relative: the same in median row norms of the factor; None where that median is zero.
     """
 
     kind: str
@@ -85,9 +76,17 @@ class Quantized:
     relative: dict[str, float | None]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Return plain values, ready for JSON."""
         moved = {"realised": self.absolute, "realised_relative": self.relative}
         return {**self.metrics.values, **moved}
+
+
+def quantized(model: Recommender, kind: str) -> Factors:
+    """Return a model's embeddings, served in fewer bits; computed users by the rounded items."""
+    if model.histories is None:
+        return quantize(model.factors, kind, model.fixed)
+    table, V = model.arrays
+    return model.histories.factors(Factors(table, quantize(Factors(V, V), kind).items))
 
 
 def quantization_table(
@@ -96,21 +95,12 @@ def quantization_table(
     """Quantize a model's factors in every kind and evaluate each; fixed columns stay as they are.
 
     Cost: one evaluation per kind.
-
-    Example:
-        >>> import torch
-        >>> from robustcf.data import checkerboard
-        >>> parity = torch.eye(2)[torch.arange(30) % 2]
-        >>> table = quantization_table(Recommender(parity[:20], parity, checkerboard()))
-        >>> [(row.kind, row.absolute["users"]) for row in table][:2]
-        [('float32', 0.0), ('bfloat16', 0.0)]
     """
     check_recommender(model)
     budget, table = RowBudget(), []
     for kind in kinds:
-        rounded = quantize(model.factors, kind, model.fixed)
-        absolute: dict[str, float] = {}
-        relative: dict[str, float | None] = {}
+        rounded = quantized(model, kind)
+        absolute, relative = dict[str, float](), dict[str, float | None]()
         for name, before, after in zip(("users", "items"), model.factors, rounded, strict=True):
             absolute[name] = budget.measure(after.double() - before.double())
             unit = budget.unit(before[:, model.free])

@@ -1,14 +1,15 @@
-"""The table of attacks: a name -> how its curves are made, its control, its default sizes.
+"""The table of attacks: a name -> how its curves are made, its control, its default epsilons.
 
-A name is ``auto``, ``cutoff``, ``random``, ``certificate`` or ``personal``; or ``fgm`` or ``pgd``
-with an objective, as ``fgm-softmax``; or ``module:Class``, an :class:`robustcf.attacks.Attack` of
-the reader's own.
+A name is ``auto``, ``pairwise``, ``cutoff``, ``random``, ``certificate`` or ``personal``; or
+``fgm`` or ``pgd`` with an objective, as ``fgm-softmax``; or ``module:Class``, a custom
+:class:`robustcf.attacks.Attack`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,49 +17,42 @@ import numpy as np
 from robustcf._checks import check_choice, check_integer
 from robustcf._io.text import counted
 from robustcf._registry import ATTACKS, OBJECTIVES
-from robustcf.attacks import FGM, PGD, Attack, Cutoff, RandomNoise
+from robustcf.attacks import FGM, PGD, Attack, Cutoff, Pairwise, RandomNoise
 from robustcf.attacks.certificates.bounds import BOUNDS
 from robustcf.attacks.cutoff import STEPS as CUTOFF_STEPS
+from robustcf.attacks.pairwise import STEPS as PAIRWISE_STEPS
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
+from robustcf.factors import Factors
 from robustcf.metrics.evaluate import MetricReport
 from robustcf.metrics.topk import top_items
 from robustcf.objectives import BCE, BCEConfig, Objective
 from robustcf.recommender import Recommender
+from robustcf.robustness import curves
 from robustcf.robustness.certified import certified_curve
-from robustcf.robustness.curves import (
-    ALONE,
-    CERTIFIED,
-    JOINT,
-    PER_USER,
-    RobustnessCurve,
-    settings_of,
-)
+from robustcf.robustness.curves import RobustnessCurve
 from robustcf.robustness.personal import PERSONAL_STEPS, personal_curve
 from robustcf.robustness.threat import Threat
+from robustcf.robustness.worst import worst_of
 
-AUTO, CUTOFF, RANDOM = "auto", "cutoff", "random"
+AUTO, PAIRWISE, CUTOFF, RANDOM = "auto", "pairwise", "cutoff", "random"
 CERTIFICATE, PERSONAL = "certificate", "personal"
 _GRADIENT = ("fgm", "pgd")
-_OWN_OBJECTIVE = "softmax"  # of a gradient attack from outside of the package
-_MEMBERS = (CUTOFF, "fgm-softmax", "fgm-bpr", "fgm-bce")  # of auto
-_MANY = ("steps", "restarts", "seed")  # options of attacks in steps
-# Not an attack of some size -> where it is done.
-_ELSEWHERE = {
-    "quantization": "use robustcf.robustness.quantization_table(model), or 'robustcf attack RUN "
-    "--attack quantization'"
-}
+_OWN_OBJECTIVE = "softmax"  # of a custom gradient attack
+_MANY = ("steps", "restarts", "seed")  # options of iterative attacks
 CUTOFFS = (10, 20)
 # Default steps. An attacker who has to guess the relevant items gains little by more.
-STEPS: Mapping[str, int] = {"pgd": 8, AUTO: CUTOFF_STEPS, CUTOFF: CUTOFF_STEPS}
-_GUESSING_STEPS = 10
-
-# Default sizes. Where attacks begin to show, nothing is certified: certificates have smaller ones.
-ATTACK_SIZES: Mapping[str, tuple[float, ...]] = {
-    "relative": (0.0, 0.02, 0.05, 0.1, 0.2),
-    "own": (0.0, 0.02, 0.05, 0.1, 0.2),
-    "absolute": (0.0, 0.1, 0.2, 0.4, 0.8, 1.6),
+STEPS: Mapping[str, int] = {
+    "pgd": 8,
+    AUTO: PAIRWISE_STEPS,
+    PAIRWISE: PAIRWISE_STEPS,
+    CUTOFF: CUTOFF_STEPS,
 }
+_GUESSING_STEPS = 20
+
+# Default epsilons. Certificates need smaller ones than attacks.
+ATTACK_SIZES = (0.0, 0.02, 0.05, 0.1, 0.2)
+ABSOLUTE_SIZES = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
 CERTIFIED_SIZES = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 
 
@@ -67,10 +61,13 @@ class AttackSpec:
     """An attack by name, with its options.
 
     Args:
-        kind: an entry of :data:`WAYS`, or ``module:Class``.
-        objective: what ``fgm``, ``pgd`` and gradient attacks of your own make worse (default bce).
-        steps: steps of auto and cutoff (default 50, and 10 without labels) and of pgd (8).
-        restarts: random restarts of auto, cutoff and pgd.
+        kind: ``auto`` (default), pairwise, where an attack of a smaller size counts too if it is
+            stronger; pairwise and cutoff, many steps on the metric; fgm, one gradient step; pgd,
+            several; random, noise; for the command only, quantization, fewer bits.
+        objective: objective of ``fgm``, ``pgd`` and custom gradient attacks (default bce).
+        steps: steps of auto and pairwise (default 90), of cutoff (50), without labels 20 each; and
+            of pgd (8).
+        restarts: random restarts of auto, pairwise, cutoff and pgd.
         seed: seed of noise, and of the second start and later ones.
         bound: certificate: ``tight``, exact for each pair of items, or ``plain``, simpler and
             weaker.
@@ -78,10 +75,6 @@ class AttackSpec:
     Example:
         >>> AttackSpec.parse("fgm-softmax")
         AttackSpec(kind='fgm', objective='softmax', steps=None, restarts=1, seed=0, bound='tight')
-        >>> AttackSpec.parse("fgm-mse")
-        Traceback (most recent call last):
-        robustcf.errors.InputError: objective must be one of bce, bpr, softmax, or module:Class,
-        got 'mse'
     """
 
     kind: str
@@ -107,15 +100,14 @@ class AttackSpec:
             try:
                 ATTACKS[self.kind]  # of an installed package
             except InputError:
-                hint = f": {_ELSEWHERE[self.kind]}" if self.kind in _ELSEWHERE else ""
+                hint = "; use quantization_table(model)" if self.kind == "quantization" else ""
                 known = ", ".join(NAMES)
-                raise InputError(
-                    f"attack must be one of {known}, got {self.name!r}{hint}"
-                ) from None
+                words = f"attack must be one of {known}, got {self.name!r}{hint}"
+                raise InputError(words) from None
 
     @classmethod
     def parse(cls, name: str, **options: Any) -> AttackSpec:
-        """From a name such as ``pgd-bpr``; the class of ``module:Class`` is imported here."""
+        """Read a name such as ``pgd-bpr``; the class of ``module:Class`` is imported here."""
         known = [entry.name for entry in fields(cls) if entry.name != "kind"]
         for key in options:
             if key not in known:
@@ -140,14 +132,14 @@ class AttackSpec:
 
     @property
     def way(self) -> Way:
-        """How it is made."""
+        """How its curves are made."""
         return WAYS.get(self.kind, _OWN)
 
     def against(self, threat: Threat, part: str) -> tuple[AttackSpec, Threat]:
-        """The attack and the threat with their defaults filled in, if this part is judged by."""
+        """Fill in the defaults of attack and threat for the evaluation on a split."""
         way = self.way
         if threat.knowledge is None or not way.told:
-            # Without held-out pairs, those of the training are the relevant ones, and are known.
+            # Without held-out pairs, the training pairs are the relevant ones and are known.
             data = way.told and part == "train"
             threat = replace(threat, knowledge="data" if data else way.knowledge)
         if self.kind not in STEPS:
@@ -158,7 +150,7 @@ class AttackSpec:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that decide its result."""
+        """The options that affect its result."""
         if self.kind in STEPS:
             seed = {"seed": self.seed} if self.restarts > 1 else {}
             return {"steps": self.steps, "restarts": self.restarts, **seed}
@@ -169,33 +161,36 @@ class AttackSpec:
     def settings(
         self, threat: Threat, part: str, epsilons: Sequence[float], ks: Sequence[int]
     ) -> dict[str, Any]:
-        """The settings of its curve, as :func:`robustcf.robustness.curves.settings_of` has them."""
+        """Return the settings of its curve, see :func:`robustcf.robustness.curves.settings_of`."""
         spec, known = self.against(threat, part)
         facts = {"attack": self.kind, "objective": self.objective, "kind": self.way.kind}
         facts |= {"budget": known.norm, **known.as_dict(), **spec.options}
         metrics = [f"ndcg@{k}" for k in ks]
         asked = {"epsilons": epsilons, "metrics": metrics, "protocol": {"part": part}}
-        return settings_of({**facts, **asked})
+        return curves.settings_of({**facts, **asked})
 
     def control_settings(
         self, threat: Threat, part: str, epsilons: Sequence[float], ks: Sequence[int]
     ) -> dict[str, Any]:
-        """The same for its random control, which chooses from as many directions as it does."""
+        """Return the settings of its random control."""
         noise = AttackSpec(RANDOM, seed=self.seed).settings(threat, part, epsilons, ks)
-        kind = PER_USER if self.way.kind == ALONE else JOINT
+        kind = curves.PER_USER if self.way.kind == curves.ALONE else curves.JOINT
         return noise | {"draws": self.way.draws, "kind": kind}
 
-    def sizes(self, unit: str) -> tuple[float, ...]:
-        """Its default sizes."""
-        return CERTIFIED_SIZES if self.way.certifies else ATTACK_SIZES[unit]
+    def sizes(self, threat: Threat) -> tuple[float, ...]:
+        """Return its default epsilons."""
+        if self.way.certifies:
+            return CERTIFIED_SIZES
+        return ATTACK_SIZES if threat.relative else ABSOLUTE_SIZES
 
     def words(self) -> str:
-        """The attack in a few words for people."""
+        """Describe the attack in a few words."""
         steps = self.steps or STEPS.get(self.kind, 1)
         many = f"{counted(steps, 'step')}, {counted(self.restarts, 'start')}"
         what = {
-            "pgd": f"pgd ({many}; or its first step, whichever leaves less)",
-            AUTO: f"auto ({many} at the cutoff, or one step on a loss, whichever leaves less)",
+            "pgd": f"pgd ({many}; the stronger of PGD and FGM)",
+            AUTO: f"auto ({many} on pairs near the cutoff)",
+            PAIRWISE: f"pairwise ({many})",
             CUTOFF: f"cutoff ({many})",
             RANDOM: f"random (seed {self.seed})",
             CERTIFICATE: f"certified lower bound ({self.bound})",
@@ -208,8 +203,9 @@ class AttackSpec:
 class Request:
     """One measurement, with all defaults filled in.
 
-    ``built`` is an attack that exists already. Requests that follow from one another share
-    ``clean``, the evaluation of the model without attack.
+    ``built`` is an attack object, ``keep`` whether perturbed factors are kept; ``on_attacked`` gets
+    the size, the attacked factors and their metrics. Derived requests share ``clean``, the
+    unattacked evaluation.
     """
 
     model: Recommender
@@ -219,7 +215,9 @@ class Request:
     ks: tuple[int, ...]
     progress: bool = False
     built: Attack | None = None
+    keep: bool = False
     clean: list[MetricReport] = field(default_factory=list)
+    on_attacked: Callable[[float, Factors, MetricReport], None] | None = None
 
     def __post_init__(self) -> None:
         spec, threat = self.spec.against(self.threat, self.model.part)
@@ -227,15 +225,18 @@ class Request:
         object.__setattr__(self, "threat", threat)
 
     def curve(self, attack: Attack) -> RobustnessCurve:
-        """The curve of a single attack; at epsilon 0 it is the clean result to the bit."""
+        """Return the curve of a single attack, at epsilon 0 the clean result to the bit."""
         if self.epsilons[0] == 0 and not self.clean:
             self.clean.append(self.model.evaluate(self.ks))
-        reports, realised = [], []
+        reports, realised, kept = [], [], []
         for epsilon in self.epsilons:
-            attacked = attack.perturb(self.model.factors, epsilon)
+            attacked = attack.perturb(self.model.arrays, epsilon)
             realised.append(attacked.realised)
+            kept += [attacked.factors] * self.keep
             known = self.clean[0] if epsilon == 0 else None
             reports.append(known or self.model.evaluate(self.ks, attacked.factors))
+            if self.on_attacked is not None:
+                self.on_attacked(epsilon, attacked.factors, reports[-1])
         first = reports[0]
         return RobustnessCurve(
             attack=attack.name,
@@ -248,10 +249,11 @@ class Request:
             realised=tuple(realised),
             protocol=first.protocol,
             options=self.spec.options,
+            attacked=tuple(kept),
         )
 
     def objective(self) -> Objective[Any]:
-        """What to make worse, on the pairs that the attacker knows.
+        """Return the objective to attack, on the pairs that the attacker knows.
 
         The cross-entropy has the weights of the model's training, without the item-item term,
         which is a constraint of training and not part of the paper's attack.
@@ -265,7 +267,7 @@ class Request:
         return kind(pairs, **place)
 
     def options(self, *names: str) -> dict[str, Any]:
-        """The options of an attack on the model: norm, unit, side, fixed columns, and these."""
+        """Return the options of an attack object: those of the threat, and these of the spec."""
         return {**self.threat.options(self.model), **{n: getattr(self.spec, n) for n in names}}
 
 
@@ -274,26 +276,26 @@ Curves = dict[str, RobustnessCurve]
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """How the curves of an attack are made, and what its control is.
+    """How the curves of an attack are made.
 
     Args:
-        members: the curves that the result is chosen from, by name; one, or several.
-        draws: how many these are: its control chooses from as many random directions.
-        knowledge: what the attacker knows by default.
-        told: whether the attacker can be told to know something else.
-        kind: of the curve, see :class:`RobustnessCurve`.
+        members: makes the curves, one or several, that the result is chosen from.
+        draws: the number of members, and of random directions that the control chooses from.
+        knowledge: default knowledge of the attacker.
+        told: whether the knowledge can be changed.
+        kind: see :class:`RobustnessCurve`.
     """
 
     members: Callable[[Request], Curves]
     draws: int = 1
     knowledge: str = "data"
     told: bool = True
-    kind: str = JOINT
+    kind: str = curves.JOINT
 
     @property
     def certifies(self) -> bool:
-        """Whether its sizes are those at which something can be certified."""
-        return self.kind != JOINT
+        """Whether its default epsilons are those of certificates."""
+        return self.kind != curves.JOINT
 
 
 def _fgm(request: Request) -> Curves:
@@ -301,7 +303,7 @@ def _fgm(request: Request) -> Curves:
 
 
 def _pgd(request: Request) -> Curves:
-    """PGD, and its first step: the objective is not the metric, where one long step may do more."""
+    """PGD and FGM: the objective is not the metric, on which one long step may do more."""
     objective = request.objective()
     pgd = PGD(objective, **request.options(*_MANY))
     fgm = FGM(objective, **request.options())
@@ -309,40 +311,30 @@ def _pgd(request: Request) -> Curves:
     return {"pgd": request.curve(pgd), "fgm": request.curve(fgm)}
 
 
-def _cutoff(request: Request) -> Curves:
-    """The attack at the cutoff; without the labels, on what the attacker guesses them to be."""
+def _ranked(kind: type[Cutoff], request: Request) -> Curves:
+    """An attack on the metric; without labels, on guessed ones."""
     model, k = request.model, request.ks[0]
     pairs = request.threat.pairs(model)
     if model.part == "train":
-        pairs = model.relevant  # known
+        pairs = model.all_relevant  # known
     elif _guesses(request.threat, model.part):
         pairs = guessed_labels(model, k)
     how = {"progress": request.progress, **request.options(*_MANY)}
-    return {CUTOFF: request.curve(Cutoff(pairs, model.seen, k, **how))}
+    return {kind.name: request.curve(kind(pairs, model.seen, k, **how))}
 
 
 def _guesses(threat: Threat, part: str) -> bool:
-    """Whether the relevant items are held out and not known."""
+    """Whether the relevant items are held out and unknown."""
     return threat.knowledge == "data" and part != "train"
 
 
 def guessed_labels(model: Recommender, k: int) -> Interactions:
-    """What an attacker without labels takes for them: the top k items of each user."""
-    users = np.flatnonzero(model.relevant.user_degrees)
+    """Return the top k items per user, which an attacker without labels takes for them."""
+    users = np.flatnonzero(model.all_relevant.user_degrees)
     top = top_items(model.factors, users, k, model.seen)
     rows, places = np.nonzero(top >= 0)
     shape = model.factors.n_users, model.factors.n_items
     return Interactions.from_pairs(users[rows], top[rows, places], *shape)[0]
-
-
-def _auto(request: Request) -> Curves:
-    """The attack at the cutoff, and one step on each objective: each as it is alone."""
-    curves = Curves()
-    for name in _MEMBERS:
-        options = {option: getattr(request.spec, option) for option in _MANY}
-        member = replace(request, spec=AttackSpec.parse(name, **options))
-        (curves[name],) = member.spec.way.members(member).values()
-    return curves
 
 
 def _random(request: Request) -> Curves:
@@ -350,15 +342,12 @@ def _random(request: Request) -> Curves:
 
 
 def random_directions(request: Request, draws: int) -> Curves:
-    """Curves of random directions: the control of an attack that chooses from as many members.
-
-    Choosing the worst of several does harm by itself.
-    """
-    found = {}
+    """Return curves of random directions: the control of an attack with as many members."""
+    found = Curves()
     for number in range(draws):
         spec = AttackSpec(RANDOM, seed=request.spec.seed + number)
-        noise = replace(request, spec=spec, built=None, progress=False)
-        (found[str(number)],) = _random(noise).values()
+        noise = replace(request, spec=spec, built=None, progress=False, on_attacked=None)
+        found[str(number)] = _random(noise)[RANDOM]
     return found
 
 
@@ -369,12 +358,23 @@ def _certificate(request: Request) -> Curves:
 
 
 def _personal(request: Request) -> Curves:
-    asked = (request.model, request.threat, request.epsilons, request.ks)
-    return {PERSONAL: personal_curve(*asked)}
+    """The search; where users alone may move, the joint attack is one on each user alone, too."""
+    found = personal_curve(request.model, request.threat, request.epsilons, request.ks)
+    if request.threat.side == "users":
+        told = replace(request.threat, knowledge=None)
+        spec = AttackSpec(PAIRWISE)
+        asked = replace(request, spec=spec, threat=told, progress=False, on_attacked=None)
+        (joint,) = _ranked(Pairwise, asked).values()
+        kept = {name: joint.values[name] for name in found.values}
+        per_user = {name: joint.per_user[name] for name in found.per_user}
+        joint = replace(joint, threat=found.threat, values=kept, per_user=per_user)
+        worst = worst_of({"search": found, "joint": joint}, PERSONAL, cumulative=True)
+        found = replace(found, values=worst.values, per_user=worst.per_user)
+    return {PERSONAL: found}
 
 
 def _own(request: Request) -> Curves:
-    """An attack from outside of the package; one that follows a gradient gets an objective."""
+    """A custom attack; one that follows a gradient gets an objective."""
     name, attack, options = request.spec.kind, request.built, {}
     if attack is None:
         kind = ATTACKS[name]
@@ -383,19 +383,20 @@ def _own(request: Request) -> Curves:
     else:
         told = {key: getattr(attack, key, None) for key in _MANY}
         options = {key: value for key, value in told.items() if type(value) is int}
-    # Its own name: a class that derives from FGM has inherited another one.
+    # A class that derives from FGM has inherited its name.
     return {name: replace(request.curve(attack), attack=name, options=options)}
 
 
 WAYS: Mapping[str, Way] = {
-    AUTO: Way(_auto, draws=len(_MEMBERS), knowledge="labels"),
-    CUTOFF: Way(_cutoff, knowledge="labels"),
+    AUTO: Way(partial(_ranked, Pairwise), knowledge="labels"),
+    PAIRWISE: Way(partial(_ranked, Pairwise), knowledge="labels"),
+    CUTOFF: Way(partial(_ranked, Cutoff), knowledge="labels"),
     "fgm": Way(_fgm),
     "pgd": Way(_pgd, draws=2),
     RANDOM: Way(_random, knowledge="none", told=False),
-    CERTIFICATE: Way(_certificate, knowledge="labels", told=False, kind=CERTIFIED),
-    # Its control chooses from as many directions for each user as its search looks at.
-    PERSONAL: Way(_personal, draws=PERSONAL_STEPS + 1, knowledge="labels", told=False, kind=ALONE),
+    CERTIFICATE: Way(_certificate, knowledge="labels", told=False, kind=curves.CERTIFIED),
+    # Its control chooses from as many directions per user as its search tries.
+    PERSONAL: Way(_personal, PERSONAL_STEPS + 1, "labels", told=False, kind=curves.ALONE),
 }
 _OWN = Way(_own)
 

@@ -1,11 +1,8 @@
-"""Several attacks as one: the single worst for all users together, or the worst for each user.
+"""Several attacks as one: the worst for all users together, or the worst per user.
 
-An attacker who owns the embeddings changes them once, for all users: :func:`joint_of`, the headline
-result. The worst of several for each user, :func:`worst_of`, is not reached by any single
-perturbation, and choosing does harm by itself: each user's worst of eight random directions looks
-like a real attack. So the two are never mixed, and each has a control that chooses as often.
-
-A perturbation of a smaller size is within a larger budget, so it counts there as well.
+An attacker changes the embeddings once, for all users: :func:`joint_of`, the headline result. No
+single perturbation reaches each user's worst of several, :func:`worst_of`. Each has a control that
+chooses as often. A perturbation of a smaller size is within a larger budget and counts there too.
 """
 
 from __future__ import annotations
@@ -23,17 +20,14 @@ Members = Mapping[str, RobustnessCurve]
 
 
 def joint_of(members: Members, attack: str, metric: str) -> RobustnessCurve:
-    """At each epsilon the member, of this size or a smaller one, that leaves the least mean metric.
+    """Choose at each epsilon the member, of this size or smaller, with the least mean of a metric.
 
-    All metrics, and the values of single users, are those of that one perturbation.
+    All metrics and values per user are those of that one perturbation.
 
     Args:
         members: name -> curve, all of the same epsilons, budget, metrics and protocol.
         attack: the name of the result.
-        metric: what is to be least, ``ndcg@10`` say.
-
-    Raises:
-        InputError: no members, or members that do not compare.
+        metric: metric to choose by.
     """
     first = _combined(members, attack, JOINT)
     chosen: list[tuple[RobustnessCurve, int]] = []
@@ -45,22 +39,19 @@ def joint_of(members: Members, attack: str, metric: str) -> RobustnessCurve:
         values={name: np.array([c.values[name][n] for c, n in chosen]) for name in first.values},
         per_user={m: np.stack([c.per_user[m][n] for c, n in chosen]) for m in first.per_user},
         realised=tuple(curve.realised[n] for curve, n in chosen),
+        attacked=tuple(c.attacked[n] for c, n in chosen) if first.attacked else (),
     )
 
 
 def worst_of(members: Members, attack: str, *, cumulative: bool = False) -> RobustnessCurve:
-    """The least value of each user and metric over several curves.
+    """Return the least value per user and metric over several curves.
+
+    ``realised`` is the most that any member spent.
 
     Args:
-        members: name -> curve, all of the same epsilons, budget, metrics and protocol.
+        members: see :func:`joint_of`.
         attack: the name of the result.
         cumulative: whether a smaller epsilon counts for the larger ones too.
-
-    Returns:
-        The curve, of the kind ``per user``; ``realised`` is the most that any member spent.
-
-    Raises:
-        InputError: no members, or members that do not compare.
     """
     first, curves = _combined(members, attack, PER_USER), members.values()
 
@@ -79,19 +70,13 @@ def worst_of(members: Members, attack: str, *, cumulative: bool = False) -> Robu
         {key: max(step[key] for step in steps) for key in steps[0]}
         for steps in zip(*(curve.realised for curve in curves), strict=True)
     )
-    return replace(first, values=values, per_user=per_user, realised=realised)
+    return replace(first, values=values, per_user=per_user, realised=realised, attacked=())
 
 
 def worst_counts(members: Members, metric: str) -> dict[str, dict[str, list[int]]]:
-    """For how many users each member is the worst, at each epsilon by itself.
+    """Count the users that each member is the worst for, at each epsilon.
 
-    Args:
-        members: name -> curve, see :class:`robustcf.robustness.Result`.
-        metric: one with values of single users, ``ndcg@10`` say.
-
-    Returns:
-        name -> ``worst`` (as bad as any other; ties count for each) and ``alone`` (worse than all
-        others), one count per epsilon.
+    Returns name -> ``worst`` (ties count for each) and ``alone`` (strictly the worst).
     """
     stack = np.stack([curve.per_user[metric] for curve in members.values()])
     least = stack == stack.min(axis=0)
@@ -103,17 +88,15 @@ def worst_counts(members: Members, metric: str) -> dict[str, dict[str, list[int]
 
 
 def _combined(members: Members, attack: str, kind: str) -> RobustnessCurve:
-    """The first member under the name of the whole, if all members compare."""
+    """Return the first member under the name of the whole, if all members compare."""
     if not members:
         raise InputError("the worst of no curves is not defined: give at least one")
     (label, first), *others = members.items()
     for name, curve in others:
         if _frame(curve) != _frame(first):
-            raise InputError(
-                f"curves compare at the same epsilons, budget, metrics and protocol: {name} "
-                f"({curve.threat.axis}, {curve.protocol}) is not like {label} "
-                f"({first.threat.axis}, {first.protocol})"
-            )
+            shown = [f"({c.threat.axis}, {c.protocol})" for c in (curve, first)]
+            words = "curves compare at the same epsilons, budget, metrics and protocol"
+            raise InputError(f"{words}: {name} {shown[0]} is not like {label} {shown[1]}")
     shared = all(curve.objective == first.objective for curve in members.values())
     objective = first.objective if shared else None
     return replace(first, attack=attack, objective=objective, kind=kind, options={})

@@ -1,4 +1,4 @@
-"""FGM and PGD: the step of the paper, the scale of the objective's own, gradients of zero."""
+"""FGM and PGD: the step of the paper, the objective's own scale, gradients of zero."""
 
 from __future__ import annotations
 
@@ -21,17 +21,11 @@ PARITY = torch.eye(2, dtype=torch.float64)[torch.arange(30) % 2]
 def learnt(seed: int, dtype=torch.float64) -> Factors:
     """Nearly right factors with an offset, so that no loss is least at an edge."""
     g = torch.Generator().manual_seed(seed)
-    U, V = (
-        torch.cat(
-            (
-                PARITY[:n] + 0.4 * torch.randn(n, 2, generator=g, dtype=torch.float64),
-                torch.full((n, 1), side, dtype=torch.float64),
-            ),
-            dim=1,
-        )
-        for n, side in ((20, 1.0), (30, -0.6))
-    )
-    return Factors(U.to(dtype), V.to(dtype))
+    parts = []
+    for n, side in ((20, 1.0), (30, -0.6)):
+        noise = torch.randn(n, 2, generator=g, dtype=torch.float64)
+        parts.append(torch.nn.functional.pad(PARITY[:n] + 0.4 * noise, (0, 1), value=side))
+    return Factors(parts[0].to(dtype), parts[1].to(dtype))
 
 
 def objective(name: str, factors: Factors):
@@ -100,17 +94,13 @@ def test_objectives_that_compare_are_looked_at_with_a_temperature(name, power):
     aim = objective(name, factors)
     assert aim.log2_temperature == power
     own, fitted, given = (
-        FGM(aim, relative=True, log2_temperature=wanted).views.of(factors).scaled
-        for wanted in (None, 0.0, 1.5)
+        attack.views.of(factors, attack).scaled
+        for attack in (FGM(aim, relative=True, log2_temperature=t) for t in (None, 0.0, 1.5))
     )
     assert own.users * own.items == pytest.approx(fitted.users * fitted.items / 2.0**power)
     assert given.users * given.items == pytest.approx(fitted.users * fitted.items / 2.0**1.5)
-
-
-def test_absolute_attacks_look_at_the_factors_as_they_are():
-    factors = learnt(0)
-    view = FGM(Softmax(BOARD.train), relative=False).views.of(factors)
-    assert view.scaled.factors is factors
+    attack = FGM(aim, relative=False)
+    assert attack.views.of(factors, attack).scaled.factors is factors
 
 
 def size(factors: Factors) -> float:
@@ -123,9 +113,8 @@ def test_where_more_is_always_better_or_worse_the_edges_are_taken():
     pairs = Interactions(*np.nonzero(np.arange(20)[:, None] % 2 == np.arange(30) % 2), 20, 30)
     assert size(canonical(right, Softmax(pairs)).factors) == pytest.approx(2.0**4)
     assert size(canonical(wrong, Softmax(pairs)).factors) == pytest.approx(2.0**-6)
-
-
-def test_no_scores_no_scale():
+    assert size(canonical(learnt(0), Flat(BOARD.train)).factors) == pytest.approx(2.0**4)
+    # Without scores, factors stay.
     aim = Softmax(BOARD.train)
     for users, items in (
         (torch.zeros(20, 2), torch.ones(30, 2)),
@@ -145,7 +134,7 @@ class Flat(Objective):
 
 
 @pytest.mark.parametrize("make", [FGM, PGD])
-def test_a_gradient_of_nothing_is_said_and_does_nothing(make):
+def test_a_gradient_of_zero_warns_and_does_nothing(make):
     factors = random_factors(0)
     with pytest.warns(RuntimeWarning, match="flat"):
         got = make(Flat(BOARD.train)).perturb(factors, 0.5)
@@ -154,7 +143,7 @@ def test_a_gradient_of_nothing_is_said_and_does_nothing(make):
 
 
 class Lopsided(Objective):
-    """Nothing to gain from users, and from one item only."""
+    """The gradient of users is zero, and of all items but one."""
 
     name = "lopsided"
 
@@ -177,10 +166,6 @@ def test_rows_without_a_gradient_stay(make, relative):
         same = attack.perturb(factors, 0.5).factors
     assert torch.equal(same.users, factors.users)
     attack.perturb(factors, 0.6)  # said once for these factors (a second warning would fail)
-
-
-def test_a_flat_objective_has_a_scale_too():
-    assert size(canonical(learnt(0), Flat(BOARD.train)).factors) == pytest.approx(2.0**4)
 
 
 # --- the step ---------------------------------------------------------------------------------

@@ -52,8 +52,38 @@ def random_world(
     train, test = np.zeros((2, n_users, n_items), dtype=int)
     np.put_along_axis(train, liked[:, 4:9], 1, axis=1)
     np.put_along_axis(test, liked[:, :4], 1, axis=1)
-    test[n_users // 2] = 0  # somebody without anything to judge by
+    test[n_users // 2] = 0  # a user without relevant items
     return U, V, train, test
+
+
+def shortest_items(model: Recommender, kept: np.ndarray, k: int = 10) -> np.ndarray:
+    """The smallest factors of the items' rows that keep all top-k lists, 1 for those kept.
+
+    An item must stay ahead of all below it in every list that it is in. Going up from near 0 until
+    this holds everywhere gives the least solution, since all these conditions are lower bounds.
+    """
+    U, V = (part.double().numpy() for part in model.factors)
+    scores = U @ V.T
+    if model.seen is not None:
+        rows, items = model.seen.rows(np.arange(model.n_users))
+        scores[rows, items] = -np.inf
+    top = np.argsort(-scores, axis=1)[:, :k]
+    users = np.arange(len(U))
+    listed = scores[users[:, None], top]
+    assert listed.min() > 0, "a negative score rises when its item is made short"
+    rest = scores.copy()
+    rest[users[:, None], top] = -np.inf
+    scales = np.where(kept, 1.0, 1e-3)
+    for _ in range(100):
+        before = scales.copy()
+        below = np.where(rest > 0, rest * scales, 0.0).max(axis=1) * (1 + 1e-6)
+        for place in range(k - 1, -1, -1):
+            items = top[:, place]
+            np.maximum.at(scales, items, below / listed[:, place])
+            below = scales[items] * listed[:, place] * (1 + 1e-6)
+        if np.allclose(scales, before, rtol=1e-9):
+            return scales
+    raise AssertionError("no convergence")
 
 
 def random_target(seed: int, **options: Any) -> Recommender:

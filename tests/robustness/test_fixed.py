@@ -1,4 +1,4 @@
-"""Columns held fixed: no attack touches them, no unit counts them, certificates stay sound."""
+"""Fixed columns: attacks leave them, units do not count them, certificates stay sound."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from robustcf.robustness import Threat, certified_radii, harden, measure
 from robustcf.robustness import personal as personal_module
 from tests.robustness.helpers import random_world
 
-# Two seeds while one works, the third before one hands in.
 SEEDS = [0, 1, pytest.param(2, marks=pytest.mark.slow)]
 SIDES = ("both", "users", "items")
 KS = (1, 2, 4)
@@ -27,10 +26,7 @@ KS = (1, 2, 4)
 def biased(
     seed: int, scale: float = 30.0, n_users: int = 12, n_items: int = 15, dim: int = 3
 ) -> tuple[Recommender, list[int]]:
-    """A factorization with biases: ``u.v + b_i``, written as columns ``(1, b_i)`` and ``(c, 0)``.
-
-    Among the columns are a constant 1, one of zeros, and a bias of another scale than the rest.
-    """
+    """A factorization with biases ``u.v + b_i``, written as columns ``(1, b_i)`` and ``(c, 0)``."""
     U, V, train, test = random_world(seed, n_users, n_items, dim)
     rng = np.random.default_rng([seed, 7])
     ones, zeros = np.ones((n_users, 1)), np.zeros((n_items, 1))
@@ -50,7 +46,7 @@ def biased(
 @pytest.mark.parametrize("unit", ["relative", "absolute"])
 @pytest.mark.parametrize("norm", BUDGETS)
 @pytest.mark.slow
-def test_no_attack_moves_them_by_a_bit(attack, norm, unit, monkeypatch):
+def test_no_attack_moves_them(attack, norm, unit, monkeypatch):
     target, fixed = biased(0)
     moved, clean = [], []
     evaluate = Recommender.evaluate
@@ -125,32 +121,31 @@ def test_the_attack_on_each_user_alone_is_one_that_exists(seed, scale):
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("attack", ["fgm-softmax", "pgd-bpr", "random", "certificate", "personal"])
 def test_relative_sizes_do_not_count_them(seed, attack):
-    """The same scores with another length of what is held fixed: the same curve."""
+    """The same scores with fixed columns of another length give the same curve."""
     target, fixed = biased(seed, 1.0)
     U, V = (part.clone() for part in target.factors)
     U[:, fixed] *= 64.0
     V[:, fixed] /= 64.0
     other = target.with_factors(Factors(U, V))
     sizes = [0, 0.05, 0.3]
-    one, two = (measure(each, attack, epsilons=sizes, ks=KS).curve for each in (target, other))
-    for name, values in one.per_user.items():
-        np.testing.assert_allclose(two.per_user[name], values, atol=1e-9)
-    for n in range(3):
-        assert one.realised[n] == pytest.approx(two.realised[n])
-    touched = [
-        measure(target.with_factors(factors), attack, epsilons=sizes, ks=KS).extra()["unevenness"]
-        for factors in (target.factors, Factors(U, V))
-    ]
-    assert touched[0] == touched[1]
+    for unit in ("own", "relative"):
+        how = {"threat": Threat(unit=unit), "epsilons": sizes, "ks": KS}
+        results = [measure(each, attack, **how) for each in (target, other)]
+        one, two = (result.curve for result in results)
+        for name, values in one.per_user.items():
+            np.testing.assert_allclose(two.per_user[name], values, atol=1e-9)
+        for n in range(3):
+            assert one.realised[n] == pytest.approx(two.realised[n])
+        assert results[0].extra().get("unevenness") == results[1].extra().get("unevenness")
 
 
-def test_an_attack_that_is_built_must_leave_alone_what_the_target_does():
+def test_an_attack_object_must_have_the_same_fixed_columns():
     target, fixed = biased(0)
     with pytest.raises(InputError, match="columns"):
         measure(target, RandomNoise(), epsilons=[0, 0.1])
     built = measure(target, RandomNoise(fixed=fixed[::-1]), epsilons=[0, 0.1])
     assert built.curve.as_lists() == measure(target, "random", epsilons=[0, 0.1]).curve.as_lists()
-    for bound in BOUNDS:  # the tight one would promise too much, see below
+    for bound in BOUNDS:  # the tight one is not sound, see below
         result = measure(target, "certificate", epsilons=[0, 0.05], bound=bound)
         assert result.spec.bound == result.as_dict()["bound"] == "plain"
         assert certified_radii(target, bound=bound).bound == "plain"
@@ -192,17 +187,14 @@ def check_sound(target: Recommender, size: float, side: str, relative: bool, see
     norms = [np.linalg.norm(part.numpy()[:, target.free], axis=1) for part in target.factors]
     units = [np.sort(n)[(len(n) - 1) // 2] if relative else 1.0 for n in norms]
     a, b = (0.0 if side == "items" else units[0]), (0.0 if side == "users" else units[1])
+    how = threat.options(target)
+    attacks = [RandomNoise(seed=seed + n, **how) for n in range(6)]
     for pairs in (target.known, target.relevant):
-        for attack in (
-            FGM(Softmax(pairs), **threat.options(target)),
-            PGD(Softmax(pairs), steps=4, restarts=2, seed=seed, **threat.options(target)),
-        ):
-            report = target.evaluate(KS, attack.perturb(target.factors, size).factors)
-            check_not_below(report, certificate, attack.name)
-    for n in range(6):
-        noise = RandomNoise(seed=seed + n, **threat.options(target))
-        report = target.evaluate(KS, noise.perturb(target.factors, size).factors)
-        check_not_below(report, certificate, "random")
+        attacks.append(FGM(Softmax(pairs), **how))
+        attacks.append(PGD(Softmax(pairs), steps=4, restarts=2, seed=seed, **how))
+    for attack in attacks:
+        report = target.evaluate(KS, attack.perturb(target.factors, size).factors)
+        check_not_below(report, certificate, attack.name)
     personal = measure(target, "personal", threat, [size], KS).curve
     for name, values in personal.per_user.items():
         assert (values >= certificate.per_user[name] - 1e-12).all()
@@ -217,7 +209,7 @@ def check_sound(target: Recommender, size: float, side: str, relative: bool, see
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("scale", [1000.0, 30.0, 1.0, 0.03, 1e-3])
+@pytest.mark.parametrize("scale", [1000.0, 1.0, 1e-3])
 @pytest.mark.parametrize("side", SIDES)
 def test_no_attack_falls_below_the_certificate(seed, scale, side):
     target, _ = biased(seed, scale, n_users=8, n_items=10, dim=2 + seed)
@@ -226,25 +218,20 @@ def test_no_attack_falls_below_the_certificate(seed, scale, side):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_who_may_do_less_does_less(seed):
+def test_fixed_columns_raise_the_certificate(seed):
     target, _ = biased(seed, 30.0, n_users=8, n_items=10, dim=3)
-    everything = Recommender(*target.factors, target.split)
-    threat = Threat(unit="absolute")
-    some, whole = (
-        measure(each, "certificate", threat, [0.3], KS, bound="plain").curve["ndcg@4"]
-        for each in (target, everything)
-    )
+    how = {"threat": Threat(unit="absolute"), "epsilons": [0.3], "ks": KS, "bound": "plain"}
+    models = (target, Recommender(*target.factors, target.split))
+    some, whole = (measure(model, "certificate", **how).curve["ndcg@4"] for model in models)
     assert some[0] > whole[0]
 
 
 @pytest.mark.slow
-def test_the_tight_radius_would_promise_too_much(monkeypatch):
-    """Why the bound is the plain one, and that the check above would have seen it."""
-    monkeypatch.setattr(
-        "robustcf.attacks.certificates.bounds.usable_bound", lambda bound, fixed: bound
-    )
-    module = importlib.import_module("robustcf.robustness.measuring")
-    monkeypatch.setattr(module, "usable_bound", lambda bound, fixed: bound)
+def test_the_tight_radius_is_not_sound(monkeypatch):
+    """Why the bound is the plain one, and that the check above can fail."""
+    for place in ("attacks.certificates.bounds", "robustness.measuring"):
+        module = importlib.import_module(f"robustcf.{place}")
+        monkeypatch.setattr(module, "usable_bound", lambda bound, fixed: bound)
     for seed in range(12):
         target, _ = biased(seed, 1.0, n_users=8, n_items=10, dim=2)
         try:
@@ -275,8 +262,7 @@ def test_radii_hold_too(seed, scale):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_bias_that_decides_everything_is_certified_whatever_happens(seed):
-    """Scores that come from what is fixed alone: an attack of no size changes the order."""
+def test_rankings_by_bias_alone_are_certified_at_any_size(seed):
     rng = np.random.default_rng(seed)
     bias = np.sort(rng.normal(size=20))[::-1]
     U = np.hstack([1e-6 * rng.normal(size=(5, 2)), np.ones((5, 1))])
@@ -286,9 +272,8 @@ def test_a_bias_that_decides_everything_is_certified_whatever_happens(seed):
     target = Recommender(U, V, relevant, fixed=[2])
     curve = measure(target, "certificate", epsilons=[0, 1.0, 10.0], ks=(3,)).curve
     assert curve["ndcg@3"].tolist() == [1.0, 1.0, 1.0]
-    assert (
-        measure(Recommender(U, V, relevant), "certificate", epsilons=[1.0]).curve["ndcg@10"][0] < 1
-    )
+    free = measure(Recommender(U, V, relevant), "certificate", epsilons=[1.0]).curve
+    assert free["ndcg@10"][0] < 1
 
 
 # --- hardening --------------------------------------------------------------------------------
@@ -298,20 +283,17 @@ def test_a_bias_that_decides_everything_is_certified_whatever_happens(seed):
 @pytest.mark.parametrize("scale", [30.0, 0.01])
 def test_hardening_leaves_them_and_every_ranking(seed, scale):
     target, fixed = biased(seed, scale, n_users=20, n_items=25)
-    shifted = target.with_factors(
-        Factors(target.factors.users, target.factors.items + 2.0 * torch.ones(1, 5).double())
-    )
+    users, items = target.factors
+    shifted = target.with_factors(Factors(users, items + 2.0 * torch.ones(1, 5).double()))
     for each in (target, shifted):
         safer = harden(each)
         assert safer.fixed == tuple(fixed)
         for before, after in zip(each.factors, safer.factors, strict=True):
             assert torch.equal(after[:, fixed], before[:, fixed])
-        users = range(20)
-        before, after = (top_items(t.factors, users, 25, None) for t in (each, safer))
+        before, after = (top_items(t.factors, range(20), 25, None) for t in (each, safer))
         np.testing.assert_array_equal(after, before)
         assert safer.evaluate().values == each.evaluate().values
         grams = [part[:, safer.free].T @ part[:, safer.free] for part in safer.factors]
         torch.testing.assert_close(*grams, atol=1e-8, rtol=1e-8)
-    tiny = 0.01
-    proved = [measure(t, "certificate", epsilons=[tiny]).curve for t in (shifted, harden(shifted))]
+    proved = [measure(t, "certificate", epsilons=[0.01]).curve for t in (shifted, harden(shifted))]
     assert proved[1]["ndcg@10"][0] >= proved[0]["ndcg@10"][0]

@@ -17,6 +17,13 @@ from robustcf.robustness.quantization import KINDS
 BOARD = checkerboard()
 
 
+def with_bias(factors, seed):
+    """The factors with a bias of items, a thousand times the embedding, as the first column."""
+    bias = 1000 * torch.randn(30, 1, generator=torch.Generator().manual_seed(seed))
+    users = torch.cat([torch.ones(20, 1), factors.users], dim=1)
+    return Factors(users, torch.cat([bias, factors.items], dim=1))
+
+
 def factors_of(seed: int, dtype=torch.float32) -> Factors:
     g = torch.Generator().manual_seed(seed)
     U, V = (3.0 * torch.randn(n, 5, generator=g, dtype=dtype) for n in (20, 30))
@@ -90,28 +97,21 @@ def test_bad_input():
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("kind", [*KINDS, "int4"])
 def test_fixed_columns_are_kept_and_count_in_no_scale(kind, seed):
-    """A bias a thousand times the embedding would leave int8 one level for the rest."""
+    """The bias would leave int8 one level for the rest."""
     factors = factors_of(seed)
-    bias = 1000 * torch.randn(30, 1, generator=torch.Generator().manual_seed(seed))
-    wide = Factors(
-        torch.cat([torch.ones(20, 1), factors.users], dim=1),
-        torch.cat([bias, factors.items], dim=1),
-    )
+    wide = with_bias(factors, seed)
     got, alone = quantize(wide, kind, fixed=(0,)), quantize(factors, kind)
     assert torch.equal(got.users[:, 1:], alone.users)
     assert torch.equal(got.items[:, 1:], alone.items)
-    assert torch.equal(got.items[:, :1], bias)
-    assert torch.equal(wide.items[:, :1], bias)
+    for items in (got.items, wide.items):
+        assert torch.equal(items[:, 0], with_bias(factors, seed).items[:, 0])
 
 
 def test_the_table_keeps_fixed_columns():
     factors = factors_of(0)
-    bias = 1000 * torch.randn(30, 1, generator=torch.Generator().manual_seed(1))
-    users = torch.cat([torch.ones(20, 1), factors.users], dim=1)
-    items = torch.cat([bias, factors.items], dim=1)
-    held = quantization_table(Recommender(users, items, BOARD, fixed=(0,)))
-    plain = quantization_table(Recommender(factors.users, factors.items, BOARD))
+    wide = with_bias(factors, 1)
+    held = quantization_table(Recommender(*wide, BOARD, fixed=(0,)))
+    plain = quantization_table(Recommender(*factors, BOARD))
     for one, other in zip(held, plain, strict=True):
         assert (one.absolute, one.relative) == (other.absolute, other.relative)
-    clean = evaluate(Factors(users, items), BOARD)
-    assert held[0].metrics.values == clean.values
+    assert held[0].metrics.values == evaluate(wide, BOARD).values

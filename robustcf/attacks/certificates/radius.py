@@ -37,6 +37,27 @@ move (the triangle inequality and Cauchy-Schwarz, in those columns alone). So th
 with these D and n. The exact radius does not: its proof needs the whole gap to be the product of
 what moves.
 
+**Users computed from their histories.** Let the user not be stored, but be ``u = t P + n c``, where
+t is a weighted sum of the items of the history and P and c stay. Where item k moves by at most
+``b_k e``, t moves by any y with ``||y|| <= E e``, ``E = sum_k h_k b_k`` (the sum of balls is the
+ball of the sum), and u by y P. Seen items are not recommended, so the
+pair is outside of the history, and y and the pair's moves are independent. (Elsewhere that only
+makes the bound lower.) Let p be the largest singular value of P, ``Q = P / p``, ``a = p E``, and
+``g = d Q^T``, ``G = ||g||``, ``w = u Q^T``. With x = u + y Q, ``||y|| <= a e = R``, the pair falls
+only if ``x.d <= s e ||x||`` for some y. For every t > 0, ``||x|| <= (||x||^2 / t + t) / 2``, and
+``||x||^2 <= n^2 + 2 y.w + R^2``, so::
+
+    x.d - s e ||x||  >=  gap + y.(g - k w) - s e (n^2 / t + t) / 2 - k R^2 / 2,     k = s e / t
+                     >=  gap - R ||g - k w|| - s e ((n^2 + R^2) / t + t) / 2
+
+by Cauchy-Schwarz. A size e at which this is positive for one t is certified, and so are smaller
+ones, whose attacks are among those of e. ``||g - k w||^2 = G^2 - 2 k (w.g) + k^2 ||w||^2`` needs
+one more product of users and items, since ``w.g = (w Q).d``. With t near the length of the worst x
+this is the exact radius of most pairs if P is a multiple of a rotation, and close to it else.
+If the map may move too, each row m of it by at most ``b_m e``, u moves by at most
+``e (E p + sum_m |x_m| b_m + e E ||b||)`` in any direction, x_m being the inputs t and n. The plain
+bound holds with this length, at the largest e that is asked for.
+
 **Rounding.** Radii are computed in float64 from upper bounds of n and D and a lower bound of the
 gap: r falls with n and D and rises with the gap. Ranking the attacked factors rounds as well: it
 may misjudge a gap by ``h ||x||``, with h a tiny multiple of the largest item norm. That is as if
@@ -58,18 +79,20 @@ from torch import Tensor
 
 # Keeps squares of subnormal numbers from vanishing, where a norm must not be underestimated.
 _TINY = 1e-150
+_HALVINGS = 12  # to a few parts in ten thousand of the difference of two bounds
 
 
 @dataclass(frozen=True)
 class Budgets:
-    """What an attack of size 1 may move, and how far floating-point numbers are to be trusted.
+    """How far an attack of size 1 may move rows, and the rounding of scores.
 
     Args:
         users: the Euclidean distance a user's row may move at size 1.
-        items: the same for an item's row.
-        dim: columns of the factors.
+        items: the distance an item's row may move.
+        factors: columns of the factors.
         largest_item: an upper bound of the norms of the items' rows.
         own: whether ``users`` and ``items`` are shares of each row's own length.
+        computed: relative error of a user's row that is computed, 0 for stored ones.
     """
 
     users: float
@@ -77,6 +100,7 @@ class Budgets:
     dim: int
     largest_item: float
     own: bool = False
+    computed: float = 0.0
 
     def user_moves(self, lengths: Tensor) -> Tensor:
         """Return how far users may move at size 1, by upper bounds of their lengths."""
@@ -108,10 +132,7 @@ def tight_radius(
         gap: u.(v_i - v_j), computed in float64.
         user_norm: upper bounds of ||u||.
         distance: upper bounds of ||v_i - v_j||.
-        budgets: how far floating-point numbers are to be trusted.
         moves: a and s of each pair.
-
-    Cost: a few operations per pair.
 
     Example:
         >>> budgets = Budgets(users=1.0, items=0.0, dim=2, largest_item=1.0)
@@ -131,10 +152,7 @@ def tight_radius(
 def plain_radius(
     gap: Tensor, user_norm: Tensor, distance: Tensor, budgets: Budgets, moves: Moves
 ) -> Tensor:
-    """Return the radius by the plain bound, gap > e (a D + s n) + a s e^2; at most the tight one.
-
-    Arguments and cost are those of :func:`tight_radius`.
-    """
+    """Return the radius by the plain bound, at most the tight one; see :func:`tight_radius`."""
     a, s = moves
 
     def slope(gap: Tensor, n: Tensor, D: Tensor) -> Tensor:
@@ -142,6 +160,54 @@ def plain_radius(
         return (linear + (linear**2 + 4 * a * s * gap.clamp_min(0)).sqrt()) / 2
 
     return _shortened(gap, user_norm, distance, budgets, s, slope)
+
+
+def folded_radius(
+    gap: Tensor,
+    user_norm: Tensor,
+    distance: Tensor,
+    budgets: Budgets,
+    moves: Moves,
+    bend: tuple[Tensor, Tensor],
+) -> Tensor:
+    """Return a radius of pairs for users computed from their histories, at least the plain one.
+
+    Args:
+        distance: upper bounds of G, see the module.
+        moves: a and s of each pair.
+        bend: lower bounds of w.g, and upper bounds of ||w||.
+
+    Example:
+        >>> budgets = Budgets(users=0.0, items=1.0, dim=2, largest_item=1.0)
+        >>> gap, n, D, a, s = torch.tensor([1.0, 2.0, 1.0, 1.0, 1.0], dtype=torch.float64)
+        >>> turned = folded_radius(gap, n, D, budgets, (a, s), (gap, n))
+        >>> tight = tight_radius(gap, n, D, budgets, (a, s))
+        >>> bool((turned / tight - 1).abs() < 1e-3)
+        True
+    """
+    (a, s), (product, length) = moves, bend
+    low = plain_radius(gap, user_norm, distance, budgets, moves)
+    relative = budgets.rounding + budgets.computed
+    blur = relative * budgets.largest_item
+    n, D = user_norm * (1 + budgets.computed) + _TINY, distance + _TINY
+    product, length = product - 8 * blur * n, length * (1 + budgets.computed)
+    safe = gap - 4 * blur * n
+    high = safe.clamp_min(0) / ((a * D) ** 2 + (s * n) ** 2).sqrt() - 4 * blur / s
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        size = middle + 4 * blur / s  # rounding of the attacked scores, as a move of the items
+        R, push = size * a, size * s
+
+        def across(k: Tensor) -> Tensor:
+            return (D**2 - 2 * k * product + (k * length) ** 2).clamp_min(0).sqrt()
+
+        first = push / n
+        along = R * (product - first * length**2) / (across(first) + _TINY)
+        t = (n**2 + R**2 - 2 * along).clamp_min((0.3 * n) ** 2).sqrt()
+        left = safe - R * across(push / t) - push * ((n**2 + R**2) / t + t) / 2
+        holds = (left > 16 * relative * (R * D + push * n)) & (middle > low)
+        low, high = torch.where(holds, middle, low), torch.where(holds, high, middle)
+    return low
 
 
 def _shortened(
@@ -153,23 +219,23 @@ def _shortened(
     slope: Callable[[Tensor, Tensor, Tensor], Tensor],
 ) -> Tensor:
     """``gap / slope`` with every rounding error taken to the safe side."""
-    relative = budgets.rounding
+    relative = budgets.rounding + budgets.computed
     blur = relative * budgets.largest_item
-    n, D = user_norm + _TINY, distance + _TINY
+    n, D = user_norm * (1 + budgets.computed) + _TINY, distance + _TINY
     safe = gap - 2 * blur * n
     moving = safe / slope(safe, n, D) * (1 - relative) - 2 * blur / items
-    # Items that may not move cannot stand in for rounding: it is taken off gap and distance.
+    # If items may not move, rounding is taken off gap and distance instead.
     safer = safe - 2 * blur * n
     still = safer / slope(safer, n, D + 2 * blur) * (1 - relative)
     radius = torch.where(items > 0, moving, still)
-    # A comparison with NaN is false: whatever went wrong is certified for nothing.
+    # A comparison with NaN is false: NaN certifies nothing.
     return torch.where(radius > 0, radius, 0.0)
 
 
 def worst_case(
     user: npt.ArrayLike, ahead: npt.ArrayLike, behind: npt.ArrayLike, user_size: float
 ) -> npt.NDArray[np.float64]:
-    """Return where to move a user so that, at the radius of a pair, the two items draw level.
+    """Return a user's worst move: at the radius of a pair, the two items draw level.
 
     It is the foot of the perpendicular from u on the cone of the proof, at distance ``user_size``,
     at most ||u||, from u: u turned away from ``d = v_i - v_j``, and shortened.

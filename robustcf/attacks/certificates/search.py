@@ -1,7 +1,7 @@
-"""The smallest radii of an item against the rest of the catalogue, without looking at all of it.
+"""The smallest radii of an item against the rest of the catalogue.
 
-The radius of a pair falls with the gap, so the catalogue is read in the order of its scores, and
-left as soon as the gap alone, with the largest distance between items, rules the rest out.
+The radius of a pair rises with the gap, so the catalogue is read in the order of its scores until
+the gap alone, with the largest distance between items, rules the rest out.
 """
 
 from __future__ import annotations
@@ -15,44 +15,47 @@ import torch
 from torch import Tensor
 
 from robustcf._distributed import shared
-from robustcf.attacks.certificates.radius import Budgets, Radius
+from robustcf.attacks.certificates.radius import Budgets, Radius, folded_radius, plain_radius
 from robustcf.data.interactions import Interactions
 from robustcf.factors import Factors
 from robustcf.metrics.topk import BLOCK_BYTES
 
-# Where rounding may have changed a squared distance by a millionth, it is computed again.
-_CLOSE = 1e6
-# Radii computed at a time.
-_MOST_RADII = 2**22
-# Rivals read first; where they do not settle it, twice as many, and so on.
-_FIRST_RIVALS = 64
+_CLOSE = 1e6  # squared distances with a relative error above its inverse are computed again
+_MOST_RADII = 2**22  # radii computed at a time
+_FIRST_RIVALS = 64  # rivals read first; doubled until they settle it
 
 Ids = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Items:
-    """Pairs (row of a list of users, item), ascending by row: whose places are to be defended."""
+class Folded:
+    """Users computed from their histories, and how far an attack of size 1 moves them.
 
-    rows: Ids
-    items: Ids
+    Args:
+        map: P, from sums of items to users.
+        moves: of each user, E times the largest singular value of P, see
+            :mod:`robustcf.attacks.certificates.radius`.
+        any_way: whether users move in all directions (the map may move too).
+    """
+
+    map: Tensor
+    moves: Tensor
+    any_way: bool = False
 
 
 class Search:
     """The smallest radii of items against the user's other candidates.
 
-    Candidates are all items that the user has not seen; rivals are those that are not own items of
-    the same user. Exact: no pair left out could have been among the smallest.
+    Candidates are the items that the user has not seen; rivals are those that are not own items of
+    the same user. Exact: no pair left out could be among the smallest.
 
     Args:
-        factors: embeddings.
-        budgets: the units of the attack.
         radius: of a pair, tight or plain.
-        count: how many rivals matter.
+        count: radii per item.
         cap: radii above this need not be told apart.
-        fixed: columns that no attack may touch; only the plain radius is sound with them, see
-            :mod:`robustcf.attacks.certificates.radius`.
+        fixed: columns that no attack may change; only the plain radius is sound with them.
+        folded: given for users computed from their histories.
     """
 
     def __init__(
@@ -64,30 +67,39 @@ class Search:
         count: int,
         cap: float = np.inf,
         fixed: Sequence[int] = (),
+        folded: Folded | None = None,
     ) -> None:
         self.U, self.V = factors.users.cpu(), factors.items.cpu().double()
         self.budgets, self.radius, self.count, self.cap = budgets, radius, count, cap
         self.free = torch.tensor([n for n in range(factors.dim) if n not in fixed])
-        # What an attack can move: all columns, or those that are not held fixed.
         self.movable = self.V[:, self.free] if fixed else self.V
-        # Scores round by the whole rows, also by the columns that do not move.
-        self.rounding = budgets.rounding * budgets.largest_item if fixed else 0.0
+        # Scores round by whole rows, including the fixed columns.
+        self.rounding = budgets.rounding * budgets.largest_item if fixed or folded else 0.0
+        lengths = torch.linalg.vector_norm(self.movable, dim=1)
+        self.folded, self.turn = folded, None
+        if folded is not None:
+            self.radius = plain_radius
+            if not folded.any_way:
+                # Distances count as far as the map turns them into moves of users.
+                Q = folded.map.cpu().double()
+                Q = Q / (torch.linalg.matrix_norm(Q, 2) * (1 - 1e-9)).clamp_min(1e-150)
+                self.movable, self.turn = self.V @ Q.T, None if radius is plain_radius else Q
         self.squares = (self.movable**2).sum(dim=1)
         from_centre = torch.linalg.vector_norm(self.movable - self.movable.mean(dim=0), dim=1)
         # No two items are further apart than by way of the centre.
         self.farthest = (from_centre + from_centre.max()) * (1 + 1e-9)
-        self.moves = budgets.item_moves(self.squares.sqrt() * (1 + 2 * budgets.rounding))
+        self.moves = budgets.item_moves(lengths * (1 + 2 * budgets.rounding))
         self.largest_move = self.moves.max() if len(self.moves) else self.moves.sum()
 
-    def radii(self, users: Ids, own: Items, seen: Interactions | None) -> Values:
-        """Return the smallest radii of each own item: own items x count, ascending.
+    def radii(self, users: Ids, rows: Ids, items: Ids, seen: Interactions | None) -> Values:
+        """Return the smallest radii of own items: items x count, ascending.
 
-        They are at least ``cap`` or infinite where there are fewer rivals within it, and all 0
-        where ``count`` rivals are ahead already.
+        With fewer rivals within ``cap`` the others are at least ``cap`` or infinite; all are 0 if
+        ``count`` rivals are ahead already.
 
         Args:
-            users: ids of users.
-            own: the items whose radii are wanted, by row of ``users``.
+            rows: for each own item, the place of its user in ``users``, ascending.
+            items: ids of the own items.
             seen: pairs that are not candidates, or None.
 
         Cost: one float64 product of users x items x dim, and little more; memory of a few blocks.
@@ -98,11 +110,10 @@ class Search:
         def blocks(starts: range) -> Values:
             found = [np.zeros((0, self.count))]
             for start in starts:
-                begin, end = np.searchsorted(own.rows, (start, start + size))
-                if begin < end:
-                    rows = torch.from_numpy(own.rows[begin:end] - start)
-                    items = torch.from_numpy(own.items[begin:end])
-                    found.append(self._block(users[start : start + size], rows, items, seen))
+                own = slice(*np.searchsorted(rows, (start, start + size)))
+                if own.start < own.stop:
+                    of = torch.from_numpy(rows[own] - start), torch.from_numpy(items[own])
+                    found.append(self._block(users[start : start + size], *of, seen))
             return np.concatenate(found)
 
         # Ranks share whole blocks: other blocks would round differently.
@@ -114,7 +125,12 @@ class Search:
         norms = whole
         scores = U @ self.V.T
         own = scores[rows, items]
-        if self.movable is not self.V:
+        turned = lengths = None
+        if self.turn is not None:
+            w = U @ self.turn.T
+            turned = w @ self.movable.T
+            lengths = torch.linalg.vector_norm(w, dim=1) * (1 + self.budgets.rounding)
+        if self.folded is None and self.movable is not self.V:
             moved = torch.linalg.vector_norm(U[:, self.free], dim=1)
             norms = moved * (1 + self.budgets.rounding)
             # Twice the rounding of a gap, for the clean and for the attacked ranking.
@@ -126,6 +142,9 @@ class Search:
 
         width = min(max(_FIRST_RIVALS, 2 * self.count), scores.shape[1])
         best, rivals = scores.topk(width, dim=1)
+        moved = self.budgets.user_moves(norms)
+        if self.folded is not None:
+            moved = self.folded.moves[torch.from_numpy(users)]
         place = torch.arange(len(users))
         found = torch.zeros(len(rows), self.count, dtype=torch.float64)
         pending = torch.arange(len(rows))
@@ -134,9 +153,13 @@ class Search:
         while len(pending):
             left = []
             for part in self._parts(pending, rows, width):
-                at = place[rows[part]]
+                here = rows[part]
+                at, bend = place[here], None
+                if turned is not None and lengths is not None:
+                    others = turned[here[:, None], rivals[at]]
+                    bend = turned[here, items[part]][:, None] - others, lengths[here][:, None]
                 radii, settled = self._smallest(
-                    best, rivals, norms[rows[part]], at, items[part], own[part]
+                    best, rivals, norms[here], moved[here], at, items[part], own[part], bend
                 )
                 found[part] = radii
                 left.append(part[~settled])
@@ -153,7 +176,6 @@ class Search:
         longest = max(width, int(torch.bincount(number).max()))
         size = max(1, BLOCK_BYTES // (8 * longest * max(1, self.V.shape[1])))
         sizes = torch.bincount(number // size)
-        # A user with very many items, and very many rivals, is too much at once.
         most = max(1, _MOST_RADII // width)
         return [
             part[start : start + most]
@@ -162,22 +184,31 @@ class Search:
         ]
 
     def _smallest(
-        self, best: Tensor, rivals: Tensor, n: Tensor, at: Tensor, items: Tensor, own: Tensor
+        self,
+        best: Tensor,
+        rivals: Tensor,
+        n: Tensor,
+        moved: Tensor,
+        at: Tensor,
+        items: Tensor,
+        own: Tensor,
+        bend: tuple[Tensor, Tensor] | None,
     ) -> tuple[Tensor, Tensor]:
         """The smallest radii among the best rivals, and whether no other one matters."""
         width = rivals.shape[1]
         chosen, number = torch.unique_consecutive(at, return_inverse=True)
         inner = self._inner_products(number, items, rivals[chosen])
         distances = self._distances(items, rivals[at], inner) + 2 * self.rounding
-        theirs, n = best[at], n[:, None]
-        moved, mine = self.budgets.user_moves(n), self.moves[items][:, None]
+        theirs, n, moved = best[at], n[:, None], moved[:, None]
+        mine = self.moves[items][:, None]
         both = moved, mine + self.moves[rivals[at]]
-        radii = self.radius(own[:, None] - theirs, n, distances, self.budgets, both)
+        pair = own[:, None] - theirs, n, distances, self.budgets, both
+        radii = self.radius(*pair) if bend is None else folded_radius(*pair, bend)
         radii = torch.where(theirs == -torch.inf, torch.inf, radii)
         if width < self.count:
             radii = torch.nn.functional.pad(radii, (0, self.count - width), value=torch.inf)
         smallest = radii.topk(self.count, dim=1, largest=False).values
-        # All others score at most the last rival seen, and are nowhere farther than the farthest.
+        # All others score at most the last rival read, and are at most the farthest away.
         others = self.radius(
             own[:, None] - theirs[:, -1:],
             n,
@@ -194,7 +225,7 @@ class Search:
         rounding = self.budgets.rounding
         sums = self.squares[items][:, None] + self.squares[rivals]
         squares = (sums - 2 * inner).clamp_min_(0)
-        # What cancels in this difference must not shorten a distance.
+        # Cancellation in this difference must not shorten a distance.
         blur = sums.mul_(2 * rounding)
         row, place = torch.nonzero(squares < _CLOSE * blur, as_tuple=True)
         squares += blur
