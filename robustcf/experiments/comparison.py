@@ -1,4 +1,4 @@
-"""Which of several settings is better, at which size of attack: paired statistics over users.
+"""Which of several settings is better at which attack size: paired statistics over users.
 
 Intervals and tests are about users, not about training seeds, whose spread is shown next to them.
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from robustcf._checks import check_integer
-from robustcf._io.text import rows_table
+from robustcf._io.text import latex, markdown, rows_table
 from robustcf._randomness import stream
 from robustcf.errors import InputError
 from robustcf.experiments.saved import common_curves, group_runs, open_run
@@ -27,7 +28,7 @@ METHOD = (
     "permutation test over users, two-sided, Holm-corrected over all tests (pair x area or "
     "epsilon)"
 )
-# Weights of a block of resamples, in bytes: large enough for fast products, small in memory.
+# Bytes of the weights of a block of resamples: large enough for fast products, small in memory.
 _BLOCK_BYTES = 32 << 20
 # Sums in another order differ by rounding; flips that only repeat the observed mean must count.
 _ROUNDING = 1e-12
@@ -68,7 +69,7 @@ class Group:
 class Contrast:
     """The difference of two groups, first minus second. Columns as in :class:`Group`.
 
-    ``p`` is of the sign-flip test and ``p_holm`` corrected over all tests of the comparison.
+    ``p`` is of the sign-flip test, ``p_holm`` corrected over all tests of the comparison.
     ``verdict`` is 1 where the first is better, -1 where the second is, else 0. ``seeds_apart`` says
     where every seed of one lies above every seed of the other; None for a single seed.
     """
@@ -96,12 +97,8 @@ class Contrast:
             }
             for n in range(len(self.p))
         ]
-        return {
-            "first": self.first,
-            "second": self.second,
-            "area": columns[0],
-            "epsilons": columns[1:],
-        }
+        pair = {"first": self.first, "second": self.second}
+        return {**pair, "area": columns[0], "epsilons": columns[1:]}
 
 
 def _column(of: Group | Contrast, value: Array, n: int) -> dict[str, Any]:
@@ -122,12 +119,10 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
+        names = ("metric", "epsilons", "confidence", "resamples", "seed")
         return {
-            "metric": self.metric,
+            **{name: getattr(self, name) for name in names},
             "epsilons": list(self.epsilons),
-            "confidence": self.confidence,
-            "resamples": self.resamples,
-            "seed": self.seed,
             "method": METHOD,
             "groups": [group.as_dict() for group in self.groups],
             "contrasts": [contrast.as_dict() for contrast in self.contrasts],
@@ -142,9 +137,50 @@ class Comparison:
         return f"Comparison({labels}; {self.metric} at {len(self.epsilons)} epsilons)"
 
     def _repr_html_(self) -> str:
-        sizes = [f"{epsilon:g}" for epsilon in self.epsilons]
-        rows = [[group.label, *(f"{value:.4f}" for value in group.value)] for group in self.groups]
-        return rows_table([self.metric, "area", *sizes], rows, " ".join(self.words()))
+        return rows_table(*self.table(), " ".join(self.words()))
+
+    def best(self) -> list[int | None]:
+        """Return by column the group that the test finds better than every other, or None."""
+        found: list[int | None] = []
+        for n in range(1 + len(self.epsilons)):
+            wins = dict.fromkeys((group.label for group in self.groups), 0)
+            for contrast in self.contrasts:
+                if contrast.verdict[n]:
+                    wins[contrast.first if contrast.verdict[n] > 0 else contrast.second] += 1
+            leader = max(wins, key=lambda label: wins[label])
+            alone = wins[leader] == len(self.groups) - 1
+            found.append(list(wins).index(leader) if alone else None)
+        return found
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Return a header and a row of means over seeds and users per group, in text."""
+        header = [self.metric, "area", *(f"{size:g}" for size in self.epsilons)]
+        return header, [[g.label, *(f"{v:.4f}" for v in g.value)] for g in self.groups]
+
+    def latex(self) -> str:
+        """Return the table in LaTeX (booktabs): bold is what :meth:`best` finds."""
+        places = {(row, n + 1) for n, row in enumerate(self.best()) if row is not None}
+        return latex(*self.table(), bold=places)
+
+    def write(self, folder: str | Path, axis: str) -> Path:
+        """Write ``comparison`` as JSON, CSV, Markdown, LaTeX and a figure (PNG, SVG, PDF)."""
+        from robustcf._io.plots import Line, Panel
+        from robustcf.experiments.grid import make_folder, write_results
+
+        out = Path(folder)
+        make_folder(out)
+        rows = (
+            {"setting": group.label, "seed": n, "epsilon": size, self.metric: float(value)}
+            for group in self.groups
+            for n, values in enumerate(group.by_seed)
+            for size, value in zip(self.epsilons, values[1:], strict=True)
+        )
+        lines = [Line(group.label, self.epsilons, group.by_seed[:, 1:]) for group in self.groups]
+        report = [markdown(*self.table()), *self.words(), METHOD]
+        pictures = {"comparison": ("", [[Panel(lines, axis, self.metric)]])}
+        tables = {"comparison": self.latex()}
+        write_results(out, "comparison", self.as_dict(), rows, pictures, report, tables)
+        return out
 
     def words(self) -> list[str]:
         """Return one sentence per pair, and one on single seeds."""
@@ -196,7 +232,7 @@ def compare_curves(
     chance of any false verdict in the whole comparison is at most ``1 - confidence``.
 
     Args:
-        groups: label -> one array, epsilons x users, for each seed; the same users everywhere.
+        groups: label -> one array, epsilons x users, per seed; the same users everywhere.
         epsilons: ascending.
         metric: its name, for the words.
         seed: seed of resamples and sign flips.
@@ -204,18 +240,15 @@ def compare_curves(
         confidence: confidence level; ``1 - confidence`` is the level of the tests.
 
     Raises:
-        InputError: fewer than two groups, arrays of different shapes, values that are not finite,
-            or too few resamples for any test to succeed after the correction.
+        InputError: fewer than two groups, shapes that differ, values that are not finite, or too
+            few resamples for any test to succeed after the correction.
 
     Cost: two products of resamples x users x columns.
 
     Example:
-        >>> rng = np.random.default_rng(0)
-        >>> base = rng.random((2, 300))
+        >>> base = np.random.default_rng(0).random((2, 300))
         >>> groups = {"a": [base], "b": [base + [[0.0], [-0.2]]]}
         >>> found = compare_curves(groups, [0, 1], resamples=999)
-        >>> found.contrasts[0].verdict.tolist()
-        [1, 0, 1]
         >>> print(found.words()[0].split(". ")[0])
         a against b, ndcg@10: a is better at epsilon 1; not distinguishable at 0
     """
@@ -237,21 +270,22 @@ def compare_curves(
         for label, array in curves.items()
     }
     means = {label: array.mean(axis=0) for label, array in columns.items()}
+    by_seed = {label: array.mean(axis=1) for label, array in columns.items()}
     differences = np.stack([means[a] - means[b] for a, b in pairs], axis=1)
     together = np.concatenate([np.stack(list(means.values()), axis=1), differences], axis=1)
-    interval = bootstrap_mean(
-        together, stream(seed, "compare", "bootstrap"), resamples=resamples, confidence=confidence
-    )
+    bootstrap, flips = (stream(seed, "compare", what) for what in ("bootstrap", "flips"))
+    interval = bootstrap_mean(together, bootstrap, resamples=resamples, confidence=confidence)
     rows = list(zip(*interval, strict=True))
-    p = sign_flip_test(differences, stream(seed, "compare", "flips"), resamples=resamples)
+    p = sign_flip_test(differences, flips, resamples=resamples)
     corrected = holm(p)
-    by_seed = {label: array.mean(axis=1) for label, array in columns.items()}
     contrasts = []
     for n, (a, b) in enumerate(pairs):
-        row = rows[len(curves) + n]
+        row, one, two = rows[len(curves) + n], by_seed[a], by_seed[b]
         sign = np.sign(row[0]).astype(np.int64)
         verdict = np.where(corrected[n] < 1 - confidence, sign, 0)
-        apart = _apart(by_seed[a], by_seed[b])
+        apart = None
+        if min(len(one), len(two)) > 1:
+            apart = (one.min(axis=0) > two.max(axis=0)) | (two.min(axis=0) > one.max(axis=0))
         contrasts.append(Contrast(a, b, *row, p[n], corrected[n], verdict, apart))
     return Comparison(
         metric,
@@ -278,7 +312,7 @@ def compare_runs(
         runs: their folders.
         attack: an attack, as ``fgm-bce`` or ``certificate``, or the name of a saved curve; None for
             the strongest attack that all runs have.
-        metric: what to compare by.
+        metric: metric to compare by.
         allow_unfinished: whether runs may have been interrupted.
         options: of :func:`compare_curves`.
 
@@ -290,8 +324,7 @@ def compare_runs(
     groups = group_runs(opened)
     if len(groups) < 2:
         raise InputError(
-            "all runs have the same settings and differ in their seed alone: give runs of at "
-            "least two settings"
+            "expected runs of at least two settings, got runs that differ in seed only"
         )
     first = curves[0]
     values = {
@@ -311,24 +344,17 @@ def _stacked(label: str, seeds: Sequence[npt.ArrayLike], n_epsilons: int) -> Arr
     shapes = {array.shape for array in arrays}
     if len(shapes) != 1 or any(len(s) != 2 or s[0] != n_epsilons for s in shapes):
         raise InputError(
-            f"{label} must have one array of {n_epsilons} epsilons x users for each seed, all of "
-            f"one shape, got {sorted(shapes) or 'none'}"
+            f"{label} must have one array of {n_epsilons} epsilons x users per seed, all of one "
+            f"shape, got {sorted(shapes) or 'none'}"
         )
     return np.stack(arrays)
-
-
-def _apart(a: Array, b: Array) -> npt.NDArray[np.bool_] | None:
-    if len(a) < 2 or len(b) < 2:
-        return None
-    apart: npt.NDArray[np.bool_] = (a.min(axis=0) > b.max(axis=0)) | (b.min(axis=0) > a.max(axis=0))
-    return apart
 
 
 # --- statistics -------------------------------------------------------------------------------
 
 
 class Interval(NamedTuple):
-    """Means and the ends of their confidence intervals, one for each column."""
+    """Means and the ends of their confidence intervals, one per column."""
 
     value: Array
     lower: Array
@@ -340,9 +366,6 @@ def area(epsilons: Sequence[float], values: npt.ArrayLike) -> Array:
 
     The area of a single epsilon is the value itself.
 
-    Raises:
-        InputError: sizes do not fit, epsilons are not ascending, or a value is not finite.
-
     Example:
         >>> float(area([0, 1, 3], [1.0, 0.5, 0.0]))
         0.4166666666666667
@@ -350,8 +373,8 @@ def area(epsilons: Sequence[float], values: npt.ArrayLike) -> Array:
     sizes, heights = np.asarray(epsilons, dtype=np.float64), _finite(values, "values")
     if sizes.ndim != 1 or len(sizes) == 0 or heights.ndim == 0 or len(heights) != len(sizes):
         raise InputError(
-            f"an area needs one row of values for each epsilon, got {sizes.shape} epsilons and "
-            f"values of shape {heights.shape}"
+            f"an area needs one row of values per epsilon, got {sizes.shape} epsilons and values "
+            f"of shape {heights.shape}"
         )
     if not np.isfinite(sizes).all() or (np.diff(sizes) <= 0).any():
         raise InputError(f"epsilons must be finite and ascending, got {sizes.tolist()}")
@@ -369,11 +392,8 @@ def bootstrap_mean(
 ) -> Interval:
     """Percentile bootstrap of means of ``values``, users or users x columns.
 
-    All columns get the same users in a resample: intervals of differences, given as columns, are
-    paired (Efron and Tibshirani, doi:10.1201/9780429246593).
-
-    Raises:
-        InputError: fewer than two users, values that are not finite, or bad settings.
+    All columns get the same users in a resample, so intervals of differences, given as columns,
+    are paired (Efron and Tibshirani, doi:10.1201/9780429246593).
 
     Cost: ``resamples * users`` random integers and one product of resamples x users x columns,
     in blocks of 32 MB.
@@ -408,14 +428,9 @@ def sign_flip_test(
     Under the null hypothesis the difference of each user is as likely as its negative. The
     statistic is the absolute mean difference; p is ``(b + 1) / (resamples + 1)``, b the number of
     flips with a statistic at least as large. So p is valid for any number of users, and never 0.
-
     ``differences`` are of users, or users x columns; a flip is the same in all columns.
 
-    Raises:
-        InputError: fewer than two users, differences that are not finite, or bad settings.
-
-    Cost: ``resamples * users`` random bits and one product of resamples x users x columns, in
-    blocks of 32 MB.
+    Cost: ``resamples * users`` random bits and one product as in :func:`bootstrap_mean`.
 
     Example:
         >>> values = np.random.default_rng(0).normal(0.5, 1, size=200)
@@ -435,13 +450,10 @@ def sign_flip_test(
 
 
 def holm(p_values: npt.ArrayLike) -> Array:
-    """Holm's step-down correction (1979): bounds the chance of any false finding.
+    """Holm's step-down correction (1979), which bounds the chance of any false finding.
 
     The k-th smallest of m p-values is multiplied by m - k + 1; no corrected value is smaller than
     that of a smaller p, nor larger than 1.
-
-    Raises:
-        InputError: a value is not between 0 and 1.
 
     Example:
         >>> holm([0.01, 0.04, 0.03]).tolist()
@@ -452,18 +464,17 @@ def holm(p_values: npt.ArrayLike) -> Array:
         raise InputError(f"p-values must be between 0 and 1, got {p.min():g} to {p.max():g}")
     flat = p.ravel()
     order = np.argsort(flat, kind="stable")
-    stepped = np.maximum.accumulate(flat[order] * np.arange(len(flat), 0, -1))
     corrected = np.empty_like(flat)
+    stepped = np.maximum.accumulate(flat[order] * np.arange(len(flat), 0, -1))
     corrected[order] = np.minimum(stepped, 1.0)
     return corrected.reshape(p.shape)
 
 
 def _finite(values: npt.ArrayLike, name: str) -> Array:
     array = np.asarray(values, dtype=np.float64)
-    if not np.isfinite(array).all():
-        raise InputError(
-            f"{name} must be finite, got {int((~np.isfinite(array)).sum())} NaN or infinite ones"
-        )
+    bad = int((~np.isfinite(array)).sum())
+    if bad:
+        raise InputError(f"{name} must be finite, got {bad} NaN or infinite ones")
     return array
 
 
@@ -471,9 +482,7 @@ def _columns(values: npt.ArrayLike) -> tuple[Array, tuple[int, ...]]:
     """Users x columns, and the shape of one user's values."""
     array = _finite(values, "values")
     if array.ndim == 0 or len(array) < 2:
-        raise InputError(
-            f"at least two users are needed to say how means vary, got {array.shape or 'one value'}"
-        )
+        raise InputError(f"expected values of at least two users, got {array.shape or 'one value'}")
     return array.reshape(len(array), -1), array.shape[1:]
 
 

@@ -32,14 +32,12 @@ from robustcf.experiments.records import (
     CONFIG,
     CONFIG_KIND,
     DATA,
+    DATA_KIND,
     ENVIRONMENT,
     ENVIRONMENT_KIND,
     METRICS,
     RESULT_KIND,
-    check_run,
-    facts_of_data,
     read_record,
-    result_of,
 )
 
 # Where data lie is a matter of the machine, not of the run.
@@ -64,18 +62,7 @@ SplitT = TypeVar("SplitT", bound=Named)
 
 @dataclass(frozen=True)
 class RunConfigBase(ABC, Generic[TrainT]):
-    """The data of a run, and how to train on them.
-
-    Args:
-        dataset: a name or a path.
-        data: further arguments of the loader.
-        train: training settings.
-        threads: torch threads; the same number repeats the same bits.
-        device: torch device.
-
-    Raises:
-        InputError: a value is of the wrong kind.
-    """
+    """The data of a run, and how to train on them; a value of the wrong kind is an InputError."""
 
     #: The entries that ``data`` may have.
     data_kind: ClassVar[Kind] = OBJECT
@@ -87,9 +74,9 @@ class RunConfigBase(ABC, Generic[TrainT]):
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        own = [entry.name for entry in dataclasses.fields(self) if entry.name != "train"]
-        values = {name: getattr(self, name) for name in own}
+        values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
         values["data"] = dict(self.data) if isinstance(self.data, Mapping) else self.data
+        values.pop("train")
         check_kind("", values, CONFIG_KIND)
         check_kind("", values["data"], self.data_kind, "data")
         if self.train is None:
@@ -125,14 +112,9 @@ class RunConfigBase(ABC, Generic[TrainT]):
 
 
 class RunBase(ABC, Generic[ConfigT, SplitT]):
-    """A run folder.
+    """A run folder, which must hold the configuration of a run of this kind.
 
-    Args:
-        path: the folder; it must hold the configuration of such a run.
-        allow_unfinished: whether the result of an interrupted training may be used.
-
-    Raises:
-        InputError: there is no run of this kind at this path.
+    ``allow_unfinished`` is whether the result of an interrupted training may be used.
     """
 
     config_type: ClassVar[type[RunConfigBase[Any]]]
@@ -146,7 +128,11 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
 
     def __init__(self, path: str | os.PathLike[str], *, allow_unfinished: bool = False) -> None:
         self.path, self.allow_unfinished = Path(path), allow_unfinished
-        check_run(self.path, self.command)
+        if not (self.path / CONFIG).is_file():
+            raise InputError(
+                f"{self.path} is not a run directory (no {CONFIG} in it): give the directory "
+                f"that '{self.command}' wrote"
+            )
         content = read_plain(self.path / CONFIG)
         try:
             self.config = self.config_type.from_json(content)  # type: ignore[assignment]
@@ -157,21 +143,19 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
     def create(cls, path: str | os.PathLike[str], config: ConfigT, split: SplitT) -> Self:
         """Make a run folder with configuration, versions and data checksums in it.
 
-        Errors that can be found before training are raised before the folder is made.
-
-        Args:
-            path: must not exist yet, or be an empty folder, or hold a run that failed before its
-                first checkpoint, which is overwritten.
-            config: of the run.
-            split: its data.
+        The path must not exist yet, or be an empty folder, or hold a run that failed before its
+        first checkpoint, which is overwritten. Errors that can be found before training are raised
+        before the folder is made.
         """
         if not os.fspath(path):
             raise InputError("the run directory must have a name, got an empty one")
         cls.check_trainable(config, split)
         facts = cls.data_facts(split)
+        paths = {part: config.data.get(f"{part}_file") for part in ("valid", "test")}
         sizes = {
-            part: os.stat(os.path.expanduser(file)).st_size
-            for part, file in _own_files(config, facts).items()
+            part: os.stat(os.path.expanduser(path)).st_size
+            for part, path in {"train": config.dataset, **paths}.items()
+            if path is not None and _checksum(facts, part, path)
         }
         contents = {
             CONFIG: config.to_json().encode(),
@@ -191,7 +175,7 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
     @classmethod
     @abstractmethod
     def data_facts(cls, split: SplitT) -> dict[str, Any]:
-        """Return what is written down of the data: name, fingerprint, sizes."""
+        """Return the recorded facts of the data: name, fingerprint, sizes."""
 
     @abstractmethod
     def is_named(self) -> bool:
@@ -226,20 +210,29 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
         clear_leftovers(place.parent, place.name)
 
     def metrics(self) -> dict[str, Any]:
-        """Return the result, as ``metrics.json`` has it; raise :class:`UnfinishedError` without."""
+        """Return the content of ``metrics.json``; see :meth:`check_finished`."""
         self.check_finished()
         return dict(self._result)
 
     def check_finished(self) -> None:
-        """Raise unless the run is finished, or unfinished ones are allowed."""
-        if not self.complete:
-            result_of(
-                self.path, self.command, self.result_kind, allow_unfinished=self.allow_unfinished
+        """Raise an UnfinishedError unless the run is finished, or unfinished ones are allowed."""
+        result = self._result
+        if result["interrupted"] and not self.allow_unfinished:
+            raise UnfinishedError(
+                f"{self.path} is not finished (interrupted after "
+                f"{counted(result['epochs'], 'epoch')}): {self._advice}, or insist with "
+                "--allow-unfinished"
             )
+
+    @property
+    def _advice(self) -> str:
+        return f"finish it with '{self.command} --resume {self.path}'"
 
     @cached_property
     def _result(self) -> dict[str, Any]:
-        return result_of(self.path, self.command, self.result_kind, allow_unfinished=True)
+        if not os.path.lexists(self.path / METRICS):
+            raise self.unfinished("result")
+        return read_record(self.path / METRICS, self.result_kind)
 
     def write_metrics(self, result: Mapping[str, Any]) -> None:
         """Write the result: the last file of a run."""
@@ -260,13 +253,9 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
         Args:
             data_dir: where to look first for data with a name.
             dataset: where the run's own file or folder is now.
-            valid_file: likewise.
-            test_file: likewise.
+            valid_file: where its validation file is now.
+            test_file: where its test file is now.
             download: whether missing files may be downloaded.
-
-        Raises:
-            InputError: the data are missing, or different.
-            DownloadError: a file of a named set is missing.
         """
         data = {key: value for key, value in self.config.data.items() if key not in _PLACES}
         given = {"dataset": dataset, "valid_file": valid_file, "test_file": test_file}
@@ -276,10 +265,10 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
                 f"{self.path} is about {self.config.dataset}, which is found by its name: give "
                 "--data-dir, the folder that holds it"
             )
-        where = self.config.dataset if named else self._place("train", dataset, where="dataset")
+        where = self.config.dataset if named else dataset or self._place("dataset", "train")
         for key in ("valid_file", "test_file"):
             if data.get(key) is not None or given[key] is not None:
-                data[key] = self._place(key.removesuffix("_file"), given[key], where=key)
+                data[key] = given[key] or self._place(key, key.removesuffix("_file"))
         if data_dir is not None:
             data["data_dir"] = data_dir
         try:
@@ -293,12 +282,10 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
         self.check(split)
         return split
 
-    def _place(self, part: str, given: str | None, *, where: str) -> str:
-        """A path that the user gave, or else that of the run if its file is still there."""
-        if given is not None:
-            return given
-        path = self.config.dataset if where == "dataset" else self.config.data[where]
-        facts = facts_of_data(self.path)
+    def _place(self, option: str, part: str) -> str:
+        """The path of the run, if the file there is still the one that it read."""
+        path = self.config.dataset if option == "dataset" else self.config.data[option]
+        facts = self._data_facts
         expected, length = _checksum(facts, part, path), facts.get("sizes", {}).get(part, -1)
         problem: str | None = "the run has no checksum of it"
         if expected is not None:
@@ -306,13 +293,17 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
         if problem:
             raise InputError(
                 f"{self.path} was made from {path!r}, which is not read now: {problem}. If you "
-                f"know the data, say where they are with --{where.replace('_', '-')} PATH"
+                f"know the data, say where they are with --{option.replace('_', '-')} PATH"
             )
         return str(path)
 
+    @property
+    def _data_facts(self) -> dict[str, Any]:
+        return read_record(self.path / DATA, DATA_KIND)
+
     def check(self, split: SplitT) -> None:
         """Raise unless these are the data of the run."""
-        expected = facts_of_data(self.path)["fingerprint"]
+        expected = self._data_facts["fingerprint"]
         if split.fingerprint != expected:
             raise DataError(
                 f"{self.path} was made from other data: its {split.name} has fingerprint "
@@ -321,9 +312,7 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
 
     def unfinished(self, what: str) -> InputError:
         """Return the error of a run that lacks a file."""
-        return UnfinishedError(
-            f"{self.path} has no {what} yet: finish it with '{self.command} --resume {self.path}'"
-        )
+        return UnfinishedError(f"{self.path} has no {what} yet: {self._advice}")
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -346,7 +335,7 @@ class RunBase(ABC, Generic[ConfigT, SplitT]):
         )
 
     def kept(self) -> list[str]:
-        """Return what an interrupted training can be resumed from, in words."""
+        """Return the epochs that an interrupted training can be resumed from, in words."""
         counts: dict[str, int] = {}
         prefix, suffix = files.CHECKPOINT.split("{}")
         for path in sorted(self.path.glob(files.CHECKPOINT.format("*")), reverse=True):
@@ -366,22 +355,11 @@ def _holds_nothing_learnt(folder: Path) -> bool:
     if names != {CONFIG, ENVIRONMENT, DATA}:
         return False
     try:
-        facts_of_data(folder)
+        read_record(folder / DATA, DATA_KIND)
         read_record(folder / ENVIRONMENT, ENVIRONMENT_KIND)
     except InputError:
         return False
     return True
-
-
-def _own_files(config: RunConfigBase[Any], facts: Mapping[str, Any]) -> dict[str, str]:
-    """Part -> path of each of the user's own files that the run has a checksum of."""
-    paths = {"train": config.dataset}
-    paths |= {
-        part: config.data[f"{part}_file"]
-        for part in ("valid", "test")
-        if config.data.get(f"{part}_file") is not None
-    }
-    return {part: path for part, path in paths.items() if _checksum(facts, part, path)}
 
 
 def _checksum(facts: Mapping[str, Any], part: str, path: str) -> str | None:

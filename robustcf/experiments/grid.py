@@ -21,7 +21,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from types import SimpleNamespace
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -51,17 +52,9 @@ PlanT = TypeVar("PlanT", bound="Plan")
 Result = TypeVar("Result")
 
 
-class Cell(Protocol):
-    """A piece of work: what one process does at a time."""
-
-    @property
-    def name(self) -> str:
-        """Unique within the grid; part of file names."""
-
-
 @dataclass(frozen=True)
 class Plan(ABC):
-    """What decides the results of a grid, apart from the content of the data.
+    """The settings that decide the results of a grid, apart from the content of the data.
 
     Args:
         dataset: a name or a path.
@@ -70,9 +63,8 @@ class Plan(ABC):
         preset: the kind of preset that training settings come from.
         changes: training settings that differ from the preset.
         seeds: of training.
-        threads: torch threads per training. None: those of an earlier call in the same folder, else
-            as many as the size of the data is worth, shared by the jobs. Another number may round
-            differently.
+        threads: torch threads per training; another number may round differently. None: as in an
+            earlier call in the same folder, else by the size of the data, shared by the jobs.
 
     Raises:
         InputError: a value is unknown, repeated or out of range, or a list is empty.
@@ -101,15 +93,19 @@ class Plan(ABC):
         if self.threads is not None:
             check_integer("threads", self.threads, 1, MOST_THREADS)
         for model in self.models:
-            MODELS[model]
+            self.check_model(model)
+
+    def check_model(self, model: str) -> None:
+        """Raise for a model that the grid does not know."""
+        MODELS[model]
 
     @abstractmethod
-    def cells(self) -> Sequence[Cell]:
-        """All pieces of work, in order."""
+    def cells(self) -> Sequence[Any]:
+        """Return all pieces of work, in order; each has a unique ``name``."""
 
     @abstractmethod
     def steps(self) -> Sequence[Any]:
-        """What is done for each cell."""
+        """Return the steps of each cell."""
 
     @abstractmethod
     def complete(self, folder: Path, cell: Any, split: Split) -> Iterator[str]:
@@ -117,10 +113,10 @@ class Plan(ABC):
 
     @abstractmethod
     def own_words(self) -> list[str]:
-        """The options of the command that other grids do not have."""
+        """Return the options of the command that other grids do not have."""
 
     def pinned(self, split: Split) -> dict[str, Any]:
-        """Return what else must stay the same; raise where the plan does not fit the data."""
+        """Return other facts that must stay; raise where the plan does not fit the data."""
         return {"fingerprint": split.fingerprint}
 
     @property
@@ -130,13 +126,13 @@ class Plan(ABC):
         return Path(self.dataset).name if manifest is None else manifest.name
 
     def identity(self) -> dict[str, Any]:
-        """Plain values of everything that decides the results, apart from the data's content."""
+        """Return the plan in plain values, without the place of the data."""
         plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), default=str))
         plain["data"] = {key: v for key, v in plain["data"].items() if key not in _PLACES}
         return plain
 
     def facts(self, split: Split) -> dict[str, Any]:
-        """The first entries of the table of results."""
+        """Return the first entries of the table of results."""
         return {
             "format": f"robustcf {self.grid} 1",
             "plan": self.identity(),
@@ -145,9 +141,9 @@ class Plan(ABC):
         }
 
     def command(self) -> str | None:
-        """The command that does the same, without the place of the data.
+        """Return the equivalent command, without the place of the data.
 
-        None where the seeds are not 0, 1, ...: no command takes others.
+        None where the seeds are not 0, 1, ..., which the command cannot express.
         """
         if list(self.seeds) != list(range(len(self.seeds))):
             return None
@@ -161,7 +157,7 @@ class Plan(ABC):
         return shlex.join([*words, "--threads", str(self.threads), "--out", "DIR"])
 
     def made(self, *lines: str) -> str:
-        """The end of a report: these lines, then seeds, command, threads and versions."""
+        """Return the end of a report: these lines, then seeds, command, threads and versions."""
         command, packages = self.command(), environment()["packages"]
         listed = [
             *lines,
@@ -170,7 +166,7 @@ class Plan(ABC):
             f"Threads per training: {self.threads}. Versions: "
             f"{', '.join(f'{name} {version}' for name, version in packages.items())}.",
         ]
-        return "\n".join(f"- {line}" for line in listed)
+        return bullets(listed)
 
 
 def check_unique(name: str, values: Sequence[object]) -> None:
@@ -196,10 +192,10 @@ def run_grid(
     jobs: int = 1,
     progress: bool = False,
 ) -> Result:
-    """Do the missing cells of a grid, then sum up.
+    """Do the missing cells of a grid, then summarize.
 
     Args:
-        plan: what to do.
+        plan: its models, data, seeds and settings.
         folder: keeps the plan; one process at a time works in it.
         summarize: called with the plan, its threads filled in, and the data.
         work: where cells write; ``folder`` by default.
@@ -209,11 +205,9 @@ def run_grid(
     Raises:
         InputError: the plan does not fit the data; the folder holds a grid of another plan or of
             other data; another process is at work in it; or there are more jobs than cores.
-        Interrupted: by a signal; what is done is kept.
+        Interrupted: by a signal; finished steps are kept.
     """
-    cores = os.cpu_count() or 1
-    if isinstance(jobs, bool) or not isinstance(jobs, int) or not 1 <= jobs <= cores:
-        raise InputError(f"jobs must be between 1 and the number of cores, {cores}, got {jobs!r}")
+    check_integer("jobs", jobs, 1, os.cpu_count() or 1)
     split, path = load(plan.dataset, **plan.data), folder / f"{plan.verb}.json"
     pinned = plan.pinned(split)
     if plan.threads is None:
@@ -224,21 +218,20 @@ def run_grid(
     make_folder(folder)
     with alone_in(folder, f"another {plan.grid}", file=".lock"):
         keep_plan(path, plan.identity() | pinned, plan.grid)
-        total = len(plan.cells()) * len(plan.steps())
+        cells = plan.cells()
         try:
-            with bar(total, plan.grid, plan.step, progress) as steps:
+            with bar(len(cells) * len(plan.steps()), plan.grid, plan.step, progress) as steps:
 
                 def done(words: str, count: int) -> None:
                     steps.update(count)
                     steps.set_postfix_str(words)
 
                 if jobs == 1:
-                    for cell in plan.cells():
+                    for cell in cells:
                         for step in plan.complete(home, cell, split):
                             done(f"{cell.name}: {step}", 1)
                 else:
-                    pieces = {cell.name: (plan, home, cell) for cell in plan.cells()}
-                    in_parallel(_complete, pieces, jobs, done)
+                    in_parallel(_complete, {c.name: (plan, home, c) for c in cells}, jobs, done)
             return summarize(plan, split)
         except KeyboardInterrupt as error:
             raise Interrupted(
@@ -246,7 +239,7 @@ def run_grid(
             ) from error
 
 
-def _complete(plan: Plan, home: Path, cell: Cell) -> int:
+def _complete(plan: Plan, home: Path, cell: Any) -> int:
     return len(list(plan.complete(home, cell, load(plan.dataset, **plan.data))))
 
 
@@ -264,11 +257,7 @@ def _kept_plan(path: Path, grid: str) -> dict[str, Any] | None:
 
 
 def keep_plan(path: Path, asked: Mapping[str, Any], grid: str) -> None:
-    """Write a plan into its folder.
-
-    Raises:
-        InputError: the file is there, and holds another plan or none.
-    """
+    """Write a plan into its folder, or raise where the folder has another one."""
     kept = _kept_plan(path, grid)
     if kept is None:
         write_json(path, asked)
@@ -276,15 +265,14 @@ def keep_plan(path: Path, asked: Mapping[str, Any], grid: str) -> None:
     asked = json.loads(json.dumps(asked))
     for key in dict.fromkeys((*kept, *asked)):
         if kept.get(key) != asked.get(key):
-            raise InputError(
-                f"{path.parent} holds a {grid} with {key[:60]} {_brief(kept.get(key))}, not "
-                f"{_brief(asked.get(key))}: choose another --out, or ask for what it was begun with"
+            before, now = (
+                text if len(text := str(value)) <= 200 else shown(value)
+                for value in (kept.get(key), asked.get(key))
             )
-
-
-def _brief(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 200 else shown(value)
+            raise InputError(
+                f"{path.parent} holds a {grid} with {key[:60]} {before}, not {now}: choose another "
+                "--out, or repeat its settings"
+            )
 
 
 # --- several processes ------------------------------------------------------------------------
@@ -298,11 +286,8 @@ def in_parallel(
 ) -> None:
     """Do work in fresh processes; Ctrl-C, SIGTERM and SIGHUP stop them all, without tracebacks.
 
-    Args:
-        work: a function of a module, which processes can import.
-        arguments: name of a piece of work -> the arguments of the function.
-        jobs: processes at a time.
-        done: called with the name and the result of each finished piece.
+    ``work`` must be importable; ``arguments`` are by the name of a piece of work; ``done`` gets the
+    name and the result of each finished piece.
     """
     others = multiprocessing.active_children()
     # Fresh processes: torch's threads do not survive a fork.
@@ -311,9 +296,7 @@ def in_parallel(
     )
     try:
         with _starting_workers():
-            tasks = {
-                pool.submit(_do_piece, work, *given): name for name, given in arguments.items()
-            }
+            tasks = {pool.submit(_do_piece, work, *args): name for name, args in arguments.items()}
         for task in as_completed(tasks):
             done(tasks[task], task.result())
     except KeyboardInterrupt:
@@ -355,13 +338,7 @@ def _heeded(number: signal.Signals) -> bool:
     return number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN
 
 
-@dataclass
-class _Worker:
-    busy: bool = False
-    stopped: bool = False
-
-
-_worker = _Worker()
+_worker = SimpleNamespace(busy=False, stopped=False)
 
 
 def _begin_worker() -> None:
@@ -390,32 +367,42 @@ def _do_piece(work: Callable[..., Result], *given: Any) -> Result:
 # --- tables and pictures ----------------------------------------------------------------------
 
 
-def write_tables(
-    folder: Path, name: str, values: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]
+def write_results(
+    folder: Path,
+    name: str,
+    values: Mapping[str, Any],
+    rows: Iterable[Mapping[str, Any]],
+    pictures: Mapping[str, tuple[str, list[list[Panel]]]],
+    report: Iterable[str],
+    tables: Mapping[str, str] | None = None,
 ) -> None:
-    """Write results as ``name.json`` and, one row per value, as ``name.csv``."""
+    """Write ``name.json``, ``name.csv``, pictures (PNG, SVG, PDF), ``report.md`` and LaTeX tables.
+
+    ``values`` are for JSON, ``rows`` for CSV, ``pictures`` are titles and panels by file name,
+    ``report`` has paragraphs, of which empty ones are left out, and ``tables`` are by file name.
+    """
     write_bytes(folder / f"{name}.json", compact_json(values))
     write_bytes(folder / f"{name}.csv", csv_bytes(rows))
+    for picture, (title, panels) in pictures.items():
+        for suffix in ("png", "svg", "pdf"):
+            plot_panels(panels, folder / f"{picture}.{suffix}", title=title)
+    for table, text in (tables or {}).items():
+        write_bytes(folder / f"{table}.tex", (text + "\n").encode())
+    write_bytes(folder / "report.md", ("\n\n".join(filter(None, report)) + "\n").encode())
 
 
-def write_picture(folder: Path, name: str, panels: list[list[Panel]], title: str) -> None:
-    """Draw ``name.png`` and ``name.svg``."""
-    for suffix in ("png", "svg"):
-        plot_panels(panels, folder / f"{name}.{suffix}", title=title)
-
-
-def write_report(path: Path, parts: Iterable[str]) -> None:
-    """Write the parts of a report, those that are not empty, with blank lines between them."""
-    write_bytes(path, ("\n\n".join(filter(None, parts)) + "\n").encode())
+def bullets(lines: Iterable[str]) -> str:
+    """Return a list in Markdown."""
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def rounded(values: npt.ArrayLike) -> Any:
-    """Plain numbers with as many digits as are kept in files."""
+    """Return plain numbers with as many digits as are kept in files."""
     return np.round(np.asarray(values, dtype=np.float64), _DIGITS).tolist()
 
 
 def spread(values: Array, digits: int = 4) -> str:
-    """Mean over seeds, and the range of several.
+    """Return the mean over seeds, and the range of several.
 
     Example:
         >>> spread(np.array([0.1, 0.2])), spread(np.array([0.5]))
@@ -426,7 +413,7 @@ def spread(values: Array, digits: int = 4) -> str:
 
 
 def compact_json(values: Mapping[str, Any]) -> bytes:
-    """Indented JSON with every list of numbers on one line.
+    """Return indented JSON with every list of numbers on one line.
 
     Example:
         >>> print(compact_json({"a": [1, 2.5]}).decode(), end="")
@@ -434,12 +421,11 @@ def compact_json(values: Mapping[str, Any]) -> bytes:
          "a": [1, 2.5]
         }
     """
+
+    def on_one_line(found: re.Match[str]) -> str:
+        part = found[0]
+        return part if part[0] == '"' else f"[{' '.join(part[1:-1].split())}]"
+
     text = json.dumps(values, indent=1, allow_nan=False)
-    # Texts are found as well, so that brackets in them stay as they are.
-    flat = re.sub(r'"(?:[^"\\]|\\.)*"|\[[-+\d.e,\s]*\]', _on_one_line, text)
-    return (flat + "\n").encode()
-
-
-def _on_one_line(found: re.Match[str]) -> str:
-    part = found[0]
-    return part if part[0] == '"' else f"[{' '.join(part[1:-1].split())}]"
+    # Texts are matched as well, so that brackets in them stay as they are.
+    return (re.sub(r'"(?:[^"\\]|\\.)*"|\[[-+\d.e,\s]*\]', on_one_line, text) + "\n").encode()

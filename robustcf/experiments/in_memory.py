@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +32,7 @@ Models = Mapping[str, Recommender | Sequence[Recommender]] | Iterable[Recommende
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """Recommenders under attacks.
-
-    Args:
-        results: label -> attack -> one result for each recommender of that label (seeds).
-        metric: of tables and pictures.
-    """
+    """Recommenders under attacks: label -> attack -> one result per recommender (seed)."""
 
     results: Mapping[str, Mapping[str, Sequence[Result]]]
     metric: str
@@ -47,6 +43,7 @@ class Sweep:
 
         rows = [
             {"model": label, "seed": seed, "attack": attack, "epsilon": epsilon}
+            | {"side": result.threat.side}
             | {name: float(values[n]) for name, values in result.curve.values.items()}
             for label, attacks in self.results.items()
             for attack, results in attacks.items()
@@ -67,7 +64,7 @@ class Sweep:
                 curves = [result.curve for result in attacks[attack]]
                 values = np.stack([curve[self.metric] for curve in curves])
                 kind: Any = "certificate" if curves[0].kind == "certified" else "attack"
-                lines.append(Line(label, curves[0].epsilons, values, kind))
+                lines.append(Line(self._labels[label], curves[0].epsilons, values, kind))
             curve = first[attack][0].curve
             name = f"{self.metric.upper()} on {curve.protocol.dataset} ({curve.protocol.part})"
             panels.append(Panel(lines, curve.threat.axis, name, attack))
@@ -81,10 +78,26 @@ class Sweep:
             raise InputError(f"attack must be one of {', '.join(first)}, got {attack!r}")
         order = first[chosen][0]
         groups = {
-            label: [_per_user(result, order, self.metric) for result in attacks[chosen]]
+            self._labels[label]: [
+                _per_user(result, order, self.metric) for result in attacks[chosen]
+            ]
             for label, attacks in self.results.items()
         }
         return compare_curves(groups, order.curve.epsilons, metric=self.metric, **options)
+
+    @cached_property
+    def _labels(self) -> dict[str, str]:
+        """Label -> label in tables, with the attacked arrays where these are not the same for all.
+
+        A threat to all that is stored is one to U and V, or to V alone where users are computed.
+        """
+        sides = {
+            label: dict.fromkeys(r.threat.side_words for found in attacks.values() for r in found)
+            for label, attacks in self.results.items()
+        }
+        if len({tuple(words) for words in sides.values()}) == 1:
+            return {label: label for label in sides}
+        return {label: f"{label} ({', '.join(words)} attacked)" for label, words in sides.items()}
 
     def _blocks(self) -> list[tuple[list[str], list[list[str]]]]:
         """Epsilons and rows of each table; attacks at the same epsilons share one."""
@@ -93,15 +106,14 @@ class Sweep:
             for attack, results in attacks.items():
                 mean = np.mean([result.curve[self.metric] for result in results], axis=0)
                 rows = blocks.setdefault(results[0].curve.epsilons, [])
-                rows.append([label, attack, *(f"{value:.4f}" for value in mean)])
+                rows.append([self._labels[label], attack, *(f"{value:.4f}" for value in mean)])
         return [([f"{size:g}" for size in sizes], rows) for sizes, rows in blocks.items()]
 
     def __str__(self) -> str:
-        tables = []
-        for epsilons, rows in self._blocks():
-            header = ["model", self.metric, *epsilons]
-            tables.append(aligned(header, rows, left=range(len(header))))
-        return "\n\n".join(tables)
+        return "\n\n".join(
+            aligned(["model", self.metric, *epsilons], rows, left=range(len(epsilons) + 2))
+            for epsilons, rows in self._blocks()
+        )
 
     def __repr__(self) -> str:
         attacks = ", ".join(next(iter(self.results.values())))
@@ -131,7 +143,7 @@ def sweep(
         models: label -> recommender, or several that differ in their seed; or recommenders with
             labels of their own.
         attacks: names, see :func:`robustcf.measure`; ``certificate`` is one of them.
-        threat: what the attacker may do and knows.
+        threat: budget and knowledge of the attacker.
         epsilons: ascending; None for those of the attack.
         ks: cutoffs of the metrics.
         threads: CPU threads, see :func:`robustcf.train`.
@@ -152,7 +164,13 @@ def sweep(
         4
     """
     groups = _groups(models)
-    _check_same_data([model for group in groups.values() for model in group])
+    first, *others = (model for group in groups.values() for model in group)
+    for model in others:
+        if not _judged_alike(first, model):
+            raise InputError(
+                "recommenders must be judged by the same pairs, with the same pairs left out of "
+                f"the candidates, got {first!r} and {model!r}"
+            )
     names = check_list("attacks", attacks)
     if not names:
         raise InputError("attacks must be a non-empty list, got none")
@@ -187,21 +205,8 @@ def compare(
     """Say which recommender is better at which size of attack, with paired tests over users.
 
     Users are matched by their labels. Several recommenders of one label (seeds) are averaged, user
-    by user. Other arguments are those of :func:`sweep` and of
-    :func:`robustcf.experiments.comparison.compare_curves`.
-
-    Args:
-        models: at least two labels.
-        attack: the attack that all of them face.
-        threat: what the attacker may do and knows.
-        epsilons: ascending; None for those of the attack.
-        k: cutoff of NDCG.
-        seed: of resamples and flips.
-        resamples: of the bootstrap and of the sign-flip test.
-        confidence: of the intervals.
-        threads: CPU threads.
-        progress: whether to show a bar.
-        **options: of the attack.
+    by user. The metric is NDCG at ``k``; ``seed``, ``resamples`` and ``confidence`` are those of
+    :func:`robustcf.experiments.comparison.compare_curves`, other arguments those of :func:`sweep`.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -230,9 +235,7 @@ def _groups(models: Models) -> dict[str, list[Recommender]]:
         listed = _listed(models)
         groups = {model.label: [model] for model in listed}
         if len(groups) < len(listed):
-            raise InputError(
-                "recommenders have the same label: give a dict of label -> recommender"
-            )
+            raise InputError("labels must differ: give a dict of label -> recommender")
     if not groups or not all(groups.values()):
         raise InputError("expected at least one recommender for each label, got none")
     return groups
@@ -247,16 +250,6 @@ def _listed(models: Any) -> list[Recommender]:
     for model in listed:
         check_recommender(model)
     return listed
-
-
-def _check_same_data(models: Sequence[Recommender]) -> None:
-    first = models[0]
-    for model in models[1:]:
-        if not _judged_alike(first, model):
-            raise InputError(
-                "recommenders must be judged by the same pairs, with the same pairs left out of "
-                f"the candidates, got {first!r} and {model!r}"
-            )
 
 
 def _judged_alike(one: Recommender, other: Recommender) -> bool:
@@ -284,8 +277,7 @@ def _places(
     own: Labels | None, theirs: Labels | None, n_own: int, n_theirs: int
 ) -> npt.NDArray[np.int64]:
     """For each row of another model the row with the same label, or -1."""
-    names = range(n_own) if own is None else own.tolist()
-    place = {name: n for n, name in enumerate(names)}
+    place = {name: n for n, name in enumerate(range(n_own) if own is None else own.tolist())}
     others = range(n_theirs) if theirs is None else theirs.tolist()
     return np.array([place.get(name, -1) for name in others], dtype=np.int64)
 
@@ -293,7 +285,7 @@ def _places(
 def _per_user(result: Result, order: Result, metric: str) -> npt.NDArray[np.float64]:
     """Epsilons x users of a result, in the order of the users of another."""
     values = result.curve.per_user[metric]
-    own, wanted = (_names(each).tolist() for each in (result, order))
+    own, wanted = _names(result), _names(order)
     if own == wanted:
         return values
     place = {name: n for n, name in enumerate(own)}
@@ -302,6 +294,6 @@ def _per_user(result: Result, order: Result, metric: str) -> npt.NDArray[np.floa
     return values[:, [place[name] for name in wanted]]
 
 
-def _names(result: Result) -> npt.NDArray[Any]:
+def _names(result: Result) -> list[Any]:
     labels, users = result.model.user_labels, result.curve.users
-    return users if labels is None else labels[users]
+    return list((users if labels is None else labels[users]).tolist())

@@ -1,4 +1,4 @@
-"""Open what a command is given, alone or as one of several ranks that must agree."""
+"""Open runs and recommenders, alone or as one of several ranks that must agree."""
 
 from __future__ import annotations
 
@@ -29,11 +29,8 @@ def open_shared(
 ) -> Recommender:
     """Open a run or a saved recommender; ranks make sure that they have the same.
 
-    Args:
-        path: its folder.
-        places: where the data of a run are that was too large to keep them, see ``RunDir.split``.
-        allow_unfinished: whether its training may have been interrupted.
-        allow_code: see :func:`robustcf.recommender.open_recommender`.
+    ``places`` are those of ``RunDir.split``, for a run whose data were too large to keep; other
+    arguments as in :func:`robustcf.recommender.open_recommender`.
     """
     how = {"allow_unfinished": allow_unfinished, "allow_code": allow_code}
     model = open_recommender(path, **how)
@@ -52,10 +49,7 @@ def open_shared(
 
 
 def in_turn(read: Callable[[], Read]) -> Read:
-    """Return what a function returns, called by the first rank, then by the others.
-
-    For what is fetched and cached on the way: the others find it.
-    """
+    """Call a function on the first rank, then on the others, which find its downloads cached."""
     team = job()
     found = read() if team.first else None
     team.text_from_first("there")
@@ -65,10 +59,7 @@ def in_turn(read: Callable[[], Read]) -> Read:
 def check_one_process() -> None:
     """Raise where several ranks are to deal with a recommender by vote."""
     if job().size > 1:
-        raise InputError(
-            "a recommender by vote has nothing to share among processes: run the command without "
-            "torchrun"
-        )
+        raise InputError("a vote cannot be shared among processes: run it without torchrun")
 
 
 def check_same(split: Split, factors: Factors | None = None, config: str = "") -> None:

@@ -3,49 +3,54 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from robustcf._checks import check_cutoffs
-from robustcf._io.files import read_json, write_json
+from robustcf._checks import check_cutoffs, check_known
+from robustcf._io.files import read_json, write_bytes, write_json
 from robustcf._io.plots import Line, Panel
 from robustcf._io.reading import read_plain
 from robustcf._io.schema import NOT_NEGATIVE, OBJECT, check_kind, list_of, record, whole
 from robustcf._io.text import aligned, markdown
-from robustcf._registry import DEFENCES, POISONINGS
+from robustcf._registry import DEFENCES, MODELS, POISONINGS
 from robustcf._runtime import threads_used
 from robustcf.data import Split
 from robustcf.errors import InputError
 from robustcf.experiments.grid import (
     Array,
     Plan,
+    bullets,
     check_unique,
     make_folder,
     rounded,
     run_grid,
     spread,
-    write_picture,
-    write_report,
-    write_tables,
+    write_results,
 )
 from robustcf.poisoning.base import spent
 from robustcf.poisoning.exposure import CUTOFFS
-from robustcf.poisoning.injection import read_profiles, write_profiles
+from robustcf.poisoning.injection import read_profiles, read_targets, write_profiles
 from robustcf.poisoning.threat import NONE, ItemIds, PoisonThreat, Targets, fakes_name
 from robustcf.poisoning.victim import AUTO, QUALITY, damage, members, retrained
 from robustcf.training.config import TrainConfig
 from robustcf.training.presets import KINDS, adapted, choose
 
-#: In the place of an attack: profiles from a file, and no fake users.
-FILE, CLEAN = "file", "clean"
+if TYPE_CHECKING:
+    from robustcf.models.voting.config import VoteConfig
+
+#: In the place of an attack: profiles from ``file:NAME``, and no fake users.
+FILE, CLEAN = "file:", "clean"
+VOTE = "vote"
 UNDEFENDED = "none"
 LOST = "ndcg@10 lost"
 CELLS, PROFILES = "cells", "profiles"
-_EXPOSURE = ("hit_rate", "ndcg", "share")
+_EXPOSURE = ("hit_rate", "ndcg", "share", "t_hr", "t_ndcg")
 _MOST_BYTES = 1 << 30
 _KNOWS = {
     "data": "all training pairs",
@@ -57,6 +62,18 @@ _WANTS = {
     "demote": "to keep the targets from being recommended",
     "availability": "to make recommendations worse for all users",
 }
+_MEANING = """\
+- Genuine users only. A user lacks a target without a pair of it in train, validation or test; \
+other targets do not count.
+- `target hit_rate@k`: users with at least one lacked target among the first k items, divided by \
+users who lack at least one. `target ndcg@k`: NDCG with the lacked targets as the relevant items, \
+over the same users.
+- `target share@k`: places of the first k that hold a lacked target, divided by all places, over \
+all genuine users.
+- `target t_hr@k` and `t_ndcg@k`: hit rate and NDCG of each target alone, over the users who lack \
+it, mean over targets (T-HR and T-NDCG of publications).
+- `{}`: NDCG@10 on test of the clean recommender of the same seed, minus that of the poisoned one.
+- `auto`: for each seed the attack that did most to this victim after retraining, by {}."""
 Cell = Mapping[str, Any]
 
 
@@ -84,13 +101,13 @@ class Row(NamedTuple):
 
     @property
     def victim(self) -> str:
-        """Model and defence in words."""
+        """Model and defence."""
         return self.model if self.defence == UNDEFENDED else f"{self.model} with {self.defence}"
 
     @property
     def size(self) -> str:
         """The number of fakes in words."""
-        return "those of the file" if self.attack == FILE else fakes_name(self.fakes)
+        return "those of the file" if self.attack.startswith(FILE) else fakes_name(self.fakes)
 
     def stem(self, seed: int) -> str:
         """Return the name of the file of a result."""
@@ -103,7 +120,7 @@ class PoisonPlan(Plan):
     """Victims x attacks x numbers of fakes x seeds.
 
     Args:
-        models: the victims, one or several (default: the best known for the data).
+        models: the victims, one or several, ``vote`` too (default: the best known for the data).
         preset: how the victims train: ``tuned``, ``robust``, ``paper`` or a file.
         seeds: of targets, attacks and training.
         attacks: how the fake users choose their items; ``auto`` (default): all of them, and the
@@ -112,10 +129,11 @@ class PoisonPlan(Plan):
         targets: what the attacks are about, drawn anew for each seed.
         length: items per profile; None for the mean of the genuine users.
         goal: see :class:`robustcf.poisoning.PoisonThreat`.
-        knowledge: likewise.
-        known: likewise.
+        knowledge: see :class:`robustcf.poisoning.PoisonThreat`.
+        known: see :class:`robustcf.poisoning.PoisonThreat`.
         defences: what the victim does about it, or ``none``.
-        profiles: a file of profiles instead of attacks and numbers of fakes.
+        profiles: files of profiles instead of attacks and numbers of fakes; published ones in JSON
+            name the targets, too.
         ks: cutoffs of the exposure (default 10 50).
 
     Example:
@@ -140,14 +158,14 @@ class PoisonPlan(Plan):
     knowledge: str = "data"
     known: float = 0.2
     defences: tuple[str, ...] = (UNDEFENDED,)
-    profiles: str | None = None
+    profiles: tuple[str, ...] = ()
     ks: tuple[int, ...] = CUTOFFS
 
     def __post_init__(self) -> None:
         if self.preset == "auto":
             raise InputError(
-                "a victim is trained many times, and the preset auto would search each time: take "
-                "tuned, or a file that 'robustcf tune' wrote"
+                "the preset auto would search anew for every victim: take tuned, or a file that "
+                "'robustcf tune' wrote"
             )
         if not self.models:
             best = choose(self.data_name, kind=self.preset).config.resolved().model.name
@@ -161,7 +179,14 @@ class PoisonPlan(Plan):
                 DEFENCES[name]
         for fakes in self.fakes:
             self.threat(fakes)
-        for name in self.attacks if self.profiles is None else ():
+        if self.profiles:
+            check_unique("names of the files of profiles", self.tried)
+            named = {read_targets(path) for path in self.profiles} - {()}
+            if len(named) > 1:
+                raise InputError("profiles must be of the same targets: attack with one file each")
+            if named and not self.targets.labels:
+                object.__setattr__(self, "targets", Targets(labels=named.pop()))
+        for name in self.attacks if not self.profiles else ():
             if name == AUTO:
                 continue
             kind = POISONINGS[name]
@@ -171,21 +196,27 @@ class PoisonPlan(Plan):
                 )
             if self.knowledge == NONE and kind.needs_pairs:
                 raise InputError(
-                    f"{name} learns from pairs, and the knowledge is none: leave it out, or grant "
-                    "data or part"
+                    f"{name} learns from pairs and needs the knowledge data or part, got none"
                 )
         for model in self.models:
             self.train_config(model, 0)
+        if not self.steps():
+            raise InputError(f"the defences fit none of the models: {'; '.join(self.unfit)}")
+
+    def check_model(self, model: str) -> None:
+        """Raise for a victim that is neither a model nor a vote."""
+        if model != VOTE:
+            MODELS[model]
 
     def threat(self, fakes: float) -> PoisonThreat:
-        """Return what the attacker may do with so many fakes."""
+        """Return the threat of so many fakes."""
         return PoisonThreat(fakes, self.length, self.targets, self.goal, self.knowledge, self.known)
 
     @property
     def tried(self) -> tuple[str, ...]:
-        """The attacks whose profiles are made: those named, and the members of ``auto``."""
-        if self.profiles is not None:
-            return (FILE,)
+        """The attacks whose profiles are made, the members of ``auto`` among them."""
+        if self.profiles:
+            return tuple(FILE + Path(path).stem for path in self.profiles)
         named = [name for name in self.attacks if name != AUTO]
         more = members(self.goal, self.knowledge) if AUTO in self.attacks else ()
         return tuple(dict.fromkeys((*named, *more)))
@@ -193,7 +224,7 @@ class PoisonPlan(Plan):
     @property
     def sizes(self) -> tuple[float, ...]:
         """The numbers of fakes of the attacks; the content of a file counts as one size."""
-        return (1,) if self.profiles is not None else tuple(f for f in self.fakes if f)
+        return (1,) if self.profiles else tuple(f for f in self.fakes if f)
 
     def cells(self) -> list[Part]:
         """Return the clean recommenders of a seed, then its attacks, then the next seed."""
@@ -201,41 +232,70 @@ class PoisonPlan(Plan):
         return [Part(*each, seed) for seed in self.seeds for each in ((CLEAN, 0), *made)]
 
     def steps(self) -> list[Row]:
-        """Return every victim."""
-        return [Row(model, defence) for model in self.models for defence in self.defences]
+        """Return every victim, without defences that do not fit their model."""
+        return [row for row, why in self._victims if why is None]
 
-    def train_config(self, model: str, seed: int) -> tuple[TrainConfig, str]:
-        """Return how a victim trains, and the name of the preset it came from."""
-        chosen = choose(self.data_name, model, None, self.preset, changed=self.changes)
-        return adapted(chosen.config, self.changes).replace(seed=seed), chosen.name
+    @property
+    def unfit(self) -> list[str]:
+        """Which defences do not fit which models, and why."""
+        return [f"{row.victim}: {why}" for row, why in self._victims if why is not None]
+
+    @cached_property
+    def _victims(self) -> list[tuple[Row, str | None]]:
+        found: list[tuple[Row, str | None]] = []
+        for row in (Row(model, defence) for model in self.models for defence in self.defences):
+            why = None
+            if row.defence != UNDEFENDED:
+                try:
+                    DEFENCES[row.defence]().configured(self.train_config(row.model, 0)[0])
+                except InputError as error:
+                    why = str(error)
+            found.append((row, why))
+        return found
+
+    def train_config(self, model: str, seed: int) -> tuple[TrainConfig | VoteConfig, str]:
+        """Return how a victim trains, and the name of the preset it came from.
+
+        Of several models, a vote takes the settings that it has, and other models the others.
+        """
+        own: set[str] = set()
+        if VOTE in self.models:
+            from robustcf.models.voting.config import VoteConfig  # on demand: votes are seldom
+
+            own = {field.name for field in fields(VoteConfig)}
+        if model == VOTE:
+            if len(self.models) == 1:
+                check_known(VoteConfig, self.changes)
+            changes = {key: value for key, value in self.changes.items() if key in own}
+            return VoteConfig(**{**changes, "seed": seed}), "settings chosen on valid"
+        changes = {key: value for key, value in self.changes.items() if key not in own}
+        chosen = choose(self.data_name, model, None, self.preset, changed=changes)
+        return adapted(chosen.config, changes).replace(seed=seed), chosen.name
 
     def pinned(self, split: Split) -> dict[str, Any]:
         """Return training settings and digests of files, which may change before it is resumed."""
         self._check(split)
-        files = {"profiles": self.profiles}
+        pinned = super().pinned(split)
+        files = {FILE + Path(path).stem: path for path in self.profiles}
         if self.preset not in KINDS:
             files["preset"] = self.preset
-        digests = {
-            name: hashlib.sha256(read_plain(Path(path), _MOST_BYTES, follow=True)).hexdigest()
-            for name, path in files.items()
-            if path is not None
-        }
-        return (
-            super().pinned(split)
-            | digests
-            | {
-                f"settings of {model}": self.train_config(model, self.seeds[0])[0].as_dict()
-                for model in self.models
-            }
-        )
+        for name, path in files.items():
+            content = read_plain(Path(path), _MOST_BYTES, follow=True)
+            pinned[name] = hashlib.sha256(content).hexdigest()
+        for model in self.models:
+            config, _ = self.train_config(model, self.seeds[0])
+            pinned[f"settings of {model}"] = (
+                config.as_dict() if isinstance(config, TrainConfig) else asdict(config)
+            )
+        return pinned
 
     def own_words(self) -> list[str]:
         """Return the options of ``robustcf poison`` alone."""
-        if self.profiles is None:
+        if not self.profiles:
             words = ["--attack", *self.attacks, "--fakes", *map(fakes_name, self.fakes)]
             words += ["--length", str(self.length)] if self.length is not None else []
         else:
-            words = ["--profiles", Path(self.profiles).name]
+            words = ["--profiles", *(Path(path).name for path in self.profiles)]
         if self.targets.labels:
             words += ["--target", *self.targets.labels]
         else:
@@ -250,15 +310,16 @@ class PoisonPlan(Plan):
     def _check(self, split: Split) -> None:
         if len(split.test) == 0:
             raise InputError(
-                f"{split.name} has no test pairs, so lost quality cannot be measured; give "
-                "--test-ratio or --test-file"
+                f"{split.name} has no test pairs to measure quality by: give --test-ratio or "
+                "--test-file"
             )
         for seed in self.seeds:
             self.targets.choose(split.train, seed)
-            for fakes in self.sizes if self.profiles is None else ():
+            for fakes in () if self.profiles else self.sizes:
                 self.threat(fakes).granted(split.train, seed)
-        if self.profiles is not None and not read_profiles(self.profiles, split.train):
-            raise InputError(f"{self.profiles} has no profiles: expected one or more, a pair a row")
+        for path in self.profiles:
+            if not read_profiles(path, split.train):
+                raise InputError(f"{path} has no profiles: expected one or more, a pair a row")
 
     def complete(self, folder: Path, cell: Part, split: Split) -> Iterator[str]:
         """Retrain every victim that has no result yet."""
@@ -283,21 +344,18 @@ class PoisonPlan(Plan):
                         "seed": cell.seed,
                         "targets": targets.tolist(),
                         "spent": spent(profiles),
-                        **_plain(found.as_dict()),
+                        **plain(found.as_dict()),
                     }
                     make_folder(folder / CELLS)
                     write_json(folder / CELLS / f"{row.stem(cell.seed)}.json", result)
                 yield row.victim
 
     def _profiles(self, folder: Path, part: Part, split: Split) -> tuple[ItemIds, ...]:
-        """The profiles of an attack, written to a file as well, to look at and to reuse.
-
-        They are made again for every missing cell: the file may have been changed since.
-        """
+        """The profiles of an attack; never read back, as their file may have been changed."""
         if part.attack == CLEAN:
             return ()
-        if part.attack == FILE:
-            return read_profiles(str(self.profiles), split.train)
+        if part.attack.startswith(FILE):
+            return read_profiles(self.profiles[self.tried.index(part.attack)], split.train)
         attack = POISONINGS[part.attack]()
         found = attack.attack(split.train, self.threat(part.fakes), part.seed)
         make_folder(folder / PROFILES)
@@ -305,23 +363,49 @@ class PoisonPlan(Plan):
         return found.profiles
 
 
-def _plain(value: Any) -> Any:
+def stands_out(counts: Mapping[str, Array], name: str) -> bool:
+    """Return whether a count is larger than all others by more than noise.
+
+    It must be larger for every seed, and the sums over seeds must differ by more than twice the
+    standard deviation of a Poisson difference, sqrt(a + b).
+
+    Example:
+        >>> few, many = np.array([2, 3]), np.array([90, 80])
+        >>> stands_out({"a": few, "b": many}, "b"), stands_out({"a": few, "b": few + 1}, "b")
+        (True, False)
+    """
+    mine = counts[name]
+    return all(
+        bool((mine > other).all())
+        and (mine - other).sum() > 2 * math.sqrt(abs(mine).sum() + abs(other).sum())
+        for key, other in counts.items()
+        if key != name
+    )
+
+
+def count_range(counts: Array) -> str:
+    """Return a mean of counts, with the range of several seeds."""
+    mean = f"{counts.mean():,.0f}"
+    return f"{mean} ({counts.min():,.0f}-{counts.max():,.0f})" if len(counts) > 1 else mean
+
+
+def plain(value: Any) -> Any:
     """Numbers of numpy as Python's own, which JSON can hold."""
     if isinstance(value, dict):
-        return {str(key): _plain(entry) for key, entry in value.items()}
+        return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+        return [plain(entry) for entry in value]
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def _read_cell(plan: PoisonPlan, folder: Path, row: Row, seed: int) -> Cell | None:
-    """A cell from its file; None where it is missing or spoilt, so that it is made again."""
+    """A cell from its file; None where it is missing or damaged, so that it is made again."""
     path = folder / CELLS / f"{row.stem(seed)}.json"
     rates = {f"{kind}@{k}": NOT_NEGATIVE for kind in _EXPOSURE for k in plan.ks}
     single = {f"hit_rate@{k}": list_of(NOT_NEGATIVE, 1) for k in plan.ks}
     kind = {
         "spent": record({name: whole() for name in ("fakes", "length", "pairs")}),
-        "exposure": record({**rates, "by_target": record(single)}),
+        "exposure": record({**rates, "by_target": record(single), "n_users": whole()}),
         "quality": record(dict.fromkeys(QUALITY, NOT_NEGATIVE)),
         "defence_report": OBJECT,
     }
@@ -343,14 +427,7 @@ def poison(
     (JSON, per victim and attack), ``results.json``, ``results.csv``, a picture (PNG and SVG),
     ``report.md`` and ``report.txt``.
 
-    Args:
-        plan: what to do.
-        out: the folder.
-        jobs: attacks at a time.
-        progress: whether to show a bar.
-
-    Raises:
-        InputError: see :func:`robustcf.experiments.grid.run_grid`.
+    Args and errors: see :func:`robustcf.experiments.grid.run_grid`.
 
     Cost: one training per victim, attack, size and seed that is missing.
     """
@@ -365,8 +442,8 @@ def poison(
                 if cell is None:
                     raise InputError(f"{folder / CELLS / stem}.json is gone: repeat the command")
                 cells[stem] = cell
-        facts = plan.facts(split)
-        summary = PoisonSummary(plan, folder, split.name, split.n_users, cells, facts)
+        sizes = (split.name, split.n_users)
+        summary = PoisonSummary(plan, folder, *sizes, cells, plan.facts(split))
         summary.write()
         return summary
 
@@ -375,16 +452,7 @@ def poison(
 
 @dataclass(frozen=True, eq=False)
 class PoisonSummary:
-    """The results of a poisoning grid.
-
-    Args:
-        plan: what was asked for.
-        out: its folder.
-        dataset: name of the data.
-        n_users: genuine users.
-        cells: name of the file -> the cell.
-        facts: plan, environment and fingerprint of the data.
-    """
+    """The results of a poisoning grid; ``cells`` are by the names of their files."""
 
     plan: PoisonPlan
     out: Path
@@ -395,8 +463,8 @@ class PoisonSummary:
 
     @property
     def attacks(self) -> list[str]:
-        """The attacks that have rows: those tried, and ``auto`` where it was asked for."""
-        auto = [AUTO] if AUTO in self.plan.attacks and self.plan.profiles is None else []
+        """The attacks that have rows: those tried, and ``auto`` if it is in the plan."""
+        auto = [AUTO] if AUTO in self.plan.attacks and not self.plan.profiles else []
         return [*self.plan.tried, *auto]
 
     @property
@@ -421,7 +489,7 @@ class PoisonSummary:
                 yield victim._replace(attack=attack, fakes=fakes)
 
     def cell(self, row: Row, seed: int) -> Cell:
-        """Return a cell; of ``auto``, that of the attack that did most to this victim."""
+        """Return a cell; of ``auto``, that of the attack that harmed this victim most."""
         if row.attack != AUTO:
             return self.cells[row.stem(seed)]
 
@@ -470,7 +538,7 @@ class PoisonSummary:
         cells = self._cells(row)
         spent = dict(cells[0]["spent"])
         result = row._asdict() | {
-            "fakes": str(spent["fakes"]) if row.attack == FILE else fakes_name(row.fakes),
+            "fakes": str(spent["fakes"]) if row.attack.startswith(FILE) else fakes_name(row.fakes),
             "spent": spent,
             **{metric: rounded(self.values(row, metric)) for metric in self.metrics},
             "single targets": rounded(self.target_spread(row)),
@@ -491,26 +559,24 @@ class PoisonSummary:
             for metric in self.metrics
             for seed, value in zip(self.plan.seeds, result[metric], strict=True)
         )
-        write_tables(self.out, "results", values, rows)
         title = f"{self.dataset}: {self.plan.goal} {self.plan.targets.words()}"
         panels = [self._panels(metric) for metric in (self._hit_rate, LOST)]
-        write_picture(self.out, "poison", panels, title)
-        parts = [
+        report = [
             f"# {' and '.join(self.plan.models)} on {self.dataset} with fake users",
             "## What the result says",
-            "\n".join(f"- {finding}" for finding in self.findings()),
+            bullets(self.findings()),
             "![users who see a target, and quality lost, by the number of fake users](poison.png)",
             "## Numbers",
             "Mean over seeds (lowest to highest seed), in percent. Each seed draws its targets "
             "anew.",
             *map(self._table, self.plan.steps()),
             "## What the numbers mean",
-            self._meaning(),
+            _MEANING.format(LOST, self.headline),
             "## How it was made",
             self._made(),
         ]
-        write_report(self.out / "report.md", parts)
-        write_report(self.out / "report.txt", [self.text()])
+        write_results(self.out, "results", values, rows, {"poison": (title, panels)}, report)
+        write_bytes(self.out / "report.txt", f"{self.text()}\n".encode())
 
     def _panels(self, metric: str) -> list[Panel]:
         """A panel per victim, a line per attack."""
@@ -522,12 +588,10 @@ class PoisonSummary:
             lines = []
             for attack in self.attacks:
                 rows = [victim, *(Row(*victim[:2], attack, fakes) for fakes in self.plan.sizes)]
-                # Of the first attack: auto may spend another number for each seed.
-                spent = [
-                    self.cell(row._replace(attack=self.plan.tried[0]), self.plan.seeds[0])["spent"]
-                    for row in rows[1:]
-                ]
-                sizes = [0.0, *(100 * each["fakes"] / self.n_users for each in spent)]
+                # Sizes are those of the first attack: auto may spend another number for each seed.
+                first = [row._replace(attack=self.plan.tried[0]) for row in rows[1:]]
+                spent = [self.cell(row, self.plan.seeds[0])["spent"]["fakes"] for row in first]
+                sizes = [100 * number / self.n_users for number in (0, *spent)]
                 values = 100 * np.stack([self.values(row, metric) for row in rows], axis=1)
                 lines.append(Line(attack, sizes, values))
             axis = "fake users, % of the genuine ones"
@@ -543,15 +607,26 @@ class PoisonSummary:
                     row: self.mean(row, metric)
                     for row in (victim._replace(attack=a, fakes=fakes) for a in self.plan.tried)
                 }
-                worst = (min if self.plan.goal == "demote" else max)(means, key=lambda r: means[r])
+                sign = -1 if self.plan.goal == "demote" else 1
+                worst = max(means, key=lambda row: sign * means[row])
                 lost = self.mean(worst, LOST)
+                word = "fell" if lost >= 0 else "rose"
+                clear = stands_out({r.attack: sign * self._counts(r) for r in means}, worst.attack)
+                reach = f"{metric} {100 * means[worst]:.2f} % (clean "
+                reach += f"{100 * self.mean(victim, metric):.2f} %)"
+                if metric != LOST:
+                    reach = f"{reach}, {count_range(self._counts(worst))} users"
+                did = f"`{worst.attack}` did most" if clear else "no attack did more than noise"
                 sentences.append(
-                    f"{worst.victim}, {worst.size} fakes: `{worst.attack}` did most, {metric} "
-                    f"{100 * means[worst]:.2f} % (clean {100 * self.mean(victim, metric):.2f} %); "
-                    f"NDCG@10 of genuine users {'fell' if lost >= 0 else 'rose'} by "
-                    f"{abs(lost):.4f}."
+                    f"{worst.victim}, {worst.size} fakes: {did}, {reach}; "
+                    f"NDCG@10 of genuine users {word} by {abs(lost):.4f}."
                 )
-        return sentences
+        return [*sentences, *(f"Left out, {words}." for words in self.plan.unfit)]
+
+    def _counts(self, row: Row) -> Array:
+        """Return the users of the headline, seed by seed; of availability, NDCG@10 times users."""
+        users = [cell["exposure"].get("n_users", self.n_users) for cell in self._cells(row)]
+        return np.asarray(np.rint(self.values(row, self.headline) * np.array(users)))
 
     @property
     def _columns(self) -> list[str]:
@@ -559,45 +634,39 @@ class PoisonSummary:
 
     def text(self) -> str:
         """Return the report for a terminal: one table, and the findings."""
+        k = max(self.plan.ks)
+        shown = (f"target hit_rate@{k}", f"target t_hr@{k}", f"target t_ndcg@{k}", "ndcg@10")
         rows = [
-            [*row[:3], row.size, *(f"{100 * self.mean(row, name):.3f}" for name in self._columns)]
+            [
+                *(name[:24] for name in row[:3]),
+                "file" if row.attack.startswith(FILE) else row.size,
+                count_range(self._counts(row)) if self.headline != LOST else "-",
+                *(f"{self.mean(row, name):.4f}" for name in shown[1:]),
+            ]
             for victim in self.plan.steps()
             for row in self.rows(victim)
         ]
-        table = aligned([*Row._fields, *self._columns], rows, left=range(len(Row._fields)))
-        return "\n\n".join([f"{table}\n(in percent, mean over seeds)", *self.findings()])
+        header = [*Row._fields, f"users@{k}", f"t_hr@{k}", f"t_ndcg@{k}", "ndcg@10"]
+        table = aligned(header, rows, left=range(len(Row._fields)))
+        words = (
+            f"(users@{k}: genuine users of {self.n_users:,} who see a target among their first {k},"
+            "\nmean and range of the seeds; the others are means of shares and metrics)"
+        )
+        return "\n\n".join([f"{table}\n{words}", *self.findings()])
 
     def _table(self, victim: Row) -> str:
         single = f"single targets, hit_rate@{max(self.plan.ks)}"
         rows = []
         for row in self.rows(victim):
-            chosen = f" ({', '.join(dict.fromkeys(self.chosen(row)))})"
-            low, mean, high = (100 * value for value in self.target_spread(row))
-            rows.append(
-                [
-                    row.attack + (chosen if row.attack == AUTO else ""),
-                    row.size,
-                    *(spread(100 * self.values(row, metric), 3) for metric in self._columns),
-                    f"{mean:.3f} ({low:.3f} to {high:.3f})",
-                ]
+            chosen = (
+                f" ({', '.join(dict.fromkeys(self.chosen(row)))})" if row.attack == AUTO else ""
             )
+            low, mean, high = (100 * value for value in self.target_spread(row))
+            values = (spread(100 * self.values(row, metric), 3) for metric in self._columns)
+            alone = f"{mean:.3f} ({low:.3f} to {high:.3f})"
+            rows.append([row.attack + chosen, row.size, *values, alone])
         table = markdown(["attack", "fakes", *self._columns, single], rows)
         return f"### {victim.victim}\n\n{table}"
-
-    def _meaning(self) -> str:
-        return (
-            "- Genuine users only. A user lacks a target without a pair of it in train, validation "
-            "or test; other targets do not count.\n"
-            "- `target hit_rate@k`: users with at least one lacked target among the first k items, "
-            "divided by users who lack at least one. `target ndcg@k`: NDCG with the lacked targets "
-            "as the relevant items, over the same users.\n"
-            "- `target share@k`: places of the first k that hold a lacked target, divided by all "
-            "places, over all genuine users.\n"
-            f"- `{LOST}`: NDCG@10 on test of the clean recommender of the same seed, minus that of "
-            "the poisoned one.\n"
-            "- `auto`: for each seed the attack that did most to this victim after retraining, by "
-            f"{self.headline}."
-        )
 
     def _made(self) -> str:
         plan = self.plan

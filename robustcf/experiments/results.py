@@ -1,4 +1,4 @@
-"""Attack and certify recommenders; what was found is kept in the folders of their runs."""
+"""Attack and certify recommenders; results are kept in the folders of their runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from robustcf._io.plots import Line, Panel, plot_panels
 from robustcf._io.text import digest_name
 from robustcf.data import Split
 from robustcf.experiments.records import FAKES, results_folder
-from robustcf.models.voting import CertifiedVotes
+from robustcf.models.voting import CertifiedReach, CertifiedVotes
 from robustcf.recommender import Recommender
 from robustcf.robustness import (
     AttackSpec,
@@ -30,7 +30,7 @@ from robustcf.robustness import (
 from robustcf.robustness.plots import plot_curves
 from robustcf.robustness.quantization import Quantized
 
-#: What was found and where it was written, ready for JSON.
+#: Results and the names of their files, ready for JSON.
 Facts = dict[str, Any]
 
 # PORE (USENIX Security 2023), recomputed from the counts that it released: MovieLens 100K, a
@@ -52,18 +52,8 @@ def attack_run(
 ) -> tuple[Result, Result | None, Facts]:
     """Attack the model of a run; save and draw the curve.
 
-    Args:
-        run: the folder.
-        model: what is attacked.
-        spec: the attack.
-        threat: what the attacker may do and knows.
-        epsilons: sizes; None for those of the attack.
-        ks: cutoffs of the metrics.
-        personal: whether to run the worst attack on each user alone, too.
-        progress: whether to show a bar.
-
-    Returns:
-        The result, that of each user alone or None, and the facts.
+    Returns the result, that of the worst attack on each user alone (if ``personal``, else None),
+    and the facts. ``epsilons`` None are those of the attack.
     """
     folder = results_folder(Path(run))
     result = measure(model, spec, threat, epsilons, ks, progress=progress)
@@ -120,20 +110,10 @@ def certify_run(
     personal: bool = False,
     seed: int = 0,
 ) -> tuple[RobustnessCurve, dict[str, RobustnessCurve], CertifiedRadii, Facts]:
-    """Certify the model of a run, next to an attack and noise; save and draw.
+    """Certify the model of a run (``bound`` tight or plain); save and draw.
 
-    Args:
-        run: the folder.
-        model: what is certified.
-        threat: row budget, by an attacker who knows the labels.
-        epsilons: sizes.
-        ks: cutoffs of the metrics.
-        bound: ``tight`` or ``plain``.
-        personal: whether to run the worst attack on each user alone, too.
-        seed: of the noise.
-
-    Returns:
-        The certificate, the curves next to it by name, the radii, and the facts.
+    Returns the certificate, the curves next to it by name (an attack, noise from ``seed`` and, if
+    ``personal``, the worst attack on each user alone), the radii, and the facts.
     """
     if model.part == "train":  # without test pairs: those it was fit on count
         threat = dataclasses.replace(threat, knowledge="data")
@@ -150,8 +130,7 @@ def certify_run(
     write_arrays(
         radii_file, {"users": radii.users, **{f"top{k}": r for k, r in radii.radii.items()}}
     )
-    label = model.label
-    drawn = {label: attacked.curve}
+    label, drawn = model.label, {model.label: attacked.curve}
     if personal:
         drawn[f"{label}, each user alone"] = others["personal"]
     picture = plot_curves(
@@ -179,11 +158,23 @@ def certify_run(
 
 
 def certify_vote_run(
-    run: str, model: Recommender, fakes: Sequence[int], ks: Sequence[int]
-) -> tuple[CertifiedVotes, Facts]:
-    """Certify the vote of a run against fake accounts; save and draw; returns it and the facts."""
+    run: str, model: Recommender, fakes: Sequence[int], ks: Sequence[int], *, reach: bool = False
+) -> tuple[CertifiedVotes, CertifiedReach | None, Facts]:
+    """Certify the vote of a run against fake accounts; save and draw.
+
+    Returns the certificate, with ``reach`` that of the users who can be shown an item, too (else
+    None), and the facts.
+    """
     certified = certify(model, fakes=fakes, ks=ks)
     saved, replaced = _save_certificate(Path(run), certified)
+    found: CertifiedReach | None = None
+    also: Facts = {}
+    if reach:
+        found = certify(model, fakes=fakes, ks=ks, reach=True)
+        place = saved.with_name(f"{saved.stem}-reach.json")
+        write_json(place, {"format": "robustcf reach 1", **found.as_dict()})
+        also = {"reach": found.rows(), "reach_file": str(place)}
+        also["reach_picture"] = str(found.plot(place.with_suffix(".png")))
     picture = plot_fakes(
         {"vote": certified},
         saved.with_suffix(".png"),
@@ -191,11 +182,11 @@ def certify_vote_run(
         published=published(model.split, ks[0]),
     )
     where = {"file": str(saved), "replaced": replaced, "picture": str(picture)}
-    return certified, {"run": run, **certified.as_dict(), **where}
+    return certified, found, {"run": run, **certified.as_dict(), **where, **also}
 
 
 def published(split: Split, k: int) -> Mapping[str, Mapping[int, float]]:
-    """Return what others certified on these data by this protocol: name -> fakes -> precision@k.
+    """Return published certificates on these data: name -> fakes -> certified precision@k.
 
     Example:
         >>> from robustcf.data import load
@@ -216,11 +207,7 @@ def plot_fakes(
 ) -> Path:
     """Draw a certified metric against the number of fake accounts; returns the path.
 
-    Args:
-        certified: label -> certificate.
-        path: of the picture.
-        metric: what is drawn.
-        published: label -> fakes -> value, of others.
+    ``certified`` and the curves of others, ``published`` (fakes -> value), are by label.
     """
     lines = [
         Line(label, found.fakes, np.array([found[metric]]), "certificate")

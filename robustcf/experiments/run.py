@@ -44,9 +44,9 @@ from robustcf.recommender import Recommender, open_recommender
 from robustcf.recommender.saved import write_into
 from robustcf.training.config import TrainConfig
 from robustcf.training.fitting import Trained, check_trainable, fit_split
-from robustcf.training.search import MINUTES, Trial, read_trials, search
+from robustcf.training.search import Trial, read_trials, search
 
-SEARCH, PER_USER = "search.json", "per_user.parquet"
+_SEARCH, PER_USER = "search.json", "per_user.parquet"
 _COLUMN = nullable(either(NAME, whole()))
 #: The arguments of :func:`robustcf.data.load` that a run may have.
 DATA_OPTIONS = record(
@@ -79,8 +79,9 @@ class RunConfig(RunConfigBase[TrainConfig | VoteConfig]):
         train: training settings.
         threads: torch threads; the same number repeats the same bits.
         device: torch device.
-        preset: the preset that the settings came from, or None.
-        search: how settings are searched for before training (``minutes``), or None.
+        preset: the preset of the settings, or None.
+        search: settings of the search before training, see
+            :func:`robustcf.training.search.search_settings`, or None.
 
     Example:
         >>> config = RunConfig("demo")
@@ -126,7 +127,7 @@ class RunDir(RunBase[RunConfig, Split]):
         >>> import tempfile
         >>> from pathlib import Path
         >>> from robustcf.data import load
-        >>> config = RunConfig("demo", train=TrainConfig.of(dim=4, epochs=1))
+        >>> config = RunConfig("demo", train=TrainConfig.of(factors=4, epochs=1))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     run = RunDir.create(Path(folder) / "first", config, load("demo"))
         ...     run.complete
@@ -161,8 +162,7 @@ class RunDir(RunBase[RunConfig, Split]):
         if outside and not self.allow_code:
             raise InputError(
                 f"{self.path} was trained with code from outside of the package "
-                f"({', '.join(outside)}), which would be imported and run now: give --allow-code "
-                "if you trust it"
+                f"({', '.join(outside)}): give --allow-code to import and run it, if you trust it"
             )
 
     @classmethod
@@ -226,11 +226,8 @@ class RunDir(RunBase[RunConfig, Split]):
     ) -> bool:
         """Train, or resume an earlier attempt, and write; return False where it was interrupted.
 
-        Args:
-            split: the run's data.
-            progress: whether to show a bar.
-            every: seconds between checkpoints; 0 for one after every epoch.
-            report: called with a line per trial of a search.
+        ``every`` is in seconds between checkpoints, 0 for one after every epoch; ``report`` is
+        called with a line per trial of a search.
         """
         self.check(split)
         self._check_code()
@@ -256,11 +253,11 @@ class RunDir(RunBase[RunConfig, Split]):
         return not trained.interrupted
 
     def _search(self, split: Split, report: Callable[[str], None] | None) -> None:
-        """Search for the settings, or resume, and write them into the configuration.
+        """Search, or resume a search, and write the chosen settings into the configuration.
 
         Trials are kept with their times, so a resumed search chooses as an undisturbed one.
         """
-        path, wanted = self.path / SEARCH, self.config.search or {}
+        path, wanted = self.path / _SEARCH, self.config.search or {}
 
         def record(trials: Sequence[Trial]) -> None:
             files.write_json(path, {"trials": [trial.as_dict() for trial in trials]})
@@ -268,7 +265,7 @@ class RunDir(RunBase[RunConfig, Split]):
         seed = self.config.train.seed
         found = search(
             split,
-            minutes=wanted.get("minutes", MINUTES),
+            **wanted,
             seed=seed,
             device=device_of(self.config.device),
             done=read_trials(path) if os.path.lexists(path) else (),
@@ -282,8 +279,8 @@ class RunDir(RunBase[RunConfig, Split]):
         files.write_bytes(self.path / CONFIG, self.config.to_json().encode())
 
     def kept(self) -> list[str]:
-        """Return what an interrupted training can be resumed from: epochs and trials."""
-        found, path = super().kept(), self.path / SEARCH
+        """Return the trials and epochs that a run can be resumed from, in words."""
+        found, path = super().kept(), self.path / _SEARCH
         if os.path.lexists(path):
             with suppress(InputError):
                 found = [f"{counted(len(read_trials(path)), 'trial')} of the search", *found]
@@ -294,12 +291,12 @@ class RunDir(RunBase[RunConfig, Split]):
 
         The first rank writes; the others call :func:`assist`.
         """
-        test, factors, norm = _collected(trained)
-        if factors is None:
+        test, whole, norm = _collected(trained)
+        if whole is None:
             raise InputError("a run is written by the first rank: the others call assist")
         searched = {} if self._searched is None else {"search": self._searched}
-        whole = dataclasses.replace(trained, factors=factors, rows=None)
         model = whole.recommender(preset=self.config.preset, **searched)
+        folded = (model.training or {}).get("fold-in")
         facts = {
             "reg": trained.config.reg.name,
             "valid": None if trained.valid is None else trained.valid.as_dict(),
@@ -308,6 +305,7 @@ class RunDir(RunBase[RunConfig, Split]):
             "two_to_inf": norm,
             "preset": self.config.preset,
             **searched,
+            **({} if folded is None else {"fold-in": folded}),
         }
         self._write(model, test, trained.history, trained.interrupted, **facts)
         if not trained.interrupted:
@@ -360,7 +358,7 @@ def assist(config: RunConfig, split: Split) -> None:
         _collected(fit_split(split, config.train, device=device_of(config.device)))
 
 
-def _collected(trained: Trained) -> tuple[MetricReport | None, Any, float]:
+def _collected(trained: Trained) -> tuple[MetricReport | None, Trained | None, float | None]:
     """Test metrics, the factors of all users (first rank only) and the norm of the scores."""
     test = trained.evaluate() if len(trained.split.test) else None
     return test, trained.gathered(), trained.two_to_inf()

@@ -17,20 +17,13 @@ from robustcf.recommender.saved import RECOMMENDER, read_recommender
 from robustcf.robustness.curves import OPTIONS, SavedCurve, read_curves
 
 # From the strongest on. Not by measured damage: which curve is read must not depend on results.
-_ATTACKS = ("auto", "cutoff", "pgd", "fgm")
+_ATTACKS = ("auto", "pairwise", "cutoff", "pgd", "fgm")
 _OBJECTIVES = ("softmax", "bpr", "bce")
 
 
 @dataclass(frozen=True, eq=False)
 class SavedRun:
-    """A run as far as a comparison needs it.
-
-    Args:
-        path: its directory.
-        settings: what it was trained with, by flat names.
-        fingerprint: of its data.
-        curves: name -> saved curve.
-    """
+    """A run as far as a comparison needs it; training settings are by flat names."""
 
     path: Path
     settings: Mapping[str, Any]
@@ -46,15 +39,10 @@ class SavedRun:
 
 
 def open_run(path: str | Path, *, allow_unfinished: bool = False) -> SavedRun:
-    """Open a run directory for reading its saved curves.
-
-    Raises:
-        UnfinishedError: the training was interrupted, and this was not allowed.
-        InputError: it is not a run directory, or a file in it cannot be read.
-    """
+    """Open a run directory for reading its saved curves, or raise an InputError."""
     folder = Path(path)
     facts = read_recommender(folder, allow_unfinished=allow_unfinished)
-    if facts["kind"] != "factors":
+    if facts["kind"] not in ("factors", "fold-in"):
         raise InputError(
             f"{folder}: a recommender of the kind {facts['kind']!r} has no embeddings, and so no "
             "attack curves to compare"
@@ -87,18 +75,16 @@ def _flat(train: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def common_curves(runs: Sequence[SavedRun], attack: str | None = None) -> list[SavedCurve]:
-    """The curve of the same settings from every run.
+    """Return the curve of the same settings from every run, at least two.
 
-    Args:
-        runs: at least two.
-        attack: an attack (``fgm``, ``fgm-bce``) or the name of a saved curve. None takes the
-            strongest that all runs have: joint before per user, with labels before without,
-            ``auto`` before ``cutoff``, ``pgd`` and ``fgm``, on ``softmax`` before ``bpr`` before
-            ``bce``, relative sizes before absolute ones.
+    ``attack`` is an attack (``fgm``, ``fgm-bce``) or the name of a saved curve. None takes the
+    strongest that all runs have: joint before per user, with labels before without, ``auto`` before
+    ``pairwise``, ``cutoff``, ``pgd`` and ``fgm``, on ``softmax`` before ``bpr`` before ``bce``,
+    sizes in own lengths before relative and absolute ones.
 
     Raises:
-        InputError: there is no such common curve (the message says which command makes it), or
-            the runs are of different data or users.
+        InputError: the curve is missing (the message has the command that makes it), or the runs
+            are of different data or users.
     """
     if len(runs) < 2:
         raise InputError(f"a comparison needs at least two runs, got {len(runs)}")
@@ -107,8 +93,7 @@ def common_curves(runs: Sequence[SavedRun], attack: str | None = None) -> list[S
             raise InputError(
                 f"{runs[0].path} and {run.path} were made from different data (fingerprints "
                 f"{runs[0].fingerprint[:12]}, {run.fingerprint[:12]}): train or import one again "
-                "with the pairs of the other (robustcf import SOURCE --interactions RUN takes "
-                "those of a run)"
+                "with the pairs of the other (robustcf import SOURCE --interactions RUN)"
             )
     found = [[curve for curve in run.curves.values() if _is_asked(curve, attack)] for run in runs]
     shared = [c for c in found[0] if all(c.name in run.curves for run in runs)]
@@ -137,11 +122,11 @@ def _strength(curve: SavedCurve) -> tuple[Any, ...]:
     return (
         curve.settings["part"] != "test",
         facts["kind"] != "joint",
-        attack not in ("auto", "cutoff"),
+        attack not in ("auto", "pairwise", "cutoff"),
         facts["knowledge"] != "labels",
         _ATTACKS.index(attack) if attack in _ATTACKS else len(_ATTACKS),
         _OBJECTIVES.index(objective) if objective in _OBJECTIVES else len(_OBJECTIVES),
-        not facts["relative"],
+        ("own", "relative", "absolute").index(facts["unit"]),
         facts["side"] != "both",
         -len(facts["epsilons"]),
         curve.name,
@@ -202,13 +187,16 @@ def _command(curve: SavedCurve, run: Path) -> str:
         words += [f"--attack {attack}"]
         words += [f"--objective {told['objective']}"] if told["objective"] else []
         words += [f"--budget {told['budget']}"]
-        usual = "labels" if attack in ("auto", "cutoff") else "data"
+        usual = "labels" if attack in ("auto", "pairwise", "cutoff") else "data"
         if told["knowledge"] not in (usual, "none"):
             words += [f"--knowledge {told['knowledge']}"]
         words += [f"--part {told['part']}"] if told["part"] != "test" else []
+        protocol = curve.facts["protocol"]
+        if protocol.get("sampled_from") is not None:
+            words += [f"--eval-users {protocol['n_users']}"]
         for option in ("steps", "restarts", "seed"):
             words += [f"--{option} {told[option]}"] if told[option] is not None else []
-    words += {"own": ["--relative own"], "absolute": ["--absolute"]}.get(told["unit"], [])
+    words += [] if told["unit"] == "own" else [f"--{told['unit']}"]
     words += [f"--side {told['side']}"] if told["side"] != "both" else []
     words += ["--epsilons", *map(_shortest, told["epsilons"])]
     words += ["--k", *map(str, told["ks"])] if told["ks"] != [10, 20] else []
@@ -221,13 +209,10 @@ def _shortest(size: float) -> str:
 
 
 def group_runs(runs: Sequence[SavedRun]) -> dict[str, list[int]]:
-    """Label -> places of the runs that differ in nothing but their training seed.
+    """Return label -> places of the runs that differ only in their training seed.
 
-    The label is model, regularizer and adversarial training; settings that tell groups of one
-    label apart are added to it.
-
-    Raises:
-        InputError: two runs have the same settings and the same seed.
+    The label is model, regularizer and adversarial training, and settings that tell groups of one
+    label apart. Two runs of the same settings and seed are an InputError.
     """
     groups: list[tuple[dict[str, Any], dict[str, int]]] = []
     for place, run in enumerate(runs):
@@ -240,7 +225,7 @@ def group_runs(runs: Sequence[SavedRun]) -> dict[str, list[int]]:
         if seed in members:
             raise InputError(
                 f"{runs[members[seed]].path} and {run.path} have the same settings and the same "
-                f"seed {seed}: they are one run, not two"
+                f"seed {seed}: leave one out"
             )
         members[seed] = place
     labels = [_label(values) for values, _ in groups]

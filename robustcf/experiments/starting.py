@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from robustcf.experiments.run import RunConfig, RunDir, assist
 from robustcf.models.voting import VoteConfig
 from robustcf.recommender.saved import read_recommender
 from robustcf.training.config import TrainConfig
-from robustcf.training.presets import adapted, choose
+from robustcf.training.presets import adapted, check_used, choose
 from robustcf.training.search import search_settings
 
 _BASELINE = "\n      (a baseline without training: nothing that was trained did better on valid)"
@@ -36,6 +36,8 @@ def start_run(
     preset: str | None = None,
     changes: Mapping[str, Any],
     minutes: float | None = None,
+    trials: int | None = None,
+    memory: float | None = None,
     seed: int = 0,
     threads: int | None = None,
     device: str = "cpu",
@@ -52,17 +54,11 @@ def start_run(
         reg: name of the regularizer; None for the model's own.
         preset: see :func:`robustcf.training.presets.choose`.
         changes: settings that differ from the preset, by their flat names.
-        minutes: time of the search of the preset ``auto`` at most.
-        seed: training seed.
-        threads: CPU threads; None by the size of the data.
-        device: torch device.
+        minutes: upper limit of the search of the preset ``auto``, as for ``trials`` and
+            ``memory``, see :func:`robustcf.training.search.search`.
+        threads: None by the size of the data.
         out: the folder; None for a new one in ``runs/``.
-        progress: whether to show a bar.
         say: called with lines for people.
-
-    Raises:
-        IdleSettingError: a setting was given that this training does not use.
-        Interrupted: it was stopped; the message says what is kept.
     """
     manifest = find(dataset)
     name = manifest.name if manifest is not None else Path(dataset).name
@@ -75,16 +71,25 @@ def start_run(
     else:
         chosen = choose(name, model, reg, preset, changed=changes)
         used, searches = chosen.name, chosen.searches
-        if preset == "robust" and "valid" not in chosen.found:
-            say(f"the robust preset is not tuned for {name}: {used} is used")
-        if minutes is not None and not searches:
-            raise IdleSettingError("minutes is for the preset auto, which searches: leave it out")
+        limits = {"trials": trials, "memory": memory, "minutes": minutes}
+        heeded = list(limits) if searches and not chosen.under_attack else ["minutes"] * searches
+        idle = [key for key, own in limits.items() if own is not None and key not in heeded]
+        if idle:
+            raise IdleSettingError(
+                f"{' and '.join(idle)} is for a search (presets auto and robust): leave it out"
+            )
         _check_ranks(out, searches=searches)
         config = adapted(chosen.config, changes).replace(seed=seed)
-        _check_used(config, changes)
+        check_used(config, changes)
     device_of(device)
     set_threads(threads)
     split = in_turn(lambda: load(dataset, **data))
+    if model != "vote" and chosen.under_attack:
+        from robustcf.experiments.frontier import frontier  # for this preset alone
+
+        found = frontier(split, minutes=minutes, seed=seed, report=say)
+        say(str(found))
+        config, searches = adapted(found.config, changes).replace(seed=seed), False
     run_config = RunConfig(
         dataset,
         data,
@@ -92,7 +97,7 @@ def start_run(
         set_threads(threads or threads_for(split.n_users, split.n_items)),
         device,
         preset=used,
-        search=search_settings(minutes) if searches else None,
+        search=search_settings(minutes, trials, memory) if searches else None,
     )
     label = "-".join((used or "set.vote").split(".")[1:]).replace(":", ".") or used
     folder = Path(out) if out else free_folder(f"{Path(name).stem}-{label}-seed{seed}")
@@ -103,10 +108,7 @@ def start_run(
     if restarts()[0] and folder.exists():
         run = RunDir(folder, allow_code=True)
         if run.config.to_json() != run_config.to_json():
-            raise InputError(
-                f"{folder} holds another run than the one that was started again: choose another "
-                "--out"
-            )
+            raise InputError(f"{folder} holds a run of other settings: choose another --out")
         return run if run.settle() else _executed(run, split, progress, say)
     run = RunDir.create(folder, run_config, split)
     if run.replaced:
@@ -119,12 +121,7 @@ def resume_run(
 ) -> RunDir | None:
     """Resume a run with its own settings; returns it, or None on a rank that does not write.
 
-    Args:
-        folder: that of the run.
-        allow_code: see :class:`robustcf.experiments.RunDir`.
-        progress: whether to show a bar.
-        say: called with lines for people.
-        places: where its data are, see ``RunDir.split``.
+    ``places`` are those of ``RunDir.split``; other arguments as in :func:`start_run`.
     """
     team = job()
     run = RunDir(folder, allow_code=allow_code)
@@ -150,29 +147,14 @@ def _executed(run: RunDir, split: Split, progress: bool, say: Say) -> RunDir:
     return run
 
 
-def _check_used(config: TrainConfig, given: Collection[str]) -> None:
-    """Raise for settings that a training of this kind does not look at."""
-    untrained = ("lr", "user_lr", "reg_weight", "batching", "precision")
-    for holds, what, names in (
-        (config.reg.name == "none", "the regularizer none", ("reg_weight",)),
-        (config.epochs == 0, f"the model {config.model.name} with 0 epochs", untrained),
-    ):
-        if holds and (idle := [name for name in names if name in given]):
-            raise IdleSettingError(f"{' and '.join(idle)} has no effect on {what}: leave it out")
-
-
 def _check_ranks(out: str | None, *, searches: bool) -> None:
     """Raise for what several ranks, or a launcher that starts again, cannot do."""
     if searches and job().size > 1:
         raise InputError(
-            "settings are searched for in one process: 'robustcf tune' writes them into a file, "
-            "which several train with by --preset FILE"
+            "settings are searched for in one process: run 'robustcf tune', then --preset FILE"
         )
     if out is None and restarts()[1]:
-        raise InputError(
-            "a training that may be started again (--max-restarts) must know its folder: give "
-            "--out DIR"
-        )
+        raise InputError("a training with --max-restarts must know its folder: give --out DIR")
 
 
 def describe(run: RunDir) -> str:
@@ -187,17 +169,29 @@ def describe(run: RunDir) -> str:
             f"next: robustcf certify {run.path} --fakes 0 1 2 5 10 20",
         ]
         return "\n".join(lines)
-    lines.append(
-        f"{counted(result['epochs'], 'epoch')} in {seconds}, {fit_on}; norm of the scores "
-        f"(two-to-infinity) {result['two_to_inf']:.2f}"
-    )
+    norm = result.get("two_to_inf")  # item-item models have none
+    words = "" if norm is None else f"; norm of the scores (two-to-infinity) {norm:.2f}"
+    lines.append(f"{counted(result['epochs'], 'epoch')} in {seconds}, {fit_on}{words}")
     searched = result.get("search")
     if searched is not None:
         lines.append(
             f"chosen out of {searched['trials']} trials in {searched['seconds']:.0f} s: "
             f"{searched['chosen']}{_BASELINE if searched['baseline'] else ''}"
         )
-    return "\n".join([*lines, f"run: {run.path}"])
+        if searched.get("not_tried"):
+            lines.append(f"not tried: {searched['not_tried']} settings, for lack of time or memory")
+    return "\n".join([*lines, *served_words(result), f"run: {run.path}"])
+
+
+def served_words(facts: Mapping[str, Any]) -> list[str]:
+    """Return a line on users computed from their histories, next to stored ones; else nothing."""
+    found = facts.get("fold-in")
+    if not isinstance(found, Mapping):
+        return []
+    share = f"{found['overlap@10']:.1%} of the top 10 of stored users stay"
+    names = [name for name in found if name.startswith("valid")]
+    values = "".join(f"; {name} {found[name]:.4f}" for name in names)
+    return [f"users are computed from their histories: {share}{values}"]
 
 
 def _voters(run: RunDir) -> str:

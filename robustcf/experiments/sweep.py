@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
+from math import comb
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,23 +15,24 @@ import numpy as np
 from robustcf._checks import check_choice, check_epsilons
 from robustcf._io.plots import Kind, Line, Panel
 from robustcf._io.text import markdown
-from robustcf._registry import REGULARIZERS
+from robustcf._registry import MODELS, REGULARIZERS
 from robustcf.data import Split
 from robustcf.errors import InputError
 from robustcf.experiments.comparison import METHOD, Comparison, area, compare_curves
 from robustcf.experiments.grid import (
     Array,
     Plan,
+    bullets,
     rounded,
     run_grid,
     spread,
-    write_picture,
-    write_report,
-    write_tables,
+    write_results,
 )
 from robustcf.experiments.records import results_folder
 from robustcf.experiments.run import RunConfig, RunDir
 from robustcf.experiments.saved import SavedRun, open_run
+from robustcf.recommender import Recommender, open_recommender
+from robustcf.recommender.saved import RECOMMENDER
 from robustcf.robustness import AttackSpec, Threat, measure
 from robustcf.robustness.curves import SavedCurve, kind_words, uneven_words
 from robustcf.robustness.table import ATTACK_SIZES, AUTO, CERTIFICATE, CUTOFFS, RANDOM
@@ -46,10 +49,6 @@ _BCE = "fgm-bce"
 _CONTROLS = {
     "fgm": (RANDOM, "the same budget in a random direction"),
     "pgd": ("random-pgd", "the worse of two random directions, one for all users"),
-    AUTO: (
-        "random-auto",
-        "the worst of as many random directions as `auto` has members, one for all users",
-    ),
 }
 _CERTIFIED = "certified lower bound on the mean, valid for every attack of this size"
 
@@ -71,7 +70,9 @@ class SweepPlan(Plan):
     """Models x settings x seeds, and the attacks that every run faces.
 
     Args:
-        models: what to train, one or several.
+        models: what to train, one or several: names, ``module:Class``, and saved recommenders or
+            files of factors, which are measured as they are. ``{seed}`` in a path stands for each
+            seed; a path without it counts as one seed.
         preset: ``tuned``: settings chosen on valid; ``paper``: the paper's.
         regs: settings to compare: regularizers, ``apr`` (adversarial training on BPR), ``robust``
             (the robust preset).
@@ -87,7 +88,7 @@ class SweepPlan(Plan):
         ['none-seed0', 'none-seed1']
         >>> print(plan.command())
         robustcf sweep --dataset demo --model ultragcn --regs none --attacks auto --epsilons 0 0.02
-        0.05 0.1 0.2 --relative --budget row --preset tuned --seeds 2 --threads 1 --out DIR
+        0.05 0.1 0.2 --budget row --preset tuned --seeds 2 --threads 1 --out DIR
     """
 
     grid = verb = "sweep"
@@ -99,8 +100,8 @@ class SweepPlan(Plan):
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     regs: tuple[str, ...] = ("weight_decay", "two_to_inf", "max_norm")
     attacks: tuple[str, ...] = (AUTO,)
-    epsilons: tuple[float, ...] = ATTACK_SIZES["relative"]
-    unit: str = "relative"
+    epsilons: tuple[float, ...] = ATTACK_SIZES
+    unit: str = "own"
     budget: str = "row"
 
     def __post_init__(self) -> None:
@@ -115,30 +116,45 @@ class SweepPlan(Plan):
                 raise InputError(f"{attack} is added to every sweep: leave it out of the attacks")
         check_epsilons(self.epsilons)
         self.threat  # noqa: B018  # checks the budget
-        for setting in self.settings:
-            self.train_config(setting, 0)
+        for setting, (model, _) in self.settings.items():
+            if not is_source(model):
+                self.train_config(setting, 0)
+
+    def check_model(self, model: str) -> None:
+        """Raise for a model that is neither known nor a file."""
+        if not is_source(model):
+            super().check_model(model)
 
     @property
     def settings(self) -> dict[str, tuple[str, str]]:
         """Label -> model and entry of ``regs``; the label names the model if there are several."""
         several = len(self.models) > 1
-        return {
-            f"{model}-{reg}" if several else reg: (model, reg)
-            for model in self.models
-            for reg in self.regs
-        }
+        found: dict[str, tuple[str, str]] = {}
+        for model, reg in product(self.models, self.regs):
+            label = f"{model}-{reg}" if several else reg
+            if is_source(model):
+                label, reg = Path(model).stem.replace("{seed}", "").strip("-_."), ""
+            if found.setdefault(label, (model, reg)) != (model, reg):
+                raise InputError(f"two models are called {label}: rename one of the files")
+        return found
+
+    def seeds_of(self, setting: str) -> tuple[int, ...]:
+        """Return the seeds of a setting: one for a file without ``{seed}``."""
+        model = self.settings[setting][0]
+        return self.seeds[:1] if is_source(model) and "{seed}" not in model else self.seeds
 
     def cells(self) -> list[Run]:
         """Return every run: all settings of a seed before the next seed."""
-        return [Run(setting, seed) for seed in self.seeds for setting in self.settings]
+        every = [Run(setting, seed) for seed in self.seeds for setting in self.settings]
+        return [run for run in every if run.seed in self.seeds_of(run.setting)]
 
     def steps(self) -> list[str]:
-        """Return what is done for each run: training, the attacks, the certificate."""
+        """Return the steps of each run: training, the attacks, the certificate."""
         return ["trained", *self.attacks, *([CERTIFICATE] if self.budget == "row" else [])]
 
     @property
     def threat(self) -> Threat:
-        """What the attackers may do."""
+        """The threat that all attacks share."""
         return Threat(norm=self.budget, unit=self.unit)
 
     @property
@@ -152,7 +168,7 @@ class SweepPlan(Plan):
         return list(dict.fromkeys([*self.attacks, *controls, *self.steps()[1:]]))
 
     def train_config(self, setting: str, seed: int) -> tuple[TrainConfig, str]:
-        """Return what a run is trained with, and the name of the preset it came from."""
+        """Return the training settings of a run, and the name of their preset."""
         model, reg = self.settings[setting]
         if reg == ROBUST:
             chosen = preset(self.data_name, model, kind=ROBUST)
@@ -166,13 +182,37 @@ class SweepPlan(Plan):
         """Return the options of ``robustcf sweep`` alone."""
         words = ["--regs", *self.regs, "--attacks", *self.attacks]
         words += ["--epsilons", *(f"{epsilon:g}" for epsilon in self.epsilons)]
-        words += {"own": ["--relative", "own"]}.get(self.unit, [f"--{self.unit}"])
+        words += [] if self.unit == "own" else [f"--{self.unit}"]
         return [*words, "--budget", self.budget]
 
     def complete(self, folder: Path, cell: Run, split: Split) -> Iterator[str]:
         """Train a run unless it is finished, and measure the curves that it lacks."""
+        path, source = folder / cell.name, self.settings[cell.setting][0]
+        if is_source(source):
+            if not path.exists():
+                opened(source.replace("{seed}", str(cell.seed)), split).save(path)
+        else:
+            self._train(path, cell, split)
+        yield "trained"
+        there, model = open_run(path), None
+        if there.fingerprint != split.fingerprint:
+            raise InputError(f"{source} was fit on other data than {self.dataset}: import it again")
+        for name in self.steps()[1:]:
+            if not all(_is_whole(there, settings) for settings in _told(self, name).values()):
+                if model is None:
+                    model = open_recommender(path)
+                    model = (
+                        model if model.has_interactions
+                        else open_recommender(path, interactions=split)
+                    )  # fmt: skip
+                measure(model, name, self.threat, self.epsilons).save(results_folder(path))
+            yield name
+
+    def _train(self, path: Path, cell: Run, split: Split) -> None:
         train, preset = self.train_config(cell.setting, cell.seed)
-        path = folder / cell.name
+        if train.serve != "stored":
+            words = "a sweep compares attacks on stored users and items"
+            raise InputError(f"{words}: {cell.setting} has serve {train.serve!r}, leave it out")
         if path.exists():
             run = RunDir(path)
         else:
@@ -190,23 +230,29 @@ class SweepPlan(Plan):
         run.check(split)
         if not run.settle() and not run.execute(split):
             raise run.interrupted()
-        yield "trained"
-        there, model = open_run(path), None
-        for name in self.steps()[1:]:
-            if not all(_is_whole(there, settings) for settings in _told(self, name).values()):
-                if model is None:
-                    model = run.recommender()
-                    model = model if model.has_interactions else run.recommender(split)
-                measure(model, name, self.threat, self.epsilons).save(results_folder(path))
-            yield name
+
+
+def is_source(model: str) -> bool:
+    """Return whether a model is a saved recommender or a file of factors, not a name."""
+    return model not in MODELS and ("{seed}" in model or Path(model).exists())
+
+
+def opened(source: str, split: Split) -> Recommender:
+    """Open a saved recommender or a file of factors that was fit on these data."""
+    if Path(source, RECOMMENDER).is_file():
+        model = open_recommender(source)
+        return model if model.has_interactions else open_recommender(source, interactions=split)
+    from robustcf.adapters import from_files  # rarely needed
+
+    return from_files(source, split, label=Path(source).stem)
 
 
 def control_of(attack: str) -> str:
     """Return the name of the random control that belongs to an attack.
 
     Example:
-        >>> control_of("fgm-bce"), control_of("auto")
-        ('random', 'random-auto')
+        >>> control_of("auto"), control_of("pgd-bpr")
+        ('random', 'random-pgd')
     """
     return _CONTROLS.get(attack.partition("-")[0], _CONTROLS["fgm"])[0]
 
@@ -240,18 +286,11 @@ def sweep(
     """Train, attack and compare, or resume a sweep that was stopped.
 
     Writes ``sweep.json`` (the plan), ``runs/``, ``curves.json``, ``curves.csv``, a picture per
-    attack (PNG and SVG) and ``report.md``.
+    attack (PNG, SVG, PDF), ``report.md`` and a LaTeX table per attack (booktabs; bold only where
+    the paired test finds the best setting better than every other).
 
-    Args:
-        plan: what to do.
-        out: the folder.
-        runs: the folder of the runs, ``out/runs`` by default. Sweeps of different attacks may share
-            it: a run is taken only if it was trained as the plan says.
-        jobs: runs at a time.
-        progress: whether to show a bar.
-
-    Raises:
-        InputError: see :func:`robustcf.experiments.grid.run_grid`.
+    ``runs`` is the folder of the runs, ``out/runs`` by default; sweeps of different attacks may
+    share it. Other arguments and errors: see :func:`robustcf.experiments.grid.run_grid`.
 
     Cost: the missing trainings, and one curve per run and attack.
     """
@@ -265,10 +304,10 @@ def sweep(
         curves: dict[str, dict[str, list[SavedCurve]]] = {name: {} for name in plan.curves()}
         settings: dict[str, Mapping[str, Any]] = {}
         for setting in plan.settings:
-            opened = [open_run(home / Run(setting, seed).name) for seed in plan.seeds]
-            settings[setting] = opened[0].settings
+            runs = [open_run(home / Run(setting, n).name) for n in plan.seeds_of(setting)]
+            settings[setting] = runs[0].settings
             for name in curves:
-                curves[name][setting] = [run.find(told[name]) for run in opened]
+                curves[name][setting] = [run.find(told[name]) for run in runs]
         summary = SweepSummary(plan, folder, curves, settings, plan.facts(split))
         summary.write()
         return summary
@@ -280,12 +319,8 @@ def sweep(
 class SweepSummary:
     """The results of a sweep.
 
-    Args:
-        plan: what was asked for.
-        out: its folder.
-        curves: attack, control or certificate -> setting -> the saved curve of each seed.
-        settings: setting -> its training settings by flat names, of the first seed.
-        facts: plan, environment and fingerprint of the data.
+    ``curves`` are by attack, control or certificate, then by setting, one per seed; ``settings``
+    are the training settings of the first seed, by flat names.
     """
 
     plan: SweepPlan
@@ -307,25 +342,19 @@ class SweepSummary:
         """Attack, or certificate -> all pairs of settings compared; empty for a single setting."""
         if len(self.settings) < 2:
             return {}
-        pairs = len(self.settings) * (len(self.settings) - 1) // 2
-        tests = pairs * (len(self.plan.epsilons) + 1)
-        return {
-            attack: compare_curves(
-                {
-                    setting: [curve.per_user(METRIC) for curve in curves]
-                    for setting, curves in self.curves[attack].items()
-                },
-                self.plan.epsilons,
-                metric=METRIC,
-                resamples=max(10_000, 40 * tests),
-            )
-            for attack in self.plan.steps()[1:]
-            if attack in self.curves
-        }
+        tests = comb(len(self.settings), 2) * (len(self.plan.epsilons) + 1)
+        how: dict[str, Any] = {"metric": METRIC, "resamples": max(10_000, 40 * tests)}
+        found = {}
+        for attack in self.plan.steps()[1:]:
+            if attack in self.curves:
+                by_setting = self.curves[attack].items()
+                values = {name: [c.per_user(METRIC) for c in curves] for name, curves in by_setting}
+                found[attack] = compare_curves(values, self.plan.epsilons, **how)
+        return found
 
     @property
     def protocol(self) -> Mapping[str, Any]:
-        """How every run was evaluated."""
+        """The protocol of evaluation, the same for all runs."""
         found: Mapping[str, Any] = self._first(self.plan.attacks[0])["protocol"]
         return found
 
@@ -333,7 +362,7 @@ class SweepSummary:
         return next(iter(self.curves[name].values()))[0].facts
 
     def words(self, name: str) -> str:
-        """Return whose perturbation a curve is of, and what the attacker knows."""
+        """Return the kind of a curve and the attacker's knowledge, in words."""
         return kind_words(self._first(name))
 
     def as_dict(self) -> dict[str, Any]:
@@ -365,34 +394,30 @@ class SweepSummary:
             | {"metric": metric, "value": value}
             for attack, by_setting in values["curves"].items()
             for setting, metrics in by_setting.items()
-            for n, seed in enumerate(plan.seeds)
+            for n, seed in enumerate(plan.seeds_of(setting))
             for metric, by_seed in metrics.items()
             for epsilon, value in zip(plan.epsilons, by_seed[n], strict=True)
         )
-        write_tables(self.out, "curves", values, rows)
-        models, dataset = " and ".join(plan.models), self.protocol["dataset"]
+        models, dataset = " and ".join(Path(m).stem for m in plan.models), self.protocol["dataset"]
+        pictures = {}
         for attack in plan.attacks:
             panels = [panel(values, attack, metric) for metric in SHOWN]
             title = f"{models} on {dataset} (test) under {attack}"
-            write_picture(self.out, attack, [panels[:2], panels[2:]], title)
-        beside = [*_CONTROLS.values(), (CERTIFICATE, _CERTIFIED)]
-        parts = [
+            pictures[attack] = (title, [panels[:2], panels[2:]])
+        described = dict([*_CONTROLS.values(), (CERTIFICATE, _CERTIFIED)])
+        report = [
             f"# {models} on {dataset} under attack",
             "## What the result says",
-            "\n".join(f"- `{name}` is {self.words(name)}." for name in self.curves),
-            "\n".join(f"- {finding}" for finding in self.findings()),
+            bullets(f"`{name}` is {self.words(name)}." for name in self.curves),
+            bullets(self.findings()),
             "## Curves",
-            *(
-                part
-                for name in plan.attacks
-                for part in (f"### `{name}`", f"![{name}]({name}.png)", *self._tables(name))
-            ),
-            *(
-                part
-                for name, words in beside
-                if name in self.curves
-                for part in (f"### `{name}`: {words}", *self._tables(name))
-            ),
+        ]
+        for name in plan.attacks:
+            report += [f"### `{name}`", f"![{name}]({name}.png)", *self._tables(name)]
+        for name, words in described.items():
+            if name in self.curves:
+                report += [f"### `{name}`: {words}", *self._tables(name)]
+        report += [
             "## Differences",
             f"Difference of {METRIC}, first minus second, mean over seeds. {METHOD}.",
             *(_differences(attack, found) for attack, found in self.comparisons.items()),
@@ -400,21 +425,18 @@ class SweepSummary:
             self._made(),
             self._settings_table(),
         ]
-        write_report(self.out / "report.md", parts)
+        tables = {f"table-{attack}": found.latex() for attack, found in self.comparisons.items()}
+        write_results(self.out, "curves", values, rows, pictures, report, tables)
 
     def _tables(self, name: str) -> list[str]:
-        sizes = [f"{size:g}" for size in self.plan.epsilons]
-        return [
-            markdown(
-                [f"{metric}, mean (lowest to highest seed)", *sizes],
-                [
-                    [setting, *map(spread, self.values(name, setting, metric).T)]
-                    for setting in self.settings
-                ],
-            )
-            for metric in SHOWN
-            if metric in self._first(name)["metrics"]
-        ]
+        sizes, tables = [f"{size:g}" for size in self.plan.epsilons], []
+        for metric in SHOWN:
+            if metric in self._first(name)["metrics"]:
+                header = [f"{metric}, mean (lowest to highest seed)", *sizes]
+                values = {each: self.values(name, each, metric).T for each in self.settings}
+                rows = [[each, *map(spread, columns)] for each, columns in values.items()]
+                tables.append(markdown(header, rows))
+        return tables
 
     def _made(self) -> str:
         protocol = self.protocol
@@ -439,31 +461,22 @@ class SweepSummary:
     # --- findings -----------------------------------------------------------------------------
 
     def findings(self) -> list[str]:
-        """Return what the numbers support, in sentences; dependence on the attack comes first."""
-        ranked = sorted(self.plan.attacks, key=lambda attack: attack != AUTO)
-        certified = []
+        """Return findings in sentences; dependence on the attack comes first."""
+        said = [*self._attack_dependence(), *self._weaker_than_noise(), *self._uneven()]
+        for attack in sorted(self.plan.attacks, key=lambda attack: attack != AUTO):
+            headline = ", the headline attack" if attack == AUTO else ""
+            said.append(
+                f"Area under {METRIC} against `{attack}`{headline}, mean over seeds: "
+                f"{self._order(attack)}."
+            )
         if CERTIFICATE in self.curves:
-            certified = [
+            said.append(
                 f"Certified against every attack, area under {METRIC}, mean over seeds: "
                 f"{self._order(CERTIFICATE)}."
-            ]
-        return [
-            *self._attack_dependence(),
-            *self._weaker_than_noise(),
-            *self._uneven(),
-            *(
-                f"Area under {METRIC} against `{attack}`"
-                f"{', the headline attack' if attack == AUTO else ''}, mean over seeds: "
-                f"{self._order(attack)}."
-                for attack in ranked
-            ),
-            *certified,
-            *(
-                f"`{attack}`: {sentence}"
-                for attack, found in self.comparisons.items()
-                for sentence in found.words()
-            ),
-        ]
+            )
+        for attack, found in self.comparisons.items():
+            said += [f"`{attack}`: {sentence}" for sentence in found.words()]
+        return said
 
     def _order(self, attack: str) -> str:
         areas = {setting: self.area(attack, setting) for setting in self.settings}
@@ -499,14 +512,11 @@ class SweepSummary:
     def _weaker_than_noise(self) -> list[str]:
         sentences = []
         for attack in self.plan.attacks:
-            areas = {
-                setting: (self.area(attack, setting), self.area(control_of(attack), setting))
-                for setting in self.settings
-            }
             weak = [
                 f"{setting} ({attacked:.4f}, noise {noise:.4f})"
-                for setting, (attacked, noise) in areas.items()
-                if attacked > noise
+                for setting in self.settings
+                if (attacked := self.area(attack, setting))
+                > (noise := self.area(control_of(attack), setting))
             ]
             if weak:
                 sentences.append(
@@ -525,7 +535,7 @@ class SweepSummary:
         }
         return [
             f"{setting}: {found}. A size in medians is small for the long rows, which rank first, "
-            "so its curves flatter it. With `--relative own` every row has a unit of its own."
+            "so its curves flatter it. By default every row has a unit of its own."
             for setting, found in words.items()
             if found
         ]
@@ -534,17 +544,10 @@ class SweepSummary:
 def panel(found: Mapping[str, Any], attack: str, metric: str, title: str = "") -> Panel:
     """Draw a metric under an attack: every setting with its random control and certificate.
 
-    Args:
-        found: what :meth:`SweepSummary.as_dict` gives, or JSON of it.
-        attack: its name.
-        metric: its name.
-        title: above the panel.
+    ``found`` is the result of :meth:`SweepSummary.as_dict`, or JSON of it.
     """
-    kinds: dict[str, Kind] = {
-        attack: "attack",
-        control_of(attack): "random",
-        CERTIFICATE: "certificate",
-    }
+    kinds: dict[str, Kind] = {attack: "attack", control_of(attack): "random"}
+    kinds[CERTIFICATE] = "certificate"
     lines = [
         Line(setting, found["epsilons"], np.array(metrics[metric]), kind)
         for setting in found["settings"]
@@ -557,19 +560,12 @@ def panel(found: Mapping[str, Any], attack: str, metric: str, title: str = "") -
 
 
 def _differences(attack: str, found: Comparison) -> str:
-    columns = ["area", *(f"{size:g}" for size in found.epsilons)]
-    rows = [
-        [
-            f"{each.first} - {each.second}",
-            *(
-                f"{each.difference[n]:+.4f} [{each.lower[n]:+.4f}, {each.upper[n]:+.4f}] "
-                f"p {each.p_holm[n]:.2g}"
-                for n in range(len(columns))
-            ),
-        ]
-        for each in found.contrasts
-    ]
-    return markdown([f"`{attack}`", *columns], rows)
+    rows = []
+    for each in found.contrasts:
+        columns = zip(each.difference, each.lower, each.upper, each.p_holm, strict=True)
+        cells = (f"{mean:+.4f} [{a:+.4f}, {b:+.4f}] p {p:.2g}" for mean, a, b, p in columns)
+        rows.append([f"{each.first} - {each.second}", *cells])
+    return markdown([f"`{attack}`", "area", *(f"{size:g}" for size in found.epsilons)], rows)
 
 
 def _names(attacks: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from robustcf._lazy import lazy_names
 from robustcf.poisoning.exposure import Exposure, exposure
 
 if TYPE_CHECKING:
+    from robustcf.experiments.fakes import report
     from robustcf.poisoning.base import Injected, Poisoning, ProfileError, Task
     from robustcf.poisoning.heuristic import Bandwagon, CopiedProfiles, RandomItems
     from robustcf.poisoning.injection import inject, inject_split, read_profiles, write_profiles
@@ -47,6 +48,7 @@ __all__ = [
     "inject_split",
     "parse_fakes",
     "read_profiles",
+    "report",
     "retrained",
     "strongest",
     "write_profiles",
@@ -58,6 +60,7 @@ _HOMES = {
     ".injection": ("inject", "inject_split", "read_profiles", "write_profiles"),
     ".surrogate": ("Greedy", "Surrogate"),
     ".threat": ("Knowledge", "PoisonThreat", "Targets", "parse_fakes"),
+    "robustcf.experiments.fakes": ("report",),
     ".victim": ("Outcome", "Strongest", "damage", "retrained", "strongest"),
 }
 __getattr__, __dir__ = lazy_names(

@@ -1,13 +1,13 @@
-"""The model that an attack trains in the victim's place: ALS, and its differentiable half-steps.
+"""The surrogate of an attack: ALS, and its differentiable half-steps.
 
-With all genuine rows held fixed, a fake user's row is the solution of one linear system, and so is
-the row of an item that fake users have::
+With all genuine rows held fixed, the rows of fake users and of their items solve linear systems::
 
     p(x) = (a V'V + sum_i x_i v_i v_i' + r (|x| + a n_items) I)^-1 sum_i x_i v_i
     v    = (a (U'U + P'P) + sum_u u u' + sum_f p_f p_f' + r (degree + a n_users) I)^-1
            (sum_u u + sum_f p_f)          over its genuine users u and its fake users f
 
-with a the weight of unobserved pairs and r the ridge, as in :class:`robustcf.models.als.ALS`.
+with a the weight of unobserved pairs against 1 of observed ones, and r the regularization by
+frequency, see :class:`robustcf.models.als.ALS`, whose alpha is 1 + 1 / a.
 """
 
 from __future__ import annotations
@@ -26,35 +26,40 @@ from robustcf.metrics.topk import TopItems, top_items
 from robustcf.models.als import ALS, ALSConfig
 from robustcf.poisoning.threat import ItemIds
 
-_RANK, _SWEEPS = 64, 5
-# The surrogate's own, whatever the victim's are, so that profiles stay what they were.
+_RANK, _ITERATIONS = 64, 5
+# Independent of the victim's settings, so that profiles do not change with them.
 _UNOBSERVED, _RIDGE = 0.1, 0.01
-# Entries of the matrices of all systems that are solved at a time.
+# Matrix entries of the systems that are solved at a time.
 _ENTRIES = 2**22
-# Longer than the lists that people see, so that an item which nearly gets there counts; and no more
-# than a quarter of the catalogue, where being in the list would say nothing.
+# Longer than usual lists, so that near misses count; at most a quarter of the catalogue.
 _CUTOFF, _QUARTER = 50, 4
 _MOST_USERS = 20_000
 
 
-def fit_surrogate(pairs: Interactions, seed: int, n_users: int | None = None) -> Factors:
-    """Return ALS of rank 64, a few sweeps from its start, with the rows of the first users."""
+def fit_als(pairs: Interactions, seed: int, n_users: int | None = None) -> Factors:
+    """Return the factors of ALS with rank 64 after a few iterations, for the first users."""
     dim = min(_RANK, max(1, min(pairs.n_users, pairs.n_items) - 1))
-    config = ALSConfig(dim=dim, unobserved=_UNOBSERVED, ridge=_RIDGE, sweeps=_SWEEPS)
-    factors = ALS(pairs, config, seed=seed).factors()
-    return Factors(factors.users[:n_users], factors.items)
+    share = 1.0 + _UNOBSERVED
+    config = ALSConfig(
+        factors=dim, alpha=share / _UNOBSERVED, regularization=_RIDGE * share,
+        iterations=_ITERATIONS,
+        by_frequency=True,
+    )  # fmt: skip
+    U, V = ALS(pairs, config, seed=seed).factors()
+    # Back to the scale of observed pairs of weight 1.
+    return Factors(U[:n_users] * share**-0.5, V * share**-0.5)
 
 
 @dataclass(frozen=True, eq=False)
 class HalfSteps:
-    """The systems of a surrogate, fitted to the known pairs, that fake users change."""
+    """The systems of a surrogate of the known pairs that fake users change."""
 
     factors: Factors  # of the genuine users alone
     pairs: Interactions
-    pushed: ItemIds  # whose rows follow the fake users
+    pushed: ItemIds  # items whose rows depend on the fake users
 
     def fake_rows(self, weights: Tensor, fillers: Tensor) -> Tensor:
-        """Return rows of fakes who have the pushed items and the fillers by weights in [0, 1].
+        """Return rows of fakes with the pushed items, and fillers by weights in [0, 1].
 
         Cost: fakes x fillers x dim^2, some fakes at a time.
         """
@@ -75,7 +80,7 @@ class HalfSteps:
         return torch.cat(rows)
 
     def item_rows(self, fakes: Tensor, counts: Tensor) -> Tensor:
-        """Return rows of the pushed items once so many fakes with each of these rows have them."""
+        """Return rows of the pushed items, given the rows of fakes and how many have each."""
         U = self.factors.users
         weighted = fakes * counts[:, None]
         spread, pull, number = fakes.T @ weighted, weighted.sum(dim=0), counts.sum()
@@ -89,7 +94,7 @@ class HalfSteps:
 
     @cached_property
     def _genuine(self) -> list[tuple[Tensor, Tensor, int]]:
-        """What the genuine users bring to each pushed item: Gram matrix, sum of rows, number."""
+        """Gram matrix, sum of rows and number of the genuine users per pushed item."""
         U = self.factors.users
         shared = _UNOBSERVED * (U.T @ U)
         found = []
@@ -105,8 +110,8 @@ def cutoff_of(n_items: int) -> int:
     return max(1, min(_CUTOFF, n_items // _QUARTER))
 
 
-def audience(pairs: Interactions) -> npt.NDArray[np.int64]:
-    """Return the users with pairs, at most 20,000: evenly spaced ones of more."""
+def active(pairs: Interactions) -> npt.NDArray[np.int64]:
+    """Return the users with pairs, or 20,000 evenly spaced ones of them."""
     users = np.flatnonzero(pairs.user_degrees)
     if len(users) > _MOST_USERS:
         users = users[np.linspace(0, len(users) - 1, _MOST_USERS).astype(np.int64)]
@@ -116,9 +121,9 @@ def audience(pairs: Interactions) -> npt.NDArray[np.int64]:
 def bars(
     factors: Factors, pairs: Interactions, users: npt.NDArray[np.int64]
 ) -> tuple[Tensor, TopItems]:
-    """Return the score that an item must pass to enter each list, and lists of twice the length.
+    """Return the score to enter each user's list (infinite if all items are in it), and the lists.
 
-    It is infinite where a list ends earlier: everything is recommended there.
+    The lists have twice the length.
     """
     U, V = factors
     cutoff = cutoff_of(pairs.n_items)
@@ -129,14 +134,14 @@ def bars(
 
 
 def has(pairs: Interactions, users: npt.NDArray[np.int64], items: ItemIds) -> Tensor:
-    """Return users x items: who has which of them."""
+    """Return users x items: whether the user has the item."""
     return torch.from_numpy(pairs.csr()[users][:, items].toarray() > 0)
 
 
 def highest(
     factors: Factors, pairs: Interactions, users: npt.NDArray[np.int64], items: ItemIds
 ) -> Tensor:
-    """Return each user's highest score among those of the items that they lack."""
+    """Return each user's highest score among the items that they lack."""
     U, V = factors
     scores = U[torch.from_numpy(users)] @ V[torch.from_numpy(items)].T
     scores[has(pairs, users, items)] = -torch.inf

@@ -1,44 +1,40 @@
-"""What genuine users are shown of the targets: hit rate, NDCG and share of exposure."""
+"""Exposure of genuine users to the targets: hit rate, NDCG and share of the lists."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from robustcf._checks import check_cutoffs
-from robustcf.data.interactions import Interactions
 from robustcf.data.split import Split
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics import ranking
 from robustcf.metrics.evaluate import masked_pairs, user_blocks
-from robustcf.metrics.topk import top_items
-from robustcf.poisoning.threat import ItemIds
+from robustcf.metrics.topk import TopItems, top_items
+from robustcf.models.scorer import Scorer
 
 CUTOFFS = (10, 50)
+#: Users, a number of places and masked pairs in; ranked items out.
+Rank = Callable[[npt.NDArray[np.int64], int, Any], TopItems]
 
 
 @dataclass(frozen=True, eq=False)
 class Exposure:
-    """How much of the targets genuine users are recommended, see :func:`exposure`.
+    """Recommendations of the targets to genuine users, see :func:`exposure`."""
 
-    Args:
-        values: ``hit_rate@k``, ``ndcg@k``, ``share@k`` -> value.
-        by_target: k -> the hit rate of each target alone, over the users who lack it.
-        n_users: users who lack at least one target.
-    """
-
-    values: Mapping[str, float]
-    by_target: Mapping[int, list[float]]
-    n_users: int
+    values: Mapping[str, float]  # ``hit_rate@k`` and the like
+    by_target: Mapping[int, list[float]]  # k -> hit rate of each target over users who lack it
+    n_users: int  # users who lack at least one target
 
     def __getitem__(self, name: str) -> float:
         if name not in self.values:
-            raise InputError(f"no metric {name!r} here; there are {', '.join(self.values)}")
+            raise InputError(f"unknown metric {name!r}; known: {', '.join(self.values)}")
         return self.values[name]
 
     def as_dict(self) -> dict[str, Any]:
@@ -50,30 +46,39 @@ class Exposure:
         }
 
 
+def genuine_ranking(model: Factors | Scorer, split: Split) -> Rank:
+    """Return the ranking function of a poisoned model for the genuine users, who come first."""
+    if model.n_users < split.n_users or model.n_items != split.n_items:
+        raise InputError(
+            f"the model must be for {split.n_users} users x {split.n_items} items of "
+            f"{split.name}, got {model.n_users} x {model.n_items}: they belong to different data"
+        )
+    if isinstance(model, Factors):
+        return partial(top_items, Factors(model.users[: split.n_users], model.items))
+    return model.rank
+
+
 def exposure(
-    factors: Factors,
+    model: Factors | Scorer,
     split: Split,
     targets: npt.ArrayLike,
     ks: Sequence[int] = CUTOFFS,
     *,
     mask: Sequence[str] | None = None,
 ) -> Exposure:
-    """Return what the lists of genuine users hold of the targets.
+    """Return the exposure of genuine users to targets that they lack in train, valid and test.
 
-    A user *lacks* a target without a pair in train, valid and test.
-
-    - ``hit_rate@k``: users with at least one lacked target in their first k places, divided by the
-      users who lack at least one target. It can reach 1 however many targets there are.
+    - ``hit_rate@k``: users with a lacked target in their first k places / users who lack a target.
     - ``ndcg@k``: NDCG with the lacked targets as the relevant items, mean over the same users.
-    - ``share@k``: places of the first k that hold a lacked target, divided by all places filled,
-      over all genuine users.
+    - ``share@k``: places among the first k with a lacked target / all filled places, of all users.
+    - ``t_hr@k`` and ``t_ndcg@k``: hit rate and NDCG of each target alone, over the users who lack
+      it, mean over targets: T-HR and T-NDCG of publications.
 
     Args:
-        factors: rows of the genuine users first; those behind them, of fakes, are ignored.
+        model: the genuine users first; further ones, of fakes, are ignored.
         split: the genuine users' data, without fakes.
         targets: ids, in any order.
-        ks: cutoffs.
-        mask: parts whose pairs are not candidates; None for the split's own protocol on test.
+        mask: splits whose pairs are not candidates; None for the set's own protocol on test.
 
     Cost: one product of users x items x dim; memory of a few blocks.
 
@@ -88,25 +93,23 @@ def exposure(
     cutoffs = check_cutoffs(ks)
     wanted = np.unique(np.asarray(targets))
     if wanted.ndim != 1 or wanted.dtype.kind not in "iu" or len(wanted) == 0:
-        raise InputError(f"targets must be ids of items, at least one, got {targets!r}")
+        raise InputError(f"targets must be at least one of the ids of items, got {targets!r}")
     if wanted[0] < 0 or wanted[-1] >= split.n_items:
         raise InputError(
             f"targets must be in [0, {split.n_items}), got {wanted[0]} to {wanted[-1]}"
         )
-    if factors.n_users < split.n_users or factors.n_items != split.n_items:
-        raise InputError(
-            f"factors are for {factors.n_users} users x {factors.n_items} items, {split.name} has "
-            f"{split.n_users} x {split.n_items}: they belong to different data"
-        )
-    genuine = Factors(factors.users[: split.n_users], factors.items)
+    rank = genuine_ranking(model, split)
     seen = masked_pairs(split, "test", split.masked("test") if mask is None else tuple(mask))
-    has = _has(split, wanted)
+    parts = (split.train, split.valid, split.test)
+    has = np.logical_or.reduce([part.csr()[:, wanted].toarray() > 0 for part in parts])
     hits_by_target = {k: np.zeros(len(wanted)) for k in cutoffs}
+    gains_by_target = {k: np.zeros(len(wanted)) for k in cutoffs}
+    discounts = 1.0 / np.log2(np.arange(2, cutoffs[-1] + 2))
     taken, filled = dict.fromkeys(cutoffs, 0), dict.fromkeys(cutoffs, 0)
-    parts: list[dict[str, npt.NDArray[np.float64]]] = []
+    blocks: list[dict[str, npt.NDArray[np.float64]]] = []
     for users in user_blocks(np.arange(split.n_users), min(cutoffs[-1], split.n_items)):
-        top = top_items(genuine, users, cutoffs[-1], seen)
-        # The place of each shown item among the targets; lacked ones alone count.
+        top = rank(users, cutoffs[-1], seen)
+        # The place of each recommended item among the targets; only lacked ones are hits.
         place = np.minimum(np.searchsorted(wanted, top), len(wanted) - 1)
         hits = (wanted[place] == top) & ~np.take_along_axis(has[users], place, axis=1)
         lacks = len(wanted) - has[users].sum(axis=1)
@@ -115,25 +118,19 @@ def exposure(
         for k in cutoffs:
             taken[k] += int(hits[:, :k].sum())
             filled[k] += int((top[:, :k] >= 0).sum())
-            hits_by_target[k] += np.bincount(place[:, :k][hits[:, :k]], minlength=len(wanted))
+            owners, ranks = np.nonzero(hits[:, :k])
+            which = place[owners, ranks]
+            hits_by_target[k] += np.bincount(which, minlength=len(wanted))
+            gains_by_target[k] += np.bincount(which, discounts[ranks], len(wanted))
             values[f"hit_rate@{k}"] = ranking.hit_rate(hits[some], lacks[some], k)
             values[f"ndcg@{k}"] = ranking.ndcg(hits[some], lacks[some], k)
-        parts.append(values)
-    joined = {name: np.concatenate([values[name] for values in parts]) for name in parts[0]}
+        blocks.append(values)
+    joined = {name: np.concatenate([values[name] for values in blocks]) for name in blocks[0]}
     n_users = len(next(iter(joined.values())))
     means = {name: float(value.mean()) if n_users else 0.0 for name, value in joined.items()}
     means |= {f"share@{k}": taken[k] / max(1, filled[k]) for k in cutoffs}
     lacking = np.maximum(split.n_users - has.sum(axis=0), 1)
     by_target = {k: (counted / lacking).tolist() for k, counted in hits_by_target.items()}
+    for name, sums in (("t_hr", hits_by_target), ("t_ndcg", gains_by_target)):
+        means |= {f"{name}@{k}": float((sums[k] / lacking).mean()) for k in cutoffs}
     return Exposure(means, by_target, n_users)
-
-
-def _has(split: Split, targets: ItemIds) -> npt.NDArray[np.bool_]:
-    """Users x targets: who has which of them, in any part."""
-    has = np.zeros((split.n_users, len(targets)), dtype=bool)
-    parts: tuple[Interactions, ...] = (split.train, split.valid, split.test)
-    for pairs in parts:
-        place = np.minimum(np.searchsorted(targets, pairs.items), len(targets) - 1)
-        mine = targets[place] == pairs.items
-        has[pairs.users[mine], place[mine]] = True
-    return has

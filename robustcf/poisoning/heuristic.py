@@ -9,12 +9,11 @@ import numpy as np
 from robustcf.poisoning.base import Poisoning, Task
 from robustcf.poisoning.threat import DEMOTE, ItemIds
 
-# The popular tenth.
 _TENTH = 10
 
 
 class RandomItems(Poisoning):
-    """The targets, and fillers drawn from the whole catalogue: the control for every attack.
+    """The targets and random fillers from the whole catalogue: the control for every attack.
 
     Example:
         >>> from robustcf.data import load
@@ -33,11 +32,9 @@ class RandomItems(Poisoning):
 
 
 class Bandwagon(Poisoning):
-    """The targets, and fillers drawn from the most popular tenth of the items.
+    """The targets and fillers from the most popular tenth of the items, then by popularity.
 
-    Fake users are then near everybody. A profile longer than that tenth goes on with the next in
-    popularity. To demote, the popular items gain what the targets are to lose; to harm everybody,
-    lists become more alike.
+    Fake users are then similar to all users.
     """
 
     name = "bandwagon"
@@ -52,21 +49,19 @@ class Bandwagon(Poisoning):
 
 
 class CopiedProfiles(Poisoning):
-    """The targets, and items of one genuine user who is known: no filter of habits tells it.
+    """The targets and the items of one known genuine user, at most ``length``.
 
-    To demote, users who have a target are copied, without the targets: what they like otherwise
-    gains on them. To harm everybody, plain copies: the control of that goal. A profile that is
-    shorter than allowed stays so, as a genuine one would.
+    ``demote`` copies users who have a target, without the targets, so that their other items gain.
+    ``availability`` makes plain copies, the control of that goal.
     """
 
     name = "copy"
     needs_pairs = True
 
     def propose(self, task: Task) -> Iterator[ItemIds]:
-        """Return the targets and a user's items, drawn where not all of them fit."""
+        """Return the targets and a user's items, drawn if not all of them fit."""
         pairs = task.known.pairs(self.name)
         targeted = np.isin(pairs.items, task.targets)
-        # A profile must not become empty without its targets.
         others = pairs.take(~targeted)
         able = np.flatnonzero(others.user_degrees)
         if task.goal == DEMOTE:
@@ -76,7 +71,7 @@ class CopiedProfiles(Poisoning):
             for _ in range(task.fakes if len(task.forced) else 0):
                 yield task.profile([])
             return
-        # Everybody once before anybody twice.
+        # All users are copied once before any is copied twice.
         rounds = -(-task.fakes // len(able))
         chosen = np.concatenate([task.rng.permutation(able) for _ in range(rounds)])
         for user in chosen[: task.fakes]:

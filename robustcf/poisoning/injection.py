@@ -1,4 +1,4 @@
-"""Fake users put into training data, and their profiles as a file."""
+"""Injection of fake users into training data, and files of their profiles."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from robustcf._io.files import csv_bytes, not_inert, write_bytes
+from robustcf._io.files import csv_bytes, not_inert, read_json, write_bytes
+from robustcf._io.schema import NAME, check_kind, either, list_of, record, whole
 from robustcf.data.columns import Columns
 from robustcf.data.formats import read_table
 from robustcf.data.interactions import Interactions, Labels
 from robustcf.data.split import Split
 from robustcf.errors import InputError
-from robustcf.poisoning.threat import ItemIds
+from robustcf.poisoning.threat import ItemIds, invalid_profile
 
 _FAKE = "fake"
-# A file of no profiles.
 _HEADER = b"user,item\n"
+_ITEMS = list_of(either(NAME, whole()))
+_PUBLISHED = record({"target_items": _ITEMS, "fake_users": record({}, others=_ITEMS)})
 
 
 def inject(train: Interactions, profiles: Sequence[ItemIds]) -> Interactions:
-    """Return training pairs with fake users behind the genuine ones: ids from ``n_users`` on.
+    """Return training pairs with fake users appended: ids from ``n_users`` on, with new labels.
 
-    A fake pair has the largest weight and the latest time of the data; labels of fakes are new.
+    A fake pair has the largest weight and the latest time of the data.
 
     Example:
         >>> from robustcf.data import checkerboard
@@ -36,12 +38,8 @@ def inject(train: Interactions, profiles: Sequence[ItemIds]) -> Interactions:
         (1, [0, 3])
     """
     for profile in profiles:
-        ids = np.asarray(profile)
-        valid = ids.ndim == 1 and ids.dtype.kind in "iu"
-        if not valid or (len(ids) and not 0 <= ids.min() <= ids.max() < train.n_items):
-            raise InputError(f"a profile must be a list of item ids in [0, {train.n_items})")
-        if len(np.unique(ids)) != len(ids):
-            raise InputError("a profile must have each item once")
+        if (wrong := invalid_profile(np.asarray(profile), train.n_items)) is not None:
+            raise InputError(f"a profile must be a list of different item ids, got {wrong}")
     fakes = np.repeat(np.arange(len(profiles)), [len(profile) for profile in profiles])
     items = np.concatenate([np.empty(0, np.int64), *profiles]).astype(np.int64)
 
@@ -63,7 +61,7 @@ def inject(train: Interactions, profiles: Sequence[ItemIds]) -> Interactions:
 
 
 def inject_split(split: Split, profiles: Sequence[ItemIds]) -> Split:
-    """Return a split with fake users in train; valid and test stay the genuine users'."""
+    """Return a split with fake users in train alone."""
     return with_train(split, inject(split.train, profiles)) if len(profiles) else split
 
 
@@ -73,7 +71,7 @@ def with_train(split: Split, train: Interactions) -> Split:
         return replace(split, train=train)
 
     def wider(pairs: Interactions) -> Interactions:
-        # Made anew: the pairs of a prepared set lie in files, and take no other number of users.
+        # A new object, since the pairs of a prepared set lie in files.
         return Interactions(
             pairs.users,
             pairs.items,
@@ -96,7 +94,7 @@ def _more_labels(labels: Labels | None, count: int) -> Labels | None:
         first = int(labels.max()) + 1 if len(labels) else 0
         if first + count - 1 <= np.iinfo(kind).max:
             more = np.arange(first, first + count, dtype=kind)
-        else:  # none above: the smallest that nobody has
+        else:  # no larger integers: the smallest free ones
             more = np.setdiff1d(np.arange(len(labels) + count, dtype=kind), labels)[:count]
         return np.concatenate((labels, more))
     prefix = _FAKE
@@ -108,11 +106,10 @@ def _more_labels(labels: Labels | None, count: int) -> Labels | None:
 def write_profiles(
     path: Path, profiles: Sequence[ItemIds], train: Interactions, *, raw: bool = False
 ) -> None:
-    """Write profiles as CSV, one line for each pair: ``user,item``, items by their labels.
+    """Write profiles as CSV with a line ``user,item`` per pair, items by their labels.
 
-    :func:`read_profiles` gives them back, but for what a table cannot hold: an empty profile among
-    others, and items whose label is ``nan`` or begins with a space. A label that a spreadsheet
-    would run as a formula gets an apostrophe in front, unless ``raw`` is set.
+    :func:`read_profiles` restores them, except for empty profiles among others and labels that are
+    ``nan`` or begin with a space. Formulas in labels are escaped unless ``raw`` is set.
     """
     labels = train.item_labels
     rows = [
@@ -123,15 +120,32 @@ def write_profiles(
     write_bytes(path, csv_bytes(rows, raw=raw) if rows else _HEADER)
 
 
-def read_profiles(path: str | Path, train: Interactions) -> tuple[ItemIds, ...]:
-    """Profiles from a table with the columns ``user`` and ``item``: see :func:`write_profiles`.
+def read_targets(path: str | Path) -> tuple[str, ...]:
+    """Return the labels of the targets in a file of profiles, none if it is a table."""
+    if Path(path).suffix != ".json":
+        return ()
+    content = read_json(Path(path))
+    check_kind(Path(path), content, _PUBLISHED)
+    return tuple(map(str, content["target_items"]))
 
-    They come in the order of the file; a header alone is no profiles. Items go by the labels of
-    ``train``, or by id where it has none.
+
+def _published(path: Path) -> list[tuple[str, list[str]]]:
+    """Return the accounts of a published file, ``{"target_items": [...], "fake_users": {...}}``."""
+    content = read_json(path)
+    check_kind(path, content, _PUBLISHED)
+    return [(name, [str(item) for item in held]) for name, held in content["fake_users"].items()]
+
+
+def read_profiles(path: str | Path, train: Interactions) -> tuple[ItemIds, ...]:
+    """Return the profiles of a file, in its order.
+
+    A table is that of :func:`write_profiles`. JSON is ``{"target_items": [...], "fake_users":
+    {name: [items]}}``, as published with PamaCF (NeurIPS 2024, arXiv:2410.22844); its accounts may
+    name an item several times. Items are named by the labels of ``train``, or by id if it has none.
 
     Raises:
-        DataError: it is not such a table.
-        InputError: an item is unknown, or a fake user has one twice.
+        DataError: a table lacks the columns ``user`` and ``item``.
+        InputError: JSON of another form, an item is unknown, or a row of a table is repeated.
 
     Example:
         >>> import tempfile
@@ -145,23 +159,28 @@ def read_profiles(path: str | Path, train: Interactions) -> tuple[ItemIds, ...]:
     path = Path(path)
     if path.is_file() and path.stat().st_size == len(_HEADER) and path.read_bytes() == _HEADER:
         return ()
-    table = read_table(path, Columns(user="user", item="item"))
-    names = table.items.labels.astype(str)
+    accounts = _published(path) if path.suffix == ".json" else None
+    if accounts is None:
+        table = read_table(path, Columns(user="user", item="item"))
+        names = table.items.labels.astype(str).tolist()
+    else:
+        names = sorted({item for _, held in accounts for item in held})
     labels = np.arange(train.n_items) if train.item_labels is None else train.item_labels
     known = {label: item for item, label in enumerate(labels.astype(str).tolist())}
-    # As write_profiles writes them; a file from elsewhere may have them as they are.
-    ids = [known.get(not_inert(name), known.get(name)) for name in names.tolist()]
+    # Escaped by write_profiles, or as they are.
+    ids = [known.get(not_inert(name), known.get(name)) for name in names]
     if None in ids:
-        raise InputError(
-            f"{path}: there is no item {str(names[ids.index(None)])[:60]!r} in the data: profiles "
-            "must be of this data set's items"
-        )
+        unknown = str(names[ids.index(None)])[:60]
+        raise InputError(f"{path}: profiles must have items of this data set, got {unknown!r}")
+    if accounts is not None:
+        found = dict(zip(names, ids, strict=True))
+        return tuple(np.unique([found[item] for item in held]) for _, held in accounts if held)
     items = np.array(ids, dtype=np.int64)[table.items.codes]
     codes = table.users.codes
     rows = np.argsort(codes, kind="stable")
     each = np.split(rows, np.flatnonzero(np.diff(codes[rows])) + 1)
     profiles = []
-    # In the order of the file, which is not that of the labels: fake10 sorts before fake2.
+    # In the order of the file: as labels, fake10 sorts before fake2.
     for mine in sorted(each, key=lambda rows: int(rows[0])):
         profile = np.sort(items[mine])
         if np.any(profile[1:] == profile[:-1]):

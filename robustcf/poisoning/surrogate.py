@@ -1,4 +1,4 @@
-"""Attacks that train a model of their own in the victim's place, and choose profiles by it."""
+"""Attacks that choose profiles by a surrogate model of the victim."""
 
 from __future__ import annotations
 
@@ -12,46 +12,37 @@ from robustcf._checks import check_integer, check_number
 from robustcf.data.interactions import Interactions
 from robustcf.factors import Factors
 from robustcf.metrics.topk import top_items
-from robustcf.poisoning._half_steps import (
-    HalfSteps,
-    audience,
-    bars,
-    cutoff_of,
-    fit_surrogate,
-    has,
-    highest,
-)
+from robustcf.poisoning._half_steps import HalfSteps, active, bars, cutoff_of, fit_als, has, highest
 from robustcf.poisoning.base import Poisoning, Task
 from robustcf.poisoning.injection import inject
 from robustcf.poisoning.threat import AVAILABILITY, DEMOTE, ItemIds
 
-# Kinds of fake users with a profile of their own each: more fakes share them, up to some noise.
+# Different profiles; with more fakes, several share one up to noise.
 _KINDS = 128
-# Fillers that gradients go through, at most.
+# Fillers with gradients, at most.
 _FILLERS = 2048
 # Crowds of neighbours that are tried as a start.
 _CROWDS = 256
-# Items to push at most where these are not the targets; half of a profile at most.
+# Pushed items at most if they are not the targets; at most half of a profile.
 _PUSHED = 20
-# Gradient steps of a round, how far the first go, and the softness of the count of hits, in mean
-# gaps.
+# Gradient steps per round, length of the first, and softness of the count of hits in mean gaps.
 _STEPS, _STRIDE, _SOFTNESS = 5, 0.2, 0.15
 
 
 class Greedy(Poisoning):
-    """The targets, and the fillers that a surrogate predicts for a user who nearly sees them.
+    """The targets and the fillers that a surrogate predicts for users who nearly see a target.
 
-    The surrogate is ALS on the known pairs and the fakes so far. The next fake user takes after the
-    genuine one for whom a target is nearest to being recommended: as many items, those with the
-    largest scores, times a probability of which a chosen item loses some. ``demote``: the same
-    users, without the targets. ``availability``: users at random, with the items that have the
-    smallest scores for them. The idea of Huang et al., arXiv:2101.02644.
+    ALS is fitted to the known pairs and the fakes so far. The next fake user models the genuine one
+    for whom a target is nearest to being recommended: as many items, those with the largest scores
+    times a probability that decays when an item is chosen. ``demote`` leaves out the targets;
+    ``availability`` takes random users and their smallest scores. After Huang et al.,
+    arXiv:2101.02644.
 
     Args:
-        retrainings: how often the surrogate is fitted; fakes between two fits come from one.
-        decay: what is left of an item's probability once it is chosen.
+        retrainings: how often the surrogate is fitted.
+        decay: factor of an item's probability once it is chosen.
 
-    Cost: ``retrainings`` fits of ALS, and one row of scores for each fake user.
+    Cost: ``retrainings`` fits of ALS, and one row of scores per fake user.
     """
 
     name = "greedy"
@@ -69,12 +60,12 @@ class Greedy(Poisoning):
         taken: list[int] = []
         seed = int(task.rng.integers(2**31))
         for batch in np.array_split(np.arange(task.fakes), min(self.retrainings, task.fakes)):
-            factors = fit_surrogate(inject(pairs, profiles), seed, pairs.n_users)
+            factors = fit_als(inject(pairs, profiles), seed, pairs.n_users)
             for user in _nearest(task, pairs, factors, taken, len(batch)):
                 taken.append(int(user))
                 scores = (factors.items @ factors.users[user]).double().numpy()
                 scores = -scores if task.goal == AVAILABILITY else scores
-                # From 0 on: a probability of a negative score would raise it.
+                # Shifted to 0, since a probability would raise a negative score.
                 likely = (scores - scores.min()) * chance
                 likely[task.targets] = -1.0
                 order = np.argsort(-likely, kind="stable")
@@ -86,9 +77,9 @@ class Greedy(Poisoning):
 def _nearest(
     task: Task, pairs: Interactions, factors: Factors, taken: list[int], count: int
 ) -> ItemIds:
-    """Users for whom a target is nearest to being recommended, none twice; or random ones."""
-    users = np.setdiff1d(audience(pairs), taken)
-    users = users if len(users) >= count else audience(pairs)
+    """Different users for whom a target is nearest to being recommended, or random ones."""
+    users = np.setdiff1d(active(pairs), taken)
+    users = users if len(users) >= count else active(pairs)
     if task.goal == AVAILABILITY or len(users) < count:
         drawn: ItemIds = task.rng.choice(users, count, replace=len(users) < count)
         return drawn
@@ -101,28 +92,24 @@ def _nearest(
 class _Push:
     """Items to push above a score of each user."""
 
-    items: ItemIds  # every profile has them
-    users: Tensor  # who are to see them
-    bars: Tensor  # the score of each of these users that is to be passed
+    items: ItemIds  # in every profile
+    users: Tensor  # to whom they should be recommended
+    bars: Tensor  # the score to exceed per user
     lacking: Tensor  # users x items: whether the user lacks the item
 
 
 class Surrogate(Poisoning):
     """Profiles that follow the gradient of exposure through one ALS half-step of the items.
 
-    It fits ALS to the known pairs and starts from copies of a crowd of neighbours: of 256 crowds,
-    the one whose members, if they had the targets, would show them to most users. In each round the
-    profiles, relaxed to weights in [0, 1], take some projected gradient steps; the largest entries
-    become the profile, and the surrogate is fitted anew with the fakes in. The best round is kept
-    and continued; after one without a gain, steps are half as long. ``demote`` pushes the items
-    just behind the cutoff for the users most likely to see a target; ``availability`` the rarest
-    items. The idea of Tang, Wen and Wang, arXiv:2008.04876.
+    The start is copies of a crowd of neighbours, the one of 256 whose copies with the targets would
+    expose most users. In each round the profiles, relaxed to weights in [0, 1], take projected
+    gradient steps; the largest entries become the profile, and ALS is fitted again with the fakes.
+    The best round is kept and continued; without a gain, steps are halved. ``demote`` pushes the
+    items just behind the cutoff for the users most likely to see a target, ``availability`` the
+    rarest items. After Tang, Wen and Wang, arXiv:2008.04876.
 
-    Args:
-        rounds: of gradient steps; each costs one fit of the surrogate.
-
-    Cost: rounds + 1 fits of ALS, and for each step kinds x fillers x 64^2, with at most 128 kinds
-    of profiles and 2,048 fillers: memory does not grow with users x items.
+    Cost: ``rounds`` + 1 fits of ALS, and per step kinds x fillers x 64^2, with at most 128 kinds of
+    profiles and 2,048 fillers.
 
     Example:
         >>> from robustcf.data import load
@@ -141,9 +128,9 @@ class Surrogate(Poisoning):
     def propose(self, task: Task) -> list[ItemIds]:
         """Return the profiles of the best round."""
         pairs = task.known.pairs(self.name)
-        # One start for all fits: what differs between rounds is due to the profiles alone.
+        # One seed for all fits, so that rounds differ by their profiles alone.
         seed = int(task.rng.integers(2**31))
-        clean = fit_surrogate(pairs, seed)
+        clean = fit_als(pairs, seed)
         push = _push(task, pairs, clean)
         kinds = min(task.fakes, _KINDS)
         counts = torch.from_numpy(np.bincount(np.arange(task.fakes) % kinds)).float()
@@ -157,22 +144,21 @@ class Surrogate(Poisoning):
                 here = _push(task, pairs, factors, push.items)
                 tried = _followed(steps, here, weights, fillers, counts, stride)
                 if torch.equal(_entries(tried), _entries(weights)):
-                    stride *= 2  # so short that no item changed places
+                    stride *= 2  # too short: no item changed
                     continue
             profiles = _binarized(task, push, tried, fillers)
-            found = fit_surrogate(inject(pairs, profiles), seed, pairs.n_users)
+            found = fit_als(inject(pairs, profiles), seed, pairs.n_users)
             reached = _reached(task, pairs, found, push)
             if reached > best:
                 best, best_profiles, weights, factors = reached, profiles, tried, found
             else:
-                # Too far for a model that is linear in small changes alone.
                 stride /= 2
         return best_profiles
 
 
 def _push(task: Task, pairs: Interactions, factors: Factors, kept: ItemIds | None = None) -> _Push:
-    """What is to be pushed above what, by the scores of these factors."""
-    users = audience(pairs)
+    """The items to push, and the scores to exceed, by these factors."""
+    users = active(pairs)
     edge, top = bars(factors, pairs, users)
     most = max(1, min(_PUSHED, task.length // 2))
     items = task.targets if kept is None else kept
@@ -188,15 +174,14 @@ def _push(task: Task, pairs: Interactions, factors: Factors, kept: ItemIds | Non
             seen = np.bincount(behind, minlength=pairs.n_items)
             seen[task.targets] = -1
             items = np.argsort(-seen, kind="stable")[:most]
-            # In a small catalogue there may be fewer others than that.
-            items = items[seen[items] >= 0]
+            items = items[seen[items] >= 0]  # fewer in a small catalogue
         users, edge = users[near.numpy()], closest[near]
     items = np.sort(items).astype(np.int64)
     return _Push(items, torch.from_numpy(users), edge, ~has(pairs, users, items))
 
 
 def _best_crowd(task: Task, steps: HalfSteps, push: _Push, counts: Tensor) -> ItemIds:
-    """Users of whom copies with the pushed items would push them furthest; neighbours in taste."""
+    """Similar users whose copies would expose the pushed items most."""
     U = steps.factors.users
     able = np.flatnonzero(steps.pairs.user_degrees)
     rows = U[torch.from_numpy(able)]
@@ -205,7 +190,7 @@ def _best_crowd(task: Task, steps: HalfSteps, push: _Push, counts: Tensor) -> It
     best, chosen = -1.0, np.arange(size)
     for centre in task.rng.permutation(len(able))[:_CROWDS]:
         crowd = torch.topk(units @ units[centre], size).indices
-        # Where users are fewer than kinds of fakes, some are copied more often.
+        # With fewer users than kinds of fakes, some are copied several times.
         members = crowd[torch.arange(len(counts)) % size]
         scores = U[push.users] @ steps.item_rows(rows[members], counts).T
         won = (scores > push.bars[:, None]) & push.lacking
@@ -216,7 +201,7 @@ def _best_crowd(task: Task, steps: HalfSteps, push: _Push, counts: Tensor) -> It
 
 
 def _started(task: Task, pairs: Interactions, push: _Push, crowd: ItemIds) -> tuple[Tensor, Tensor]:
-    """Weights of the profiles of a crowd, and the fillers that they are weights of."""
+    """Weights of the profiles of a crowd, and their fillers."""
     popularity = np.bincount(
         np.concatenate([pairs.items_of(int(user)) for user in crowd]), minlength=pairs.n_items
     ) + task.known.popularity / max(1.0, 1.0 + task.known.popularity.max())
@@ -236,17 +221,15 @@ def _started(task: Task, pairs: Interactions, push: _Push, crowd: ItemIds) -> tu
 def _followed(
     steps: HalfSteps, push: _Push, weights: Tensor, fillers: Tensor, counts: Tensor, stride: float
 ) -> Tensor:
-    """Weights after some steps along the gradient of the soft count of hits.
+    """Weights after steps along the gradient of the soft count of hits.
 
-    Each step moves the entry with the largest gradient of a profile by ``stride``, the others in
-    proportion, so that few items change places.
+    Each step moves the entry of a profile with the largest gradient by ``stride``.
     """
     if len(fillers) == 0:
         return weights
-    # As many items as before: a profile that grows is no longer that of somebody like its model.
+    # Profiles keep their length, as those of the copied users.
     room = weights.sum(dim=1).round()
     lists = steps.factors.users[push.users]
-    # What is there already outweighs what is not, until the gradient says otherwise.
     free = _entries(weights)
     softness = None
     for _ in range(_STEPS):
@@ -290,21 +273,21 @@ def _entries(weights: Tensor) -> Tensor:
 
 
 def _binarized(task: Task, push: _Push, weights: Tensor, fillers: Tensor) -> list[ItemIds]:
-    """Profiles of the largest entries, as many as the weights sum to; one for each fake user."""
+    """The profile of each fake user: the largest entries, as many as the weights sum to."""
     chosen = _entries(weights).bool().numpy()
     ids = fillers.numpy()
     profiles = []
     for fake in range(task.fakes):
         mine = ids[chosen[fake % len(chosen)]]
         if fake >= len(chosen) and len(mine) > 1:
-            # A profile of a kind again: without a tenth of it, so that few are the same.
+            # A repeated profile loses a tenth of its items, so that few are equal.
             mine = task.rng.permutation(mine)[: len(mine) - max(1, len(mine) // 10)]
         profiles.append(np.sort(np.concatenate((push.items, mine))))
     return profiles
 
 
 def _reached(task: Task, pairs: Interactions, factors: Factors, push: _Push) -> float:
-    """The share of users who see a pushed item, or no target; where equal, the mean distance."""
+    """The share of users with a pushed item, or without a target; ties by the mean distance."""
     judged = task.targets if task.goal == DEMOTE else push.items
     top = top_items(factors, push.users.numpy(), cutoff_of(pairs.n_items), pairs)
     shown = np.isin(top, judged)

@@ -1,10 +1,11 @@
-"""What an attacker with fake accounts may do, wants and knows."""
+"""The threat of fake accounts: their number, targets, goal and knowledge."""
 
 from __future__ import annotations
 
 import difflib
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from robustcf._checks import check_choice, check_integer, check_list, check_number
 from robustcf._io.schema import shown
 from robustcf._randomness import stream
-from robustcf.data.interactions import Interactions
+from robustcf.data.interactions import ITEM_GROUPS, Interactions, item_group
 from robustcf.errors import InputError
 
 ItemIds = npt.NDArray[np.int64]
@@ -21,9 +22,7 @@ GOALS = ("promote", "demote", "availability")
 PROMOTE, DEMOTE, AVAILABILITY = GOALS
 KNOWLEDGE = ("data", "part", "none")
 DATA, PART, NONE = KNOWLEDGE
-TARGET_KINDS = ("rare", "middle", "popular")
-# The least, the middle and the most popular fifth of the items that have pairs.
-_BAND = 5
+TARGET_KINDS = ITEM_GROUPS
 
 
 @dataclass(frozen=True)
@@ -34,15 +33,12 @@ class Targets:
         count: how many targets are drawn.
         kind: ``rare``, ``middle`` or ``popular``: the fifth of the items with training pairs that
             they are drawn from.
-        labels: names of items instead (ids where the data has no labels); count and kind then do
-            not matter.
+        labels: names of items instead of drawn ones (ids if the data has no labels).
 
     Example:
         >>> from robustcf.data import load
-        >>> train = load("demo").train
-        >>> rare = Targets(count=3).choose(train, seed=0)
-        >>> len(rare), bool(train.item_degrees[rare].max() < train.item_degrees.mean())
-        (3, True)
+        >>> len(Targets(count=3).choose(load("demo").train, seed=0))
+        3
     """
 
     count: int = 5
@@ -62,22 +58,15 @@ class Targets:
         if self.labels:
             items = np.sort(np.array([_item_of(train, label) for label in self.labels]))
             if np.any(items[1:] == items[:-1]):
-                raise InputError(
-                    f"target labels must be of different items, got {shown(list(self.labels))}: "
-                    "name each once"
-                )
+                got = shown(list(self.labels))
+                raise InputError(f"target labels must be of different items, got {got}")
             return items
         there = np.flatnonzero(train.item_degrees)
         if self.count > len(there):
             raise InputError(
-                f"{self.count:,} targets cannot be drawn from {len(there):,} items with pairs: "
-                "ask for fewer"
+                f"{self.count:,} targets cannot be drawn from {len(there):,} items: ask for fewer"
             )
-        ranked = there[np.argsort(train.item_degrees[there], kind="stable")]
-        # A band may be smaller than what is asked for: then as many of the nearest.
-        size = max(self.count, len(ranked) // _BAND)
-        begin = {"rare": 0, "middle": (len(ranked) - size) // 2, "popular": len(ranked) - size}
-        band = ranked[begin[self.kind] : begin[self.kind] + size]
+        band = item_group(train.item_degrees, self.kind, self.count)
         rng = stream(seed, "poisoning", "targets", self.kind)
         return np.sort(rng.choice(band, self.count, replace=False)).astype(np.int64)
 
@@ -90,24 +79,22 @@ class Targets:
 
 @dataclass(frozen=True)
 class PoisonThreat:
-    """What an attacker with fake accounts may do, wants and knows.
+    """Budget, goal and knowledge of an attacker with fake accounts.
 
     Args:
-        fakes: an integer counts the accounts; a float is their share of the genuine users. 0 is no
-            attack.
+        fakes: an integer counts the accounts; a float is their share of the genuine users. 0
+            means that there is no attack.
         length: items of a profile at most; None for the mean of the genuine users.
-        targets: the items that it is about.
-        goal: ``promote``: the targets are to be recommended; ``demote``: they are not to be;
-            ``availability``: recommendations are to be worse for everybody.
+        goal: ``promote``: recommend the targets; ``demote``: do not recommend them;
+            ``availability``: make recommendations worse for all users.
         knowledge: ``data``: all training pairs; ``part``: the pairs of some users; ``none``: the
             popularity of the items alone.
         known: share of the users that is known, for ``part``.
 
     Example:
         >>> from robustcf.data import load
-        >>> fakes, length, targets = PoisonThreat(fakes=0.01).granted(load("demo").train, seed=0)
-        >>> fakes, len(targets)
-        (20, 5)
+        >>> PoisonThreat(fakes=0.01).granted(load("demo").train, seed=0)[0]
+        20
         >>> PoisonThreat(fakes=-1)
         Traceback (most recent call last):
         robustcf.errors.InputError: fakes must be a finite number and not negative, got -1
@@ -125,8 +112,7 @@ class PoisonThreat:
         if not isinstance(self.fakes, int | np.integer):
             if self.fakes > 1:
                 raise InputError(
-                    f"fakes must be a share of at most 1 or a whole number, got {self.fakes!r}: "
-                    "give an integer to count accounts"
+                    f"fakes must be a share of at most 1 or an integer, got {self.fakes!r}"
                 )
             object.__setattr__(self, "fakes", float(self.fakes))
         if self.length is not None:
@@ -137,22 +123,20 @@ class PoisonThreat:
             raise InputError(f"known must be a share above 0 and at most 1, got {self.known!r}")
 
     def granted(self, train: Interactions, seed: int) -> tuple[int, int, ItemIds]:
-        """Return the fake accounts, the items of each at most, and the targets, for these pairs."""
+        """Return the number of fake accounts, the most items of each, and the targets."""
         count = self.fakes
         if isinstance(count, float):
-            # A share that is not 0 is at least one account.
+            # A positive share is at least one account.
             count = max(1, round(count * train.n_users)) if count else 0
         if count > train.n_users:
             raise InputError(
-                f"fakes must be at most as many as the {train.n_users:,} genuine users, got "
-                f"{count:,}"
+                f"fakes must be at most the {train.n_users:,} genuine users, got {count:,}"
             )
         warm = train.user_degrees[train.user_degrees > 0]
         length = self.length or max(1, round(float(warm.mean()) if len(warm) else 0.0))
         if length > train.n_items:
             raise InputError(
-                f"a profile of {length:,} items is longer than the catalogue of "
-                f"{train.n_items:,}: choose a smaller length"
+                f"a profile of {length:,} items is longer than the catalogue of {train.n_items:,}"
             )
         targets = self.targets.choose(train, seed)
         if self.goal == PROMOTE and len(targets) > length:
@@ -162,34 +146,26 @@ class PoisonThreat:
             )
         if self.goal != PROMOTE and len(targets) == train.n_items:
             raise InputError(
-                f"all {train.n_items} items are targets, and for the goal {self.goal!r} profiles "
-                "need others: ask for fewer targets"
+                f"all {train.n_items} items are targets, but {self.goal} needs others for profiles"
             )
         return int(count), length, targets
 
 
 @dataclass(frozen=True, eq=False)
 class Knowledge:
-    """The attacker's view of the training data; an attack sees nothing else of them.
-
-    Args:
-        popularity: known pairs of each item.
-        sample: the known pairs, users numbered anew; None where none are known.
+    """The attacker's view of the training data.
 
     Example:
         >>> from robustcf.data import checkerboard
-        >>> train = checkerboard().train
-        >>> known = Knowledge.of(train, PoisonThreat(knowledge="none"), seed=0)
-        >>> known.sample is None, int(known.popularity.sum()) == len(train)
-        (True, True)
+        >>> Knowledge.of(checkerboard().train, PoisonThreat(knowledge="none"), seed=0).sample
     """
 
-    popularity: npt.NDArray[np.int64]
-    sample: Interactions | None
+    popularity: npt.NDArray[np.int64]  # known pairs per item
+    sample: Interactions | None  # the known pairs, users renumbered; None without knowledge
 
     @classmethod
     def of(cls, train: Interactions, threat: PoisonThreat, seed: int) -> Knowledge:
-        """Return what the threat grants of these pairs; the seed draws the known users."""
+        """Return the knowledge that a threat grants; the seed draws the known users."""
         if threat.knowledge != PART:
             return cls(train.item_degrees, train if threat.knowledge == DATA else None)
         rng = stream(seed, "poisoning", "known")
@@ -204,17 +180,23 @@ class Knowledge:
 
     @property
     def n_items(self) -> int:
-        """The size of the catalogue, which everybody can see."""
+        """The size of the catalogue, which is public."""
         return len(self.popularity)
 
     def pairs(self, asker: str) -> Interactions:
-        """Return the known pairs, or raise an error that says who needs them."""
+        """Return the known pairs, or raise an error that names the attack."""
         if self.sample is None:
-            raise InputError(
-                f"{asker} needs pairs to learn from and knows none: grant it the knowledge data or "
-                "part"
-            )
+            raise InputError(f"{asker} needs pairs to learn from: use knowledge data or part")
         return self.sample
+
+
+def invalid_profile(ids: npt.NDArray[Any], n_items: int) -> str | None:
+    """Return the defect of a profile in words, or None."""
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        return f"{ids.dtype} of shape {ids.shape}"
+    if len(ids) and not 0 <= ids.min() <= ids.max() < n_items:
+        return f"items from {ids.min()} to {ids.max()}, outside of [0, {n_items})"
+    return "an item twice in one profile" if len(np.unique(ids)) < len(ids) else None
 
 
 def parse_fakes(text: str) -> float:
@@ -231,8 +213,7 @@ def parse_fakes(text: str) -> float:
         number = math.nan
     if not math.isfinite(number) or number < 0:
         raise InputError(
-            f"fakes must be a share such as 1% or a number such as 60, not negative, got "
-            f"{shown(text)}"
+            f"fakes must be a share such as 1% or a number such as 60, got {shown(text)}"
         )
     if not percent and word.isdecimal():
         return int(word)
@@ -240,7 +221,7 @@ def parse_fakes(text: str) -> float:
 
 
 def fakes_name(fakes: float) -> str:
-    """Return the number or share of fakes in words that a file name can hold.
+    """Return the number or share of fakes in words for file names.
 
     Example:
         >>> fakes_name(0.005), fakes_name(60)
@@ -251,19 +232,19 @@ def fakes_name(fakes: float) -> str:
 
 def _item_of(train: Interactions, label: str) -> int:
     if train.item_labels is None:
-        # Python converts no text of thousands of digits; one item has one name, not also 01.
+        # Python refuses thousands of digits; 01 is not a name of item 1.
         if label.isdecimal() and len(label) <= len(str(train.n_items)):
             number = int(label)
             if str(number) == label and number < train.n_items:
                 return number
+        last = train.n_items - 1
         raise InputError(
-            f"there is no item {shown(label)}: the data has no labels, give ids from 0 to "
-            f"{train.n_items - 1}"
+            f"the data has no labels: there is no item {shown(label)}, give ids from 0 to {last}"
         )
     names = train.item_labels.astype(str)
     found = np.flatnonzero(names == label)
     if len(found) == 0:
         close = difflib.get_close_matches(label, names[:10_000].tolist(), n=1)
         hint = f"did you mean {close[0]!r}?" if close else "look into the data for its name"
-        raise InputError(f"there is no item {shown(label)} in the data: {hint}")
+        raise InputError(f"there is no item {shown(label)}: {hint}")
     return int(found[0])

@@ -1,4 +1,4 @@
-"""A recommender retrained with fake users in its data, as genuine users then see it."""
+"""Retraining of a recommender with fake users, evaluated for the genuine users."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from robustcf._registry import POISONINGS
+from robustcf._registry import FITTERS, POISONINGS
 from robustcf.data.split import Split
 from robustcf.errors import InputError
 from robustcf.factors import Factors
-from robustcf.metrics.evaluate import evaluate
+from robustcf.metrics.evaluate import evaluate_rankings
+from robustcf.models.scorer import Scorer
 from robustcf.poisoning.base import Injected
-from robustcf.poisoning.exposure import CUTOFFS, Exposure, exposure
+from robustcf.poisoning.exposure import CUTOFFS, Exposure, exposure, genuine_ranking
 from robustcf.poisoning.injection import inject_split, with_train
 from robustcf.poisoning.threat import AVAILABILITY, DEMOTE, NONE, ItemIds, PoisonThreat
 from robustcf.training.config import TrainConfig
 from robustcf.training.fitting import fit_split
 
 if TYPE_CHECKING:
+    from robustcf.models.voting.config import VoteConfig
     from robustcf.poisoning.defences.base import Defence
 
-#: Quality on test pairs of the genuine users.
+#: Metrics of quality for genuine users.
 QUALITY = ("ndcg@10", "recall@20")
 #: The name of the worst of all attacks.
 AUTO = "auto"
@@ -30,7 +32,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What genuine users get of a recommender that was trained on these data."""
+    """Exposure and quality of a trained recommender for genuine users."""
 
     exposure: Exposure
     quality: Mapping[str, float]  # see QUALITY; empty without test pairs
@@ -39,7 +41,7 @@ class Outcome:
     defence: Mapping[str, Any]  # its report; empty without one
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; no times, so that the same work gives the same bytes."""
+        """Return plain values for JSON, without times, which differ between runs."""
         return {
             "exposure": self.exposure.as_dict(),
             "quality": dict(self.quality),
@@ -50,33 +52,28 @@ class Outcome:
 
 def retrained(
     split: Split,
-    config: TrainConfig,
+    config: TrainConfig | VoteConfig,
     profiles: Sequence[ItemIds],
     targets: ItemIds,
     *,
     defence: Defence | None = None,
     ks: Sequence[int] = CUTOFFS,
 ) -> Outcome:
-    """Train the whole recommender with fake users in, and evaluate it for the genuine ones.
-
-    The victim trains as it always does: its own settings, its number of epochs by its own rule, its
-    validation pairs, which are the genuine users'.
+    """Train the whole recommender with fake users, and evaluate it for the genuine ones.
 
     Args:
-        split: the genuine users' data.
-        config: how the victim trains.
-        profiles: the items of each fake user; none for the clean recommender.
-        targets: the items to look for.
-        defence: what the victim does to data and settings first, or None.
+        split: the genuine users' data, whose validation pairs choose the epochs.
+        config: the victim's settings, those of a vote too.
+        profiles: the items of each fake user; empty for the clean recommender.
+        defence: changes data and settings before training.
         ks: cutoffs of the exposure.
 
     Example:
         >>> import numpy as np
         >>> from robustcf.data import checkerboard
-        >>> config = TrainConfig.of(model="als", dim=4)
-        >>> clean = retrained(checkerboard(), config, [], np.array([0]), ks=(5,))
-        >>> sorted(clean.exposure.values)
-        ['hit_rate@5', 'ndcg@5', 'share@5']
+        >>> config = TrainConfig.of(model="als", factors=4)
+        >>> retrained(checkerboard(), config, [], np.array([0])).exposure["hit_rate@10"] <= 1
+        True
     """
     poisoned = inject_split(split, profiles)
     report: Mapping[str, Any] = {}
@@ -84,25 +81,32 @@ def retrained(
         defended = defence.apply(poisoned.train, config)
         poisoned = with_train(poisoned, defended.train)
         config, report = defended.config, defended.report
-    trained = fit_split(poisoned, config)
-    if trained.interrupted:
-        raise KeyboardInterrupt
-    mask = split.fit_mask(trained.fit_on, "test")
-    genuine = Factors(trained.factors.users[: split.n_users], trained.factors.items)
+    fitted: Factors | Scorer
+    if not isinstance(config, TrainConfig):
+        model = FITTERS["vote"](poisoned, config)
+        fitted, fit_on, epochs = model.scorer, model.fit_on, 0
+        seconds = float(model.training["train_seconds"])
+    else:
+        trained = fit_split(poisoned, config)
+        if trained.interrupted:
+            raise KeyboardInterrupt
+        fitted, fit_on, epochs = trained.fitted, trained.fit_on, trained.epochs
+        seconds = trained.train_seconds
+    mask = split.fit_mask(fit_on, "test")
+    rank = genuine_ranking(fitted, split)
     quality = {}
     if len(split.test):
-        metrics = evaluate(genuine, split, (10, 20), mask=mask)
+        metrics = evaluate_rankings(rank, split, (10, 20), mask=mask)
         quality = {name: metrics[name] for name in QUALITY}
-    exposed = exposure(genuine, split, targets, ks, mask=mask)
-    return Outcome(exposed, quality, trained.epochs, trained.train_seconds, report)
+    exposed = exposure(fitted, split, targets, ks, mask=mask)
+    return Outcome(exposed, quality, epochs, seconds, report)
 
 
 def damage(goal: str, exposed: Mapping[str, float], quality: Mapping[str, float]) -> float:
-    """Return how well an attack has reached its goal; larger is worse for the victim.
+    """Return the success of an attack; larger is worse for the victim.
 
-    ``promote``: the hit rate of the targets at the largest cutoff; ``demote``: its negative;
-    ``availability``: the negative NDCG@10 of genuine users, NaN where it is not known. Where hit
-    rates are equal, the targets' NDCG at the largest cutoff decides.
+    ``promote``: the hit rate of the targets at the largest cutoff, ties broken by their NDCG;
+    ``demote``: its negative; ``availability``: the negative NDCG@10 of genuine users, or NaN.
 
     Example:
         >>> damage("promote", {"hit_rate@10": 0.1, "ndcg@10": 0.0}, {})
@@ -117,7 +121,7 @@ def damage(goal: str, exposed: Mapping[str, float], quality: Mapping[str, float]
 
 @dataclass(frozen=True, eq=False)
 class Strongest:
-    """The attack that did most, its profiles, and what each of those that were tried did."""
+    """The strongest of several attacks, its profiles, and the outcomes of all."""
 
     name: str
     injected: Injected
@@ -125,28 +129,25 @@ class Strongest:
 
     @property
     def outcome(self) -> Outcome:
-        """What the strongest did."""
+        """The outcome of the strongest."""
         return self.outcomes[self.name]
 
 
 def members(goal: str, knowledge: str) -> tuple[str, ...]:
-    """Return the attacks that have this goal and can do with this knowledge.
+    """Return the attacks with this goal for which this knowledge is enough.
 
     Example:
         >>> members("promote", "none")
         ('random', 'bandwagon')
     """
-    return tuple(
-        name
-        for name in POISONINGS
-        if goal in POISONINGS[name].goals
-        and (knowledge != NONE or not POISONINGS[name].needs_pairs)
-    )
+    named = {name: POISONINGS[name] for name in POISONINGS}
+    able = {name: kind for name, kind in named.items() if goal in kind.goals}
+    return tuple(name for name, kind in able.items() if knowledge != NONE or not kind.needs_pairs)
 
 
 def strongest(
     split: Split,
-    config: TrainConfig,
+    config: TrainConfig | VoteConfig,
     threat: PoisonThreat,
     *,
     attacks: Sequence[str] = (),
@@ -154,26 +155,22 @@ def strongest(
     seed: int = 0,
     ks: Sequence[int] = CUTOFFS,
 ) -> Strongest:
-    """Return the worst of several attacks after retraining the victim, with its defence.
+    """Return the strongest of several attacks after retraining the victim, with its defence.
 
-    The ``attacks`` are names, by default all that the threat allows; the other arguments are those
-    of :func:`retrained` and :meth:`Poisoning.attack`.
+    The ``attacks`` are names, by default all for the goal and knowledge of the threat; for the
+    other arguments see :func:`retrained` and :meth:`Poisoning.attack`.
 
-    Cost: that of every attack, and one training of the victim for each.
+    Cost: every attack, and one training of the victim for each.
 
     Example:
-        >>> from robustcf.data import load
-        >>> from robustcf.poisoning import Targets
-        >>> config = TrainConfig.of(model="als", dim=8, sweeps=2)
-        >>> threat = PoisonThreat(fakes=0.02, targets=Targets(2))
-        >>> found = strongest(load("demo"), config, threat, attacks=("random", "bandwagon"))
-        >>> found.name in ("random", "bandwagon")
-        True
+        >>> from robustcf.data import checkerboard
+        >>> threat, config = PoisonThreat(fakes=2), TrainConfig.of(model="als", factors=4)
+        >>> strongest(checkerboard(), config, threat, attacks=["random"]).name
+        'random'
     """
     if threat.goal == AVAILABILITY and len(split.test) == 0:
         raise InputError(
-            f"{split.name} has no test pairs: which attack costs most quality cannot be seen; take "
-            "a split with test pairs, or another goal"
+            f"{split.name} has no test pairs to measure availability: choose another goal"
         )
     made: dict[str, Injected] = {}
     outcomes: dict[str, Outcome] = {}

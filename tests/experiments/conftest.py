@@ -12,7 +12,7 @@ from robustcf.experiments.run import RunConfig, RunDir
 from robustcf.training.config import TrainConfig
 
 TRAIN = TrainConfig.of(
-    model="ultragcn", dim=3, epochs=3, block_users=20, negative_weight=20.0, refit="no"
+    model="ultragcn", factors=3, epochs=3, block_users=20, negative_weight=20.0, refit="no"
 )
 
 

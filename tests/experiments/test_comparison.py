@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -47,22 +48,6 @@ def test_the_area_is_the_mean_height_of_the_polygon(seed):
     np.testing.assert_allclose(area(sizes, values).mean(), area(sizes, values.mean(axis=1)))
     assert area(sizes, np.full(6, 0.3)) == pytest.approx(0.3)
     assert float(area([0.5], [0.7])) == 0.7, "no width: the limit"
-
-
-@pytest.mark.parametrize(
-    ("epsilons", "values", "message"),
-    [
-        ([0, 1], [1.0, 2.0, 3.0], "one row"),
-        ([], [], "one row"),
-        ([0.0], 1.0, "one row"),
-        ([0, 0], [1.0, 2.0], "ascending"),
-        ([0, np.nan], [1.0, 2.0], "ascending"),
-        ([0, 1], [1.0, np.nan], "finite"),
-    ],
-)
-def test_areas_refuse(epsilons, values, message):
-    with pytest.raises(InputError, match=message):
-        area(epsilons, values)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -197,29 +182,6 @@ def test_degenerate_values_are_defined():
     np.testing.assert_array_equal(flat.lower, flat.value)
 
 
-@pytest.mark.parametrize("function", [bootstrap_mean, sign_flip_test])
-@pytest.mark.parametrize(
-    ("values", "resamples", "message"),
-    [
-        ([0.5], 10, "two users"),
-        (0.5, 10, "two users"),
-        ([0.5, np.nan], 10, "finite"),
-        ([0.5, np.inf], 10, "finite"),
-        ([0.5, 0.6], 0, "resamples"),
-        ([0.5, 0.6], 1.5, "resamples"),
-    ],
-)
-def test_resampling_refuses(function, values, resamples, message):
-    with pytest.raises(InputError, match=message):
-        function(values, np.random.default_rng(0), resamples=resamples)
-
-
-@pytest.mark.parametrize("confidence", [0, 1, 1.5, float("nan")])
-def test_confidence_is_a_share(confidence):
-    with pytest.raises(InputError, match="confidence"):
-        bootstrap_mean([0.0, 1.0], np.random.default_rng(0), confidence=confidence)
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_holm_agrees_with_the_procedure_step_by_step(seed):
     """Holm (1979): go up from the smallest p and reject while p(k) <= alpha / (m - k + 1)."""
@@ -234,12 +196,6 @@ def test_holm_agrees_with_the_procedure_step_by_step(seed):
             rejected.add(int(index))
         assert rejected == set(np.flatnonzero(corrected <= alpha).tolist())
     assert holm([]).shape == (0,)
-
-
-@pytest.mark.parametrize("bad", [[-0.1], [1.2], [np.nan]])
-def test_holm_refuses(bad):
-    with pytest.raises(InputError, match="p-values"):
-        holm(bad)
 
 
 # --- comparisons ------------------------------------------------------------------------------
@@ -322,17 +278,69 @@ def test_false_verdicts_are_as_rare_as_promised():
     assert wrong / 120 <= 0.1 + 3 * np.sqrt(0.09 / 120)
 
 
+# --- refusals ---------------------------------------------------------------------------------
+
+ZEROS, DRAWS = np.zeros((3, 5)), np.random.default_rng(0)
+RESAMPLING = (bootstrap_mean, sign_flip_test)
+
+
 @pytest.mark.parametrize(
-    ("groups", "options", "message"),
+    ("function", "arguments", "word"),
     [
-        ({"a": [np.zeros((3, 5))]}, {}, "at least two settings"),
-        ({"a": [np.zeros((3, 5))], "b": [np.zeros((2, 5))]}, {}, "3 epsilons x users"),
-        ({"a": [np.zeros((3, 5))], "b": []}, {}, "got none"),
-        ({"a": [np.zeros((3, 5))], "b": [np.zeros((3, 6))]}, {}, "same users"),
-        ({"a": [np.zeros((3, 5))], "b": [np.full((3, 5), np.nan)]}, {}, "finite"),
-        ({"a": [np.zeros((3, 5))] * 2, "b": [np.zeros((3, 5))]}, {"resamples": 50}, "least 80"),
+        *((area, bad, "one row") for bad in (([0, 1], [1.0, 2.0, 3.0]), ([], []), ([0.0], 1.0))),
+        *((area, (sizes, [1.0, 2.0]), "ascending") for sizes in ([0, 0], [0, np.nan])),
+        (area, ([0, 1], [1.0, np.nan]), "finite"),
+        *((holm, ([bad],), "p-values") for bad in (-0.1, 1.2, np.nan)),
+        *((f, (bad, DRAWS), "two users") for f in RESAMPLING for bad in ([0.5], 0.5)),
+        *((f, ([0.5, bad], DRAWS), "finite") for f in RESAMPLING for bad in (np.nan, np.inf)),
+        *(
+            (partial(f, resamples=bad), ([0.5, 0.6], DRAWS), "resamples")
+            for f in RESAMPLING
+            for bad in (0, 1.5)
+        ),
+        *(
+            (partial(bootstrap_mean, confidence=bad), ([0.0, 1.0], DRAWS), "confidence")
+            for bad in (0, 1, 1.5, float("nan"))
+        ),
+        (compare_curves, ({"a": [ZEROS]}, SIZES), "at least two settings"),
+        *(
+            (compare_curves, ({"a": [ZEROS], "b": bad}, SIZES), word)
+            for bad, word in (
+                ([np.zeros((2, 5))], "3 epsilons x users"),
+                ([], "got none"),
+                ([np.zeros((3, 6))], "same users"),
+                ([np.full((3, 5), np.nan)], "finite"),
+            )
+        ),
+        (partial(compare_curves, resamples=50), ({"a": [ZEROS], "b": [ZEROS]}, SIZES), "least 80"),
     ],
 )
-def test_comparisons_refuse(groups, options, message):
-    with pytest.raises(InputError, match=message):
-        compare_curves(groups, SIZES, **options)
+def test_bad_arguments_are_refused(function, arguments, word):
+    with pytest.raises(InputError, match=word):
+        function(*arguments)
+
+
+def test_bold_only_where_the_best_is_better_than_every_other(tmp_path):
+    rng = np.random.default_rng(0)
+    base = rng.random((2, 400))
+    step = np.array([[0.0], [0.1]])
+    groups = {"a_b": [base + 2 * step], "c": [base], "d": [base + step]}
+    found = compare_curves(groups, (0.0, 0.1), resamples=999)
+    assert found.best() == [0, None, 0]  # equal without attack: no setting is bold
+    rows = [line for line in found.latex().split("\n") if line.endswith(r"\\")]
+    assert rows[1].startswith(r"a\_b & \textbf{")
+    assert rows[1].count("textbf") == 2
+    assert not any("textbf" in row for row in (rows[0], *rows[2:]))
+    out = found.write(tmp_path / "table", "epsilon")
+    names = {path.name for path in out.iterdir()}
+    kinds = ("json", "csv", "tex", "png", "svg", "pdf")
+    assert names == {"report.md", *(f"comparison.{kind}" for kind in kinds)}
+    assert (out / "comparison.pdf").read_bytes().startswith(b"%PDF")
+    lines = (out / "comparison.csv").read_text().splitlines()
+    assert lines[0] == "setting,seed,epsilon,ndcg@10"
+    assert len(lines) == 1 + 3 * 2
+
+
+def test_two_equal_groups_have_no_best():
+    base = np.random.default_rng(0).random((1, 100))
+    assert compare_curves({"a": [base], "b": [base]}, (0.1,), resamples=999).best() == [None, None]

@@ -82,7 +82,7 @@ def use(path: Path) -> None:
         ("recommender.json", {"training": []}, "training"),
     ],
 )  # fmt: skip
-def test_values_of_another_kind(run: Path, name: str, values: dict[str, Any], message: str) -> None:
+def test_values_of_another_kind(run, name, values, message):
     change_json(run / name, **values)
     with pytest.raises(InputError, match=f"{name}: {message}"):
         use(run)
@@ -100,7 +100,7 @@ SMALL = ["config.json", "data.json", "metrics.json", "recommender.json"]
     ],
     ids=lambda content: repr(content[:12]),
 )  # fmt: skip
-def test_files_that_are_no_json(run: Path, name: str, content: bytes) -> None:
+def test_files_that_are_no_json(run, name, content):
     (run / name).write_bytes(content)
     with pytest.raises(InputError, match=f"{name}"):
         use(run)
@@ -110,7 +110,7 @@ def test_files_that_are_no_json(run: Path, name: str, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_file_that_never_ends_is_not_read_whole(run: Path, name: str) -> None:
+def test_a_file_that_never_ends_is_not_read_whole(run, name):
     with (run / name).open("wb") as file:
         file.truncate(1 << 33)  # takes no place on the disk
     with pytest.raises(InputError, match=rf"{name} .*16,777,216"):
@@ -121,7 +121,7 @@ NAMES = [*SMALL, "factors.safetensors", "interactions.npz"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_links_and_pipes_in_a_run_are_not_followed(run: Path, name: str, tmp_path: Path) -> None:
+def test_links_and_pipes_in_a_run_are_not_followed(run, name, tmp_path):
     secret = tmp_path / "secret"
     shutil.move(run / name, secret)
     (run / name).symlink_to(secret)
@@ -133,7 +133,7 @@ def test_links_and_pipes_in_a_run_are_not_followed(run: Path, name: str, tmp_pat
         use(run)
 
 
-def test_results_are_not_written_through_a_link(run: Path, tmp_path: Path) -> None:
+def test_results_are_not_written_through_a_link(run, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (run / "robustness").symlink_to(tmp_path / "elsewhere")
     for use_it in (results_folder, open_run):
@@ -161,7 +161,7 @@ def test_results_are_not_written_through_a_link(run: Path, tmp_path: Path) -> No
         (lambda t: {k: v / 0 for k, v in t.items()}, "finite"),
     ],
 )
-def test_factors_that_are_none(run: Path, change_it: Any, message: str) -> None:
+def test_factors_that_are_none(run, change_it, message):
     tensors, facts = read_tensors(run / "factors.safetensors")
     changed = {name: part.contiguous() for name, part in change_it(tensors).items()}
     write_tensors(run / "factors.safetensors", changed, facts)
@@ -200,14 +200,8 @@ ROW = {"stage": "train", "epoch": 1, "loss": 1.0, "seconds": 0.1}
     ],
 )  # fmt: skip
 def test_checkpoints_that_cannot_be_gone_on_from(
-    begun: Path,
-    split: Split,
-    tmp_path: Path,
-    without: list[str],
-    replace: dict[str, torch.Tensor],
-    state: str | None,
-    message: str,
-) -> None:
+    begun, split, tmp_path, without, replace, state, message
+):
     path = Path(shutil.copytree(begun, tmp_path / "run"))
     file = path / "checkpoint.train.safetensors"
     tensors, facts = read_tensors(file)
@@ -227,9 +221,7 @@ def test_checkpoints_that_cannot_be_gone_on_from(
         ("reg.calls", torch.zeros(1, dtype=torch.int64), "reg.calls must be torch.int64 of shape"),
     ],
 )
-def test_what_a_regularizer_keeps_is_checked_too(
-    split: Split, table: str, tmp_path: Path, name: str, value: torch.Tensor, message: str
-) -> None:
+def test_what_a_regularizer_keeps_is_checked_too(split, table, tmp_path, name, value, message):
     train = TRAIN.replace(reg="two_to_inf", reg_weight=1e-4, reg_refresh=3, epochs=1)
     run = RunDir.create(tmp_path / "run", RunConfig(table, train=train), split)
     with pytest.MonkeyPatch.context() as patch:
@@ -245,28 +237,26 @@ def test_what_a_regularizer_keeps_is_checked_too(
 # --- after a kill ---------------------------------------------------------------------------
 
 
-def test_states_that_a_kill_behind_the_result_left_are_removed(run: Path, begun: Path) -> None:
+def test_states_that_a_kill_behind_the_result_left_are_removed(run, begun):
     left = run / "checkpoint.train.safetensors"
     shutil.copy(begun / left.name, left)
     before = {path.name: path.read_bytes() for path in run.iterdir() if path != left}
-    with alone_in(run, "somebody"):
-        assert RunDir(run).settle(), "it is finished, whoever is at work"
-        assert left.exists(), "whoever is at work removes it himself"
+    with alone_in(run, "another process"):
+        assert RunDir(run).settle(), "it is finished, also while another process holds the lock"
+        assert left.exists(), "the process that holds the lock removes it itself"
     assert command(["evaluate", str(run)]) == 0
     assert left.exists(), "opening a run only reads"
     assert command(["train", "--resume", str(run)]) == 0
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
 
 
-def test_an_unfinished_run_keeps_its_state(begun: Path) -> None:
+def test_an_unfinished_run_keeps_its_state(begun):
     assert not RunDir(begun).settle()
     assert (begun / "checkpoint.train.safetensors").exists()
 
 
 @pytest.mark.parametrize("which", ["finished", "begun"])
-def test_what_was_left_next_to_a_run_is_removed(
-    which: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_what_was_left_next_to_a_run_is_removed(which, request, tmp_path):
     path = Path(shutil.copytree(request.getfixturevalue(which), tmp_path / "run"))
     (tmp_path / "link").symlink_to(path)
     for name in ("run", "another"):

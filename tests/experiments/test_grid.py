@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ from robustcf.experiments.grid import compact_json, in_parallel
 
 
 @pytest.mark.slow
-def test_a_worker_that_reads_its_argument_stops_without_a_traceback(tmp_path: Path) -> None:
+def test_a_worker_that_reads_its_argument_stops_without_a_traceback(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.experiments.workers", str(tmp_path)],
         stderr=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""``sweep`` and ``compare`` over recommenders: who is better where, whatever the order of rows."""
+"""``sweep`` and ``compare`` over recommenders: which is better where, for any order of rows."""
 
 from __future__ import annotations
 
@@ -81,15 +81,28 @@ def test_every_result_is_that_of_measure(models, swept):
 
 
 def test_threats_and_options_reach_the_attack(models):
-    threat = Threat("frobenius", "absolute", "users", "labels")
-    found = sweep(models, ["pgd-softmax"], threat, [0, 1], (5,), steps=2, seed=3)
-    alone = measure(models["noisy"], "pgd-softmax", threat, [0, 1], (5,), steps=2, seed=3)
+    how = (Threat("frobenius", "absolute", "users", "labels"), [0, 1], (5,))
+    found = sweep(models, ["pgd-softmax"], *how, steps=2, seed=3)
+    alone = measure(models["noisy"], "pgd-softmax", *how, steps=2, seed=3)
     assert found.results["noisy"]["pgd-softmax"][0].curve.as_dict() == alone.curve.as_dict()
+
+
+def test_tables_of_several_surfaces_say_so(models):
+    """A threat to all that is stored means V alone where users are computed."""
+    model = models["good"]
+    mixed = {"stored": model, "computed": model.serving("fold-in")}
+    found = sweep(mixed, ["cutoff"], epsilons=[0, 0.1], ks=(5,), steps=2, control=False)
+    words = ["stored (users and items attacked)", "computed (items attacked)"]
+    for text in (str(found), str(found.compare(resamples=99))):
+        assert all(each in text for each in words)
+    assert found.to_frame()["side"].tolist() == ["both", "both", "items", "items"]
+    same = sweep(mixed, ["cutoff"], Threat(side="items"), [0, 0.1], (5,), steps=2, control=False)
+    assert "attacked" not in str(same)
 
 
 def test_the_frame_has_a_row_for_each_model_attack_and_size(models, swept):
     frame = swept.to_frame()
-    assert frame.columns.tolist()[:4] == ["model", "seed", "attack", "epsilon"]
+    assert frame.columns.tolist()[:5] == ["model", "seed", "attack", "epsilon", "side"]
     assert {"ndcg@5", "ndcg@10", "recall@5", "recall@10"} <= set(frame.columns)
     assert len(frame) == 3 * 3 * len(SIZES)
     rows = frame.set_index(["model", "attack", "epsilon"])
@@ -288,7 +301,7 @@ def test_other_data_are_refused(models):
 
 
 def test_a_larger_catalogue_of_the_same_pairs_is_no_other_data(models):
-    """Items that nobody has are candidates like others."""
+    """Items without interactions are candidates like others."""
     U, V, split = labelled()
     more = np.vstack([V, np.zeros((2, V.shape[1]))])
     assert split.item_labels is not None

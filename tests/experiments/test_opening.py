@@ -14,12 +14,14 @@ import pytest
 
 from robustcf._io import fetching
 from robustcf.cli.main import run as command
-from robustcf.data import Split, load
+from robustcf.data import checkerboard, load
 from robustcf.errors import DownloadError, InputError
 from robustcf.experiments import RunDir
 from robustcf.experiments.run import RunConfig
 from robustcf.recommender.saved import write_into
 from robustcf.training.config import TrainConfig
+from robustcf.training.fitting import check_trainable
+from robustcf.training.presets import presets
 from tests.experiments.conftest import TRAIN, small_table
 from tests.recommender.tampering import change_json
 
@@ -65,9 +67,7 @@ READING: list[Callable[[str], list[str]]] = [
 
 
 @pytest.mark.parametrize("words", READING, ids=lambda words: words("RUN")[0])
-def test_commands_that_only_read_write_nothing(
-    run: RunDir, words: Callable[[str], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_that_only_read_write_nothing(run, words, tmp_path, monkeypatch):
     empty = tmp_path / "cache"
     empty.mkdir()
     monkeypatch.setenv("ROBUSTCF_CACHE", str(empty))
@@ -77,7 +77,7 @@ def test_commands_that_only_read_write_nothing(
     assert tree(tmp_path) == before
 
 
-def test_the_file_of_the_run_is_found_again(run: RunDir, own: Path) -> None:
+def test_the_file_of_the_run_is_found_again(run, own):
     assert run.split().fingerprint == load(own).fingerprint
     moved = own.with_name("moved.csv")
     own.rename(moved)
@@ -89,7 +89,7 @@ def test_the_file_of_the_run_is_found_again(run: RunDir, own: Path) -> None:
     assert run.split().fingerprint
 
 
-def test_files_for_valid_and_test_are_found_again_too(tmp_path: Path) -> None:
+def test_files_for_valid_and_test_are_found_again_too(tmp_path):
     lines = small_table().splitlines()
     paths = {part: tmp_path / f"{part}.csv" for part in ("train", "valid", "test")}
     for place, path in enumerate(paths.values()):
@@ -107,9 +107,7 @@ def test_files_for_valid_and_test_are_found_again_too(tmp_path: Path) -> None:
         run.split(test_file=str(tmp_path / "fewer.csv"))
 
 
-def test_a_run_without_interactions_finds_its_data(
-    bare: RunDir, own: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_interactions_finds_its_data(bare, own, capsys):
     path = str(bare.path)
     assert not bare.recommender().has_interactions
     assert command(["evaluate", path, "--json"]) == 0
@@ -129,10 +127,8 @@ def test_a_run_without_interactions_finds_its_data(
 
 
 @pytest.mark.parametrize("words", [["evaluate"], ["train", "--resume"]], ids=lambda words: words[0])
-def test_a_path_in_a_run_is_not_followed_to_another_file(
-    bare: RunDir, tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whatever a stranger writes there, nothing of the file is told."""
+def test_a_path_in_a_run_is_not_followed_to_another_file(bare, tmp_path, words, capsys):
+    """No content of the file is printed, even if a stranger wrote its path into the run."""
     secret = tmp_path / "secret.csv"
     secret.write_text("user,item\nTOPSECRET,pass\x00word\n" * 50)
     change_json(bare.path / "config.json", dataset=str(secret))
@@ -153,12 +149,12 @@ def test_a_path_in_a_run_is_not_followed_to_another_file(
 @pytest.mark.parametrize(
     "path",
     [
-        *("/dev/zero", "/etc/passwd", "/proc/self/mem", "PIPE", "/", "\x00", "~nobody-like-it/x"),
+        *("/dev/zero", "/etc/passwd", "/proc/self/mem", "PIPE", "/", "\x00", "~unknown-user/x"),
         "x" * 999,
     ],
     ids=range(8),
 )
-def test_other_things_are_not_read(run: RunDir, tmp_path: Path, path: str) -> None:
+def test_other_things_are_not_read(run, tmp_path, path):
     os.mkfifo(tmp_path / "pipe")
     path = str(tmp_path / "pipe") if path == "PIPE" else path
     change_json(run.path / "data.json", sources={Path(path).name: "0" * 64})
@@ -170,16 +166,14 @@ def test_other_things_are_not_read(run: RunDir, tmp_path: Path, path: str) -> No
         RunDir(run.path).split()
 
 
-def test_a_run_without_checksum_of_its_data_asks_for_them(run: RunDir, own: Path) -> None:
+def test_a_run_without_checksum_of_its_data_asks_for_them(run, own):
     change_json(run.path / "data.json", sources={})
     with pytest.raises(InputError, match="no checksum.*--dataset"):
         run.split()
     assert run.split(dataset=str(own))
 
 
-def test_a_known_set_is_looked_for_where_the_user_keeps_data(
-    bare: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_known_set_is_looked_for_where_the_user_keeps_data(bare, tmp_path, monkeypatch):
     fetched: list[object] = []
     monkeypatch.setattr(fetching, "fetch", lambda *a, **k: fetched.append(a))
     strange = tmp_path / "strange"
@@ -202,7 +196,7 @@ def test_a_known_set_is_looked_for_where_the_user_keeps_data(
     assert not fetched
 
 
-def test_it_downloads_when_asked(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_downloads_when_asked(run, monkeypatch):
     def fetch(*_: object, **__: object) -> None:
         raise DownloadError("asked for")
 
@@ -212,9 +206,7 @@ def test_it_downloads_when_asked(run: RunDir, monkeypatch: pytest.MonkeyPatch) -
         RunDir(run.path).split(download=True)
 
 
-def test_code_that_a_run_names_is_not_imported_unless_told(
-    run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_that_a_run_names_is_not_imported_unless_told(run, tmp_path, capsys, monkeypatch):
     (tmp_path / "evil.py").write_text("open('ran', 'w').close()\n")
     monkeypatch.chdir(tmp_path)
     path = str(run.path)
@@ -240,14 +232,14 @@ def test_code_that_a_run_names_is_not_imported_unless_told(
     assert (tmp_path / "ran").exists()
 
 
-# --- writing over a run that came to nothing ------------------------------------------------
+# --- overwriting a failed run ---------------------------------------------------------------
 
 
 def test_a_run_that_ended_before_its_first_checkpoint_is_written_over(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    own, tmp_path, capsys, monkeypatch
+):
     words = ["train", "--dataset", str(own), "--out", str(tmp_path / "run"), "--model", "ultragcn"]
-    words += ["--epochs", "1", "--dim", "3"]
+    words += ["--epochs", "1", "--factors", "3"]
 
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
@@ -265,9 +257,7 @@ def test_a_run_that_ended_before_its_first_checkpoint_is_written_over(
     assert "exists already" in capsys.readouterr().err
 
 
-def test_only_what_is_surely_such_a_run_is_written_over(
-    own: Path, split: Split, tmp_path: Path
-) -> None:
+def test_only_what_is_surely_such_a_run_is_written_over(own, split, tmp_path):
     config = RunConfig(str(own), train=TRAIN)
     split = load(own)
 
@@ -283,7 +273,7 @@ def test_only_what_is_surely_such_a_run_is_written_over(
         (begun.path / extra).write_text("x")
         again("begun")
         (begun.path / extra).unlink()
-    with begun.at_work():  # somebody trains in it, and has no checkpoint yet
+    with begun.at_work():  # a process trains in it, and has no checkpoint yet
         again("begun")
     assert RunDir.create(tmp_path / "begun", config, split).replaced
 
@@ -292,9 +282,9 @@ def test_only_what_is_surely_such_a_run_is_written_over(
     ("options", "message"),
     [
         (["--reg", "two_to_inf", "--estimator", "guess"], "estimator must be one of"),
-        (["--reg", "two_to_inf", "--reg-top", "5", "--estimator", "twinest"], "need estimator"),
-        (["--dim", "2000000000"], "dim 2000000000 needs about .* GB of memory"),
-        (["--dim", "1" + "0" * 30], "dim must be an integer of at least 1 and at most"),
+        (["--reg", "two_to_inf", "--reg-top", "5", "--estimator", "twinest"], "estimator='exact'"),
+        (["--factors", "2000000000"], "factors=2000000000 needs about .* GB of memory"),
+        (["--factors", "1" + "0" * 30], "factors must be an integer of at least 1 and at most"),
         (["--batching", "pairs", "--set", "negatives=2000000000"], "negatives .* needs ab"),
         (["--set", "negatives=1" + "0" * 30], "negatives must be an integer"),
         (["--set", "beta1=2"], "beta1 must be in"),
@@ -313,25 +303,22 @@ def test_only_what_is_surely_such_a_run_is_written_over(
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )  # fmt: skip
 def test_what_can_be_known_before_training_is_said_before_the_folder_is_made(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
-) -> None:
-    words = ["train", "--dataset", str(own), "--out", str(tmp_path / "run")]
-    model = [] if "--model" in options else ["--model", "ultragcn"]
-    assert command([*words, *model, *options]) in (1, 2)
+    own, tmp_path, capsys, options, message
+):
+    words = ["train", "--dataset", str(own), "--out", str(tmp_path / "run"), "--model", "ultragcn"]
+    assert command([*words, *options]) in (1, 2)
     err = capsys.readouterr().err
     assert "internal error" not in err
     assert re.search(message, err), err
     assert not (tmp_path / "run").exists()
 
 
-def test_an_empty_name_and_a_link_for_out(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_empty_name_and_a_link_for_out(own, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    base = ["train", "--dataset", str(own), "--model", "ultragcn", "--epochs", "0", "--dim", "2"]
+    base = ["train", "--dataset", str(own), *"--model ultragcn --epochs 0 --factors 2".split()]
     for empty in ("", "  "):
         assert command([*base, "--out", empty]) == 2
-        assert "must be a name, got an empty one" in capsys.readouterr().err
+        assert "empty" in capsys.readouterr().err
     for other in (["sweep", "--dataset", str(own)], ["tune", "--dataset", str(own)],
                   ["vision", "train", "--dataset", "digits"]):  # fmt: skip
         assert command([*other, "--out", ""]) == 2
@@ -347,21 +334,15 @@ def test_an_empty_name_and_a_link_for_out(
         RunDir.create("", RunConfig(str(own), train=TRAIN), load(own))
 
 
-def test_all_presets_can_be_trained_as_far_as_is_known() -> None:
-    from robustcf.data import checkerboard
-    from robustcf.training.fitting import check_trainable
-    from robustcf.training.presets import presets
-
+def test_all_presets_can_be_trained_as_far_as_is_known():
     for name, preset in presets().items():
         if name.startswith(("default", "demo")):
             check_trainable(checkerboard(), preset.config)
 
 
 def test_as_many_items_may_be_drawn_as_the_data_have():
-    from robustcf.training.fitting import check_trainable
-
     for drawn in (31, 1500):  # more than the toy set has, on which settings are tried
-        config = TrainConfig.of(model="softmax-mf", sampled_items=drawn, dim=2, epochs=1)
+        config = TrainConfig.of(model="softmax-mf", sampled_items=drawn, factors=2, epochs=1)
         check_trainable(load("demo"), config)
     with pytest.raises(InputError, match="1501"):
         check_trainable(load("demo"), TrainConfig.of(model="softmax-mf", sampled_items=1501))

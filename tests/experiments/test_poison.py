@@ -23,13 +23,14 @@ from robustcf.experiments.poison import (
     PoisonSummary,
     Row,
     poison,
+    stands_out,
 )
 from robustcf.poisoning import PoisonThreat, RandomItems, Targets, read_profiles, retrained
 from robustcf.poisoning.defences.base import Defence, Defended
 from robustcf.training import TrainConfig
 
 FILES = ("results.json", "results.csv", "report.md", "report.txt", "poison.png", "poison.svg")
-SMALL = {"dim": 4, "sweeps": 1}
+SMALL = {"factors": 4, "iterations": 1}
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +152,7 @@ def test_a_folder_belongs_to_one_plan(plan, whole, table, tmp_path):
     (tmp_path / "poison.json").write_text("[]")
     with pytest.raises(InputError, match="poisoning"):
         poison(plan, tmp_path)
-    with pytest.raises(InputError, match="between"):
+    with pytest.raises(InputError, match="jobs"):
         poison(plan, tmp_path, jobs=0)
 
 
@@ -171,12 +172,12 @@ def begun(monkeypatch):
     return begin
 
 
-@pytest.mark.parametrize("older", [{"ridge": 0.5}, None])
+@pytest.mark.parametrize("older", [{"regularization": 0.5}, None])
 def test_defaults_that_were_others_when_it_was_begun_are_another_plan(plan, tmp_path, begun, older):
     begun(plan, tmp_path)
     kept = json.loads((tmp_path / "poison.json").read_text())
     settings = kept.pop("settings of als")
-    assert settings["model"]["dim"] == 4
+    assert settings["model"]["factors"] == 4
     if older is not None:
         kept["settings of als"] = {**settings, "model": settings["model"] | older}
     (tmp_path / "poison.json").write_text(json.dumps(kept))
@@ -186,11 +187,11 @@ def test_defaults_that_were_others_when_it_was_begun_are_another_plan(plan, tmp_
 
 def test_a_preset_file_that_was_changed_is_another_plan(table, tmp_path, begun):
     preset, out = tmp_path / "mine.json", tmp_path / "out"
-    preset.write_text(json.dumps({"config": {"model": "als", "dim": 4}}))
+    preset.write_text(json.dumps({"config": {"model": "als", "factors": 4}}))
     plan = PoisonPlan(table, models=("als",), preset=str(preset))
     for _ in range(2):
         begun(plan, out)
-    preset.write_text(json.dumps({"config": {"model": "als", "dim": 8}}))
+    preset.write_text(json.dumps({"config": {"model": "als", "factors": 8}}))
     with pytest.raises(InputError, match="preset"):
         poison(plan, out)
 
@@ -251,11 +252,11 @@ def test_one_account_and_as_many_as_users_are_two_sizes(table, tmp_path, monkeyp
     ("wrong", "word"),
     [
         ({"targets": Targets(10_000)}, "drawn"),
-        ({"targets": Targets(labels=("nobody",))}, "nobody"),
+        ({"targets": Targets(labels=("unknown-item",))}, "unknown-item"),
         ({"length": 10_000}, "catalogue"),
         ({"length": 1}, "fit"),
         ({"fakes": (10_000,)}, "at most"),
-        ({"profiles": "none.csv"}, "no profiles"),
+        ({"profiles": ("none.csv",)}, "no profiles"),
     ],
 )
 def test_threats_that_do_not_fit_the_data_leave_nothing_behind(
@@ -295,26 +296,26 @@ def test_profiles_from_a_file_and_a_defence_from_the_command_line(table, tmp_pat
     labels = load(table).item_labels[:2]
     profiles = tmp_path / "mine.csv"
     profiles.write_text("".join(["user,item\n", *(f"f{n},{labels[n % 2]}\n" for n in range(4))]))
-    words = ["poison", "--dataset", table, "--model", "als", "--set", "dim=4", "--seeds", "1"]
+    words = ["poison", "--dataset", table, "--model", "als", "--set", "factors=4", "--seeds", "1"]
     words += ["--profiles", str(profiles), "--target", str(labels[0]), "--k", "5"]
     words += ["--defence", "none", drops, "--threads", "1", "--out", str(tmp_path / "out")]
     assert run([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     rows = {(row["defence"], row["attack"]): row for row in found["results"]}
-    assert set(rows) == {(d, a) for d in ("none", drops) for a in ("clean", "file")}
-    assert rows["none", "file"]["spent"] == {"fakes": 4, "length": 1, "pairs": 4}
-    assert rows["none", "file"]["fakes"] == "4"
+    assert set(rows) == {(d, a) for d in ("none", drops) for a in ("clean", "file:mine")}
+    assert rows["none", "file:mine"]["spent"] == {"fakes": 4, "length": 1, "pairs": 4}
+    assert rows["none", "file:mine"]["fakes"] == "4"
     with open(tmp_path / "out" / "results.csv", newline="") as file:
         assert {row["fakes"] for row in csv.DictReader(file)} == {"0", "4"}
-    assert rows[drops, "file"]["defence_report"][0]["kept"] > 0
+    assert rows[drops, "file:mine"]["defence_report"][0]["kept"] > 0
     # Another content is another plan.
     profiles.write_text(f"user,item\nf,{labels[0]}\n")
     assert run(words) == 1
-    assert "holds a poisoning with profiles" in capsys.readouterr().err
+    assert "holds a poisoning with file:mine" in capsys.readouterr().err
 
 
 def test_the_command_line(table, tmp_path, capsys):
-    words = ["poison", "--dataset", table, "--model", "als", "--set", "dim=4", "--out"]
+    words = ["poison", "--dataset", table, "--model", "als", "--set", "factors=4", "--out"]
     words += [str(tmp_path / "out"), "--threads", "1"]
     small = ["--attack", "bandwagon", "--fakes", "2", "--targets", "2", "--seeds", "1"]
     assert run([*words, *small]) == 0
@@ -328,10 +329,57 @@ def test_the_command_line(table, tmp_path, capsys):
         (["--targets", "0"], "the number of targets"),
         (["--targets", "100000"], "targets cannot be drawn"),
         (["--length", "100000"], "longer than the catalogue"),
-        (["--target", "nobody"], "there is no item 'nobody'"),
+        (["--target", "unknown-item"], "there is no item 'unknown-item'"),
     ):
         assert run([*words[:-3], str(tmp_path / "other"), *wrong]) == 1
         assert said in capsys.readouterr().err
         assert not (tmp_path / "other").exists()
     assert run([*words, "--profiles", "x.csv", "--fakes", "1"]) == 2
     assert "no effect with --profiles" in capsys.readouterr().err
+
+
+def published(path, items, count=3):
+    """A file in the form of published profiles, whose accounts name items twice."""
+    held = {f"fake_user_{n}": [*items[: n + 2], items[0]] for n in range(count)}
+    path.write_text(json.dumps({"target_items": items[:2], "fake_users": held}))
+    return str(path)
+
+
+@pytest.mark.slow
+def test_published_profiles_on_several_victims_with_defences(table, tmp_path, capsys):
+    names = load(table).item_labels.tolist()
+    files = [published(tmp_path / f"{name}.json", names, n) for name, n in (("dp", 3), ("rev", 4))]
+    words = ["poison", "--dataset", table, "--model", "als", "item-knn", "vote", "--set", "cap=0.2"]
+    words += ["damping=0.3", "--seeds", "1", "--profiles", *files, "--k", "5", "--threads", "1"]
+    words += ["--defence", "none", "detect", "leverage", "--out", str(tmp_path / "out"), "--json"]
+    assert run(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = {(row["model"], row["defence"], row["attack"]): row for row in found["results"]}
+    victims = [("als", "none"), ("als", "detect"), ("als", "leverage"), ("item-knn", "none")]
+    victims += [("item-knn", "detect"), ("vote", "none"), ("vote", "detect")]
+    attacks = ("clean", "file:dp", "file:rev")
+    assert list(rows) == [(*each, attack) for each in victims for attack in attacks]
+    assert rows["vote", "none", "file:rev"]["spent"]["fakes"] == 4
+    assert found["plan"]["targets"]["labels"] == names[:2]
+    report = (tmp_path / "out" / "report.txt").read_text()
+    assert "Left out, vote with leverage" in report
+    tables = [line for line in report.splitlines() if "  " in line]
+    assert max(map(len, tables)) <= 100
+
+
+def test_profiles_of_different_targets_are_refused(table, tmp_path):
+    names = load(table).item_labels.tolist()
+    files = (published(tmp_path / "a.json", names), published(tmp_path / "b.json", names[5:]))
+    with pytest.raises(InputError, match="targets"):
+        PoisonPlan(table, models=("als",), profiles=files)
+    with pytest.raises(InputError, match="unique"):
+        PoisonPlan(table, models=("als",), profiles=(files[0], files[0]))
+    with pytest.raises(InputError, match="none of the models"):
+        PoisonPlan(table, models=("vote",), defences=("leverage",))
+
+
+def test_a_winner_is_named_only_beyond_noise():
+    few, more = np.array([2.0, 3.0, 4.0]), np.array([4.0, 5.0, 6.0])
+    assert not stands_out({"a": few, "b": more}, "b")
+    assert stands_out({"a": few, "b": 20 * more}, "b")
+    assert not stands_out({"a": few, "b": np.array([200.0, 2.0, 200.0])}, "b")

@@ -24,21 +24,18 @@ from robustcf.cli.main import run as command
 from robustcf.data import Split, load
 from robustcf.errors import DataError, InputError, UnfinishedError
 from robustcf.experiments import RunDir
+from robustcf.experiments.results import published
 from robustcf.experiments.run import RunConfig
 from robustcf.experiments.saved import open_run
 from robustcf.metrics import evaluate
+from robustcf.models.voting import VoteConfig
 from robustcf.recommender import open_recommender
 from robustcf.training.config import TrainConfig
+from tests.experiments.conftest import TRAIN as SHORT
 from tests.experiments.conftest import small_table
 
-TRAIN = TrainConfig.of(
-    model="ultragcn",
-    dim=6,
-    epochs=6,
-    block_users=20,
-    negative_weight=20.0,
-    eval_every=1,
-    patience=2,
+TRAIN = SHORT.replace(
+    factors=6, epochs=6, eval_every=1, patience=2, refit=TrainConfig.of(model="ultragcn").refit
 )
 
 
@@ -52,7 +49,7 @@ def done(split: Split, table: str, tmp_path_factory: pytest.TempPathFactory) -> 
     return run
 
 
-def test_configuration_is_there_before_training(split: Split, table: str, tmp_path: Path) -> None:
+def test_configuration_is_there_before_training(split, table, tmp_path):
     config = RunConfig(table, train=TRAIN, threads=1)
     run = RunDir.create(tmp_path / "new" / "run", config, split)
     assert sorted(path.name for path in run.path.iterdir()) == [
@@ -68,10 +65,10 @@ def test_configuration_is_there_before_training(split: Split, table: str, tmp_pa
     assert data["pairs"]["train"] == len(split.train)
     assert RunDir(run.path).config == config
     assert not run.complete
-    assert [path.name for path in run.path.parent.iterdir()] == ["run"]  # nothing left beside
+    assert [path.name for path in run.path.parent.iterdir()] == ["run"]  # no leftovers next to it
 
 
-def test_results(done: RunDir, split: Split, table: str) -> None:
+def test_results(done, split, table):
     names = {path.name for path in done.path.iterdir()}
     assert names == {
         *("config.json", "data.json", "environment.json", "factors.safetensors"),
@@ -91,11 +88,12 @@ def test_results(done: RunDir, split: Split, table: str) -> None:
     with (done.path / "history.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [int(row["epoch"]) for row in rows if row["stage"] == "refit"][-1] == result["epochs"]
-    tensors = load_file(done.path / "factors.safetensors")  # anybody's safetensors will do
+    # The safetensors library itself reads the file.
+    tensors = load_file(done.path / "factors.safetensors")
     assert tensors["users"].shape == (90, 6)
 
 
-def test_opens_again(done: RunDir, split: Split, table: str) -> None:
+def test_opens_again(done, split, table):
     opened = RunDir(done.path)
     assert opened.split().fingerprint == split.fingerprint
     model = opened.recommender()
@@ -109,9 +107,7 @@ def test_opens_again(done: RunDir, split: Split, table: str) -> None:
     assert model.training["epochs"] == done.metrics()["epochs"]
 
 
-def test_serves_without_the_source_data(
-    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_serves_without_the_source_data(split, tmp_path, monkeypatch):
     table = tmp_path / "mine.csv"
     table.write_text(small_table())
     config = RunConfig(str(table), train=TRAIN.replace(epochs=1))
@@ -128,7 +124,7 @@ def test_serves_without_the_source_data(
     assert set(found["item"]) == set(split.item_labels) - seen
 
 
-def test_folders_without_a_recommender_are_refused(done: RunDir, tmp_path: Path) -> None:
+def test_folders_without_a_recommender_are_refused(done, tmp_path):
     old = Path(shutil.copytree(done.path, tmp_path / "old"))
     (old / "recommender.json").unlink()
     for opening in (open_recommender, lambda path: RunDir(path).recommender(), open_run):
@@ -157,14 +153,7 @@ class Killed(BaseException):
     ids=lambda changes: "-".join(map(str, changes.values())),
 )
 @pytest.mark.parametrize("when", [1, 3, 5, 7, 8])
-def test_resumed_run_ends_as_an_undisturbed_one(
-    split: Split,
-    table: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    when: int,
-    changes: dict[str, Any],
-) -> None:
+def test_resumed_run_ends_as_an_undisturbed_one(split, table, tmp_path, monkeypatch, when, changes):
     """Die at the when-th checkpoint, half-way through writing it."""
     train = TRAIN.replace(epochs=4, reg_weight=1e-6, **changes)
     config = RunConfig(table, train=train)
@@ -209,7 +198,7 @@ def same(left: RunDir, right: RunDir) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_sigkill_at_a_random_moment(split: Split, table: str, tmp_path: Path, seed: int) -> None:
+def test_sigkill_at_a_random_moment(split, table, tmp_path, seed):
     train = TRAIN.replace(epochs=60, patience=0, seed=seed)
     config = RunConfig(table, train=train)
     whole = RunDir.create(tmp_path / "whole", config, split)
@@ -230,14 +219,12 @@ def test_sigkill_at_a_random_moment(split: Split, table: str, tmp_path: Path, se
     process.wait()
     process.stdout.close()
     for path in killed.path.glob("*.json"):
-        json.loads(path.read_text())  # whatever is there is whole
+        json.loads(path.read_text())  # every file that exists is complete
     killed.execute(split)
     assert same(whole, killed)
 
 
-def test_interrupted_run_is_usable_and_resumable(
-    split: Split, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_run_is_usable_and_resumable(split, table, tmp_path, monkeypatch):
     config = RunConfig(table, train=TRAIN.replace(refit="no", patience=0))
     whole = RunDir.create(tmp_path / "whole", config, split)
     whole.execute(split, every=0.0)
@@ -270,7 +257,7 @@ def test_interrupted_run_is_usable_and_resumable(
 # --- refusals -------------------------------------------------------------------------------
 
 
-def test_refuses_what_is_no_run(tmp_path: Path) -> None:
+def test_refuses_what_is_no_run(tmp_path):
     with pytest.raises(InputError, match="directory"):
         RunDir(tmp_path)
     (tmp_path / "config.json").write_text('{"dataset": "demo", "sede": 1}')
@@ -282,19 +269,16 @@ def test_refuses_what_is_no_run(tmp_path: Path) -> None:
             RunDir(tmp_path)
 
 
-def test_refuses_a_directory_with_something_in_it(split: Split, table: str, tmp_path: Path) -> None:
+def test_refuses_a_directory_with_something_in_it(split, table, tmp_path):
     (tmp_path / "thing").write_text("")
-    with pytest.raises(InputError, match="exists already"):
-        RunDir.create(tmp_path, RunConfig(table), split)
-    with pytest.raises(InputError, match="exists already"):
-        RunDir.create(tmp_path / "thing", RunConfig(table), split)
+    for path in (tmp_path, tmp_path / "thing"):
+        with pytest.raises(InputError, match="exists already"):
+            RunDir.create(path, RunConfig(table), split)
     (tmp_path / "empty").mkdir()
     RunDir.create(tmp_path / "empty", RunConfig(table), split)
 
 
-def test_failed_creation_leaves_nothing(
-    split: Split, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_creation_leaves_nothing(split, table, tmp_path, monkeypatch):
     def full(path: Path, content: bytes) -> None:
         raise OSError("no space left on device")
 
@@ -304,21 +288,21 @@ def test_failed_creation_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_unfinished_run_says_so(split: Split, table: str, tmp_path: Path) -> None:
+def test_unfinished_run_says_so(split, table, tmp_path):
     run = RunDir.create(tmp_path / "run", RunConfig(table, train=TRAIN), split)
     for refused in (run.recommender, run.metrics):
         with pytest.raises(UnfinishedError, match="no result"):
             refused()
 
 
-def test_refuses_other_data(done: RunDir, table: str) -> None:
+def test_refuses_other_data(done, table):
     other = load(table, seed=5)
     for call in (done.check, done.execute):
         with pytest.raises(DataError, match="made"):
             call(other)
 
 
-def test_split_without_test_pairs(tmp_path: Path, split: Split, table: str) -> None:
+def test_split_without_test_pairs(tmp_path, split, table):
     none = split.test.take(np.zeros(len(split.test), dtype=bool))
     without = Split("mine", split.train, split.valid, none)
     config = RunConfig(table, train=TRAIN.replace(epochs=1))
@@ -326,3 +310,25 @@ def test_split_without_test_pairs(tmp_path: Path, split: Split, table: str) -> N
     run.execute(without)
     assert run.metrics()["test"] is None
     assert not (run.path / "per_user.parquet").exists()
+
+
+def test_a_vote_has_a_configuration_and_is_counted_on_the_cpu(split):
+    config = RunConfig("demo", train=VoteConfig(groups=3, key="ä"))
+    assert RunConfig.from_json(config.to_json()) == config
+    with pytest.raises(InputError, match="cpu"):
+        RunDir.check_trainable(RunConfig("demo", train=VoteConfig(), device="cuda:0"), split)
+
+
+@pytest.mark.parametrize(
+    ("users", "share", "k", "names"),
+    [(943, 0.25, 10, 1), (943, 0.25, 20, 0), (943, 0.1, 10, 0), (944, 0.25, 10, 0)],
+)
+def test_the_published_curve_is_drawn_for_its_own_data_alone(users, share, k, names):
+    rng = np.random.default_rng(0)
+    keys = rng.choice(users * 1682, 100_000, replace=False)
+    held = rng.random(len(keys)) < share
+    parts = [np.zeros(users * 1682) for _ in range(2)]
+    parts[0][keys[~held]] = parts[1][keys[held]] = 1
+    found = published(Split.from_csr(*(part.reshape(users, 1682) for part in parts)), k)
+    assert len(found) == names
+    assert all(name.startswith("PORE") and values[1] == 0.141 for name, values in found.items())

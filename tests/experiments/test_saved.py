@@ -112,18 +112,8 @@ def test_the_command_compares(runs, capsys):
     data = json.loads(capsys.readouterr().out)
     assert data["curve"] == full("fgm-bce-row-absolute")
     expected = {
-        *(
-            "curve",
-            "attack",
-            "kind",
-            "objective",
-            "budget",
-            "relative",
-            "unit",
-            "side",
-            "knowledge",
-        ),
-        *("metric", "epsilons", "confidence", "resamples", "seed", "method", "groups"),
+        *("curve", "attack", "kind", "objective", "budget", "relative", "unit", "side"),
+        *("knowledge", "metric", "epsilons", "confidence", "resamples", "seed", "method", "groups"),
         *("contrasts", "words", "protocol"),
     }
     assert set(data) == expected
@@ -214,11 +204,11 @@ def test_a_missing_curve_is_named_with_the_command_that_makes_it(runs):
     values = planted(0, (0, 0, 0))
     two = [runs[0], runs[2]]
     for name, command in (
-        ("pgd-softmax-row-relative", "attack {} --attack pgd --objective softmax --budget row"),
-        ("fgm-bpr-row-own-labels",
-         "attack {} --attack fgm --objective bpr --budget row --knowledge labels --relative own"),
+        ("pgd-softmax-row-own", "attack {} --attack pgd --objective softmax --budget row"),
+        ("fgm-bpr-row-relative-labels",
+         "attack {} --attack fgm --objective bpr --budget row --knowledge labels --relative"),
         ("certificate-row-absolute", "certify {} --absolute"),
-        ("certificate-plain-row-relative", "certify {} --bound plain"),
+        ("certificate-plain-row-own", "certify {} --bound plain"),
     ):  # fmt: skip
         make_run(runs[0], values, name=name)
         for asked in (full(name), "-".join(name.split("-row")[0].split("-")[:2])):
@@ -238,7 +228,7 @@ def test_a_missing_curve_is_named_with_the_command_that_makes_it(runs):
 @pytest.mark.parametrize("asked", [None, "fgm"])
 def test_curves_of_different_sizes_are_told_with_one_command(tmp_path, asked):
     """The one curve that has to be made again, at the sizes of the other."""
-    finer, name = (0.0, 0.01), "fgm-softmax-row-relative"
+    finer, name = (0.0, 0.01), "fgm-softmax-row-own"
     command = (
         "robustcf attack {} --attack fgm --objective softmax --budget row --epsilons {} --k 10"
     )
@@ -264,19 +254,19 @@ def test_curves_of_different_sizes_are_told_with_one_command(tmp_path, asked):
 
 def test_each_user_alone_is_compared_and_told_apart(runs, capsys):
     values = planted(0, (0, 0, 0))
-    how = {"kind": "each user alone", "threat": Threat(unit="own", knowledge="labels")}
-    make_run(runs[0], values, name="personal-row-own", **how)
+    how = {"kind": "each user alone", "threat": Threat(unit="relative", knowledge="labels")}
+    make_run(runs[0], values, name="personal-row-relative", **how)
     words = ["compare", str(runs[0]), str(runs[2]), "--attack", "personal", "--resamples", "999"]
     assert run(words) == 1
-    command = f"robustcf attack {runs[2]} --personal --relative own --epsilons 0 0.1 0.4 --k 10"
+    command = f"robustcf attack {runs[2]} --personal --relative --epsilons 0 0.1 0.4 --k 10"
     assert capsys.readouterr().err.strip().endswith(command)
     other = TrainConfig.of(model="ultragcn", reg="two_to_inf", seed=0)
-    make_run(runs[2], values, name="personal-row-own", train=other, **how)
+    make_run(runs[2], values, name="personal-row-relative", train=other, **how)
     assert run(words) == 0
     first, second = capsys.readouterr().out.splitlines()[:2]
     assert first.startswith("each user alone")
-    name = full("personal-row-own", **how)
-    assert second == f"{name}; epsilon: row budget, in lengths of each row"
+    name = full("personal-row-relative", **how)
+    assert second == f"{name}; epsilon: row budget, in units of the factors"
 
 
 def test_certificates_alone_in_common_are_suggested_and_compared(tmp_path, capsys):
@@ -303,7 +293,7 @@ def test_what_cannot_be_compared_is_refused(runs, tmp_path, capsys):
     absolute = {"unit": "absolute", "knowledge": "data"}
     for number, (difference, facts) in enumerate(
         (
-            ("unit (absolute, relative)", {"threat": Threat(knowledge="data")}),
+            ("unit (absolute, own)", {"threat": Threat(knowledge="data")}),
             ("kind (joint, per user)", {"kind": "per user"}),
             ("budget (row, spectral)", {"threat": Threat("spectral", **absolute)}),
             ("side (both, users)", {"threat": Threat(side="users", **absolute)}),
@@ -323,7 +313,7 @@ def test_what_cannot_be_compared_is_refused(runs, tmp_path, capsys):
     assert "at least two runs" in refusal(runs[:1])
     for words, said, code in (
         ([runs[0], runs[0]], "same settings and the same seed", 1),
-        ([runs[0], runs[1]], "differ in their seed alone", 1),
+        ([runs[0], runs[1]], "differ in seed only", 1),
         ([runs[0], tmp_path], "not a saved recommender", 1),
         ([*runs, "--metric", "coverage@10"], "coverage is of the whole list", 1),
     ):
@@ -341,39 +331,32 @@ def _turned(difference: str) -> str:
 
 
 def test_groups_are_told_apart_by_what_differs(tmp_path):
+    flat = {
+        0: {},
+        1: {"seed": 1},
+        2: {"factors": 8},
+        3: {"reg": "none"},
+        4: {"model": "bpr-mf"},
+        5: {"model": "bpr-mf", "objective": "softmax"},
+        6: {"model": "bpr-mf", "adversarial": "bpr"},
+        7: {"model": "bpr-mf", "adversarial": "bpr", "adv_eps": 0.3},
+        8: {"model": "lightgcn", "layers": 2},
+    }
+    trains = [TrainConfig.of(**{"model": "ultragcn", **each}) for each in flat.values()]
     values = planted(0, (0, 0, 0))
-    base = TrainConfig.of(model="ultragcn")
-    trains = [base, base.replace(seed=1), base.replace(dim=8), base.replace(reg="none")]
     opened = [
         open_run(make_run(tmp_path / str(n), values, train=train)) for n, train in enumerate(trains)
     ]
     assert group_runs(opened) == {
-        "ultragcn, weight_decay (dim 64)": [0, 1],
-        "ultragcn, weight_decay (dim 8)": [2],
+        "ultragcn, weight_decay (factors 64)": [0, 1],
+        "ultragcn, weight_decay (factors 8)": [2],
         "ultragcn, none": [3],
+        "bpr-mf, weight_decay (objective bpr, sampled_items 64)": [4],
+        "bpr-mf, weight_decay (objective softmax)": [5],
+        "bpr-mf, weight_decay, adversarial bpr (adv_eps 0.1)": [6],
+        "bpr-mf, weight_decay, adversarial bpr (adv_eps 0.3)": [7],
+        "lightgcn, weight_decay": [8],
     }
-
-
-def test_groups_of_other_objectives_and_adversaries(tmp_path):
-    values = planted(0, (0, 0, 0))
-    flat = [
-        {"model": "bpr-mf"},
-        {"model": "bpr-mf", "objective": "softmax"},
-        {"model": "bpr-mf", "adversarial": "bpr"},
-        {"model": "bpr-mf", "adversarial": "bpr", "adv_eps": 0.3},
-        {"model": "lightgcn", "layers": 2},
-    ]
-    opened = [
-        open_run(make_run(tmp_path / str(n), values, train=TrainConfig.of(**each)))
-        for n, each in enumerate(flat)
-    ]
-    assert list(group_runs(opened)) == [
-        "bpr-mf, weight_decay (objective bpr, sampled_items 64)",
-        "bpr-mf, weight_decay (objective softmax)",
-        "bpr-mf, weight_decay, adversarial bpr (adv_eps 0.1)",
-        "bpr-mf, weight_decay, adversarial bpr (adv_eps 0.3)",
-        "lightgcn, weight_decay",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Attacks: within what the threat allows whatever they propose, and doing what they say."""
+"""Attacks: limits of the threat, and the profiles that each of them chooses."""
 
 from __future__ import annotations
 
@@ -9,20 +9,10 @@ import torch
 from robustcf._registry import POISONINGS
 from robustcf.data import Interactions
 from robustcf.errors import InputError
-from robustcf.poisoning import (
-    Bandwagon,
-    CopiedProfiles,
-    Greedy,
-    Poisoning,
-    PoisonThreat,
-    ProfileError,
-    RandomItems,
-    Surrogate,
-    Targets,
-    inject,
-)
-from robustcf.poisoning._half_steps import HalfSteps, fit_surrogate
-from robustcf.poisoning.surrogate import _projected
+from robustcf.poisoning import Poisoning, PoisonThreat, ProfileError, Targets, inject
+from robustcf.poisoning._half_steps import HalfSteps, fit_als
+from robustcf.poisoning.heuristic import Bandwagon, CopiedProfiles, RandomItems
+from robustcf.poisoning.surrogate import Greedy, Surrogate, _projected
 from robustcf.poisoning.victim import members
 from tests.poisoning.conftest import small_split
 
@@ -50,9 +40,10 @@ class Cheat(Poisoning):
         ([[0, 40]], "0 to 40"),
         ([[-1, 0]], "-1 to 0"),
         ([[1, 1]], "twice"),
-        ([[]], "lists"),
-        ([[0.5]], "lists"),
-        ([[[1, 2]]], "lists"),
+        ([[]], "shape"),
+        ([np.empty(0, int)], "profile of 0"),
+        ([[0.5]], "float64"),
+        ([[[1, 2]]], "shape"),
     ],
 )
 def test_no_attack_gets_more_than_the_threat_allows(split, profiles, word):
@@ -122,46 +113,37 @@ def test_nearly_all_items_are_targets(name):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_bandwagon_fills_with_popular_items(seed):
+def test_bandwagon_fills_with_popular_items_and_copies_are_of_single_users(seed):
     train = small_split(seed).train
-    found = Bandwagon().attack(train, PoisonThreat(fakes=5, length=5, targets=Targets(2)), seed)
+
+    def attacked(attack, *threat):
+        found = attack.attack(train, PoisonThreat(*threat), seed)
+        return set(found.targets.tolist()), [set(each.tolist()) for each in found.profiles]
+
     tenth = set(np.argsort(-train.item_degrees, kind="stable")[: train.n_items // 10].tolist())
-    for profile in found.profiles:
-        assert set(profile.tolist()) - set(found.targets.tolist()) <= tenth
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_copies_are_of_single_users(seed):
-    train = small_split(seed).train
-    threat = PoisonThreat(fakes=20, length=40, targets=Targets(2))
-    found = CopiedProfiles().attack(train, threat, seed)
-    targets = set(found.targets.tolist())
+    targets, profiles = attacked(Bandwagon(), 5, 5, Targets(2))
+    assert all(profile - targets <= tenth for profile in profiles)
     real = [set(train.items_of(user).tolist()) for user in range(train.n_users)]
-    copied = [set(profile.tolist()) for profile in found.profiles]
-    assert all(any(mine == own | targets for own in real) for mine in copied)
-    owners = CopiedProfiles().attack(
-        train, PoisonThreat(fakes=3, length=40, targets=Targets(2), goal="demote"), seed
-    )
+    targets, profiles = attacked(CopiedProfiles(), 20, 40, Targets(2))
+    assert all(any(mine == own | targets for own in real) for mine in profiles)
+    targets, profiles = attacked(CopiedProfiles(), 3, 40, Targets(2), "demote")
     fans = [own for own in real if own & targets]
-    assert all(any(set(p.tolist()) == own - targets for own in fans) for p in owners.profiles)
+    assert all(any(mine == own - targets for own in fans) for mine in profiles)
 
 
-def test_copies_of_users_who_have_nothing_but_the_targets(split):
+def test_copies_of_users_with_no_items_but_the_targets(split):
     only = split.train.take(split.train.items == split.train.items[0])
     targets = Targets(labels=(f"i{split.train.items[0]}",))
-    promote, demote = (
-        CopiedProfiles().attack(only, PoisonThreat(2, 3, targets, goal)).realised
-        for goal in ("promote", "demote")
-    )
-    assert promote == {"fakes": 2, "length": 1, "pairs": 2}
-    assert demote["fakes"] == 0
+    for goal, spent in (("promote", (2, 1, 2)), ("demote", (0, 0, 0))):
+        found = CopiedProfiles().attack(only, PoisonThreat(2, 3, targets, goal)).realised
+        assert tuple(found.values()) == spent
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_half_steps_solve_the_normal_equations(seed):
     """Against plain loops over all weights of the ALS objective, one row at a time."""
     train = small_split(seed).train
-    factors = fit_surrogate(train, seed)
+    factors = fit_als(train, seed)
     U, V = (part.double().numpy() for part in factors)
     steps = HalfSteps(factors, train, np.array([3, 8]))
     rng = np.random.default_rng(seed)
@@ -183,10 +165,10 @@ def test_half_steps_solve_the_normal_equations(seed):
     assert np.allclose(rows.numpy(), expected, atol=1e-4)
     counts = np.array([2.0, 1.0], dtype=np.float32)
     found = steps.item_rows(rows, torch.from_numpy(counts)).numpy()
-    everybody = np.concatenate((U, [expected[0]] * 2, [expected[1]]))
+    all_users = np.concatenate((U, [expected[0]] * 2, [expected[1]]))
     for item, row in zip((3, 8), found, strict=True):
         own = np.concatenate((train.csr().toarray()[:, item], np.ones(3)))
-        assert np.allclose(row, solved(everybody, own), atol=1e-4)
+        assert np.allclose(row, solved(all_users, own), atol=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -196,8 +178,7 @@ def test_the_projection_is_the_nearest(seed):
     free = torch.from_numpy(rng.normal(0.3, 1.0, (1, 6)))
     most = torch.tensor([2.0], dtype=torch.float64)
     found = _projected(free, most)
-    assert found.min() >= 0
-    assert found.max() <= 1
+    assert 0 <= found.min() <= found.max() <= 1
     assert float(found.sum()) <= 2 + 1e-6
     points = rng.random((20_000, 6))
     points = points[points.sum(axis=1) <= 2]
@@ -213,7 +194,7 @@ def test_the_surrogate_shows_the_targets_to_more_users_than_random_fillers(seed)
 
     def hits(attack):
         found = attack.attack(train, threat, seed)
-        factors = fit_surrogate(inject(train, found.profiles), seed + 100)
+        factors = fit_als(inject(train, found.profiles), seed + 100)
         U, V = (part.double().numpy() for part in factors)
         target, seen = int(found.targets[0]), 0
         for user in np.setdiff1d(np.arange(train.n_users), train.users[train.items == target]):

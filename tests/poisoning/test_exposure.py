@@ -27,6 +27,7 @@ def naive(U, V, split, targets, k, masked):
     has, seen = owned(("train", "valid", "test")), owned(masked)
     hits, gains, population, taken, filled = 0, 0.0, 0, 0, 0
     single = {t: [0, 0] for t in targets}
+    lacking, alone = {t: sum(t not in each for each in has) for t in targets}, 0.0
     for u in range(N_USERS):
         scores = {i: float(U[u] @ V[i]) for i in range(N_ITEMS) if i not in seen[u]}
         top = sorted(scores, key=lambda i: (-scores[i], i))[:k]
@@ -35,6 +36,7 @@ def naive(U, V, split, targets, k, masked):
         taken += sum(i in lacked for i in top)
         for t in lacked:
             single[t][0] += t in top
+            alone += 1 / math.log2(top.index(t) + 2) / lacking[t] if t in top else 0
             single[t][1] += 1
         if not lacked:
             continue
@@ -43,15 +45,11 @@ def naive(U, V, split, targets, k, masked):
         gain = sum(1 / math.log2(place + 2) for place, i in enumerate(top) if i in lacked)
         best = sum(1 / math.log2(place + 2) for place in range(min(k, len(lacked))))
         gains += gain / best
-    return (
-        {
-            f"hit_rate@{k}": hits / population,
-            f"ndcg@{k}": gains / population,
-            f"share@{k}": taken / filled,
-        },
-        [a / b for a, b in single.values()],
-        population,
-    )
+    rates = {"hit_rate": hits / population, "ndcg": gains / population, "share": taken / filled}
+    rates |= {"t_ndcg": alone / len(targets)}
+    rates |= {"t_hr": sum(a / b for a, b in single.values()) / len(targets)}
+    values = {f"{name}@{k}": value for name, value in rates.items()}
+    return values, [a / b for a, b in single.values()], population
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -71,17 +69,13 @@ def test_exposure_is_a_naive_count(seed, fakes):
     assert found.as_dict()["by_target"]["hit_rate@3"] == found.by_target[3]
 
 
-def test_single_targets_are_by_ascending_id():
+def test_targets_in_any_order_and_users_who_have_them_all():
     split = Split.from_csr(np.array([[1, 0, 0, 0], [1, 0, 0, 0]]))
     factors = Factors(torch.ones(2, 1), torch.tensor([[0.0], [1.0], [3.0], [2.0]]))
     for targets in ([1, 2, 3], [3, 2, 1], [2, 1, 2, 3]):
         assert exposure(factors, split, targets, ks=(1,)).by_target == {1: [0.0, 1.0, 0.0]}
-
-
-def test_users_who_have_all_targets_do_not_count():
     split = Split.from_csr(np.array([[1, 1, 0], [0, 0, 1]]), test=np.array([[0, 0, 1], [1, 1, 0]]))
-    factors = Factors(torch.ones(2, 1), torch.ones(3, 1))
-    found = exposure(factors, split, [0, 1], ks=(2,))
+    found = exposure(Factors(torch.ones(2, 1), torch.ones(3, 1)), split, [0, 1], ks=(2,))
     assert found.n_users == 0
     assert set(found.values.values()) == {0.0}
 
@@ -96,7 +90,7 @@ def test_users_who_have_all_targets_do_not_count():
         (3, [0], "different data"),
     ],
 )
-def test_targets_that_are_no_items_and_factors_of_other_data(split, n_users, targets, word):
+def test_unknown_targets_and_factors_of_other_data_are_refused(split, n_users, targets, word):
     with pytest.raises(InputError, match=word):
         exposure(Factors(torch.ones(n_users, 1), torch.ones(N_ITEMS, 1)), split, targets)
     with pytest.raises(InputError, match="hits"):

@@ -1,4 +1,4 @@
-"""Threats: what is out of range is refused, and targets are what they are said to be."""
+"""Threats: ranges, targets and knowledge."""
 
 from __future__ import annotations
 
@@ -19,24 +19,18 @@ PAIRS = Interactions(*np.divmod(np.flatnonzero(np.arange(200) % 20 % 7 < 2), 20)
 @pytest.mark.parametrize(
     ("kind", "wrong", "word"),
     [
-        (PoisonThreat, {"fakes": -1}, "negative"),
-        (PoisonThreat, {"fakes": -0.1}, "negative"),
-        (PoisonThreat, {"fakes": math.nan}, "finite"),
-        (PoisonThreat, {"fakes": math.inf}, "finite"),
+        *((PoisonThreat, {"fakes": value}, "negative") for value in (-1, -0.1)),
+        *((PoisonThreat, {"fakes": value}, "finite") for value in (math.nan, math.inf, "many")),
         (PoisonThreat, {"fakes": 1.5}, "share"),
-        (PoisonThreat, {"fakes": "many"}, "finite"),
-        (PoisonThreat, {"length": 0}, "length"),
-        (PoisonThreat, {"goal": "win"}, "goal"),
-        (PoisonThreat, {"knowledge": "all"}, "knowledge"),
-        (PoisonThreat, {"known": 0.0}, "known"),
-        (PoisonThreat, {"known": 2}, "known"),
+        *((PoisonThreat, {"known": value}, "known") for value in (0.0, 2)),
+        *((PoisonThreat, {name: 0}, name) for name in ("length", "goal", "knowledge")),
         (Targets, {"count": 0}, "number"),
         (Targets, {"kind": "odd"}, "kind"),
         (Targets, {"labels": ("a", "a")}, "differ"),
         (Targets, {"labels": "a"}, "list"),
     ],
 )
-def test_what_is_out_of_range_is_refused(kind, wrong, word):
+def test_values_out_of_range_are_refused(kind, wrong, word):
     with pytest.raises(InputError, match=word):
         kind(**wrong)
 
@@ -68,12 +62,12 @@ def test_threats_that_do_not_fit_the_data_are_refused(threat, word):
 )
 def test_what_a_threat_grants(threat, granted):
     assert threat.granted(PAIRS, 0)[:2] == granted
-    nobody = PAIRS.take(np.zeros(0, dtype=np.int64))
-    assert PoisonThreat(1, targets=Targets(labels=("0",))).granted(nobody, 0)[:2] == (1, 1)
+    no_users = PAIRS.take(np.zeros(0, dtype=np.int64))
+    assert PoisonThreat(1, targets=Targets(labels=("0",))).granted(no_users, 0)[:2] == (1, 1)
 
 
 @pytest.mark.parametrize("text", ["-1", "-1%", "nan", "inf%", "some", "", "150%"])
-def test_words_that_are_no_number_of_fakes_are_refused(text):
+def test_invalid_numbers_of_fakes_are_refused(text):
     with pytest.raises(InputError, match="fakes"):
         parse_fakes(text)
 
@@ -91,20 +85,19 @@ def test_fakes_are_read_and_named(text, fakes, name):
 @pytest.mark.parametrize("seed", range(3))
 def test_targets_come_from_their_band(split, seed):
     degrees = split.train.item_degrees
-    ranked = np.sort(degrees)
+    ranked, fifth = np.sort(degrees), len(degrees) // 5
     rare, middle, popular = (
         degrees[Targets(4, kind).choose(split.train, seed)]
         for kind in ("rare", "middle", "popular")
     )
-    fifth = len(ranked) // 5
     assert rare.max() <= ranked[fifth - 1]
     assert popular.min() >= ranked[-fifth]
-    assert ranked[2 * fifth - 1] <= middle.min()
-    assert middle.max() <= ranked[3 * fifth]
-    again = Targets(4).choose(split.train, seed)
-    assert again.tolist() == Targets(4).choose(split.train, seed).tolist()
-    assert len(set(again.tolist())) == 4
-    assert again.tolist() != Targets(4).choose(split.train, seed + 1).tolist()
+    assert ranked[2 * fifth - 1] <= middle.min() <= middle.max() <= ranked[3 * fifth]
+    one, again, other = (
+        Targets(4).choose(split.train, each).tolist() for each in (seed, seed, seed + 1)
+    )
+    assert one == again != other
+    assert len(set(one)) == 4
     few = Interactions(np.array([0, 1]), np.array([1, 2]), 2, 5)
     assert Targets(2).choose(few, seed).tolist() == [1, 2], "items without pairs are not drawn"
 
@@ -124,17 +117,12 @@ def test_targets_by_label_and_in_words(split):
         (("zzz",), "look into"),
         # Text of fixed width ends before its last NUL.
         (("i3", "i3\0"), "different items"),
+        *(((label,), "no labels") for label in ("20", "-1", "x", "01", "\u0661", "1" * 5000)),
     ],
 )
 def test_unknown_and_double_labels_are_refused(split, labels, word):
     with pytest.raises(InputError, match=word):
-        Targets(labels=labels).choose(split.train, 0)
-
-
-@pytest.mark.parametrize("label", ["20", "-1", "x", "01", "\u0661", "1" * 5000])
-def test_ids_that_are_no_items_are_refused(label):
-    with pytest.raises(InputError, match="no labels"):
-        Targets(labels=(label,)).choose(PAIRS, 0)
+        Targets(labels=labels).choose(PAIRS if word == "no labels" else split.train, 0)
 
 
 def test_knowledge_is_no_more_than_granted(split):

@@ -1,4 +1,4 @@
-"""Defences against fake users: who looks fake, and training that a few accounts cannot steer."""
+"""Defences against fake users: detectors, and training with bounded influence per account."""
 
 from robustcf.poisoning.defences.base import Defence, Defended, Detection, Detector
 from robustcf.poisoning.defences.detectors import AllDetectors, Groups, PCASelection, Twins

@@ -1,40 +1,41 @@
-"""The Defence contract: training data and settings in, those to train with out."""
+"""The contract of a defence, which changes training data or settings."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
-from robustcf.training.config import TrainConfig
 
-# Fewer users than this have no ordinary user to be compared with.
+if TYPE_CHECKING:
+    from robustcf.models.voting.config import VoteConfig
+    from robustcf.training.config import TrainConfig
+
+    #: Of a model that is trained, or of a vote.
+    Settings: TypeAlias = TrainConfig | VoteConfig
+
+# With fewer users there is no telling what is usual.
 _FEWEST_USERS = 20
 
 
 @dataclass(frozen=True, eq=False)
 class Detection:
-    """Who looks fake: a flag and a score (the detector's own measure) for each user.
-
-    The ids of the items that the flagged users promote are there where the detector knows.
-    """
+    """Suspected fake users, the scores of all users, and promoted items, if they are known."""
 
     flagged: npt.NDArray[np.bool_]
-    scores: npt.NDArray[np.float64]
+    scores: npt.NDArray[np.float64]  # the detector's own measure
     items: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     def judged(self, fake: npt.ArrayLike) -> dict[str, float]:
-        """Compare with the truth, for each user whether they are fake.
+        """Return precision, recall and false positive rate, given whether each user is fake.
 
-        Returns:
-            ``precision`` (1 where nobody is flagged), ``recall`` (1 where nobody is fake) and
-            ``false_positive_rate``, the share of the genuine users that is flagged.
+        Precision is 1 without flagged users, recall 1 without fake ones.
 
         Example:
             >>> found = Detection(np.array([True, True, False]), np.zeros(3))
@@ -43,10 +44,8 @@ class Detection:
         """
         truth = np.asarray(fake)
         if truth.shape != self.flagged.shape or truth.dtype != bool:
-            raise InputError(
-                f"fake must be true or false for each of the {len(self.flagged)} users, got "
-                f"{truth.dtype} of shape {truth.shape}"
-            )
+            got = f"{truth.dtype} of shape {truth.shape}"
+            raise InputError(f"fake must be a bool per user ({len(self.flagged)} users), got {got}")
         both = int((self.flagged & truth).sum())
         flagged, fakes, genuine = (int(x.sum()) for x in (self.flagged, truth, ~truth))
         return {
@@ -58,41 +57,37 @@ class Detection:
 
 @dataclass(frozen=True, eq=False)
 class Defended:
-    """What a defence makes of data and settings."""
+    """Defended data and settings."""
 
-    train: Interactions  # users keep their ids; one who is removed has no pairs
-    config: TrainConfig
-    report: Mapping[str, Any]  # plain values for JSON; ``flagged`` has the ids of removed users
-    detection: Detection | None = None  # of a detector
+    train: Interactions  # users keep their ids; removed users have no pairs
+    config: Settings
+    report: Mapping[str, Any]  # plain values for JSON; ``flagged``: ids of removed users
+    detection: Detection | None = None
 
 
 class Defence(ABC):
-    """What a recommender does about fake users before or while it trains.
-
-    It gets the training pairs, fakes among them, and the settings. It knows neither which users are
-    fake nor how many.
-    """
+    """A defence against fake users before or during training, which does not know who is fake."""
 
     name: ClassVar[str] = ""
 
+    def configured(self, config: Settings) -> Settings:
+        """Return the settings to train with; raise InputError for a model that it does not fit."""
+        return config
+
     @abstractmethod
-    def apply(self, train: Interactions, config: TrainConfig) -> Defended:
+    def apply(self, train: Interactions, config: Settings) -> Defended:
         """Return the data and the settings to train with."""
 
 
 class Detector(Defence):
-    """A defence that finds users who look fake and drops their pairs; a subclass finds them."""
+    """A defence that drops the pairs of suspected users; a subclass defines :meth:`find`."""
 
     @abstractmethod
     def find(self, train: Interactions) -> Detection:
-        """Return who looks fake, among at least 20 users who all have pairs."""
+        """Return the suspects among at least 20 users, all with pairs."""
 
     def detect(self, train: Interactions) -> Detection:
-        """Return who looks fake among all users.
-
-        Users without pairs are never flagged; among fewer than 20 others nobody is, since there is
-        no telling what is usual.
-        """
+        """Return the suspects among users with pairs; none if these are fewer than 20."""
         warm = np.flatnonzero(train.user_degrees > 0)
         flagged, scores = np.zeros(train.n_users, dtype=bool), np.zeros(train.n_users)
         if len(warm) < _FEWEST_USERS:
@@ -105,19 +100,12 @@ class Detector(Defence):
         flagged[warm], scores[warm] = found.flagged, found.scores
         return Detection(flagged, scores, found.items)
 
-    def apply(self, train: Interactions, config: TrainConfig) -> Defended:
-        """Return the pairs without those of users who look fake, and the settings as they are.
-
-        Raises:
-            InputError: all users would be dropped.
-        """
+    def apply(self, train: Interactions, config: Settings) -> Defended:
+        """Return the pairs without those of suspects; raise InputError if none would be left."""
         found = self.detect(train)
         kept = ~found.flagged[train.users]
         if len(train) and not kept.any():
-            raise InputError(
-                f"{self.name} finds all users with pairs suspicious, and nothing would be left to "
-                "learn from: choose another defence"
-            )
+            raise InputError(f"{self.name} suspects all users with pairs: choose another defence")
         report = {
             "defence": self.name,
             "flagged": np.flatnonzero(found.flagged).tolist(),

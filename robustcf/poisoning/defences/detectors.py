@@ -1,4 +1,4 @@
-"""Detectors of fake users: by their part in the data's variance, by near-copies, by groups."""
+"""Detectors of fake users: by shared variance, near-copies and groups."""
 
 from __future__ import annotations
 
@@ -17,39 +17,33 @@ if TYPE_CHECKING:
 
 Numbers = npt.NDArray[np.float64]
 
-# Of a normal distribution: its standard deviation in median absolute deviations.
+# The standard deviation of a normal distribution in median absolute deviations.
 _MAD = 1.4826
-# Similarities held at a time, at most: 64 MB, and about four times that with what sorts them.
+# Similarities held at a time: 64 MB, and about four times that while sorting.
 _ENTRIES = 16_000_000
 # Fisher's transformation of a cosine of 1 is infinite.
 _MOST = 1.0 - 1e-6
-# Twins. A surplus that the popularity of items explains with this chance or more is no surplus;
-# divided by the number of items.
+# Twins: largest probability of a surplus under the popularity of items, divided by their number.
 _CHANCE = 1e-3
-# Groups. Their sizes: the similarity to a user's 10th, 20th, 50th nearest.
-_NEIGHBOURS = (10, 20, 50)
-# How much more rare items count in a similarity: log(users / degree) to this power.
-_RARITY = 3.0
-# Robust standard deviations above the median from which a user is a suspect: many are.
-_SUSPECT = 4.0
-# Of an item's users, the share that must be suspects.
-_SHARE = 1 / 3
-# Of all users, the share that may have an item that counts: what most have, the same users have.
-_RARE = 0.2
-# The Jaccard index of sets of all users from which they are the same: friends reach 0.7.
+# Groups: ranks of the nearest users whose similarity counts, the power of log(users / degree) in
+# it, and the robust standard deviations above the median of a suspect.
+_NEIGHBOURS, _RARITY, _SUSPECT = (10, 20, 50), 3.0, 4.0
+# Groups: least share of suspects among an item's users, and largest share of users with the item.
+_SHARE, _RARE = 1 / 3, 0.2
+# Groups: least Jaccard index of equal sets of all users; friends reach 0.7.
 _LINK_OF_ALL = 0.8
 # Items whose common users are counted at a time.
 _BLOCK = 1000
 
 
 class PCASelection(Detector):
-    """Users whose profiles share least variance with everybody else's.
+    """Users whose profiles share least variance with those of other users.
 
     Variable selection by principal components (Mehta and Nejdl, 2009,
-    doi:10.1007/s11257-008-9050-4): profiles are standardized over the items, and a user's score is
-    the share of their variance in the first ``components``. Flagged is a logarithm of the share,
-    plus the ``components / n_items`` of a random profile, more than ``threshold`` robust standard
-    deviations below the median. It finds random items, not copied profiles or popular items.
+    doi:10.1007/s11257-008-9050-4) on profiles standardized over the items. Flagged are users whose
+    log share of variance in the first ``components`` (plus ``components / n_items``, as of a random
+    profile) is more than ``threshold`` robust standard deviations below the median. It finds random
+    items, not copied profiles or popular items.
 
     Cost: a truncated SVD of the pairs, some ten products with ``components`` + 9 columns.
     """
@@ -67,14 +61,14 @@ class PCASelection(Detector):
         return Detection(scores > self.threshold, scores)
 
     def shares(self, train: Interactions) -> Numbers:
-        """Return the share of each user's variance in the leading components; 0 without any."""
+        """Return the share of each user's variance in the leading components."""
         n = train.n_items
         mean = train.user_degrees / max(n, 1)
         spread = np.sqrt(mean * (1.0 - mean))
         inverse = np.where(spread > 0, 1.0 / np.where(spread > 0, spread, 1.0), 0.0)
         count = min(self.components, train.n_users, n)
-        # Z = diag(inverse) (R - mean 1^T) is dense: only Z Z^T is needed, whose leading
-        # eigenvectors subspace iteration finds with products of R alone.
+        # Z = diag(inverse) (R - mean 1^T) is dense; subspace iteration finds the leading
+        # eigenvectors of Z Z^T with products of R alone.
         R, back = train.csr().astype(np.float64), train.csr().T.tocsr().astype(np.float64)
 
         def forward(X: Any) -> Any:
@@ -85,7 +79,7 @@ class PCASelection(Detector):
             return back @ scaled - (mean[:, None] * scaled).sum(axis=0)
 
         width = min(count + 9, train.n_users, n)
-        rng = np.random.default_rng(0)  # the answer does not depend on it, only its last digits
+        rng = np.random.default_rng(0)  # affects the last digits only
         Q = np.linalg.qr(forward(rng.standard_normal((n, width))))[0]
         for _ in range(30):
             Q = np.linalg.qr(forward(backward(Q)))[0]
@@ -98,13 +92,12 @@ class PCASelection(Detector):
 
 
 class Twins(Detector):
-    """Users whose profile is another's, and who add what other such users add.
+    """Users with a near-copy of another profile, plus items that other such users add too.
 
-    A user has a twin where the cosine of the profile with its nearest one, by Fisher's
-    transformation, lies more than ``threshold`` robust standard deviations above the median. A copy
-    and the copied user are told apart by what one has and the other has not: an item in the surplus
-    of more twins than its popularity explains (Poisson, chance at most 0.001 / items) is promoted,
-    and twins with such an item in their surplus are flagged.
+    A user has a twin if the cosine with the nearest profile, by Fisher's transformation, is more
+    than ``threshold`` robust standard deviations above the median. An item in the surplus over the
+    twin of more users than its popularity explains (Poisson, probability at most 0.001 / items) is
+    promoted, and twins with such an item in their surplus are flagged.
 
     Cost: the cosines of all pairs of users, 64 MB at a time.
 
@@ -133,24 +126,23 @@ class Twins(Detector):
         R = train.csr()
         surplus = (R[twins] - R[twins].multiply(R[who[twins, 0]])).tocsr()
         surplus.eliminate_zeros()
-        promoted = _beyond_chance(surplus, train.item_degrees)
+        promoted = beyond_chance(surplus, train.item_degrees)
         flagged[twins] = np.asarray(surplus[:, promoted].sum(axis=1)).ravel() > 0
         return Detection(flagged, scores, promoted)
 
 
 class Groups(Detector):
-    """Users who own several of the same items, items that hardly anybody else has.
+    """Users who share several items that few others have.
 
-    1. *Suspects* are users whose cosine with the 10th, 20th or 50th nearest profile, rare items
-       counting most, lies 4 robust standard deviations above the median (Fisher's transformation).
-    2. *Promoted items* have at most a fifth of all users and at least ``least`` suspects, who are
-       at least a third of their users, and are linked: their sets of suspects have a Jaccard index
-       of ``link`` or more, or their sets of *all* users one of 0.8.
-    3. *Flagged* are users with at least two items of one set of linked items, and at least half of
-       that set; if they are at least ``least``.
+    1. *Suspects*: users whose cosine with the 10th, 20th or 50th nearest profile, weighted by
+       rarity, is 4 robust standard deviations above the median (Fisher's transformation).
+    2. *Promoted items*: items of at most a fifth of all users, with at least ``least`` suspects, a
+       third of their users, that are linked: their sets of suspects have a Jaccard index of at
+       least ``link``, or their sets of all users one of 0.8.
+    3. *Flagged*: users with at least two items, and half, of a set of linked items, if they are at
+       least ``least``.
 
-    It cannot see a single target, fewer than ``least`` accounts, or accounts that share out the
-    targets among themselves.
+    It misses single targets, fewer than ``least`` accounts, and accounts with disjoint targets.
 
     Cost: the cosines of all pairs of users, 64 MB at a time, and the common users of all pairs of
     items, a thousand items at a time.
@@ -173,9 +165,9 @@ class Groups(Detector):
                 scores = np.maximum(scores, _unusual(cosines[:, count - 1]))
         flagged = np.zeros(train.n_users, dtype=bool)
         promoted = [np.empty(0, np.int64)]
-        everybody = np.ones(train.n_users, dtype=bool)
+        all_users = np.ones(train.n_users, dtype=bool)
         sets = self._linked(train, scores > _SUSPECT, self.link)
-        sets += self._linked(train, everybody, max(self.link, _LINK_OF_ALL))
+        sets += self._linked(train, all_users, max(self.link, _LINK_OF_ALL))
         for items in sets:
             own = np.asarray(train.csr()[:, items].sum(axis=1)).ravel()
             members = own >= max(2.0, len(items) / 2)
@@ -187,7 +179,7 @@ class Groups(Detector):
     def _linked(
         self, train: Interactions, among: npt.NDArray[np.bool_], link: float
     ) -> list[npt.NDArray[np.int64]]:
-        """Sets of two items or more that the same of these users have."""
+        """Sets of two or more items that the same of these users have."""
         from scipy.sparse import coo_matrix
         from scipy.sparse.csgraph import connected_components
 
@@ -215,9 +207,7 @@ class Groups(Detector):
 
 
 class AllDetectors(Detector):
-    """Users who look fake to :class:`PCASelection`, :class:`Twins` or :class:`Groups`.
-
-    The score is the number of detectors that flag a user.
+    """Users flagged by :class:`PCASelection`, :class:`Twins` or :class:`Groups`; the score counts.
 
     Example:
         >>> from robustcf.data import load
@@ -231,7 +221,7 @@ class AllDetectors(Detector):
         self.detectors: tuple[Detector, ...] = (PCASelection(), Twins(), Groups())
 
     def find(self, train: Interactions) -> Detection:
-        """Return the union of what the three find."""
+        """Return the union of the three detections."""
         return union([detector.detect(train) for detector in self.detectors])
 
 
@@ -243,11 +233,7 @@ def union(found: list[Detection]) -> Detection:
 
 
 def _robust_z(values: Numbers) -> Numbers:
-    """Distances from the median, in standard deviations by the median absolute deviation.
-
-    Up to half of the values may be anything without moving either far. Where at least half are
-    equal, nothing can be said of the spread: all distances are 0.
-    """
+    """Distances from the median in units of the median absolute deviation; 0 if that is 0."""
     centred = values - np.median(values)
     spread = _MAD * float(np.median(np.abs(centred)))
     return centred / spread if spread > 0 else np.zeros(len(values))
@@ -271,7 +257,7 @@ def _unit_profiles(train: Interactions, rarity: float) -> csr_matrix:
 def _nearest(
     profiles: csr_matrix, count: int
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """The cosines of each row with its nearest other rows, descending, and which rows they are."""
+    """Cosines of each row with its nearest other rows, descending, and the ids of these rows."""
     n = profiles.shape[0]
     count = min(count, n - 1)
     values = np.zeros((n, count), dtype=np.float32)
@@ -281,7 +267,7 @@ def _nearest(
     for start in range(0, n, step):
         block = (profiles[start : start + step] @ back).toarray()
         rows = np.arange(len(block))
-        block[rows, start + rows] = -1.0  # nobody is their own neighbour
+        block[rows, start + rows] = -1.0
         best = np.argpartition(-block, count - 1, axis=1)[:, :count]
         found = np.take_along_axis(block, best, axis=1)
         order = np.lexsort((best, -found), axis=1)
@@ -290,7 +276,7 @@ def _nearest(
     return values, who
 
 
-def _beyond_chance(surplus: csr_matrix, degrees: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def beyond_chance(surplus: csr_matrix, degrees: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Items in more of the surpluses than their popularity explains."""
     from scipy.stats import poisson
 

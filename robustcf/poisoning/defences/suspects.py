@@ -1,4 +1,4 @@
-"""Which users of a data set look fake, as a table."""
+"""A table of the users of a data set who look fake."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from robustcf._io.files import csv_bytes, write_bytes
 from robustcf.data.split import Split
-from robustcf.poisoning.defences.detectors import AllDetectors, union
+from robustcf.poisoning.defences.detectors import AllDetectors, beyond_chance, union
 
 
 def find_suspects(split: Split, by: Collection[str] = ()) -> dict[str, Any]:
-    """Return the users who look fake and the items that they promote, ready for JSON.
+    """Return the users who look fake by the named detectors (all by default), ready for JSON.
 
-    Args:
-        split: the data; all pairs count.
-        by: names of detectors; none for all.
+    The items that they promote are included: those that the detectors name, or else those that
+    more suspects hold than popularity explains. Pairs of all splits are used.
 
     Example:
         >>> from robustcf.data import load
         >>> sorted(find_suspects(load("demo"), by=["pca"]))
-        ['by', 'dataset', 'items', 'suspects', 'users']
+        ['by', 'dataset', 'held by', 'items', 'suspects', 'users']
     """
     pairs = split.train_full.union(split.test)
     found = {
@@ -30,6 +31,11 @@ def find_suspects(split: Split, by: Collection[str] = ()) -> dict[str, Any]:
         if not by or detector.name in by
     }
     together = union(list(found.values()))
+    items, held = together.items, pairs.csr()[together.flagged]
+    if len(items) == 0 and held.nnz:
+        items = beyond_chance(held, pairs.item_degrees)
+    holders = np.asarray(held[:, items].sum(axis=0)).ravel().astype(int)
+    order = np.argsort(-holders / np.maximum(pairs.item_degrees[items], 1), kind="stable")
     suspects = [
         {
             "user": _label(pairs.user_labels, user),
@@ -43,13 +49,16 @@ def find_suspects(split: Split, by: Collection[str] = ()) -> dict[str, Any]:
         "dataset": split.name,
         "users": pairs.n_users,
         "suspects": suspects,
-        "items": [_label(pairs.item_labels, item) for item in together.items.tolist()],
+        "items": [_label(pairs.item_labels, item) for item in items[order].tolist()],
+        "held by": [
+            {"suspects": int(holders[n]), "users": int(pairs.item_degrees[items[n]])} for n in order
+        ],
         "by": {key: int(each.flagged.sum()) for key, each in found.items()},
     }
 
 
 def write_suspects(facts: dict[str, Any], path: str, *, raw: bool = False) -> None:
-    """Write what :func:`find_suspects` found as CSV, labels that look like formulas escaped."""
+    """Write the suspects of :func:`find_suspects` as CSV, with formulas in labels escaped."""
     rows = [{**row, "flagged by": " ".join(row["flagged by"])} for row in facts["suspects"]]
     head = ("user", "pairs", "flagged by", *(f"{key} score" for key in facts["by"]))
     content = csv_bytes(rows, raw=raw) if rows else (",".join(head) + "\n").encode()

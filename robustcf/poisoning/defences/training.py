@@ -1,9 +1,9 @@
-"""Defences in training: a cap on what one user decides, and adversarial training by user."""
+"""Defences in training: a cap on the share of one user, and adversarial training per user."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from robustcf._checks import check_number
 from robustcf._registry import OBJECTIVES
@@ -13,15 +13,15 @@ from robustcf.objectives.weights import check_max_share
 from robustcf.poisoning.defences.base import Defence, Defended
 from robustcf.training.config import TrainConfig
 
+if TYPE_CHECKING:
+    from robustcf.poisoning.defences.base import Settings
+
 
 class LeverageCap(Defence):
-    """Training weights that cap each user's share of what an item learns.
+    """Training weights that cap each user's share of an item's training weight.
 
-    It sets ``max_share`` of the objective, or of a model that is solved for without one, see
+    It sets ``max_share`` of the model or its objective, see
     :func:`robustcf.objectives.weights.item_weights`.
-
-    Args:
-        max_share: the largest share.
 
     Example:
         >>> from robustcf.data import load
@@ -36,21 +36,30 @@ class LeverageCap(Defence):
         check_max_share(max_share)
         self.max_share = max_share
 
-    def apply(self, train: Interactions, config: TrainConfig) -> Defended:
-        """Return the pairs as they are, and the settings with the cap."""
-        config = config.resolved()
+    def configured(self, config: Settings) -> Settings:
+        """Return the settings with the cap."""
+        config = _trained(config)
         if _has_cap(type(config.model.settings)):
             key = "model.max_share"
         elif config.epochs > 0 and _has_cap(OBJECTIVES[config.objective.name].Config):
             key = "objective.max_share"
         else:
             raise InputError(
-                f"neither the model {config.model.name} nor its training weighs single pairs, so "
-                "that leverage cannot be capped: choose a model that is trained with bce, bpr or "
-                "softmax, or als"
+                f"neither the model {config.model.name} nor its objective weighs single pairs: "
+                "choose als, or a model that is trained with bce, bpr or softmax"
             )
+        return config.replace(**{key: self.max_share})
+
+    def apply(self, train: Interactions, config: Settings) -> Defended:
+        """Return the same pairs, and the settings with the cap."""
         report = {"defence": self.name, "max_share": self.max_share}
-        return Defended(train, config.replace(**{key: self.max_share}), report)
+        return Defended(train, self.configured(config), report)
+
+
+def _trained(config: Settings) -> TrainConfig:
+    if not isinstance(config, TrainConfig):
+        raise InputError("a vote is not trained: choose a defence that looks at the accounts")
+    return config.resolved()
 
 
 def _has_cap(settings: type) -> bool:
@@ -58,11 +67,9 @@ def _has_cap(settings: type) -> bool:
 
 
 class _SizedTraining(Defence):
-    """Adversarial training on the model's own objective, each user attacked by their own size.
+    """Adversarial training on the model's own objective with an attack size per user.
 
-    Args:
-        eps: the size of the average user, in median row norms.
-        weight: of the attacked loss.
+    See :class:`robustcf.training.adversarial.AdversaryConfig` for the arguments.
 
     Cost of training: about twice that of plain training, with ``loss`` up to three times.
     """
@@ -72,33 +79,38 @@ class _SizedTraining(Defence):
     def __init__(self, eps: float = 0.1, weight: float = 1.0) -> None:
         self.eps, self.weight = check_number("eps", eps), check_number("weight", weight)
 
-    def apply(self, train: Interactions, config: TrainConfig) -> Defended:
-        """Return the pairs as they are, and the settings with adversarial training."""
+    def configured(self, config: Settings) -> Settings:
+        """Return the settings with adversarial training."""
+        config = _trained(config)
         name = config.objective.name
         if config.epochs == 0:
             raise InputError(
-                f"{config.model.name} is not trained in epochs, so that there is no adversarial "
-                "training: choose another model or defence"
+                f"adversarial training needs epochs, and {config.model.name} has none: choose "
+                "another model or defence"
             )
         if name not in ("bce", "bpr", "softmax"):
-            raise InputError(
-                f"adversarial training attacks bce, bpr or softmax, and this model is trained with "
-                f"{name}: choose another objective or defence"
-            )
-        settings = {"adv_eps": self.eps, "adv_weight": self.weight, "adv_size": self.size}
-        changed = config.replace(adversarial=name, **settings)
-        return Defended(train, changed, {"defence": self.name, **settings})
+            raise InputError(f"adversarial training needs bce, bpr or softmax, got {name}")
+        return config.replace(adversarial=name, **self._settings)
+
+    @property
+    def _settings(self) -> dict[str, float | str]:
+        return {"adv_eps": self.eps, "adv_weight": self.weight, "adv_size": self.size}
+
+    def apply(self, train: Interactions, config: Settings) -> Defended:
+        """Return the same pairs, and the settings with adversarial training."""
+        report = {"defence": self.name, **self._settings}
+        return Defended(train, self.configured(config), report)
 
 
 class SizeByLoss(_SizedTraining):
-    """Whom the model fits best is attacked most (VAT), see :mod:`robustcf.training.adversarial`."""
+    """Adversarial training that attacks the users with the smallest loss most (VAT)."""
 
     name: ClassVar[str] = "adversarial-loss"
     size: ClassVar[str] = "loss"
 
 
 class SizeByNorm(_SizedTraining):
-    """Users with long rows are attacked most (PamaCF), see :mod:`robustcf.training.adversarial`."""
+    """Adversarial training that attacks the users with the longest rows most (PamaCF)."""
 
     name: ClassVar[str] = "adversarial-norm"
     size: ClassVar[str] = "norm"

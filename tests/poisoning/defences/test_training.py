@@ -24,7 +24,7 @@ class QuietConfig(ObjectiveConfig):
 
 
 class Quiet(BPR):
-    """An objective of somebody's own, without a cap."""
+    """An objective from outside of the package, without a cap."""
 
     name = "quiet"
     Config = QuietConfig  # type: ignore[assignment]
@@ -36,38 +36,35 @@ TRAINED = ["ultragcn", "bpr-mf", "softmax-mf", "lightgcn"]
 @pytest.mark.parametrize("model", TRAINED)
 @pytest.mark.parametrize("kind", [LeverageCap, SizeByLoss, SizeByNorm])
 def test_pairs_stay_and_the_settings_do_something(kind: type[Defence], model: str) -> None:
-    config = TrainConfig.of(model=model, dim=4, epochs=2)
+    config = TrainConfig.of(model=model, factors=4, epochs=2)
     defended = kind().apply(BOARD.train, config)
     assert defended.train is BOARD.train
-    assert defended.detection is None
+    assert (defended.detection, defended.config.epochs) == (None, 2)
     assert defended.report["defence"] == kind.name
-    assert defended.config.epochs == 2
     plain, other = (fit_split(BOARD, each) for each in (config, defended.config))
     assert not torch.equal(plain.factors.items, other.factors.items)
 
 
 def test_als_has_a_cap_of_its_own() -> None:
-    config = LeverageCap(0.02).apply(BOARD.train, TrainConfig.of(model="als", dim=4)).config
+    config = LeverageCap(0.02).apply(BOARD.train, TrainConfig.of(model="als", factors=4)).config
     assert config.model.settings.max_share == 0.02
     assert config.objective.settings.max_share is None
 
 
-@pytest.mark.parametrize("model", ["ease", "popularity"])
-def test_a_model_without_pairs_to_weigh_is_refused(model: str) -> None:
-    with pytest.raises(InputError, match=model):
-        LeverageCap().apply(BOARD.train, TrainConfig.of(model=model))
-
-
-@pytest.mark.parametrize("model", ["ease", "popularity", "als"])
-@pytest.mark.parametrize("kind", [SizeByLoss, SizeByNorm])
-def test_a_model_without_epochs_is_refused(kind: type[Defence], model: str) -> None:
-    with pytest.raises(InputError, match="epochs"):
-        kind().apply(BOARD.train, TrainConfig.of(model=model))
-
-
-def test_an_objective_that_no_adversary_attacks_is_refused() -> None:
-    config = TrainConfig.of(model="bpr-mf", objective=f"{__name__}:Quiet")
-    with pytest.raises(InputError, match="Quiet"):
-        SizeByLoss().apply(BOARD.train, config)
-    with pytest.raises(InputError, match="weighs"):
-        LeverageCap().apply(BOARD.train, config)
+@pytest.mark.parametrize(
+    ("kind", "model", "word"),
+    [
+        *((LeverageCap, model, model) for model in ("ease", "popularity")),
+        *((SizeByLoss, model, "epochs") for model in ("ease", "popularity", "als")),
+        *((SizeByNorm, model, "epochs") for model in ("ease", "popularity", "als")),
+        (SizeByLoss, "quiet", "Quiet"),
+        (LeverageCap, "quiet", "weighs"),
+    ],
+)
+def test_models_that_a_defence_cannot_change_are_refused(
+    kind: type[Defence], model: str, word: str
+) -> None:
+    own = {"model": "bpr-mf", "objective": f"{__name__}:Quiet"}
+    config = TrainConfig.of(**(own if model == "quiet" else {"model": model}))
+    with pytest.raises(InputError, match=word):
+        kind().apply(BOARD.train, config)
