@@ -1,7 +1,8 @@
-"""audit: run the checks that the inputs allow, and say which were skipped and why."""
+"""audit: run the checks that the inputs allow; the others are skipped with the reason."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from robustcf._checks import check_number
 from robustcf._io.progress import bar, shows
-from robustcf._io.text import rows_table
+from robustcf._io.text import aligned, rows_table
 from robustcf._runtime import threads_used
-from robustcf.auditing.checks import CHECKS, unknown_check
+from robustcf.auditing import earlier, reference
+from robustcf.auditing.checks import CHECKS, SERVING, serving_checks, unknown_check
 from robustcf.auditing.findings import ORDER, Check, Finding, Verdict
 from robustcf.auditing.subject import SIZE, Subject
 from robustcf.factors import Factors
@@ -23,26 +25,42 @@ if TYPE_CHECKING:
 
     from robustcf.robustness.measuring import Result
 
-# Of the JSON object: raised when a key changes its meaning or goes away.
-SCHEMA = 1
+# Of the JSON object: raised when a key changes its meaning or is removed.
+SCHEMA = 2
+_HEADER = ("verdict", "check", "number", "")
+_SERVED = ("way", "overlap@10", "recall@10", "bytes per item row", "CPU microseconds per query")
+_WORDS = {
+    "pass": "no check found a problem",
+    "warn": "some checks need attention",
+    "fail": "some checks failed",
+    "info": "no check has a threshold",
+    "skipped": "no check could be run",
+}
 
 
-def alignment_caveats(model: Recommender) -> list[str]:
-    """Return what could void findings about factors that were imported without being checked."""
-    reason = (model.training or {}).get("alignment")
-    return [f"The alignment check was skipped although {reason}."] if reason else []
+def import_caveats(model: Recommender) -> list[str]:
+    """Return caveats of the import: a skipped alignment check, left-out pairs, ratings."""
+    facts = model.training or {}
+    reason = facts.get("alignment")
+    said = [f"The alignment check was skipped although {reason}."] if reason else []
+    return [*said, *(f"{text[:1].upper()}{text[1:]}." for text in facts.get("caveats", ()))]
+
+
+def usual_groups(model: Recommender) -> list[Any]:
+    """Return the groups that can be made from the interactions, by name."""
+    if not model.has_interactions:
+        return []
+    timed = model.known.timestamps is not None
+    return ["activity", "popularity", *(["time"] if timed else [])]
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """All findings of an audit.
+    """All findings of an audit, in the order of the page.
 
-    Args:
-        model: what was audited.
-        findings: one per check, in the order of the page.
-        caveats: what could void them, in sentences.
-        results: ``attack`` and ``certificate`` -> their curves, where they were run.
-        source: what the embeddings came from, in words.
+    ``results`` are those of ``attack`` and ``certificate``, where they were run; ``curves`` is what
+    the picture draws; ``compared`` the changes since an earlier audit; the rest is as in
+    :func:`audit`.
     """
 
     model: Recommender
@@ -50,6 +68,9 @@ class Audit:
     caveats: Sequence[str] = ()
     results: Mapping[str, Result] = field(default_factory=dict)
     source: str = ""
+    serve: Sequence[str] = ("exact",)
+    curves: Sequence[Mapping[str, Any]] = ()
+    compared: Sequence[Mapping[str, Any]] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -62,29 +83,41 @@ class Audit:
         """Check -> its number, for those that were run."""
         return {f.check.name: f.number for f in self.findings if f.number is not None}
 
+    @property
+    def serving(self) -> list[list[str]]:
+        """How it could be served: the rows of a table, see the documentation."""
+        return [
+            [f.check.name, *(_cell(f.details.get(name)) for name in _MEASURED)]
+            for f in self.findings
+            if f.check.group == SERVING and f.number is not None
+        ]
+
     def __getitem__(self, name: str) -> Finding:
         for finding in self.findings:
-            if finding.check.name == name:
+            if name in (finding.check.name, finding.check.name.partition(":")[0]):
                 return finding
         raise unknown_check(name)
 
     def failures(self, names: Collection[str], floors: Mapping[str, float]) -> list[str]:
-        """Return why an audit does not pass, one clause each.
+        """Return the reasons why an audit does not pass, one clause each.
 
-        Args:
-            names: checks that must run and not fail.
-            floors: check -> the least number that it may have; the largest, where lower is better.
+        The checks of ``names`` must run and not fail, whether or not the verdict is about them;
+        ``worse`` stands for no check worse than in the earlier audit. ``floors`` are the least
+        numbers of checks, or the largest where lower is better.
         """
         reasons = []
-        ran = {finding.check.name for finding in self.findings}
+        ran = {name for f in self.findings for name in (f.check.name, f.check.name.split(":")[0])}
         for name in names:
-            if name not in ran:
+            if name == "worse":
+                reasons += [row["sentence"] for row in self.compared if row["worse"]]
+            elif name not in ran:
                 reasons.append(f"{name} was not run")
-            elif self[name].verdict in ("fail", "skipped"):
-                word = "failed" if self[name].verdict == "fail" else "could not be run"
-                reasons.append(f"{name} {word}: {self[name].sentence}")
+            elif (number := self[name].number) is None:
+                reasons.append(f"{name} could not be run: {self[name].sentence}")
+            elif self[name].check.limit.verdict(number) == "fail":
+                reasons.append(f"{name} failed: {self[name].sentence}")
         for name, floor in floors.items():
-            number = self.numbers.get(name)
+            number = self[name].number if name in ran else None
             if number is None:
                 reasons.append(f"{name} has no number")
             elif (number < floor) if self[name].check.limit.higher_is_better else (number > floor):
@@ -99,33 +132,66 @@ class Audit:
         return write_page(self, path)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per check: verdict, number and what was found."""
+        """Return one row per check: verdict, number and sentence."""
         import pandas as pd  # slow to import
 
-        return pd.DataFrame(self._rows(), columns=["verdict", "check", "number", "sentence"])
+        rows = [(f.verdict, f.check.name, f.number, f.sentence) for f in self.findings]
+        return pd.DataFrame(rows, columns=["verdict", "check", "number", "sentence"])
 
-    def _rows(self) -> list[tuple[str, str, float | None, str]]:
-        return [(f.verdict, f.check.name, f.number, f.sentence) for f in self.findings]
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        return [
+            (f.verdict, f.check.name, "" if f.number is None else f"{f.number:.4g}", f.sentence)
+            for f in self.findings
+            if f.check.group != SERVING or f.verdict != "info"
+        ]
 
     def __repr__(self) -> str:
         counts = Counter(finding.verdict for finding in self.findings)
         told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in ORDER if counts[verdict])
         return f"Audit({self.verdict}: {told})"
 
+    def __str__(self) -> str:
+        lines = [*(f"! {caveat}" for caveat in self.caveats)]
+        lines.append(aligned(_HEADER, self._rows(), left=(0, 1, 3)))
+        if self.serving:
+            lines += ["", "how you could serve it", aligned(_SERVED, self.serving)]
+        lines += [f"{f.check.name}: {f.advice}" for f in self.findings if f.advice]
+        lines += [row["sentence"] for row in self.compared if row["worse"] or row["better"]]
+        return "\n".join([*lines, f"verdict, {self._about}: {self.verdict}"])
+
+    @property
+    def _about(self) -> str:
+        return f"served by {' and '.join(self.serve)}"
+
     def _repr_html_(self) -> str:
-        rows = [
-            [verdict, check, "" if number is None else f"{number:.4g}", sentence]
-            for verdict, check, number, sentence in self._rows()
-        ]
-        caption = "; ".join((f"verdict: {self.verdict}", *self.caveats))
-        return rows_table(["verdict", "check", "number", ""], rows, caption)
+        caption = "; ".join((f"verdict, {self._about}: {self.verdict}", *self.caveats))
+        return rows_table(_HEADER, self._rows(), caption)
+
+    def card(self) -> str:
+        """Return a model card in Markdown, see :meth:`robustcf.Recommender.card`."""
+        from robustcf.auditing.sharing import card  # which imports this module
+
+        return card(self.as_dict())
+
+    def log(self, to: str = "mlflow") -> str:
+        """Log the numbers and the page into the active run of ``mlflow`` or ``wandb``."""
+        from robustcf.auditing.sharing import log  # which imports this module
+
+        return log(self, to)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON; the schema is in the documentation."""
-        model = self.model
+        model, has = self.model, self.model.has_interactions
+        checks = []
+        for finding in self.findings:
+            told = reference.words(finding, model.label)
+            checks.append({**finding.as_dict(), "reference": told})
         return {
             "schema": SCHEMA,
+            "label": model.label or "embeddings",
             "verdict": self.verdict,
+            "words": _WORDS[self.verdict],
+            "serve": list(self.serve),
             "source": self.source,
             "caveats": list(self.caveats),
             "subject": {
@@ -133,45 +199,64 @@ class Audit:
                 "items": model.n_items,
                 "dim": model.factors.dim,
                 "fixed": list(model.fixed),
-                "pairs": len(model.known),
-                "held_out": len(model.split.test),
-                "judged_by": model.part,
+                "pairs": len(model.known) if has else None,
+                "held_out": len(model.split.test) if has else None,
+                "judged_by": model.part if has else None,
+                "data": model.split.name if has else None,
             },
-            "checks": [finding.as_dict() for finding in self.findings],
+            "checks": checks,
+            "serving": {"header": list(_SERVED), "rows": self.serving},
+            "curves": [dict(curve) for curve in self.curves],
+            "compared": [dict(row) for row in self.compared],
         }
+
+
+_MEASURED = ("overlap@10", "recall@10", "bytes per item row", "microseconds per query")
+
+
+def _cell(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if value <= 1 else f"{value:,.0f}"
 
 
 def audit(
     model: Recommender,
     *,
+    serve: Sequence[str] = (),
+    by: Any = None,
     against: Factors | None = None,
+    compare_with: Mapping[str, Any] | None = None,
     attack: bool = True,
     size: float = SIZE,
     checks: Mapping[str, Check] = CHECKS,
-    only: Collection[str] | None = None,
+    only: Sequence[str] | None = None,
     caveats: Sequence[str] = (),
     source: str = "",
     seed: int = 0,
     progress: bool | None = None,
     threads: int | None = None,
 ) -> Audit:
-    """Check embeddings for what goes wrong with them in practice.
+    """Check embeddings for common problems.
 
     Args:
-        model: embeddings, the pairs they were fit on and, for quality, held-out pairs.
+        model: embeddings; with their training pairs and, for quality, held-out pairs.
+        serve: ways of serving that the verdict is about: exact (default), bfloat16, int8, int4, pq,
+            cosine, hnsw, ivf, with parameters as in ``hnsw:links=16,ef=64``, or joined as in
+            ``int8+hnsw``. Other ways are measured without a verdict.
+        by: groups, see :meth:`robustcf.Recommender.groups`; None: activity, popularity and, where
+            there are times, new users and items.
         against: another version of the same embeddings, same ids.
+        compare_with: ``as_dict()`` of an earlier audit.
         attack: whether to run the headline attack and the certificate, which take most of the time.
-        size: size of the attack, in median row norms.
+        size: size of the attack, in lengths of each row.
         checks: checks with their thresholds, see :func:`robustcf.auditing.thresholds_from`.
         only: names of the checks to run; None for all.
-        caveats: what is known already that could void the findings.
-        source: what the embeddings came from, in words.
+        caveats: sentences on what could void the findings.
+        source: origin of the embeddings, in words.
         seed: seed of samples and random directions.
-        progress: whether to show bars; None: in a terminal and in a notebook.
+        progress: whether to show a bar; None: in a terminal and in a notebook.
         threads: CPU threads; None for ``OMP_NUM_THREADS`` or the cores that may be used.
-
-    Raises:
-        InputError: an unknown check, an invalid size, or another version of other users and items.
 
     Cost: a dozen full rankings of all users, or of 20,000 where there are more than 2 * 10^9
     scores; with the attack, the cost of ``robustcf attack`` at one size.
@@ -185,31 +270,41 @@ def audit(
         ('pass', 'skipped')
     """
     check_recommender(model)
+    _ = model.factors  # an error for kinds without them
     check_number("size", size, positive=True)
+    ways = tuple(dict.fromkeys(serve)) or ("exact",)
+    every = serving_checks(ways, checks)
     for name in only or ():
-        if name not in checks:
+        if name not in every:
             raise unknown_check(name)
-    subject = Subject(
-        model, seed, against=against, attack=attack, size=size, progress=shows(progress)
-    )
-    wanted = [check for name, check in checks.items() if only is None or name in only]
+    groups = model.groups(usual_groups(model) if by is None else by)
+    subject = Subject(model, seed, against, attack, size, groups, ways)
+    wanted = [check for name, check in every.items() if only is None or name in only]
+    sections = list(dict.fromkeys(check.group for check in checks.values()))
+    wanted.sort(key=lambda check: sections.index(check.group))
     findings = []
     with (
         threads_used(threads, model.n_users, model.n_items),
-        bar(len(wanted), "audit", "check", progress, leave=False) as steps,
+        bar(len(wanted), "audit", "check", shows(progress), leave=False) as steps,
     ):
-        for check in wanted:
+        # Groups look at attacks, lists served and the other version.
+        for check in sorted(wanted, key=lambda check: check.name.endswith("_groups")):
             steps.set_description(check.title)
-            findings.append(check.finding(subject))
+            judged = check.group != SERVING or check.name in ways
+            findings.append(check.finding(subject, judged=judged))
             steps.update()
-    said = [*caveats, *alignment_caveats(model)]
+    findings.sort(key=lambda finding: wanted.index(finding.check))
+    said = [*caveats, *import_caveats(model)]
     if subject.sampled:
         said.append(f"Most checks looked at {subject.words}.")
-    if model.part == "train":
-        said.append(
-            "There are no held-out pairs: nothing here tells the quality on new pairs, and what "
-            "is lost is lost of what was learnt."
-        )
+    if not model.has_interactions:
+        said.append("There are no interactions: quality, groups and attacks were not looked at.")
+    elif model.part == "train":
+        said.append("There are no held-out pairs: quality and losses are those on training pairs.")
     if any(f.check.name == "leak" and f.verdict == "warn" for f in findings):
         said.insert(0, "The model may have been fit on the held-out pairs.")
-    return Audit(model, findings, said, subject.results, source)
+    found = Audit(model, findings, said, subject.results, source, ways, subject.curves)
+    if compare_with is None:
+        return found
+    changes = earlier.changes(found.as_dict(), compare_with)
+    return dataclasses.replace(found, compared=changes)

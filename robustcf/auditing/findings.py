@@ -1,4 +1,4 @@
-"""What a check is and what it finds: a number, its verdict, and what to do about it."""
+"""Checks and their findings: a number, its verdict, and advice."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from robustcf.auditing.subject import Subject
 
-Verdict = Literal["pass", "warn", "fail", "skipped"]
-# The worst first: the verdict of an audit is that of its worst finding.
-ORDER: tuple[Verdict, ...] = ("fail", "warn", "pass", "skipped")
+#: ``info`` is a number without a verdict.
+Verdict = Literal["pass", "warn", "fail", "info", "skipped"]
+# The worst first.
+ORDER: tuple[Verdict, ...] = ("fail", "warn", "pass", "info", "skipped")
 
 
 @dataclass(frozen=True)
@@ -20,10 +21,8 @@ class Limit:
     """Thresholds of a number; None for no threshold.
 
     Example:
-        >>> Limit(0.9, 0.5).verdict(0.7), Limit(10, None, higher_is_better=False).verdict(99)
-        ('warn', 'warn')
-        >>> Limit(0.9, 0.5).words
-        'warn below 0.9, fail below 0.5'
+        >>> Limit(0.9, 0.5).verdict(0.7), Limit(0.9, 0.5).words
+        ('warn', 'warn below 0.9, fail below 0.5')
     """
 
     warn: float | None
@@ -42,7 +41,8 @@ class Limit:
         """The thresholds, for a table."""
         side = "below" if self.higher_is_better else "above"
         named = (("warn", self.warn), ("fail", self.fail))
-        return ", ".join(f"{name} {side} {at:g}" for name, at in named if at is not None)
+        told = ", ".join(f"{name} {side} {at:g}" for name, at in named if at is not None)
+        return told or "none"
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -52,55 +52,50 @@ class Limit:
 
 @dataclass(frozen=True)
 class Found:
-    """What the function of a check returns: a number, and what goes with it."""
+    """The outcome of the function of a check, with a small table.
+
+    ``error`` is the standard error of the number over users; 0 where it is not a mean.
+    """
 
     number: float
     sentence: str
     details: Mapping[str, Any] = field(default_factory=dict)
     header: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
+    error: float = 0.0
 
 
 class Skip(Exception):
-    """A check that these inputs do not allow; the message says why. Never leaves an audit."""
+    """Raised, with the reason, by a check that the inputs do not allow."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One row of the table of checks.
+    """One row of the table of checks."""
 
-    Args:
-        name: as options and thresholds call it.
-        title: as the page calls it.
-        metric: the name of its number.
-        limit: its thresholds.
-        group: the section of the page.
-        run: what measures it; raises :class:`Skip` where the inputs do not allow it.
-        means: one sentence on what the number is.
-        advice: one sentence on what to do when it is bad.
-    """
-
-    name: str
-    title: str
-    metric: str
+    name: str  # in options and thresholds
+    title: str  # on the page
+    metric: str  # the name of its number
     limit: Limit
-    group: str
-    run: Callable[[Subject], Found]
-    means: str
-    advice: str
+    group: str  # section of the page
+    run: Callable[[Subject], Found]  # or raises Skip
+    means: str  # definition of the number
+    advice: str  # action to take when it is bad
 
-    def finding(self, subject: Subject) -> Finding:
-        """Run the check."""
+    def finding(self, subject: Subject, *, judged: bool = True) -> Finding:
+        """Run the check; ``judged`` is whether its number has a verdict."""
         try:
             found = subject.found(self.run)
         except Skip as reason:
             return Finding(self, "skipped", None, f"Not run: {reason}.")
-        return Finding(self, self.limit.verdict(found.number), **vars(found))
+        judged = judged and (self.limit.warn is not None or self.limit.fail is not None)
+        verdict = self.limit.verdict(found.number) if judged else "info"
+        return Finding(self, verdict, **vars(found))
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found, or why it was skipped (``number`` is None); with a small table."""
+    """The finding of a check, or why it was skipped (``number`` is None)."""
 
     check: Check
     verdict: Verdict
@@ -109,10 +104,11 @@ class Finding:
     details: Mapping[str, Any] = field(default_factory=dict)
     header: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
+    error: float = 0.0
 
     @property
     def advice(self) -> str:
-        """What to do; empty after a pass."""
+        """The action to take; empty after a pass."""
         return self.check.advice if self.verdict in ("warn", "fail") else ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -120,11 +116,16 @@ class Finding:
         return {
             "check": self.check.name,
             "title": self.check.title,
+            "group": self.check.group,
             "verdict": self.verdict,
             "metric": self.check.metric,
             "number": self.number,
-            "threshold": self.check.limit.as_dict(),
+            "error": self.error,
+            "threshold": {**self.check.limit.as_dict(), "words": self.check.limit.words},
+            "means": self.check.means,
             "sentence": self.sentence,
             "advice": self.advice,
             "details": dict(self.details),
+            "header": list(self.header),
+            "rows": [list(row) for row in self.rows],
         }

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from robustcf import __version__
 from robustcf._io.files import write_bytes
 from robustcf._io.plots import Line, Panel, plot_panels
 from robustcf._io.text import harmless
 from robustcf.auditing.audit import Audit
-from robustcf.auditing.findings import Finding
+from robustcf.auditing.findings import ORDER
 from robustcf.auditing.subject import METRIC
 
 _LONGEST = 1000
-_VERDICTS = {
-    "pass": "no check found anything",
-    "warn": "some checks want a look",
-    "fail": "some checks failed",
-    "skipped": "no check could be run",
-}
 
 
 def write_page(audits: Audit | Sequence[Audit], path: str | Path) -> Path:
@@ -36,29 +32,23 @@ def write_page(audits: Audit | Sequence[Audit], path: str | Path) -> Path:
 
 
 def page(audits: Audit | Sequence[Audit]) -> str:
-    """Return the page as text. Every string from data is escaped; nothing is fetched.
+    """Return the page as text, which fetches nothing.
 
-    Control and bidirectional characters are spelt out, and text ends after 1,000 characters.
-
-    Example:
-        >>> import torch
-        >>> from robustcf.auditing.audit import audit
-        >>> from robustcf.data import checkerboard
-        >>> from robustcf.recommender import Recommender
-        >>> parity = torch.eye(2)[torch.arange(30) % 2]
-        >>> model = Recommender(parity[:20], parity, checkerboard(), label="<script>")
-        >>> "<script>" in page(audit(model, attack=False))
-        False
+    Every string from data is escaped, with control characters spelt out, and cut after 1,000
+    characters.
     """
     several = [audits] if isinstance(audits, Audit) else list(audits)
-    return str(_template().render(version=__version__, audits=[_shown(one) for one in several]))
+    return str(
+        template("page.html").render(version=__version__, audits=[_shown(one) for one in several])
+    )
 
 
 @cache
-def _template() -> Any:
+def template(name: str) -> Any:
+    """Return a template of this package; all text is escaped, and cut after 1,000 characters."""
     from jinja2 import Environment, StrictUndefined  # for pages alone
 
-    text = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+    text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, finalize=_text
     )
@@ -72,50 +62,41 @@ def _text(value: Any) -> Any:
 
 
 def _shown(audit: Audit) -> dict[str, Any]:
-    """Return what the template shows of one audit."""
-    model, groups = audit.model, dict[str, list[Finding]]()
-    by_verdict: dict[str, list[Finding]] = {verdict: [] for verdict in _VERDICTS}
-    for finding in audit.findings:
-        groups.setdefault(finding.check.group, []).append(finding)
-        by_verdict[finding.verdict].append(finding)
-    held = f", {len(model.fixed)} of them held fixed (biases)" if model.fixed else ""
+    """Return the variables of the template: the JSON object, in sections, with its picture."""
+    facts = audit.as_dict()
+    subject, sections = facts["subject"], dict[str, list[dict[str, Any]]]()
+    by_verdict: dict[str, list[dict[str, Any]]] = {verdict: [] for verdict in ORDER}
+    for check in facts["checks"]:
+        sections.setdefault(check["group"], []).append(check)
+        by_verdict[check["verdict"]].append(check)
+    held = f", {len(subject['fixed'])} of them held fixed (biases)" if subject["fixed"] else ""
+    counts = {"users": subject["users"], "items": subject["items"], "columns": subject["dim"]}
+    counts |= {"interactions": subject["pairs"], "held-out pairs": subject["held_out"]}
+    shown = {name: "-" if n is None else f"{n:,}" for name, n in counts.items()}
+    shown["columns"] += held
     return {
-        "label": model.label or "embeddings",
-        "source": audit.source,
-        "verdict": audit.verdict,
-        "words": _VERDICTS[audit.verdict],
+        **facts,
         "counts": {verdict: len(found) for verdict, found in by_verdict.items()},
-        "caveats": list(audit.caveats),
-        "facts": [
-            ("users", f"{model.n_users:,}"),
-            ("items", f"{model.n_items:,}"),
-            ("columns", f"{model.factors.dim:,}{held}"),
-            ("interactions", f"{len(model.known):,}"),
-            ("held-out pairs", f"{len(model.split.test):,}"),
-        ],
-        "groups": groups,
+        "facts": shown,
+        "sections": sections,
         "bad": by_verdict["fail"] + by_verdict["warn"],
-        **_picture(audit),
+        **_picture(facts["curves"]),
     }
 
 
-def _picture(audit: Audit) -> dict[str, str]:
-    """Return the curves as an inline picture, with a text for those who cannot see it."""
-    lines, words = [], []
-    for name, result in audit.results.items():
-        certified, curve = name == "certificate", result.curve
-        kind: Any = "certificate" if certified else "attack"
-        lines.append(Line("this model", curve.epsilons, curve[METRIC][None], kind))
-        told = "certified lower bound" if certified else "attacked"
-        ends = f"{curve[METRIC][0]:.4f} to {curve[METRIC][-1]:.4f}"
-        words.append(f"{told}: {ends} at size {curve.epsilons[-1]:g}")
-        if result.control is not None:
-            lines.append(Line("this model", curve.epsilons, result.control[METRIC][None], "random"))
-    if not lines:
+def _picture(curves: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the curves as an inline picture, with its alternative text."""
+    if not curves:
         return {"picture": "", "alternative": ""}
-    threat = next(iter(audit.results.values())).threat
+    lines, words = [], []
+    for curve in curves:
+        sizes, values = curve["sizes"], np.array(curve[METRIC])
+        label = curve["name"] if curve["kind"] == "attack" else curves[0]["name"]
+        lines.append(Line(label, sizes, values[None], curve["kind"]))
+        words.append(f"{curve['name']}: {values[0]:.4f} to {values[-1]:.4f} at size {sizes[-1]:g}")
     with tempfile.TemporaryDirectory() as folder:
-        path = plot_panels([[Panel(lines, threat.axis, "NDCG@10")]], Path(folder) / "curve.svg")
+        panel = Panel(lines, curves[0]["axis"], "NDCG@10")
+        path = plot_panels([[panel]], Path(folder) / "curve.svg")
         return {
             "picture": _inline(path.read_text(encoding="utf-8")),
             "alternative": "NDCG@10 against the size of the attack; " + "; ".join(words) + ".",

@@ -1,4 +1,4 @@
-"""Checks of a model as it is: its quality, its rows, and what it shows of the catalogue."""
+"""Checks of quality, rows and coverage of the catalogue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from robustcf.factors import Factors
 from robustcf.models.popularity import Popularity
 from robustcf.models.spectral import spectral_factors
 
-# Of the fresh model: enough to be good on most sets, and seconds on a million pairs.
+# Of the fresh model: good on most sets, and takes seconds on a million pairs.
 _COLUMNS = 64
 _SHOWN = 5
 
@@ -34,9 +34,9 @@ def fresh(subject: Subject) -> Found:
 
 
 def leak(subject: Subject) -> Found:
-    """Tell whether the quality, next to a fresh model's, is too good for held-out pairs."""
-    ratio = subject.found(fresh).number
-    model = subject.model
+    """Compare NDCG@10 with a fresh model's, and scores of held-out with training items."""
+    compared = subject.found(fresh)
+    ratio, model = compared.number, subject.model
     train = mean_scores(model.factors, model.known)
     held = mean_scores(model.factors, model.relevant)
     both = np.isfinite(train) & np.isfinite(held)
@@ -46,6 +46,7 @@ def leak(subject: Subject) -> Found:
         f"NDCG@10 is {ratio:.2f} times a fresh model's; for {share:.0%} of the users, held-out "
         "items score as high as training items.",
         {"users whose held-out items score as high": share},
+        error=compared.error,
     )
 
 
@@ -73,8 +74,8 @@ def norms(subject: Subject) -> Found:
 
 
 def popularity_bias(subject: Subject) -> Found:
-    """Compare how often the most popular hundredth of the items is shown and is taken."""
-    degrees = subject.whole.known.item_degrees
+    """Compare how often the most popular 1 % of items is recommended and interacted with."""
+    degrees = subject.known.item_degrees
     popular = np.argsort(-degrees, kind="stable")[: max(1, len(degrees) // 100)]
     shown = subject.top[subject.top >= 0]
     if len(shown) == 0:
@@ -89,29 +90,66 @@ def popularity_bias(subject: Subject) -> Found:
     )
 
 
+def hubs(subject: Subject) -> Found:
+    """Return the share of users whose list has the most recommended item."""
+    whole = subject.whole
+    counts = np.bincount(subject.top[subject.top >= 0], minlength=whole.n_items)
+    listed = max(1, int((subject.top >= 0).any(axis=1).sum()))
+    degrees = whole.known.item_degrees if whole.has_interactions else None
+    rows = [
+        (
+            label(whole.item_labels, n),
+            f"{counts[n] / listed:.1%}",
+            "-" if degrees is None else f"{degrees[n] / max(1, whole.n_users):.1%}",
+        )
+        for n in np.argsort(-counts, kind="stable")[:_SHOWN].tolist()
+    ]
+    share = float(counts.max(initial=0) / listed)
+    return Found(
+        share,
+        f"The most recommended item is in the top {CUTOFF} of {share:.1%} of the users.",
+        {"lists": listed},
+        ("most recommended", "in lists of", "training pairs with"),
+        rows,
+    )
+
+
 def coverage(subject: Subject) -> Found:
     """Return how much of the catalogue is in some user's top list."""
     n_items = subject.whole.n_items
     shown = np.unique(subject.top[subject.top >= 0])
     possible = min(n_items, len(subject.top) * CUTOFF)
+    never = np.setdiff1d(np.arange(n_items), shown)
+    rows = []
+    if subject.whole.has_interactions:
+        degrees = subject.whole.known.item_degrees
+        never = never[np.argsort(-degrees[never], kind="stable")]
+        labels = subject.whole.item_labels
+        rows = [(label(labels, n), f"{degrees[n]:,}") for n in never[:_SHOWN].tolist()]
     return Found(
         len(shown) / possible,
         f"{len(shown):,} of {n_items:,} items are in the top {CUTOFF} of {subject.words}.",
         {"items shown": len(shown), "items": n_items, "could be shown": possible},
+        ("never recommended", "training pairs") if rows else (),
+        rows,
     )
 
 
 def untrained(subject: Subject) -> Found:
     """Count rows without interactions, of zeros, or that are copies of another row."""
     model = subject.whole
-    degrees = {"users": model.known.user_degrees, "items": model.known.item_degrees}
+    degrees: dict[str, npt.NDArray[np.int64] | None] = {"users": None, "items": None}
+    if model.has_interactions:
+        degrees = {"users": model.known.user_degrees, "items": model.known.item_degrees}
     bad = total = 0
     rows = []
     for (name, pairs), part in zip(degrees.items(), model.factors, strict=True):
         own = part[:, model.free]
         zero = (own == 0).all(dim=1).cpu().numpy()
-        kinds = (pairs == 0, zero, copies(own) & ~zero)
-        rows.append((name, *(f"{kind.sum():,}" for kind in kinds), f"{len(own):,}"))
+        without = np.zeros(len(own), dtype=bool) if pairs is None else pairs == 0
+        kinds = (without, zero, copies(own) & ~zero)
+        told = [f"{kind.sum():,}" for kind in kinds]
+        rows.append((name, *(["-", *told[1:]] if pairs is None else told), f"{len(own):,}"))
         bad += int(np.logical_or.reduce(kinds).sum())
         total += len(own)
     return Found(
@@ -136,20 +174,29 @@ def mean_scores(factors: Factors, pairs: Interactions) -> npt.NDArray[np.float64
     sums = np.zeros(factors.n_users)
     step = max(1, 2**22 // max(1, factors.dim))
     for start in range(0, len(pairs), step):
-        users, items = pairs.users[start : start + step], pairs.items[start : start + step]
-        left = factors.users[torch.from_numpy(np.asarray(users, dtype=np.int64))]
-        right = factors.items[torch.from_numpy(np.asarray(items, dtype=np.int64))]
-        scores = (left.double() * right.double()).sum(dim=1).cpu().numpy()
-        np.add.at(sums, users, scores)
+        ids = (each[start : start + step] for each in (pairs.users, pairs.items))
+        users, items = (torch.from_numpy(np.asarray(each, dtype=np.int64)) for each in ids)
+        scores = (factors.users[users].double() * factors.items[items].double()).sum(dim=1)
+        sums += np.bincount(users.numpy(), scores.cpu().numpy(), minlength=len(sums))
     counts = pairs.user_degrees
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
 def _held_out(subject: Subject) -> Interactions:
-    """Return the training pairs, where there are others to compare with."""
+    """Return the training pairs, where there are held-out pairs."""
+    known = subject.known
     if subject.whole.part == "train":
         raise Skip("there are no held-out pairs: give some with --test FILE")
-    return subject.whole.known
+    return known
+
+
+def ratio_error(above: npt.NDArray[np.float64], below: npt.NDArray[np.float64]) -> float:
+    """Return the standard error of the ratio of two means over the same users."""
+    mean = float(below.mean())
+    if not mean:
+        return 0.0
+    rest = above - above.mean() / mean * below
+    return float(rest.std() / mean / len(rest) ** 0.5)
 
 
 def _against(subject: Subject, other: Factors, name: str) -> Found:
@@ -171,4 +218,5 @@ def _against(subject: Subject, other: Factors, name: str) -> Found:
             (who, f"{report[METRIC]:.4f}", f"{report['recall@10']:.4f}")
             for who, report in (("this model", own), (name, theirs))
         ],
+        ratio_error(own.per_user[METRIC], theirs.per_user[METRIC]),
     )

@@ -1,8 +1,7 @@
-"""Checks of what moves the lists: ties, noise, attacks, fewer bits, indexes, another version."""
+"""Checks of stability: ties, noise, attacks, another version."""
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import numpy as np
@@ -11,22 +10,22 @@ import torch
 
 from robustcf.attacks.certificates.bounds import top_radii
 from robustcf.auditing.findings import Found, Skip
-from robustcf.auditing.subject import CUTOFF, METRIC, Subject, label, overlap
+from robustcf.auditing.quality import ratio_error
+from robustcf.auditing.subject import CUTOFF, METRIC, Subject, label
 from robustcf.errors import InputError
 from robustcf.factors import Factors
+from robustcf.metrics.groups import overlap
 from robustcf.metrics.topk import TopItems
-from robustcf.robustness import Threat, measure
-from robustcf.robustness.quantization import quantize
+from robustcf.recommender import Recommender
+from robustcf.robustness import RobustnessCurve, Threat, measure
 
-# Certified radii want a product in float64 and more: fewer users, by this many scores. A thousand
-# of them tell a share to three points.
+# Certified radii are slow: fewer users, by this many scores.
 FEW, LEAST, FEW_SCORES = 5_000, 500, 100_000_000
 ROUNDING, NOISE = 1e-4, 0.1
 CERTIFIED = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
 PROMISED = 0.01
-# An index is asked for this many items more than needed, because seen ones are left out after it.
-_ASKED = 200
-_QUERIES = 5_000
+# Attack sizes of the picture, in sizes of the headline attack.
+_MULTIPLES = (0.0, 0.25, 0.5, 1.0, 2.0)
 # Weight of a place in rank-biased overlap: the first ten places have 86 % of it.
 _PERSISTENCE = 0.9
 _SHOWN = 10
@@ -37,31 +36,29 @@ def near_ties(subject: Subject) -> Found:
     model = subject.model
     few = min(FEW, max(LEAST, FEW_SCORES // model.n_items))
     users, looked_at = subject.few(few, "audit ties")
-    budgets = Threat().row_moves(model)
-    radii = {
-        k: top_radii(model.factors, budgets, users, subject.seen, k, fixed=model.fixed)
-        for k in (1, 10)
-    }
+    threat = Threat().on(model)
+    budgets = threat.row_moves(model)
+    how: dict[str, Any] = {"fixed": model.fixed, "folded": threat.folded(model, budgets, 0.0)}
+    details: dict[str, float | None] = {"users": len(users)}
+    radii = {}
+    for k in (1, 10):
+        found = top_radii(model.factors, budgets, users, subject.seen, k, **how)
+        low = np.quantile(found, 0.05, method="lower")
+        for name, value in (("median", np.median(found)), ("lowest twentieth, largest", low)):
+            details[f"{name} radius of the top {k}"] = None if np.isinf(value) else float(value)
+        radii[k] = found
     share = float((radii[1] <= ROUNDING).mean())
-    details = {
-        f"{name} radius of the top {k}": None if np.isinf(value) else value
-        for k, found in radii.items()
-        for name, value in (
-            ("median", float(np.median(found))),
-            ("lowest twentieth, largest", float(np.quantile(found, 0.05, method="lower"))),
-        )
-    }
-    middle = float(np.median(radii[10]))
     return Found(
         share,
-        f"The first item of {share:.1%} of the users hangs by a hundredth of a percent; half of "
-        f"all top 10 hold up to {middle:.2g} median row lengths{looked_at}.",
-        {"users": len(users), **details},
+        f"The first item of {share:.1%} of the users flips under a 0.01 % perturbation; half of "
+        f"all top 10 hold up to {np.median(radii[10]):.2g} row lengths{looked_at}.",
+        details,
     )
 
 
 def noise(subject: Subject) -> Found:
-    """Measure what random directions take."""
+    """Measure the loss under random directions."""
+    _needs_pairs(subject)
     threat = Threat(knowledge="none")
     result = measure(subject.model, "random", threat, (0.0, NOISE), (CUTOFF,), seed=subject.seed)
     clean, left = (float(value) for value in result.curve[METRIC])
@@ -69,6 +66,7 @@ def noise(subject: Subject) -> Found:
         _share(left, clean),
         f"NDCG@10 falls from {clean:.4f} to {left:.4f}.",
         {"clean": clean, "left": left, "size": NOISE},
+        error=_curve_error(result.curve, 1),
     )
 
 
@@ -77,42 +75,72 @@ def attack(subject: Subject) -> Found:
     _attacks(subject)
     model = subject.whole
     if subject.large:
-        raise Skip(
-            f"{model.n_users:,} x {model.n_items:,} scores are too many to attack in minutes: "
-            "import the run and use robustcf attack"
-        )
-    sizes = (0.0, subject.size)
-    result = measure(
-        model, "auto", None, sizes, (CUTOFF,), seed=subject.seed, progress=subject.progress
-    )
+        many = f"{model.n_users:,} x {model.n_items:,} scores are too many to attack in minutes"
+        raise Skip(f"{many}: import the run and use robustcf attack")
+    how: dict[str, Any] = {"seed": subject.seed, "progress": False, "by": ()}
+    result = measure(model, "auto", None, (0.0, subject.size), (CUTOFF,), **how)
     subject.results["attack"] = result
     clean, left = (float(value) for value in result.curve[METRIC])
     size = float(result.curve.epsilons[1])
     details = {"clean": clean, "joint": left, "size": size, "knowledge": result.threat.knowledge}
+    details |= {"unit": result.threat.unit}
     rows = [("clean", f"{clean:.4f}"), (f"attacked at {size:g}, joint", f"{left:.4f}")]
-    without_labels = None if result.with_data is None else result.with_data.curve
+    without = None if result.with_data is None else result.with_data.curve
     for name, words, curve in (
-        ("per user", "each user's worst over all attacks", result.per_user),
-        ("without labels", "by an attacker without the labels", without_labels),
+        ("without labels", "by an attacker without the held-out pairs", without),
         ("random", "random directions", result.control),
     ):
         if curve is not None:
             details[name] = float(curve[METRIC][1])
             rows.append((words, f"{details[name]:.4f}"))
+    knows = "and the training pairs" if model.part == "train" else "and the held-out pairs"
+    told = f"to {left:.4f} for an attacker who knows the embeddings {knows}"
+    subject.curves.append(_scaled(model, result.curve, f"attacked, embeddings {knows} known"))
+    if without is not None:
+        other = "the embeddings and the training pairs alone"
+        told += f", and to {details['without labels']:.4f} for one who knows {other}"
+        words = "attacked, embeddings and training pairs known"
+        subject.curves.append(_scaled(model, without, words))
+    if result.control is not None:
+        subject.curves.append(_curve(result.control, "random directions", "random"))
     return Found(
         _share(left, clean),
-        f"At size {size:g}, NDCG@10 falls from {clean:.4f} to {left:.4f}.",
+        f"At size {size:g}, NDCG@10 falls from {clean:.4f} {told}.",
         details,
         ("NDCG@10", ""),
         rows,
+        _curve_error(result.curve, 1),
+    )
+
+
+def moved(subject: Subject) -> Found:
+    """Return the share of places that the headline attack gives to other items, and these items."""
+    subject.found(attack)
+    lists, model = subject.attacked, subject.whole
+    kept = overlap(subject.top, lists)
+    change = _places(subject, lists) - _places(subject, subject.top)
+    rows = [
+        (label(model.item_labels, n), f"{change[n]:+,d}")
+        for n in np.argsort(-np.abs(change), kind="stable")[:_SHOWN].tolist()
+        if change[n]
+    ]
+    share = float(1 - kept.mean())
+    return Found(
+        share,
+        f"The headline attack replaces {share:.1%} of the places in the top {CUTOFF}.",
+        {},
+        ("moved most", "places in top lists"),
+        rows,
+        float(kept.std() / len(kept) ** 0.5),
     )
 
 
 def certificate(subject: Subject) -> Found:
-    """Return what is certified at a hundredth of the median row length."""
+    """Certify NDCG@10 at a hundredth of each row's length."""
     _attacks(subject)
     result = measure(subject.model, "certificate", None, CERTIFIED, (CUTOFF,))
     subject.results["certificate"] = result
+    subject.curves.append(_curve(result.curve, "certified lower bound", "certificate"))
     sizes = [float(size) for size in result.curve.epsilons]
     values = [float(value) for value in result.curve[METRIC]]
     left = values[sizes.index(PROMISED)]
@@ -122,71 +150,26 @@ def certificate(subject: Subject) -> Found:
         {"sizes": sizes, "certified ndcg@10": values},
         ("size", "certified NDCG@10"),
         [(f"{size:g}", f"{value:.4f}") for size, value in zip(sizes, values, strict=True)],
-    )
-
-
-def in_bits(subject: Subject, kind: str) -> Found:
-    """Rank by factors rounded to ``kind``."""
-    model = subject.model
-    try:
-        rounded = quantize(model.factors, kind, model.fixed)
-    except InputError as error:
-        raise Skip(str(error)) from error
-    return _served(subject, rounded, " Biases are kept in full precision." if model.fixed else "")
-
-
-def by_cosine(subject: Subject) -> Found:
-    """Rank by items' rows scaled to length 1, as an index of cosines does."""
-    users, items = subject.model.factors
-    lengths = items.norm(dim=1, keepdim=True)
-    return _served(subject, Factors(users, items / torch.where(lengths > 0, lengths, 1.0)))
-
-
-def by_index(subject: Subject, kind: str) -> Found:
-    """Rank by an approximate index of faiss."""
-    if importlib.util.find_spec("faiss") is None:
-        raise Skip("faiss is not installed: pip install 'robustcf[serving]'")
-    users, items = (part.float().cpu().numpy() for part in subject.model.factors)
-    queries, looked_at = subject.few(_QUERIES, "audit queries")
-    asked = min(len(items), _ASKED + CUTOFF)
-    _, found = _index(kind, items).search(np.ascontiguousarray(users[queries]), asked)
-    lists = np.full((len(found), CUTOFF), -1, dtype=np.int64)
-    for row, user in enumerate(queries.tolist()):
-        have = set(subject.seen.items_of(user).tolist())
-        kept = [item for item in found[row].tolist() if item >= 0 and item not in have]
-        lists[row, : min(CUTOFF, len(kept))] = kept[:CUTOFF]
-    shares = overlap(subject.top[queries], lists)
-    recall = float(shares.mean())
-    return Found(
-        recall,
-        f"It finds {recall:.1%} of the exact top {CUTOFF}{looked_at}.",
-        {"users": len(queries), "worst twentieth": float(np.quantile(shares, 0.05))},
+        _curve_error(result.curve, sizes.index(PROMISED)),
     )
 
 
 def churn(subject: Subject) -> Found:
-    """Compare top lists and vectors with those of another version.
-
-    Raises:
-        InputError: the other version has other users or items.
-    """
+    """Compare top lists and vectors with those of another version."""
     model, other = subject.whole, subject.against
     if other is None:
         raise Skip("there is no other version to compare with: give one with --against")
-    if (model.n_users, model.n_items) != (other.n_users, other.n_items):
-        raise InputError(
-            f"the other version has {other.n_users} users x {other.n_items} items, this one "
-            f"{model.n_users} x {model.n_items}: match their ids first"
-        )
+    shapes = [f"{each.n_users} users x {each.n_items} items" for each in (other, model)]
+    if shapes[0] != shapes[1]:
+        words = f"the other version has {shapes[0]}, this one {shapes[1]}"
+        raise InputError(f"{words}: match their ids first")
     theirs = subject.ranked(subject.rows_of(other))
+    subject.served["churn"] = np.arange(len(theirs)), theirs
     kept = overlap(subject.top, theirs)
     biased = float(rank_biased_overlap(subject.top, theirs).mean())
     turned = turned_rows(model.factors, other)
     mean = float(kept.mean())
-    before, after = (
-        np.bincount(side[side >= 0], minlength=model.n_items) for side in (subject.top, theirs)
-    )
-    gone = after - before
+    gone = _places(subject, theirs) - _places(subject, subject.top)
     rows = [
         ("user", label(model.user_labels, int(subject.users[n])), f"keeps {kept[n]:.0%}")
         for n in np.argsort(kept, kind="stable")[:_SHOWN]
@@ -208,6 +191,7 @@ def churn(subject: Subject) -> Found:
         },
         ("", "", "moved most"),
         rows,
+        float(kept.std() / len(kept) ** 0.5),
     )
 
 
@@ -218,8 +202,6 @@ def rank_biased_overlap(left: TopItems, right: TopItems) -> npt.NDArray[np.float
     (doi:10.1145/1852102.1852106).
 
     Example:
-        >>> rank_biased_overlap(np.array([[1, 2]]), np.array([[1, 2]]))
-        array([1.])
         >>> rank_biased_overlap(np.array([[1, 2]]), np.array([[2, 1]])).round(3)
         array([0.474])
     """
@@ -231,11 +213,7 @@ def rank_biased_overlap(left: TopItems, right: TopItems) -> npt.NDArray[np.float
 
 
 def turned_rows(own: Factors, other: Factors) -> dict[str, float]:
-    """Return the mean cosine of the rows of two versions after the best rotation.
-
-    Two trainings differ by a rotation that no score shows: orthogonal Procrustes over the rows of
-    users and items together undoes it.
-    """
+    """Return the mean cosine of the rows of two versions after the best rotation (Procrustes)."""
     dim = max(own.dim, other.dim)
     left, right = (
         [torch.nn.functional.pad(p.detach().cpu().double(), (0, dim - p.shape[1])) for p in each]
@@ -248,40 +226,49 @@ def turned_rows(own: Factors, other: Factors) -> dict[str, float]:
     }
 
 
+def _needs_pairs(subject: Subject) -> None:
+    _ = subject.known
+
+
 def _attacks(subject: Subject) -> None:
+    _needs_pairs(subject)
     if not subject.attack:
         raise Skip("left out, as asked for")
+
+
+def _places(subject: Subject, lists: TopItems) -> npt.NDArray[np.int64]:
+    """Return the number of top lists that each item is in."""
+    return np.bincount(lists[lists >= 0], minlength=subject.whole.n_items)
+
+
+def _curve(curve: RobustnessCurve, name: str, kind: str) -> dict[str, object]:
+    sizes, values = list(map(float, curve.epsilons)), curve[METRIC].tolist()
+    return {"name": name, "kind": kind, "axis": curve.threat.axis, "sizes": sizes, METRIC: values}
+
+
+def _scaled(model: Recommender, curve: RobustnessCurve, name: str) -> dict[str, object]:
+    """Return the curve of one perturbation at several sizes: scaled, it is within each budget."""
+    if model.histories is not None:  # its users do not move in proportion
+        return _curve(curve, name, "attack")
+    clean, (_, moved) = model.factors, curve.attacked
+    size, values = float(curve.epsilons[1]), []
+    for multiple in _MULTIPLES:
+        pairs = zip(clean, moved, strict=True)
+        factors = Factors(*(a + multiple * (b - a) for a, b in pairs))
+        known = {0.0: curve[METRIC][0], 1.0: curve[METRIC][1]}
+        value = known[multiple] if multiple in known else model.evaluate((CUTOFF,), factors)[METRIC]
+        values.append(float(value))
+    sizes = [size * multiple for multiple in _MULTIPLES]
+    return {**_curve(curve, name, "attack"), "sizes": sizes, METRIC: values}
+
+
+def _curve_error(curve: RobustnessCurve, place: int) -> float:
+    """Return the standard error of the share of a metric that is left."""
+    per_user = curve.per_user[METRIC]
+    return ratio_error(per_user[place], per_user[0])
 
 
 def _share(left: float, clean: float) -> float:
     if clean == 0.0:
         raise Skip("NDCG@10 is 0 already: there is nothing to lose")
     return left / clean
-
-
-def _served(subject: Subject, factors: Factors, more: str = "") -> Found:
-    kept = overlap(subject.top, subject.ranked(factors))
-    same, mean = float((kept == 1.0).mean()), float(kept.mean())
-    return Found(
-        mean,
-        f"{mean:.1%} of the exact top {CUTOFF} stay; {same:.0%} of the users keep all of it.{more}",
-        {"users with the same set": same, "worst twentieth": float(np.quantile(kept, 0.05))},
-    )
-
-
-def _index(kind: str, items: npt.NDArray[np.float32]) -> Any:
-    import faiss  # an extra
-
-    index: Any
-    dim = items.shape[1]
-    if kind == "hnsw":
-        index = faiss.IndexHNSWFlat(dim, 32, faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efSearch = 64
-    else:
-        cells = max(1, min(4 * int(len(items) ** 0.5), len(items) // 39 or 1))
-        quantizer = faiss.IndexFlatIP(dim)
-        index = faiss.IndexIVFFlat(quantizer, dim, cells, faiss.METRIC_INNER_PRODUCT)
-        index.train(items)
-        index.nprobe = max(1, cells // 8)
-    index.add(items)
-    return index

@@ -1,0 +1,82 @@
+"""Pages of a leaderboard: order, frontier, escaping, and the commands."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+
+from robustcf.auditing.battery import submit
+from robustcf.auditing.leaderboard import markdown_table, read_boards, write_site
+from robustcf.errors import InputError
+from tests.auditing.test_entries import changed, small_model
+
+HOSTILE = '</script><img src=x onerror=alert(1)>"|`[a](b)'
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    return submit(
+        small_model(), tmp_path_factory.mktemp("one") / "e", name="m", steps=3, progress=False
+    ).path
+
+
+@pytest.fixture
+def folder(first, tmp_path):
+    """Five entries: (clean, attacked); the last one is unreliable."""
+
+    def planted(clean, attacked, name, red):
+        def change(facts):
+            facts["name"] = name
+            facts["clean"]["ndcg@10"] = clean
+            facts["attacked"][2]["value"] = attacked
+            facts["flags"] = [{"name": "noise", "red": True, "sentence": "."}] if red else []
+
+        return change
+
+    rows = [(0.3, 0.1), (0.2, 0.2), (0.25, 0.05), (0.4, 0.1), (0.5, 0.5)]
+    for n, (clean, attacked) in enumerate(rows):
+        path = tmp_path / "entries" / f"{n}.json"
+        path.parent.mkdir(exist_ok=True)
+        shutil.copy(first, path)
+        changed(path, planted(clean, attacked, f"model {n}" if n else HOSTILE, n == 4))
+    return tmp_path / "entries"
+
+
+def test_order_and_frontier(folder):
+    (board,) = read_boards(folder)
+    assert [entry.path.stem for entry in board.entries] == ["1", "3", "0", "2", "4"]
+    assert [entry.path.stem for entry in board.frontier()] == ["3", "1"]
+    assert [row[0] for row in board.rows()] == ["1", "2", "3", "4", ""]
+
+
+def test_splits_and_stored_arrays_are_not_mixed(folder):
+    changed(folder / "1.json", lambda facts: facts.update(surface="items"))
+    changed(folder / "2.json", lambda facts: facts["dataset"].update(fingerprint="a" * 64))
+    assert sorted(len(board.entries) for board in read_boards(folder)) == [1, 1, 3]
+
+
+def test_pages_are_whole_and_escaped(folder, tmp_path):
+    index = write_site(read_boards(folder), tmp_path / "site")
+    pages = {path.name: path.read_text() for path in index.parent.iterdir()}
+    assert len(pages) == 6
+    for text in pages.values():
+        assert "<img" not in text
+        assert not re.search(r'(?:src|href)="(?:https?:|//)', text)
+        for link in re.findall(r'href="([^"#]+)"', text):
+            assert link in pages
+    with pytest.raises(InputError, match="exists"):
+        write_site(read_boards(folder), tmp_path / "site")
+
+
+def test_markdown_of_the_first_rows(folder):
+    text = markdown_table(read_boards(folder), most=3)
+    assert text.count("\n") == 6
+    assert "model 3" in text
+    assert not re.search(r"(?<!\\)[<|`\[](?=img|`)", text)
+
+
+def test_no_entries(tmp_path):
+    with pytest.raises(InputError, match="no entries"):
+        read_boards(tmp_path)
