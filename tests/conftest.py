@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Generator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from _pytest.doctest import DoctestModule
 
 # Tests are small: a second thread costs more than it brings, and stalls on a busy machine.
 torch.set_num_threads(1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[Any], list[Any]]:
+    """Look for examples in the package's docstrings only."""
+    found = yield
+    return [each for each in found if not isinstance(each, DoctestModule)]
+
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -32,11 +43,20 @@ def real_data() -> Path:
     return folder
 
 
+_numbers = count()
+
+
+@pytest.fixture(scope="session")
+def _caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("caches")
+
+
 @pytest.fixture(autouse=True)
-def _own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Caches go to a temporary folder; the user's settings do not reach the tests."""
+def _own_folders(monkeypatch: pytest.MonkeyPatch, _caches: Path) -> None:
+    """Caches go to a new temporary folder each; the user's settings do not reach the tests."""
     monkeypatch.delenv("ROBUSTCF_DATA", raising=False)
-    monkeypatch.setenv("ROBUSTCF_CACHE", str(tmp_path_factory.mktemp("cache")))
+    # Not made here: pytest looks through all folders that it has made to make another.
+    monkeypatch.setenv("ROBUSTCF_CACHE", str(_caches / str(next(_numbers))))
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,8 @@ import shlex
 import sys
 import warnings
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -31,15 +30,17 @@ PACKAGE = ROOT / "robustcf"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
 NOTEBOOKS = sorted(path for path in DOCS.rglob("*.ipynb") if "_build" not in path.parts)
 DOCUMENTS = [ROOT / "README.md", *PAGES]
+OTHER_PAGES = [
+    *(ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "CODE_OF_CONDUCT", "SECURITY")),
+    *(ROOT / name / "README.md" for name in ("datasets", "results")),
+]
 
 FENCE = re.compile(r"^```([^\n`]*)\n((?::\w+:[^\n]*\n)*)(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Block:
-    """A fenced block: its language or directive, options, content and first line."""
+class Block(NamedTuple):
+    """A fenced block."""
 
-    kind: str
     options: dict[str, str]
     content: str
     line: int
@@ -57,7 +58,6 @@ def blocks(path: Path, *kinds: str) -> list[Block]:
     text = read(path)
     return [
         Block(
-            found[1],
             dict(re.findall(r"^:(\w+): *(.*)$", found[2], re.MULTILINE)),
             found[3],
             text[: found.start(3)].count("\n") + 1,
@@ -94,9 +94,7 @@ def own_material() -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "block",
-    blocks(ROOT / "README.md", "python"),
-    ids=lambda block: f"line {block.line}",
+    "block", blocks(ROOT / "README.md", "python"), ids=lambda block: f"line {block.line}"
 )
 def test_python_in_the_readme_runs(block, executed):
     with closing(executed.Page("README.md")) as page:
@@ -295,23 +293,45 @@ def test_every_page_is_in_the_table_of_contents():
     listed = {"index"}
     for path in PAGES:
         for block in blocks(path, "{toctree}"):
-            home = path.parent
-            listed |= {
-                str((home / line).relative_to(DOCS)) for line in block.content.split() if line
-            }
+            names = block.content.split()
+            listed |= {str((path.parent / name).relative_to(DOCS)) for name in names}
     pages = [*PAGES, *NOTEBOOKS]
     assert listed == {str(path.relative_to(DOCS).with_suffix("")) for path in pages}
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, *NOTEBOOKS], ids=name_of)
-def test_links_to_files_lead_somewhere(path):
+def anchors(path: Path) -> set[str]:
+    """The headings of a page as links name them: lower case, hyphens, no punctuation."""
+    headings = re.findall(r"^#+ +(.+)$", FENCE.sub("", read(path)), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *OTHER_PAGES, *NOTEBOOKS], ids=name_of)
+def test_links_to_files_and_headings_lead_somewhere(path):
     text = read(path)
     if path in NOTEBOOKS:
         text = "\n".join("".join(cell["source"]) for cell in cells(path, "markdown"))
-    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", FENCE.sub("", text))
-    for link in links:
-        if not link.startswith(("http://", "https://")):
-            assert (path.parent / link).exists(), link
+    for link in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", text)):
+        name, _, heading = link.partition("#")
+        if not name.startswith(("http://", "https://", "mailto:")):
+            target = path.parent / name if name else path
+            assert target.exists(), link
+            assert not heading or heading in anchors(target), link
+
+
+def test_figures_of_the_readme_are_those_of_the_results():
+    found = json.loads(read(ROOT / "results" / "robustness-ml-1m.json"))["auto"]
+    at = [found["epsilons"].index(epsilon) for epsilon in (0.0, 0.02, 0.05, 0.1)]
+    names = {
+        "softmax MF (the default)": "softmax MF",
+        "UltraGCN, weight decay": "weight_decay",
+        "UltraGCN, two_to_inf": "two_to_inf",
+        "robust preset": "robust preset",
+    }
+    for shown, name in names.items():
+        curves = found["ndcg@10"][name]
+        values = [*(curves["attack"][n] for n in at), curves["certificate"][at[2]]]
+        row = " | ".join([shown, *(f"{value:.4f}" for value in values)])
+        assert f"| {row} |" in read(ROOT / "README.md")
 
 
 def test_the_data_readme_has_every_set_with_licence_and_citation():

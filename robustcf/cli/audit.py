@@ -1,22 +1,22 @@
-"""``robustcf audit`` and ``robustcf report``: what is safe about embeddings, on a page."""
+"""``robustcf audit`` and ``robustcf report``: checks of embeddings, on a page."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from robustcf._distributed import job
 from robustcf.cli.kinds import FINITE, FiniteRange
 from robustcf.cli.options import out_option, refuse
-from robustcf.cli.reporting import Report, command, shows_progress, table
+from robustcf.cli.reporting import Report, command, shows_progress
 from robustcf.cli.signatures import options
 from robustcf.cli.sources import Opener, Source, is_run, run_options, takes_source
 from robustcf.errors import InputError
 
 if TYPE_CHECKING:
-    from robustcf.auditing import Audit
+    from robustcf.recommender import Recommender
 
 _attack_option = click.option(
     "--no-attack", is_flag=True, help="Leave out the attack and the certificate."
@@ -25,14 +25,25 @@ _attack_option = click.option(
 
 @command()
 @click.option("--test", metavar="FILE", help="Held-out pairs to judge by.")
-@click.option("--against", metavar="OTHER", help="Another version, to compare lists with.")
+@click.option(
+    "--against",
+    metavar="OTHER",
+    help="Another version, to compare lists with; or LAST.json, an earlier audit.",
+)
 @out_option("Write the page here, one HTML file.", "FILE")
-@click.option("--only", multiple=True, metavar="CHECK...", help="Run these checks alone.")
+@click.option("--card", metavar="FILE", help="Write a model card here, in Markdown.")
+@click.option("--mlflow", is_flag=True, help="Log numbers and page into the active MLflow run.")
+@options("auditing.audit:audit", "serve", "only")
+@click.option("--user-groups", metavar="FILE", help="Groups of users: CSV of user, group.")
+@click.option("--item-groups", metavar="FILE", help="Groups of items: CSV of item, group.")
 @_attack_option
 @options("auditing.audit:audit", "size", size=FiniteRange(0, min_open=True))
 @click.option("--thresholds", metavar="FILE", help="Other thresholds, a TOML file.")
 @click.option(
-    "--fail-on", multiple=True, metavar="CHECK...", help="Exit with 1 if one of these fails."
+    "--fail-on",
+    multiple=True,
+    metavar="CHECK...",
+    help="Exit with 1 if one fails; worse: if one is worse than in LAST.json, beyond the noise.",
 )
 @click.option(
     "--fail-under",
@@ -43,54 +54,82 @@ _attack_option = click.option(
 @options("auditing.audit:audit", "seed")
 @takes_source()
 def audit(
-    source: Source,
-    test: str | None,
-    against: str | None,
-    out: str | None,
-    only: tuple[str, ...],
-    no_attack: bool,
-    size: float,
-    thresholds: str | None,
-    fail_on: tuple[str, ...],
-    fail_under: tuple[str, ...],
-    seed: int,
+    source: Source, test: str | None, against: str | None, out: str | None, **given: Any
 ) -> Report:
-    """Check the embeddings of any recommender: what is safe about them, and what is not.
+    """Check the embeddings of any recommender.
 
-    SOURCE is what 'robustcf import' takes, with --interactions, or a run directory. Each check has
-    a verdict, its number and what to do; --out writes them as a page. Checks that the inputs do not
-    allow are skipped, with the reason.
+    SOURCE is a source of 'robustcf import', with --interactions, or a run directory. Each check has
+    a verdict, its number and advice; --out writes them as a page. The verdict is about exact
+    search, or about the ways of --serve. Checks that the inputs do not allow are skipped, with the
+    reason.
     """
     from robustcf.auditing import CHECKS, thresholds_from, write_page
     from robustcf.auditing import audit as run_audit
+    from robustcf.auditing.audit import SCHEMA
+    from robustcf.auditing.checks import serving_checks, unknown_check
+    from robustcf.auditing.earlier import read_audit
 
-    if no_attack:
+    if given["no_attack"]:
         refuse("has no effect with --no-attack", "size")
-    checks = thresholds_from(thresholds) if thresholds else CHECKS
-    floors = dict(_floor(word) for word in fail_under)
-    _known((*only, *fail_on, *floors))
-    if source.interactions is None and not source.is_run:
-        raise InputError(
-            f"{' '.join(source.words)} holds embeddings and no pairs: give those they were fit on "
-            "with --interactions PAIRS"
-        )
+    checks = thresholds_from(given["thresholds"]) if given["thresholds"] else CHECKS
+    known = serving_checks(given["serve"], checks)
+    floors = dict(_floor(word) for word in given["fail_under"])
+    earlier = against is not None and Path(against).suffix.lower() == ".json"
+    named = [name for name in given["fail_on"] if name != "worse" or not earlier]
+    if "worse" in named:
+        raise click.UsageError("--fail-on worse needs --against LAST.json")
+    for name in (*given["only"], *named, *floors):
+        if name not in known:
+            raise click.UsageError(str(unknown_check(name)))
+    before = read_audit(against, SCHEMA) if against is not None and earlier else None
     model = source.open(test)
+    by, caveats = _groups(model, given["user_groups"], given["item_groups"])
     found = run_audit(
         model,
-        against=None if against is None else source.other_version(against, model),
-        attack=not no_attack,
-        size=size,
+        serve=given["serve"],
+        by=by,
+        against=None if against is None or earlier else source.other_version(against, model),
+        compare_with=before,
+        attack=not given["no_attack"],
+        size=given["size"],
         checks=checks,
-        only=only or None,
+        only=given["only"] or None,
+        caveats=caveats,
         source=source.describe(model),
-        seed=seed,
+        seed=given["seed"],
         progress=shows_progress(),
     )
-    # Its pictures are files for a moment: nothing that other ranks could share.
-    page = None if out is None or not job().first else str(write_page(found, out))
-    text = _text(found) + (f"\npage: {page}" if page else "")
-    failed = "; ".join(found.failures(fail_on, floors))
-    return Report({**found.as_dict(), "page": page, "failed": failed or None}, text, failed)
+    written: dict[str, str | None] = {"page": None, "card": None, "logged": None}
+    if job().first:
+        if out is not None:
+            written["page"] = str(write_page(found, out))
+        if given["card"] is not None:
+            from robustcf._io.files import write_bytes
+
+            write_bytes(Path(given["card"]), found.card().encode())
+            written["card"] = given["card"]
+        if given["mlflow"]:
+            written["logged"] = found.log("mlflow")
+    lines = [f"{name}: {place}" for name, place in written.items() if place]
+    failed = "; ".join(found.failures(given["fail_on"], floors))
+    data = {**found.as_dict(), **written, "failed": failed or None}
+    return Report(data, "\n".join([str(found), *lines]), failed)
+
+
+def _groups(model: Recommender, users: str | None, items: str | None) -> tuple[Any, list[str]]:
+    """Return the groups of files with those made from the data, and caveats; None for the usual."""
+    from robustcf.auditing.audit import usual_groups
+    from robustcf.recommender.labels import read_groups
+
+    by, caveats = usual_groups(model), []
+    for kind, path in (("user", users), ("item", items)):
+        if path is None:
+            continue
+        groups, unknown = read_groups(Path(path), model.index(kind))
+        by.append(groups)
+        if unknown:
+            caveats.append(f"{path} names {unknown:,} unknown {kind}s: left out.")
+    return by, caveats
 
 
 @command()
@@ -99,48 +138,30 @@ def audit(
 @_attack_option
 @run_options
 def report(runs: tuple[str, ...], out: str, no_attack: bool, opener: Opener) -> Report:
-    """The page of an audit for runs of our own, or for all runs of a sweep."""
+    """Write the audit page of runs, or of all runs of a sweep."""
     from robustcf.auditing import audit as run_audit
     from robustcf.auditing import write_page
 
-    folders = [folder for run in runs for folder in _run_folders(run)]
     audits = []
-    for folder in folders:
+    for folder in [folder for run in runs for folder in _run_folders(run)]:
         model = opener.recommender(folder)
         words = f"run {folder}, {model.split.name}"
         audits.append(run_audit(model, attack=not no_attack, source=words))
     page = str(write_page(audits, out))
-    text = "\n\n".join(f"{one.source}\n{_text(one)}" for one in audits)
+    text = "\n\n".join(f"{one.source}\n{one}" for one in audits)
     data = {"page": page, "runs": [one.as_dict() for one in audits]}
     return Report(data, f"{text}\npage: {page}")
 
 
 def _run_folders(path: str) -> list[str]:
-    """A run, or the runs of a sweep, which lie below its folder."""
+    """Return a run, or the runs below the folder of a sweep."""
     if is_run(path):
         return [path]
     found = sorted(str(record.parent) for record in Path(path).glob("**/recommender.json"))
     if not found:
-        raise InputError(
-            f"{path} is neither a run nor the folder of a sweep: no recommender.json in it"
-        )
+        words = f"{path} is neither a run nor the folder of a sweep"
+        raise InputError(f"{words}: it has no recommender.json")
     return found
-
-
-def _text(found: Audit) -> str:
-    rows = [
-        (
-            finding.verdict,
-            finding.check.name,
-            "" if finding.number is None else f"{finding.number:.4g}",
-            finding.sentence,
-        )
-        for finding in found.findings
-    ]
-    lines = [*(f"! {caveat}" for caveat in found.caveats)]
-    lines.append(table(("verdict", "check", "number", ""), rows, left=(0, 1, 3)))
-    advice = [f"{f.check.name}: {f.advice}" for f in found.findings if f.advice]
-    return "\n".join([*lines, *advice, f"verdict: {found.verdict}"])
 
 
 def _floor(word: str) -> tuple[str, float]:
@@ -148,14 +169,5 @@ def _floor(word: str) -> tuple[str, float]:
     try:
         return name, float(FINITE.convert(value, None, None))
     except click.BadParameter:
-        raise click.UsageError(
-            f"--fail-under: expected CHECK=NUMBER with a finite number, got {word!r}"
-        ) from None
-
-
-def _known(names: tuple[str, ...]) -> None:
-    from robustcf.auditing.checks import CHECKS, unknown_check
-
-    for name in names:
-        if name not in CHECKS:
-            raise click.UsageError(str(unknown_check(name)))
+        expected = "expected CHECK=NUMBER with a finite number"
+        raise click.UsageError(f"--fail-under: {expected}, got {word!r}") from None

@@ -1,48 +1,28 @@
-"""``robustcf certify``: what a trained run keeps under any attack, next to what attacks take."""
+"""``robustcf certify``: certified lower bounds of a run, next to the results of attacks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from robustcf.cli.kinds import FINITE
+from robustcf.cli.attack import places
 from robustcf.cli.options import cutoffs_option, refuse, side_option, unit_options
 from robustcf.cli.reporting import Report, command, numbers, say_capped, table
-from robustcf.cli.signatures import choice, options
+from robustcf.cli.signatures import options
 from robustcf.cli.sources import Opener, opens_run
 
-if TYPE_CHECKING:
-    from robustcf.robustness import CertifiedRadii, RobustnessCurve
-
+_CERTIFY = "robustness.measuring:certify"
 _OF_EMBEDDINGS = ("epsilons", "relative", "absolute", "side", "bound", "personal", "seed")
 
 
 @command()
-@click.option(
-    "--epsilons",
-    type=FINITE,
-    multiple=True,
-    metavar="E...",
-    help="Sizes, ascending (default 0 0.002 0.005 0.01 0.02 0.05 0.1).",
-)
-@click.option(
-    "--fakes",
-    type=click.IntRange(0),
-    multiple=True,
-    metavar="N...",
-    help="Numbers of fake accounts to certify a vote against ('train --model vote'), ascending.",
-)
+@options(_CERTIFY, "epsilons", "fakes", "reach", fakes=click.IntRange(0))
 @unit_options
 @side_option
 @cutoffs_option
-@options("robustness.table:AttackSpec", "bound", bound=choice("attacks.certificates.bounds:BOUNDS"))
-@click.option(
-    "--personal",
-    is_flag=True,
-    help="Also run the worst attack on each user alone (slower).",
-)
+@options(_CERTIFY, "bound", bound="attacks.certificates.bounds:BOUNDS")
+@click.option("--personal", is_flag=True, help="Also attack each user alone (slower).")
 @options("robustness.table:AttackSpec", "seed")
 @opens_run
 def certify(
@@ -50,12 +30,9 @@ def certify(
     opener: Opener,
     epsilons: tuple[float, ...],
     fakes: tuple[int, ...],
-    unit: str,
-    side: str,
+    reach: bool,
     ks: tuple[int, ...],
-    bound: str,
-    personal: bool,
-    seed: int,
+    **how: Any,
 ) -> Report:
     """Certify the rankings of RUN when every row of its factors moves by at most epsilon.
 
@@ -64,8 +41,9 @@ def certify(
     the same sizes are shown next to them. Writes JSON, radii of all users and a picture into
     RUN/robustness.
 
-    With --fakes, RUN is that of a vote: so many fake accounts, whatever they hold, do not take it
-    below the certified lower bounds. Writes JSON, values of all users and a picture into RUN/fakes.
+    With --fakes, RUN is that of a vote, certified against any so many fake accounts. Writes JSON,
+    values of all users and a picture into RUN/fakes. --reach adds the users to whom an item can be
+    shown at most, and the share of today's recommendations that must stay.
     """
     from robustcf._checks import check_cutoffs, check_epsilons
     from robustcf.experiments.results import certify_run
@@ -75,26 +53,38 @@ def certify(
     cutoffs = check_cutoffs(ks)
     if fakes:
         refuse("is about embeddings and has no effect with --fakes", *_OF_EMBEDDINGS)
-        return _certify_vote(run, opener, fakes, cutoffs)
+        return _certify_vote(run, opener, fakes, cutoffs, reach)
+    refuse("is about fake accounts: give --fakes, or", "reach")
     sizes = check_epsilons(epsilons or CERTIFIED_SIZES)
-    threat = Threat(unit=unit, side=side, knowledge="labels")
+    threat = Threat(unit=how.pop("unit"), side=how.pop("side"), knowledge="labels")
     model = opener.recommender(run)
     say_capped(cutoffs, model.factors.n_items)
-    curve, others, radii, facts = certify_run(
-        run, model, threat, sizes, cutoffs, bound=bound, personal=personal, seed=seed
-    )
-    lines = [_text(curve, others, radii, cutoffs), str(curve.protocol)]
-    return Report(facts, "\n".join([*lines, *_places(facts)]))
+    curve, others, radii, facts = certify_run(run, model, threat, sizes, cutoffs, **how)
+    first, last = cutoffs[0], cutoffs[-1]
+    certified = (f"ndcg@{first}", f"mrr@{first}", f"recall@{last}")
+    columns = {f"certified {metric}": curve[metric] for metric in certified}
+    columns |= {
+        f"{kind.replace('_', ' ')} {certified[0]}": other[certified[0]]
+        for kind, other in others.items()
+    }
+    rows = [
+        (f"{size:g}", *numbers([column[n] for column in columns.values()]))
+        for n, size in enumerate(curve.epsilons)
+    ]
+    lines = [table(("epsilon", *columns), rows, left=()), str(radii), str(curve.protocol)]
+    return Report(facts, "\n".join([*lines, *places(facts)]))
 
 
-def _certify_vote(run: str, opener: Opener, fakes: tuple[int, ...], ks: tuple[int, ...]) -> Report:
+def _certify_vote(
+    run: str, opener: Opener, fakes: tuple[int, ...], ks: tuple[int, ...], reach: bool
+) -> Report:
     from robustcf.experiments.results import certify_vote_run
     from robustcf.models.voting.config import check_fakes
 
     check_fakes(fakes)
     model = opener.recommender(run)
     say_capped(ks, model.n_items)
-    certified, facts = certify_vote_run(run, model, fakes, ks)
+    certified, reached, facts = certify_vote_run(run, model, fakes, ks, reach=reach)
     first, last = ks[0], ks[-1]
     shown = (f"precision@{first}", f"ndcg@{first}", f"hit_rate@{first}", f"recall@{last}")
     rows = [
@@ -103,45 +93,11 @@ def _certify_vote(run: str, opener: Opener, fakes: tuple[int, ...], ks: tuple[in
     ]
     voters = model.scorer.stored().facts["settings"]["groups"]
     what = (
-        "fake accounts that are added, whatever they hold"
+        "fake accounts that are added, with any items"
         if voters is None
         else f"accounts that are added, altered or removed, in {voters:,} groups"
     )
     lines = [table(("fakes", *(f"certified {metric}" for metric in shown)), rows, left=())]
-    lines += [f"lower bounds for so many {what}", str(certified.protocol), *_places(facts)]
-    return Report(facts, "\n".join(lines))
-
-
-def _places(facts: Mapping[str, object]) -> list[str]:
-    replaced = [f"replaced an earlier result of the same settings: {facts['file']}"]
-    return [*(replaced if facts["replaced"] else []), f"picture: {facts['picture']}"]
-
-
-def _text(
-    curve: RobustnessCurve,
-    others: Mapping[str, RobustnessCurve],
-    radii: CertifiedRadii,
-    ks: tuple[int, ...],
-) -> str:
-    first, last = ks[0], ks[-1]
-    certified = (f"ndcg@{first}", f"mrr@{first}", f"recall@{last}")
-    columns = (f"{kind.replace('_', ' ')} {certified[0]}" for kind in others)
-    header = ("epsilon", *(f"certified {metric}" for metric in certified), *columns)
-    rows = [
-        (
-            f"{size:g}",
-            *numbers([curve[metric][n] for metric in certified]),
-            *numbers([other[certified[0]][n] for other in others.values()]),
-        )
-        for n, size in enumerate(curve.epsilons)
-    ]
-    lines = [table(header, rows, left=())]
-    for name, found in radii.as_dict().items():
-        middle = "unbounded" if found["median"] is None else f"{found['median']:.3g}"
-        what = "the first item" if name == "top1" else f"the set of the {name.replace('p', 'p ')}"
-        lines.append(f"median certified radius of {what}: {middle}")
-    exact = ", exact for every pair of items" if radii.bound == "tight" else ""
-    moved = "users and items" if curve.threat.side == "both" else curve.threat.side
-    units = curve.threat.unit_words
-    lines.append(f"{radii.bound} bound{exact}; row budget on {moved}, {units}")
-    return "\n".join(lines)
+    lines += [f"lower bounds for so many {what}", str(certified.protocol)]
+    lines += ["", *reached.lines()] if reached is not None else []
+    return Report(facts, "\n".join([*lines, *places(facts)]))

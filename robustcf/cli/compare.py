@@ -14,24 +14,22 @@ from robustcf.cli.sources import unfinished_option
 if TYPE_CHECKING:
     from robustcf.experiments.comparison import Comparison
 
+_CURVES = "experiments.comparison:compare_curves"
 _UNITS = {"relative": "in units of the factors", "own": "in lengths of each row"}
 
 
 @command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN RUN...")
 @options("experiments.comparison:compare_runs", "attack", "metric")
-@options(
-    "experiments.comparison:compare_curves",
-    *("seed", "resamples", "confidence"),
-    resamples=COUNT,
-    confidence=SHARE,
-)
+@options(_CURVES, "seed", "resamples", "confidence", resamples=COUNT, confidence=SHARE)
 @unfinished_option
-def compare(runs: tuple[str, ...], **how: Any) -> Report:
+@click.option("--out", metavar="DIR", help="Write tables (CSV, Markdown, LaTeX) and a figure here.")
+def compare(runs: tuple[str, ...], out: str | None, **how: Any) -> Report:
     """Compare RUNs by the attack curves that 'robustcf attack' saved in them.
 
-    Runs that differ in their seed alone are averaged, user by user. Nothing is computed but
-    statistics: a missing curve is named with the command that makes it.
+    Runs that differ in their seed alone are averaged per user. A missing curve is not computed but
+    named with the command that makes it. In the LaTeX table the best setting is bold only where the
+    paired test finds it better than every other.
     """
     from robustcf.experiments.comparison import METHOD, compare_runs
     from robustcf.robustness.curves import kind_words
@@ -39,24 +37,22 @@ def compare(runs: tuple[str, ...], **how: Any) -> Report:
     found, curve, facts = compare_runs(runs, **how)
     budget, unit = facts["budget"], _UNITS.get(facts["unit"], "absolute")
     kind = f"{kind_words(curve.facts)}\n{curve.name}; epsilon: {budget} budget, {unit}"
-    text = "\n\n".join([kind, _values(found), _differences(found), *found.words(), METHOD])
-    return Report(facts, text)
+    if out is not None:
+        facts["out"] = str(found.write(out, f"epsilon, {budget} budget, {unit}"))
+    parts = [kind, _values(found), _differences(found), *found.words(), METHOD]
+    return Report(facts, "\n\n".join(parts))
 
 
 def _values(found: Comparison) -> str:
     sizes = [f"{size:g}" for size in found.epsilons]
     header = (found.metric, "area", f"{found.confidence:.4g} interval", "seeds", "area over seeds")
-    rows = [
-        (
-            group.label,
-            f"{group.value[0]:.4f}",
-            f"[{group.lower[0]:.4f}, {group.upper[0]:.4f}]",
-            str(len(group.by_seed)),
-            f"{group.by_seed[:, 0].min():.4f} to {group.by_seed[:, 0].max():.4f}",
-            *numbers(group.value[1:]),
-        )
-        for group in found.groups
-    ]
+    rows = []
+    for group in found.groups:
+        area, *values = numbers(group.value)
+        interval = f"[{group.lower[0]:.4f}, {group.upper[0]:.4f}]"
+        seeds = group.by_seed[:, 0]
+        spread = f"{seeds.min():.4f} to {seeds.max():.4f}"
+        rows.append((group.label, area, interval, str(len(seeds)), spread, *values))
     return table((*header, *sizes), rows)
 
 
@@ -66,8 +62,7 @@ def _differences(found: Comparison) -> str:
     better = {1: "first", -1: "second", 0: "-"}
     rows = [
         (
-            contrast.first if n == 0 else "",
-            contrast.second if n == 0 else "",
+            *((contrast.first, contrast.second) if n == 0 else ("", "")),
             place,
             f"{contrast.difference[n]:+.4f}",
             f"[{contrast.lower[n]:+.4f}, {contrast.upper[n]:+.4f}]",

@@ -1,4 +1,4 @@
-"""``robustcf datasets``: the known data sets, what they hold, and fetching them."""
+"""``robustcf datasets``: list, describe, prepare and download data sets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def datasets(context: click.Context, data_dir: str | None) -> Report | None:
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the random split.")
 @load_options
 def info(name: str, seed: int, data: dict[str, Any]) -> Report:
-    """Load NAME (a known set, or a file) and say what it holds."""
+    """Load NAME (a known set, or a file) and describe it."""
     from robustcf.data import load
     from robustcf.data.catalog import find
     from robustcf.data.describing import describe, facts_of
@@ -59,7 +59,7 @@ def info(name: str, seed: int, data: dict[str, Any]) -> Report:
     prepared = manifest_of(Path(name).expanduser()) if find(name) is None else None
     split = load(name, seed=seed, **data)
     if prepared is not None:
-        split = check_prepared(prepared)  # all of it, where load looks at what is asked for
+        split = check_prepared(prepared)  # checks all of it
     facts = facts_of(split, find(name))
     return Report(facts, describe(facts))
 
@@ -73,7 +73,7 @@ def info(name: str, seed: int, data: dict[str, Any]) -> Report:
     type=Bytes(),
     default="4GB",
     show_default=True,
-    help="Memory to keep to: what does not fit is sorted on disk, next to --out.",
+    help="Memory limit; larger data are sorted on disk, next to --out.",
 )
 @click.option("--threads", type=COUNT, default=1, show_default=True, help="CPU threads.")
 @own_table_options
@@ -91,13 +91,11 @@ def prepare(source: str, out: str, threads: int, **options: Any) -> Report:
     counts = {part: facts["parts"][part]["pairs"] for part in ("train", "valid", "test")}
     told = {
         "path": str(made.path),
-        "n_users": facts["n_users"],
-        "n_items": facts["n_items"],
+        **{key: facts[key] for key in ("n_users", "n_items")},
         **counts,
         "shards": len(facts["shards"]) - 1,
         "bytes": sum(file["bytes"] for file in facts["files"].values()),
-        "fingerprint": facts["fingerprint"],
-        "notes": facts["notes"],
+        **{key: facts[key] for key in ("fingerprint", "notes")},
     }
     words = ", ".join(f"{part} {count:,}" for part, count in counts.items())
     lines = [
@@ -113,7 +111,7 @@ def prepare(source: str, out: str, threads: int, **options: Any) -> Report:
 @click.argument("names", nargs=-1, required=True)
 @click.option("--data-dir", metavar="DIR", help="Download to here.")
 def fetch(names: tuple[str, ...], data_dir: str | None) -> Report:
-    """Download each of NAMES that is missing; files that are present and right are left alone."""
+    """Download the missing files of NAMES."""
     from robustcf.data.describing import fetch as get
 
     # A wrong name is an error before any download.
@@ -123,8 +121,7 @@ def fetch(names: tuple[str, ...], data_dir: str | None) -> Report:
         for name, files in fetched.items()
         for entry in files
     ]
-    empty = [name for name, files in fetched.items() if not files]
-    lines += [f"{name}: generated, nothing to fetch" for name in empty]
+    lines += [f"{name}: generated, nothing to fetch" for name in fetched if not fetched[name]]
     return Report({"fetched": fetched}, "\n".join(lines))
 
 

@@ -1,4 +1,4 @@
-"""``robustcf detect``: which users of a data set look fake."""
+"""``robustcf detect``: users of a data set who look fake."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def detect(
 ) -> Report:
     """List the users of a data set who look fake, and the items that they promote.
 
-    All pairs count, whatever split they are in. The number of fakes is not known; there may be
-    none. Users that are listed are suspects: look at them before you remove any.
+    The pairs of all splits count. Users that are listed are suspects: look at them before you
+    remove any.
     """
     from robustcf.data import load
     from robustcf.poisoning.defences.suspects import find_suspects, write_suspects
@@ -44,15 +44,10 @@ def detect(
     if out is not None:
         write_suspects(facts, out, raw=raw)
         facts["file"] = out
-    return Report(facts, _words(facts))
-
-
-def _words(facts: dict[str, Any]) -> str:
     suspects, items = facts["suspects"], facts["items"]
-    lines = [
-        f"{facts['dataset']}: {len(suspects):,} of {facts['users']:,} users look fake "
-        f"({', '.join(f'{key} {count:,}' for key, count in facts['by'].items())})"
-    ]
+    counts = ", ".join(f"{key} {count:,}" for key, count in facts["by"].items())
+    many = f"{len(suspects):,} of {facts['users']:,} users look fake ({counts})"
+    lines = [f"{facts['dataset']}: {many}"]
     if suspects:
         rows = [
             (str(row["user"]), f"{row['pairs']:,}", ", ".join(row["flagged by"]))
@@ -62,9 +57,15 @@ def _words(facts: dict[str, Any]) -> str:
         if len(suspects) > _SHOWN:
             lines.append(f"... and {len(suspects) - _SHOWN:,} more: --out FILE has all")
     if items:
-        shown = ", ".join(str(item) for item in items[:_SHOWN])
-        more = f" and {len(items) - _SHOWN:,} more" if len(items) > _SHOWN else ""
-        lines += ["", f"items that they promote: {shown}{more}"]
-    if "file" in facts:
-        lines += ["", f"written: {facts['file']}"]
-    return "\n".join(lines)
+        shown = [
+            (str(item), f"{held['suspects']:,}", f"{held['users']:,}")
+            for item, held in zip(items[:_SHOWN], facts["held by"], strict=False)
+        ]
+        lines += ["", "items that they promote:", table(("item", "suspects", "users"), shown)]
+        if len(items) > _SHOWN:
+            lines.append(f"... and {len(items) - _SHOWN:,} more: --json has all")
+    elif suspects:
+        lines += ["", "no item is held by more of them than its popularity explains"]
+    if out is not None:
+        lines += ["", f"written: {out}"]
+    return Report(facts, "\n".join(lines))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any
 
 import click
 
@@ -30,21 +30,14 @@ part_option = click.option(
 )
 @eval_users_option
 @opens_run
-def evaluate(
-    run: str,
-    opener: Opener,
-    ks: tuple[int, ...],
-    part: Literal["test", "valid"],
-    mask: tuple[str, ...],
-    eval_users: int | None,
-) -> Report:
+def evaluate(run: str, opener: Opener, ks: tuple[int, ...], part: Any, **given: Any) -> Report:
     """Evaluate RUN: full ranking, the protocol of its data set."""
     from robustcf._checks import check_cutoffs
 
     cutoffs = check_cutoffs(ks)
-    model = opener.recommender(run).with_eval_users(eval_users)
+    model = opener.recommender(run).with_eval_users(given["eval_users"])
     if part != "test":
         model = model.judged_by(part)
-    report = model.evaluate(cutoffs, mask=mask or None)
+    report = model.evaluate(cutoffs, mask=given["mask"] or None)
     say_capped(cutoffs, model.n_items)
     return Report({"run": run, report.protocol.part: report.as_dict()}, str(report))

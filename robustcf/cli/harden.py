@@ -1,4 +1,4 @@
-"""``robustcf harden``: embeddings on which aimed perturbations do less, written back."""
+"""``robustcf harden``: write embeddings that are more robust."""
 
 from __future__ import annotations
 
@@ -7,86 +7,132 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.options import out_option
+from robustcf.cli.options import out_option, serve_option
 from robustcf.cli.reporting import Report, command, numbers, say, shows_progress, table
+from robustcf.cli.signatures import options
 from robustcf.cli.sources import Source, takes_source
 from robustcf.errors import InputError
 
 if TYPE_CHECKING:
     from robustcf.recommender import Recommender
-    from robustcf.robustness import Hardened
 
 _WARNING = (
     "for exact search in full precision: cosine search gets far worse, 4 bits and IVF may get "
-    "worse too; audit again with what you serve from"
+    "worse too; audit again with the index and precision you serve from"
 )
+_PRICE = {
+    "overlap": "lists kept",
+    "popular": "top 1 % share",
+    "coverage": "coverage",
+    "worst_users": "worst users",
+    "tail": "tail",
+    "int8": "int8",
+    "int4": "int4",
+    "cosine": "cosine",
+}
 
 
 @command()
+@options("robustness.hardening:harden", "shrink_by", "rank", "by_trial")
 @click.option(
-    "--valid", metavar="FILE", help="Held-out pairs to choose by, not those you report on."
+    "--valid",
+    metavar="FILE",
+    help="Held-out pairs to choose by, not those you report on; with --by-trial.",
 )
-@out_option("The new file, in SOURCE's format.", "FILE", required=True)
+@out_option("The new file, as SOURCE's; or a .npz or .safetensors.", "FILE", required=True)
+@serve_option
 @takes_source()
-def harden(source: Source, valid: str | None, out: str) -> Report:
+def harden(
+    source: Source, valid: str | None, out: str, serve: str, by_trial: bool, **how: Any
+) -> Report:
     """Write embeddings of the same quality that hold better under attack.
 
-    Without --interactions: the balanced gauge, which changes no ranking. With them, fewer
-    directions and shrunk ones are tried too, which do change lists: of what keeps 97 % of NDCG@10,
-    the one that leaves most under attack, judged by --valid, or by the interactions themselves. A
-    run directory as SOURCE gives a .safetensors file.
+    The balanced gauge, which changes no ranking; fewer and shrunk directions (--rank, --shrink-by)
+    do. With --by-trial or --valid several are tried: of the candidates that keep 97 % of NDCG@10,
+    the best one under attack is chosen, judged by --valid, or by the interactions; the table says
+    what each costs. A run directory as SOURCE gives a .safetensors or .npz file. With --serve
+    fold-in, users are computed from their histories, and the result is a folder as 'robustcf train'
+    writes it.
     """
     if Path(out).exists():
         raise InputError(f"{out} exists already: choose another name")
     if valid is not None and source.interactions is None and not source.is_run:
         raise click.UsageError("--valid needs --interactions")
     model = source.open(valid)
+    if serve != "stored":
+        model = model.serving(serve)
+    if by_trial or valid is not None:
+        given = [name for name in how if how[name]]
+        if given:
+            raise click.UsageError(f"--by-trial chooses --{given[0].replace('_', '-')}")
+        return _by_trial(model if valid is not None else judged(model), out)
+    from robustcf.robustness import harden as hardened
+
+    _write(hardened(model, **how), out)
+    same = "same rankings" if not any(how.values()) else "other rankings"
+    text = f"the balanced gauge: {same}, nothing measured\n{_WARNING}\nwritten: {out}"
+    return Report({"out": out, "chosen": None, "warning": _WARNING}, text)
+
+
+def _write(model: Recommender, out: str) -> None:
+    """Write the factors; without stored users, the recommender as a folder."""
+    if model.histories is None:
+        model.export(out)
+    else:
+        model.save(out)
+
+
+def judged(model: Recommender) -> Recommender:
+    """Return the model judged by pairs that it may be chosen by."""
+    from robustcf.robustness.hardening import judged_to_choose
+
     if not model.has_interactions:
-        from robustcf.robustness import harden as balanced
-
-        balanced(model).export(Path(out))
-        text = f"the balanced gauge: same rankings, nothing measured\n{_WARNING}\nwritten: {out}"
-        return Report({"out": out, "chosen": None, "warning": _WARNING}, text)
-    from robustcf.auditing.hardened import harden_file
-
-    if valid is None:  # never by the pairs that will be reported on
-        has_valid = model.fit_on == "train" and len(model.split.valid) > 0
-        model = model.judged_by("valid" if has_valid else "train")
-    step = (lambda name: say(f"trying: {name}")) if shows_progress() else None
-    tried, chosen, facts = harden_file(model, out, step)
-    return Report({**facts, "warning": _WARNING}, _text(model, tried, chosen, facts))
+        raise InputError("--by-trial needs the training pairs: give --interactions PAIRS")
+    return judged_to_choose(model)
 
 
-def _text(
-    model: Recommender, tried: list[Hardened], chosen: Hardened, facts: dict[str, Any]
-) -> str:
-    from robustcf.auditing.audit import alignment_caveats
+def _by_trial(model: Recommender, out: str) -> Report:
+    from robustcf.auditing.audit import import_caveats
+    from robustcf.robustness import harden_by_trial
     from robustcf.robustness.hardening import PROMISED, SIZES
 
+    step = (lambda name: say(f"trying: {name}")) if shows_progress() else None
+    best, tried, chosen = harden_by_trial(model, step=step)
+    _write(best, out)
+    first = tried[0]
+    better = [trial for trial in tried if trial.clean > first.clean]
     header = ("", "clean", *(f"attacked, {size:g}" for size in SIZES), f"certified, {PROMISED:g}")
-    rows = [
-        (
-            f"{'* ' if trial == chosen else '  '}{trial.name}",
-            *numbers([trial.clean, *trial.joint, trial.certified]),
+    rows, prices = [], []
+    for trial in tried:
+        mark = ("*" if trial == chosen else " ") + ("+" if trial in better else " ")
+        rows.append(
+            (f"{mark} {trial.name}", *numbers([trial.clean, *trial.joint, trial.certified]))
         )
-        for trial in tried
+        prices.append((f"{mark} {trial.name}", *(f"{getattr(trial, n):.3f}" for n in _PRICE)))
+    by = "the training pairs" if model.part == "train" else "held-out pairs to choose by"
+    found = [f"{trial.name} ({trial.clean:.4f})" for trial in better]
+    lines = [
+        *(f"! {caveat}" for caveat in import_caveats(model)),
+        f"NDCG@10, judged by {by}; joint attack, sizes in lengths of each row; * is the choice, + "
+        "is better without attack too",
+        table(header, rows),
+        "what it costs: lists kept of those as it is; share of places of the most popular 1 %; "
+        "coverage; NDCG@10 of the worst third of users over all; exposure of the tail over its "
+        "pairs; own top 10 kept in fewer bits and by cosine",
+        table(("", *_PRICE.values()), prices),
+        f"better than as it is ({first.clean:.4f}) without attack too: {', '.join(found)}"
+        if found
+        else "no candidate is better than as it is without attack",
+        _WARNING,
+        f"written: {out} ({chosen.name})",
     ]
-    names = ("int8", "int4", "cosine")
-    bits = [
-        (f"  {word}", *(f"{found[name]:.3f}" for name in names))
-        for word, found in facts["serving"].items()
-    ]
-    by = "the pairs it was fit on" if model.part == "train" else "held-out pairs to choose by"
-    kept = facts["overlap@10"]
-    return "\n".join(
-        [
-            *(f"! {caveat}" for caveat in alignment_caveats(model)),
-            f"NDCG@10, judged by {by}; joint attack, sizes in median row norms",
-            table(header, rows),
-            f"a top 10 keeps {kept:.1%} of its items; what follows is each version for itself",
-            "share of the exact top 10 that stays",
-            table(("", *names), bits),
-            _WARNING,
-            f"written: {facts['out']} ({chosen.name})",
-        ]
-    )
+    facts = {
+        "out": out,
+        "chosen": chosen.as_dict(),
+        "tried": [trial.as_dict() for trial in tried],
+        "better_clean": [trial.name for trial in better],
+        "overlap@10": chosen.overlap,
+        "judged_by": model.part,
+        "warning": _WARNING,
+    }
+    return Report(facts, "\n".join(lines))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -13,28 +15,32 @@ from robustcf._registry import Table, meant
 
 
 class NameOf(click.ParamType):  # type: ignore[type-arg]
-    """A name out of a table, or ``module:Class`` of the user's own; no class is imported.
+    """A name out of a table or of some others, or ``module:Class``; no class is imported.
 
-    Args:
-        table: where the names are.
-        others: more names that the option takes.
-        elsewhere: name -> what to use for it instead.
+    ``elsewhere`` maps names that belong to another command to that command; with ``paths``, files
+    and folders are accepted too, and paths with ``{seed}``.
     """
 
     name = "name"
 
     def __init__(
-        self, table: Table[Any], *others: str, elsewhere: Mapping[str, str] | None = None
+        self,
+        table: Table[Any],
+        *others: str,
+        elsewhere: Mapping[str, str] | None = None,
+        paths: bool = False,
     ) -> None:
-        self.table, self.elsewhere = table, elsewhere or {}
+        self.table, self.elsewhere, self.paths = table, elsewhere or {}, paths
         self.names = [*table, *others]
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         """Return the names, as help shows them."""
-        return f"[{'|'.join(self.names)}|module:Class]"
+        return f"[{'|'.join(self.names)}|module:Class{'|PATH' if self.paths else ''}]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name if there is such an entry."""
+        if self.paths and ("{seed}" in value or os.path.exists(value)):
+            return str(value)
         if value not in self.names and ":" not in value and not self._is_entry_point(value):
             if value in self.elsewhere:
                 self.fail(f"for {value!r} use {self.elsewhere[value]}.", param, ctx)
@@ -50,26 +56,16 @@ class NameOf(click.ParamType):  # type: ignore[type-arg]
 
 
 class ListCommand(click.Command):
-    """A command whose repeatable options take many values at once: ``--epsilons 0 0.1 0.2``.
-
-    ``--relative`` takes the next word only if that is its value: ``--relative RUN`` is the option
-    and an argument.
-    """
+    """A command whose repeatable options take many values at once: ``--epsilons 0 0.1 0.2``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Spell ``--name a b c`` as ``--name a --name b --name c`` before click reads it."""
         given = [option for option in self.params if isinstance(option, click.Option)]
         lists = {word for option in given if option.multiple for word in option.opts}
-        optional = {
-            word: option for option in given if option.metavar == "[own]" for word in option.opts
-        }
         spelled: list[str] = []
         current = ""
-        for place, word in enumerate(args):
-            if word in optional and args[place + 1 : place + 2] != ["own"]:
-                spelled.append(f"{word}={optional[word].flag_value}")
-                current = ""
-            elif word.startswith("-") and not _is_number(word):
+        for word in args:
+            if word.startswith("-") and not _is_number(word):
                 spelled.append(word)
                 current = word if word in lists else ""
             elif current and spelled[-1] != current:
@@ -80,11 +76,10 @@ class ListCommand(click.Command):
 
 
 def _is_number(word: str) -> bool:
-    try:
+    with suppress(ValueError):
         float(word)
-    except ValueError:
-        return False
-    return True
+        return True
+    return False
 
 
 class Bytes(click.ParamType):  # type: ignore[type-arg]
@@ -93,7 +88,7 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]
     name = "SIZE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number of bytes; GB are those of 2**30."""
+        """Return the number of bytes; a GB has 2**30."""
         if isinstance(value, int):
             return value
         match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([KMGT]?)i?B?", str(value), re.IGNORECASE)
@@ -103,16 +98,6 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]
         return int(float(match.group(1)) * 1024**power)
 
 
-class FiniteRange(click.FloatRange):
-    """A number within bounds; unlike click's own, NaN and infinities are refused."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return the number."""
-        return _finite(self, super().convert(value, param, ctx), param, ctx)
-
-
 class Finite(type(click.FLOAT)):  # type: ignore[misc]
     """A number; unlike click's own, NaN and infinities are refused."""
 
@@ -120,15 +105,14 @@ class Finite(type(click.FLOAT)):  # type: ignore[misc]
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """Return the number."""
-        return _finite(self, super().convert(value, param, ctx), param, ctx)
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"expected a finite number, got {number}.", param, ctx)
+        return number
 
 
-def _finite(
-    kind: Any, number: float, param: click.Parameter | None, ctx: click.Context | None
-) -> float:
-    if not math.isfinite(number):
-        kind.fail(f"expected a finite number, got {number}.", param, ctx)
-    return number
+class FiniteRange(click.FloatRange, Finite):
+    """A finite number within bounds."""
 
 
 FINITE = Finite()

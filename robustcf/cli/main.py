@@ -1,4 +1,4 @@
-"""Entry point: the command group, and what becomes of errors.
+"""Entry point: the command group, and how errors are reported.
 
 Exit codes: 0 done, 1 failed with a one-line reason (``--debug`` shows the traceback), 2 wrong
 usage, 130 stopped by Ctrl-C, 143 stopped by SIGTERM, 129 stopped by SIGHUP.
@@ -21,6 +21,7 @@ from typing import TextIO
 import click
 
 from robustcf import __version__
+from robustcf._checks import RENAMED
 from robustcf._distributed import job, joined, launched
 from robustcf.cli.entry import end, heed
 from robustcf.cli.reporting import Stopped, say, speak, to_json
@@ -28,16 +29,25 @@ from robustcf.errors import IdleSettingError, RanksError, RobustcfError
 
 _CODES = """Exit codes: 0 done; 1 failed, with the reason in one line; 2 wrong usage; 130 stopped
 by Ctrl-C; 143 stopped by SIGTERM; 129 stopped by SIGHUP."""
+# In the order of help; each in the module of its name, except for:
+_COMMANDS = (
+    *("datasets", "train", "tune", "import", "evaluate", "recommend", "attack", "certify"),
+    *("audit", "harden", "report", "compare", "sweep", "poison", "detect", "norm", "vision"),
+    *("fakes", "frontier", "submit", "verify", "leaderboard"),
+)
+_MODULES = {"import": "importing", "report": "audit"}
+_MODULES |= dict.fromkeys(("submit", "verify"), "leaderboard")
+#: Commands whose work several processes can share.
+_SHARED = ("train", "evaluate", "attack", "certify", "audit")
+# Seconds that a rank waits for the first one to report the reason of a failure.
+_HEARD = 2.0
+# Exit codes from here on name a signal.
+_STOPPED = 128
 
-
-# Command -> the module that has it, under the command's name or, for ``import``, ``import_``.
-_COMMANDS = {
-    name: name
-    for name in (
-        *("datasets", "train", "tune", "import", "evaluate", "recommend", "attack", "certify"),
-        *("audit", "harden", "report", "compare", "sweep", "poison", "detect", "norm", "vision"),
-    )
-} | {"import": "importing", "report": "audit"}
+# Signals that asked to stop.
+_signals: list[int] = []
+# Reasons of failure that were reported.
+_told: list[str] = []
 
 
 class _Commands(click.Group):
@@ -49,7 +59,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return super().get_command(ctx, cmd_name)
-        module = import_module(f"robustcf.cli.{_COMMANDS[cmd_name]}")
+        module = import_module(f"robustcf.cli.{_MODULES.get(cmd_name, cmd_name)}")
         command: click.Command = getattr(module, "import_" if cmd_name == "import" else cmd_name)
         return command
 
@@ -68,20 +78,7 @@ def commands_of(group: click.Group) -> dict[str, click.Command]:
 )
 @click.version_option(__version__, prog_name="robustcf")
 def cli() -> None:
-    """Robust collaborative filtering: measure, prove and improve how rankings hold under attack."""
-
-
-#: Commands whose work several processes can share.
-SHARED = ("train", "evaluate", "attack", "certify", "audit")
-# Seconds that a rank waits for the first one to say what went wrong.
-_HEARD = 2.0
-# Exit codes from here on tell a signal.
-_STOPPED = 128
-
-# Signals that asked to stop.
-_signals: list[int] = []
-# Why this command failed, once that has been said.
-_told: list[str] = []
+    """Robust collaborative filtering: measure, certify and improve rankings under attack."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -92,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         heed(_terminated)
         code = run(words)
-        # The reason has been said: torchrun, say, stops a rank that is about to end anyway.
+        # After a reported failure, a signal (of torchrun, say) ends the process silently.
         heed(_leave if _told else end)
     except KeyboardInterrupt:
         code = _stop_code() if _told else _fail(words, "interrupted", _stop_code())
@@ -102,12 +99,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _terminated(number: int, frame: object) -> None:
     """Stop a command in the same orderly way by Ctrl-C, SIGTERM and SIGHUP."""
     _signals.append(number)
-    raise KeyboardInterrupt
+    raise KeyboardInterrupt(number)
 
 
 def _leave(number: int, frame: object) -> None:
-    """End the process at once without another word."""
-    os._exit(128 + number)
+    os._exit(_STOPPED + number)
+
+
+def _stop_code() -> int:
+    return _STOPPED + (_signals[-1] if _signals else signal.SIGINT)
 
 
 def _flushed(code: int) -> int:
@@ -138,42 +138,46 @@ def run(arguments: Sequence[str]) -> int:
             # Outside standalone mode click hands back the code of --help and --version as a value.
             code = cli.main(list(arguments), prog_name="robustcf", standalone_mode=False)
             return code if isinstance(code, int) else 0
-    except Stopped as error:
-        return _fail(arguments, str(error), _stop_code())
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        return _fail(arguments, "interrupted", _stop_code())
-    except RanksError as error:
-        # The first rank knows best what is kept: if it is still there, it speaks.
-        if not job().first:
-            _wait(_HEARD)
-        return _fail(arguments, str(error), 1, lost=True)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return error.exit_code
-    except click.UsageError as error:
-        where = error.ctx.command_path if error.ctx else "robustcf"
-        return _fail(arguments, f"{error.format_message()} (try '{where} --help')", error.exit_code)
-    except click.ClickException as error:
-        return _fail(arguments, error.format_message(), error.exit_code)
-    except BrokenPipeError:
-        # The reader of our output has left (head, less).
+    except BrokenPipeError:  # the reader of our output has left (head, less)
         _discard(sys.stdout)
         return 1
-    except IdleSettingError as error:
-        return _fail(arguments, str(error), 2)
-    except RobustcfError as error:
-        return _fail(arguments, str(error), 1)
-    except OSError as error:
-        # Files have names: without one, it is what --help or --version print.
-        nameless = error.errno == errno.ENOSPC and error.filename is None
-        words = f"the output cannot be written ({error.strerror})" if nameless else str(error)
-        return _fail(arguments, words, 1)
-    except MemoryError:
-        return _fail(arguments, "there is not enough memory: ask for less, or use less data", 1)
-    except Exception as error:
-        reason = f"internal error, {type(error).__name__}: {error}"
-        hint = "" if "--debug" in arguments else " (--debug shows where)"
-        return _fail(arguments, reason + hint, 1)
+    except RanksError as error:
+        if not job().first:  # the first rank knows best what is kept, and reports it
+            _wait(_HEARD)
+        return _fail(arguments, str(error), 1, lost=True)
+    except (Exception, KeyboardInterrupt) as error:
+        return _fail(arguments, *_reason(error, arguments))
+
+
+def _reason(error: BaseException, arguments: Sequence[str]) -> tuple[str, int]:
+    """Return the message and the exit code of an error."""
+    match error:
+        case Stopped():
+            return str(error), _stop_code()
+        case click.exceptions.Abort() | KeyboardInterrupt():
+            return "interrupted", _stop_code()
+        case click.UsageError():
+            where = error.ctx.command_path if error.ctx else "robustcf"
+            words = error.format_message()
+            if isinstance(error, click.NoSuchOption) and error.option_name[2:] in RENAMED:
+                old = error.option_name
+                words = f"No such option {old!r}: use --{RENAMED[old[2:]]}"
+            return f"{words} (try '{where} --help')", error.exit_code
+        case click.ClickException():
+            return error.format_message(), error.exit_code
+        case RobustcfError():
+            return str(error), 2 if isinstance(error, IdleSettingError) else 1
+        case OSError(errno=errno.ENOSPC, filename=None):  # of --help or --version
+            return f"the output cannot be written ({error.strerror})", 1
+        case OSError():
+            return str(error), 1
+        case MemoryError():
+            return "there is not enough memory: ask for less, or use less data", 1
+    hint = "" if "--debug" in arguments else " (--debug shows where)"
+    return f"internal error, {type(error).__name__}: {error}{hint}", 1
 
 
 @contextmanager
@@ -183,20 +187,18 @@ def _together(arguments: Sequence[str]) -> Iterator[None]:
         yield
         return
     name = next((word for word in arguments if not word.startswith("-")), "")
-    if name not in SHARED:
-        raise click.UsageError(
-            f"'robustcf {name}' runs in one process: start it without torchrun, which is for "
-            f"{', '.join(SHARED)}"
-        )
+    if name not in _SHARED:
+        advice = f"start it without torchrun, which is for {', '.join(_SHARED)}"
+        raise click.UsageError(f"'robustcf {name}' runs in one process: {advice}")
     with joined() as team:
         if not team.first:
-            warnings.simplefilter("ignore")  # the first rank has the same to say
+            warnings.simplefilter("ignore")  # the first rank shows the same ones
         try:
             yield
         except RanksError:
             raise
         except BaseException as error:
-            # Before the others find this rank gone: the reason is here, not there.
+            # Before the other ranks find this one gone and report that instead.
             _speaks(_STOPPED if isinstance(error, Stopped | KeyboardInterrupt) else 1)
             raise
 
@@ -224,19 +226,12 @@ def _fail(arguments: Sequence[str], reason: str, code: int, *, lost: bool = Fals
 
 
 def _speaks(code: int, *, lost: bool = False) -> bool:
-    """Whether this process is the one of its job that says what went wrong.
+    """Whether this process is the one of its job that reports a failure.
 
-    Args:
-        code: its exit code.
-        lost: whether the ranks did not find each other; then one speaks on each machine.
+    ``lost`` means that the ranks did not find each other; then one per machine reports.
     """
     team = job()
     if team.size == 1 and launched() > 1:  # they have not found each other
         return os.environ.get("LOCAL_RANK" if lost else "RANK", "0") == "0"
-    # Who was stopped tells what is kept, which is the first rank's to know.
+    # After an interruption, only the first rank knows what is kept.
     return team.speaks() if team.first or code < _STOPPED else False
-
-
-def _stop_code() -> int:
-    """128 and the number of the signal, as in shells: 143 for SIGTERM, 130 for Ctrl-C."""
-    return 128 + (_signals[-1] if _signals else signal.SIGINT)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from robustcf._io.text import counted
 from robustcf.cli.reporting import Report, command
 from robustcf.cli.signatures import options, values
-
-if TYPE_CHECKING:
-    from robustcf.estimators import NormEstimate
 
 _METHODS = click.Choice(("auto", *values("estimators.api:METHODS")))
 
@@ -37,23 +33,19 @@ def norm(file: Path, method: str, budget: int, delta: float, kind: str, seed: in
     """
     from robustcf.estimators import one_to_two, read_matrix, two_to_inf
 
-    estimate = two_to_inf if kind == "two_to_inf" else one_to_two
+    rows = kind == "two_to_inf"
+    estimate = two_to_inf if rows else one_to_two
     answer = estimate(read_matrix(file), budget, method, generator=seed, delta=delta)
     data = answer.as_dict()
-    # One number on the bill: what --budget limits.
-    data["products"] += data.pop("rproducts")
-    return Report(data, _describe(answer, kind, delta))
-
-
-def _describe(answer: NormEstimate, kind: str, delta: float) -> str:
-    name, side = ("||A||_2->inf", "row") if kind == "two_to_inf" else ("||A||_1->2", "column")
+    data["products"] += data.pop("rproducts")  # the number that --budget limits
+    name, side = ("||A||_2->inf", "row") if rows else ("||A||_1->2", "column")
+    sure = f"between {answer.lower:.8g} and {answer.upper:.8g}"
     if answer.certified:
-        sure = "exact" if answer.method == "exact" else f"exact with probability {1 - delta:g}"
-    else:
-        sure = f"between {answer.lower:.8g} and {answer.upper:.8g} with probability {1 - delta:g}"
+        sure = "exact"
+    if not answer.certified or answer.method != "exact":
+        sure += f" with probability {1 - delta:g}"
+        sure += f"; not certain: --budget {answer.enough} would be" if answer.enough else ""
     where = "an empty matrix" if answer.row is None else f"{side} {answer.row}"
     note = "" if answer.witness else f" (not the norm of that {side})"
-    products = counted(answer.products + answer.rproducts, "product")
-    return (
-        f"{name} = {float(answer):.8g}{note}, {where}\n{sure}; method {answer.method}, {products}"
-    )
+    how = f"{sure}; method {answer.method}, {counted(data['products'], 'product')}"
+    return Report(data, f"{name} = {float(answer):.8g}{note}, {where}\n{how}")

@@ -1,4 +1,4 @@
-"""Options that several commands have, and what is made of them."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -12,28 +12,55 @@ import click
 
 from robustcf.cli.kinds import COUNT, SEED, SHARE
 from robustcf.cli.reporting import typed_threads
-from robustcf.cli.signatures import Decorator, choice, options
+from robustcf.cli.signatures import Decorator, options
 from robustcf.errors import InputError
 
-_LOAD = "data.loading:load"
-# How a table is read and split, and where files are.
-_READ = ("user_col", "item_col", "rating_col", "time_col", "min_rating")
-_SPLIT = ("k_core", "split", "test_ratio", "valid_ratio", "test_from", "valid_from")
+_LOAD, _THREAT = "data.loading:load", "robustness.threat:Threat"
+_TABLE = (
+    *("user_col", "item_col", "rating_col", "time_col", "min_rating"),
+    *("k_core", "split", "test_ratio", "valid_ratio", "test_from", "valid_from"),
+)
 _FILES = ("valid_file", "test_file")
 _KINDS: dict[str, Any] = {
-    "k_core": COUNT,
-    "split": choice("data.holdout:Strategy"),
+    "split": "data.holdout:Strategy",
     **dict.fromkeys(("test_ratio", "valid_ratio"), SHARE),
-    "eval_users": COUNT,
+    **dict.fromkeys(("k_core", "eval_users"), COUNT),
 }
 
-eval_users_option = options(_LOAD, "eval_users", **_KINDS)
-seed_option = click.option("--seed", type=SEED, default=0, show_default=True, help="Training seed.")
-split_seed_option = click.option(
-    "--split-seed", type=SEED, default=0, show_default=True, help="Seed of a drawn split."
+
+def together(*decorators: Decorator) -> Decorator:
+    """Return one decorator that adds several options, in this order."""
+    return lambda function: functools.reduce(lambda f, add: add(f), reversed(decorators), function)
+
+
+def _not_empty(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not value.strip():
+        raise click.BadParameter("expected a name, got an empty one")
+    return value
+
+
+def out_option(what: str, metavar: str = "DIR", *, required: bool = False) -> Decorator:
+    """Return ``--out``, the place that a command writes to; an empty name is refused."""
+    return click.option("--out", metavar=metavar, required=required, callback=_not_empty, help=what)
+
+
+serve_option = click.option(
+    "--serve",
+    type=click.Choice(["stored", "fold-in"]),
+    default="stored",
+    show_default=True,
+    help="Stored user embeddings; or fold-in: users computed from their histories, none stored.",
 )
+
+
+def _seed(name: str, words: str) -> Decorator:
+    return click.option(name, type=SEED, default=0, show_default=True, help=words)
+
+
+eval_users_option = options(_LOAD, "eval_users", **_KINDS)
+split_seed_option = _seed("--split-seed", "Seed of a drawn split.")
 device_option = click.option("--device", default="cpu", show_default=True, help="Torch device.")
-own_threads_option = click.option(
+_own_threads_option = click.option(
     "--threads",
     type=int,
     callback=lambda context, parameter, value: typed_threads(value),
@@ -47,24 +74,25 @@ settings_option = click.option(
     callback=lambda context, parameter, words: dict(map(_setting, words)),
     help="Any other training setting.",
 )
-budget_option = options(
-    "robustness.threat:Threat", "norm=budget", norm=choice("attacks.budgets:BUDGETS")
+budget_option = options(_THREAT, "norm=budget", norm="attacks.budgets:BUDGETS")
+side_option = options(_THREAT, "side", side="robustness.threat:SURFACES")
+cutoffs_option = options("robustness.measuring:measure", "ks=k", ks=COUNT)
+#: How a table is read and split.
+own_table_options = options(_LOAD, *_TABLE, "eval_users", **_KINDS)
+#: Options of every training.
+training_options = together(
+    settings_option,
+    _seed("--seed", "Training seed."),
+    _own_threads_option,
+    device_option,
+    out_option("The run directory (default: a new one in runs/)."),
+    click.option("--resume", metavar="RUN", help="Resume a run that was killed or interrupted."),
 )
-side_option = options("robustness.threat:Threat", "side", side=choice("attacks.base:SIDES"))
-cutoffs_option = click.option(
-    "--k", "ks", type=COUNT, multiple=True, default=(10, 20), show_default=True, metavar="K...",
-    help="Cutoffs; beyond the catalogue: all items.",
-)  # fmt: skip
-
-
-def own_table_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of ``robustcf.data.load`` that say how a table is read and split."""
-    return options(_LOAD, *_READ, *_SPLIT, "eval_users", **_KINDS)(function)
 
 
 def load_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of ``robustcf.data.load``; the command gets those given as ``data``."""
-    names = ("data_dir", "download", *_READ, *_SPLIT, *_FILES, "eval_users")
+    names = ("data_dir", "download", *_TABLE, *_FILES, "eval_users")
 
     @options(_LOAD, *names, **_KINDS)
     @functools.wraps(function)
@@ -77,20 +105,14 @@ def load_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def data_options(*, required: bool = True) -> Decorator:
-    """Add ``--dataset``, ``--split-seed`` and those of ``robustcf.data.load``.
+    """Add ``--dataset``, ``--split-seed`` and the options of ``robustcf.data.load``.
 
-    The command gets ``dataset`` and ``data``, its other arguments, with paths that stay valid.
+    The command gets ``dataset`` and ``data``, its other arguments, with absolute paths.
     """
+    words = "A known set, or a file of your own."
+    named = click.option("--dataset", metavar="NAME|FILE", required=required, help=words)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @click.option(
-            "--dataset",
-            metavar="NAME|FILE",
-            required=required,
-            help="A known set, or a file of your own.",
-        )
-        @split_seed_option
-        @load_options
         @functools.wraps(function)
         def command(
             *args: Any, dataset: str | None, split_seed: int, data: dict[str, Any], **kwargs: Any
@@ -105,65 +127,47 @@ def data_options(*, required: bool = True) -> Decorator:
             data |= {key: absolute(data[key]) for key in ("data_dir", *_FILES) if key in data}
             return function(*args, dataset=dataset, data=data, **kwargs)
 
-        return command
+        return together(named, split_seed_option, load_options)(command)
 
     return decorate
 
 
-def training_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what every training has: settings, seed, threads, device, and its run directory."""
-    resume = click.option(
-        "--resume", metavar="RUN", help="Resume a run that was killed or interrupted."
-    )
-    out = out_option("The run directory (default: a new one in runs/).")
-    for option in (resume, out, device_option, own_threads_option, seed_option, settings_option):
-        function = option(function)
-    return function
-
-
 def unit_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--relative [own]`` and ``--absolute``; the command gets ``unit``."""
+    """Add ``--relative`` and ``--absolute``; the command gets ``unit``."""
 
     @click.option(
         "--relative",
-        type=click.Choice(["median", "own"]),
-        is_flag=False,
-        flag_value="median",
-        metavar="[own]",
-        help="Sizes in units of the factors (median row norm, Frobenius or spectral norm): the "
-        "default. own: in each row's own length.",
+        is_flag=True,
+        help="Sizes in units of the factors: median row norm, Frobenius or spectral norm. Default: "
+        "each row's own length; with --budget frobenius or spectral as with --relative.",
     )
-    @click.option("--absolute", is_flag=True, help="Sizes as they are.")
+    @click.option("--absolute", is_flag=True, help="Absolute sizes.")
     @functools.wraps(function)
-    def command(*args: Any, relative: str | None, absolute: bool, **kwargs: Any) -> Any:
+    def command(*args: Any, relative: bool, absolute: bool, **kwargs: Any) -> Any:
         if relative and absolute:
             raise click.UsageError("--relative and --absolute exclude each other: give one")
-        unit = "own" if relative == "own" else "relative"
+        unit = "relative" if relative or kwargs.get("budget", "row") != "row" else "own"
         return function(*args, unit="absolute" if absolute else unit, **kwargs)
 
     return command
 
 
-def _not_empty(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    if value is not None and not value.strip():
-        raise click.BadParameter("must be a name, got an empty one")
-    return value
-
-
-def out_option(what: str, metavar: str = "DIR", *, required: bool = False) -> Decorator:
-    """Return ``--out``: where a command writes; an empty name is refused."""
-    return click.option("--out", metavar=metavar, required=required, callback=_not_empty, help=what)
-
-
-def grid_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add what every grid of trainings has: settings, threads and jobs, and the folder."""
-    jobs = click.option(
-        "--jobs", type=int, default=1, show_default=True, help="Trainings at a time."
+def grid_options(seeds: int) -> Decorator:
+    """Add the options of every grid of trainings; the command gets ``seeds`` as a tuple."""
+    return together(
+        click.option(
+            "--seeds",
+            type=click.IntRange(1, 1000),
+            default=seeds,
+            show_default=True,
+            callback=lambda context, parameter, value: tuple(range(value)),
+            help="Number of seeds per setting: 0, 1, ...",
+        ),
+        settings_option,
+        _own_threads_option,
+        click.option("--jobs", type=int, default=1, show_default=True, help="Trainings at a time."),
+        out_option("The folder; a stopped command is resumed from it.", required=True),
     )
-    out = out_option("The folder; a stopped command is resumed from it.", required=True)
-    for option in (out, jobs, own_threads_option, settings_option):
-        function = option(function)
-    return function
 
 
 def refuse(why: str, *names: str) -> None:
@@ -176,9 +180,8 @@ def refuse(why: str, *names: str) -> None:
         if p.name in names and context.get_parameter_source(p.name) is typed
     ]
     if given:
-        raise click.UsageError(
-            f"{' and '.join(given)} {why}: leave {'it' if len(given) == 1 else 'them'} out"
-        )
+        it = "it" if len(given) == 1 else "them"
+        raise click.UsageError(f"{' and '.join(given)} {why}: leave {it} out")
 
 
 def refuse_with_resume(*used: str) -> None:
@@ -194,7 +197,7 @@ def absolute(path: str) -> str:
 
 def _setting(word: str) -> tuple[str, Any]:
     """Return ``KEY=VALUE`` as key and value, which is read as JSON where it is JSON."""
-    from robustcf._io.reading import parse_json  # numpy comes with it
+    from robustcf._io.reading import parse_json  # imports numpy
 
     key, equals, text = word.partition("=")
     if not equals:

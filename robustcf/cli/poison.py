@@ -1,4 +1,4 @@
-"""``robustcf poison``: fake users put into training data, the victim retrained, users asked."""
+"""``robustcf poison``: inject fake users into training data and retrain the victim."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from robustcf._registry import DEFENCES, MODELS, POISONINGS
 from robustcf.cli.kinds import COUNT, NameOf
 from robustcf.cli.options import absolute, data_options, grid_options, refuse
 from robustcf.cli.reporting import Report, command
-from robustcf.cli.signatures import choice, options
+from robustcf.cli.signatures import options
 
-_PLAN, _THREAT = "experiments.poison:PoisonPlan", "poisoning.threat"
+_PLAN = "experiments.poison:PoisonPlan"
 
 
 @command(threads=False)
-@options(_PLAN, "models=model", "preset", models=NameOf(MODELS))
+@options(_PLAN, "models=model", "preset", models=NameOf(MODELS, "vote"))
 @options(_PLAN, "attacks=attack", unset=True, attacks=NameOf(POISONINGS, "auto"))
 @click.option(
     "--fakes",
@@ -26,41 +26,29 @@ _PLAN, _THREAT = "experiments.poison:PoisonPlan", "poisoning.threat"
     help="Fake users, as numbers or in percent of the genuine ones (default 1%).",
 )
 @options(
-    f"{_THREAT}:Targets",
+    "poisoning.threat:Targets",
     *("count=targets", "kind=target_kind", "labels=target"),
-    kind=choice(f"{_THREAT}:TARGET_KINDS"),
+    kind="poisoning.threat:TARGET_KINDS",
 )
 @options(
-    f"{_THREAT}:PoisonThreat",
+    "poisoning.threat:PoisonThreat",
     *("length", "goal", "knowledge", "known"),
-    goal=choice(f"{_THREAT}:GOALS"),
-    knowledge=choice(f"{_THREAT}:KNOWLEDGE"),
+    goal="poisoning.threat:GOALS",
+    knowledge="poisoning.threat:KNOWLEDGE",
 )
 @options(_PLAN, "defences=defence", "profiles", defences=NameOf(DEFENCES, "none"))
-@click.option(
-    "--seeds",
-    type=click.IntRange(1, 1000),
-    default=3,
-    show_default=True,
-    help="How many seeds of targets, attacks and training: 0, 1, ...",
-)
 @options(_PLAN, "ks=k", unset=True, ks=COUNT)
-@grid_options
+@grid_options(seeds=3)
 @data_options()
 def poison(
-    dataset: str,
-    attacks: tuple[str, ...],
     fakes: tuple[str, ...],
     targets: int,
     target_kind: str,
     labels: tuple[str, ...],
-    profiles: str | None,
-    seeds: int,
-    ks: tuple[int, ...],
+    profiles: tuple[str, ...],
     settings: dict[str, Any],
     jobs: int,
     out: str,
-    data: dict[str, Any],
     **how: Any,
 ) -> Report:
     """Put fake users into training data, retrain the victim, and see what genuine users get.
@@ -72,21 +60,20 @@ def poison(
     from robustcf.experiments.poison import poison as run_poison
     from robustcf.poisoning.threat import Targets, parse_fakes
 
-    if profiles is not None:
+    if profiles:
         refuse("has no effect with --profiles", "attacks", "fakes", "length")
     if labels:
         refuse("has no effect with --target", "targets", "target_kind")
     if how["knowledge"] != "part":
         refuse("is for --knowledge part", "known")
-    given: dict[str, Any] = {"attacks": attacks, "fakes": tuple(map(parse_fakes, fakes)), "ks": ks}
+    how["fakes"] = tuple(map(parse_fakes, fakes))
+    for name in ("attacks", "fakes", "ks"):
+        if not how[name]:
+            del how[name]  # the plan has a default
     plan = PoisonPlan(
-        dataset=dataset,
-        data=data,
         changes=settings,
         targets=Targets(targets, target_kind, labels),
-        profiles=None if profiles is None else absolute(profiles),
-        seeds=tuple(range(seeds)),
-        **{name: value for name, value in given.items() if value},
+        profiles=tuple(map(absolute, profiles)),
         **how,
     )
     summary = run_poison(plan, out, jobs=jobs, progress=sys.stderr.isatty())

@@ -1,4 +1,4 @@
-"""``robustcf recommend``: labels in, labels out."""
+"""``robustcf recommend``: top-k lists by labels."""
 
 from __future__ import annotations
 
@@ -27,24 +27,19 @@ _INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
 @opens_run
 @code_option
 def recommend(
-    run: str,
-    opener: Opener,
-    users: tuple[str, ...],
-    items: tuple[str, ...],
-    k: int,
-    allow_code: bool,
+    run: str, opener: Opener, users: tuple[str, ...], items: tuple[str, ...], k: int, **how: Any
 ) -> Report:
     """Recommend items to users of RUN, or to a new user who has some items.
 
-    Items that a user has in train or valid are left out. A new user is folded in: the best
-    embedding for their items, those of the items held fixed; a vote serves them by their items.
+    Items that a user has in train or valid are left out. A new user is folded in by the best
+    embedding for their items; a vote serves them by their items.
     """
     if bool(users) == bool(items):
         raise click.UsageError("give either --user or --items")
     from robustcf._checks import check_cutoff
 
     check_cutoff("k", k)
-    model = opener.recommender(run, allow_code=allow_code)
+    model = opener.recommender(run, **how)
     say_capped((k,), model.n_items)
     found = model.recommend(
         users=[_typed(label, model.user_labels) for label in users] or None,
@@ -58,13 +53,11 @@ def recommend(
         ids = chosen[chosen >= 0]
         named = (ids if labels is None else labels[ids]).tolist()
         lists.append({"user": name, "items": named, "scores": scores[chosen >= 0].tolist()})
-    text = "\n".join(
-        f"{entry['user'] or 'new user'}: {', '.join(map(str, entry['items']))}" for entry in lists
-    )
-    return Report({"run": run, "k": k, "recommendations": lists}, text)
+    lines = [f"{one['user'] or 'new user'}: {', '.join(map(str, one['items']))}" for one in lists]
+    return Report({"run": run, "k": k, "recommendations": lists}, "\n".join(lines))
 
 
 def _typed(label: str, labels: Labels | None) -> int | str:
-    """A label as it was typed, as the integer it stands for where labels are integers."""
+    """Return a label as typed, or the integer it spells where labels are integers."""
     numbers = labels is None or labels.dtype.kind != "U"
     return int(label) if numbers and _INTEGER.fullmatch(label) else label

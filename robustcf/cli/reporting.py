@@ -1,7 +1,7 @@
-"""One way to report: what a command says on stderr, and its outcome on stdout, as text or JSON.
+"""Reporting: messages on stderr, and the outcome of a command on stdout as text or JSON.
 
-A command returns a :class:`Report` and prints nothing on stdout itself. With ``--json``, stdout
-holds exactly one JSON object; whatever a library prints meanwhile goes to stderr.
+A command returns a :class:`Report` and does not print on stdout itself. With ``--json``, stdout
+holds exactly one JSON object; output of libraries goes to stderr.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,9 +28,9 @@ table = aligned
 
 @dataclass(frozen=True)
 class Report:
-    """The outcome of a command: for programs (a JSON object) and for people (text).
+    """The outcome of a command, as a JSON object and as text.
 
-    ``failed`` is why the exit code is 1 although the command did its work: one line.
+    ``failed`` is one line on why the exit code is 1 although the command did its work.
     """
 
     data: Mapping[str, Any]
@@ -39,17 +39,17 @@ class Report:
 
 
 class Stopped(Exception):
-    """A command was stopped from outside; click would print an empty line for its own exception."""
+    """A command was interrupted; for click's own exception, click prints an empty line."""
 
 
 def say(line: str) -> None:
-    """Write a line to stderr on the first rank; work goes on where it cannot be written."""
+    """Write a line to stderr on the first rank; a failure to write is ignored."""
     if job().first:
         speak(line)
 
 
 def speak(line: str) -> None:
-    """Write a line to stderr, whatever the rank."""
+    """Write a line to stderr on any rank."""
     with suppress(OSError):
         click.echo(harmless(line), err=True)
 
@@ -66,9 +66,9 @@ def command(
 
     Args:
         name: the name of the command, if it is not that of the function.
-        threads: whether the function runs with ``--threads``, which it does not get itself.
+        threads: whether the function runs with ``--threads``, which is not passed to it.
         kind: the class of the command.
-        settings: of the command.
+        settings: other arguments of ``click.command``.
     """
     shared = [
         click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object on stdout."),
@@ -79,52 +79,37 @@ def command(
         shared.insert(0, click.Option(["--threads"], type=int, metavar="N", help=help_))
 
     def decorate(function: Callable[..., Report | None]) -> Any:
-        run = _threaded(function) if threads else function
+        @functools.wraps(function)
+        def reported(*args: Any, as_json: bool, debug: bool, **kwargs: Any) -> None:
+            try:
+                used = _threads_used(kwargs.pop("threads")) if threads else nullcontext()
+                with redirect_stdout(sys.stderr), used:
+                    report = function(*args, **kwargs)
+            except Interrupted as error:
+                raise Stopped(str(error)) from error
+            except KeyboardInterrupt as error:
+                kept = "interrupted, what was finished before is kept: start it again"
+                raise Stopped(kept) from error
+            _tell(report, as_json=as_json)
+
         make: Any = click.command(name or function.__name__, cls=kind, **settings)
-        made = make(_reported(run))
+        made = make(reported)
         made.params += shared
         return made
 
     return decorate
 
 
-def _reported(function: Callable[..., Report | None]) -> Callable[..., None]:
-    @functools.wraps(function)
-    def command(*args: Any, as_json: bool, debug: bool, **kwargs: Any) -> None:
-        try:
-            with redirect_stdout(sys.stderr):
-                report = function(*args, **kwargs)
-        except Interrupted as error:
-            raise Stopped(str(error)) from error
-        except KeyboardInterrupt as error:
-            kept = "interrupted, what was finished before is kept: start it again"
-            raise Stopped(kept) from error
-        if report is None and as_json:  # a group that hands over to a subcommand
-            raise click.UsageError("--json belongs behind the subcommand")
-        if report is not None and job().first:
-            _print(to_json(report.data) if as_json else report.text)
-            if report.failed:
-                say(f"robustcf: {report.failed}")
-                click.get_current_context().exit(1)
+def _threads_used(threads: int | None) -> AbstractContextManager[object]:
+    if threads is None and cpu_quota() is None:
+        return nullcontext()  # torch decides when it is loaded
+    from robustcf._runtime import threads_used
 
-    return command
-
-
-def _threaded(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def command(*args: Any, threads: int | None, **kwargs: Any) -> Any:
-        if threads is None and cpu_quota() is None:
-            return function(*args, **kwargs)  # torch, when it is loaded, knows the rest
-        from robustcf._runtime import threads_used
-
-        with threads_used(typed_threads(threads), exact=True):
-            return function(*args, **kwargs)
-
-    return command
+    return threads_used(typed_threads(threads), exact=True)
 
 
 def typed_threads(threads: int | None) -> int | None:
-    """Return ``--threads`` as typed, at most the CPUs that may be used; says so on stderr."""
+    """Return ``--threads``, at most the CPUs that may be used; a lower number is announced."""
     if threads is None:
         return None
     from robustcf._runtime import usable_threads
@@ -132,23 +117,29 @@ def typed_threads(threads: int | None) -> int | None:
     return usable_threads(threads, lambda line: say(f"robustcf: {line}"))
 
 
-def _print(text: str) -> None:
+def _tell(report: Report | None, *, as_json: bool) -> None:
+    """Print a report on the first rank; None is that of a group with a subcommand."""
+    if report is None and as_json:
+        raise click.UsageError("--json belongs behind the subcommand")
+    if report is None or not job().first:
+        return
     try:
-        click.echo(harmless(text))
+        click.echo(harmless(to_json(report.data) if as_json else report.text))
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise WriteError(
-            f"the output cannot be written ({error.strerror}): send it to another place; what the "
-            "command wrote into files is there"
-        ) from error
+        reason = f"the output cannot be written ({error.strerror})"
+        raise WriteError(f"{reason}: send it elsewhere; files were written") from error
+    if report.failed:
+        say(f"robustcf: {report.failed}")
+        click.get_current_context().exit(1)
 
 
 def to_json(data: Mapping[str, Any]) -> str:
-    """Return one line of JSON; numpy scalars and arrays, paths and tuples are understood."""
+    """Return one line of JSON; accepts numpy scalars and arrays, paths and tuples."""
     text = json.dumps(data, default=_plain, allow_nan=False, ensure_ascii=False)
     if harmless(text) != text:
-        text = json.dumps(data, default=_plain, allow_nan=False)  # all as JSON spells it
+        text = json.dumps(data, default=_plain, allow_nan=False)  # with JSON's escapes
     return text
 
 
@@ -164,7 +155,7 @@ def numbers(values: Iterable[float]) -> list[str]:
 
 
 def say_capped(ks: Sequence[int], n_items: int) -> None:
-    """Say which cutoffs are beyond the catalogue: they count all items."""
+    """Announce cutoffs beyond the catalogue, which count all items."""
     beyond = sorted({k for k in ks if k > n_items})
     if beyond:
         words = " and ".join(map(str, beyond))

@@ -1,8 +1,8 @@
 """Options made from the arguments of functions and the fields of configurations.
 
-Name, type, default and help of an option are those of the argument that it sets, its help the first
-sentence about it in the docstring. They are read from the source text: ``--help`` must not wait
-for torch to be imported.
+Name, type, default and help of an option are those of the argument that it sets; its help is the
+first sentence about it in the docstring. They are read from the source text, because ``--help``
+must not wait for torch to be imported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from robustcf.cli.kinds import FINITE, SEED
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _KINDS: Mapping[str, Any] = {"int": click.INT, "float": FINITE}
-# What help shows as the value of an option, by how its name ends.
+# The placeholder of an option's value in help, by the end of its name.
 _METAVARS = {
     "_dir": "DIR",
     "_file": "FILE",
@@ -30,13 +30,16 @@ _METAVARS = {
     "_key": "NAME",
     "epsilons": "E...",
     "ks": "K...",
+    "fakes": "N...",
+    "only": "CHECK...",
+    "serve": "WAY...",
 }
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Argument(NamedTuple):
-    """An argument as it is declared: its annotation, its default where that is a literal, words."""
+    """An argument as it is declared; a default that is not a literal is None."""
 
     annotation: str
     default: Any
@@ -72,7 +75,7 @@ def values(place: str) -> tuple[str, ...]:
 
     Example:
         >>> values("robustness.threat:UNITS")
-        ('relative', 'own', 'absolute')
+        ('own', 'relative', 'absolute')
     """
     module, _, name = place.partition(":")
     found = _literal(module, ast.Name(name))
@@ -81,28 +84,25 @@ def values(place: str) -> tuple[str, ...]:
     return found
 
 
-def choice(place: str) -> click.Choice[str]:
-    """Return the type of an option whose choices are the names in a constant."""
-    return click.Choice(values(place))
-
-
 def options(place: str, *names: str, unset: bool = False, **types: Any) -> Decorator:
     """Return a decorator that adds an option for each of some arguments.
 
     Args:
         place: see :func:`arguments`.
-        names: ``name``, or ``name=option`` where the option is called otherwise. Lists come
-            under the name of the argument, all else under that of the option.
-        unset: whether the option is None unless it is given, for what a preset decides.
-        types: name -> the type of its option, where the annotation does not say it.
+        names: ``name``, or ``name=option`` where the option has another name. The command gets a
+            list under the name of the argument, and other values under that of the option.
+        unset: whether the default is None, for settings that a preset decides.
+        types: name -> the type of its option, where the annotation does not give it; a text is
+            the place of a constant with its choices, see :func:`values`.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         known = arguments(place)
         for spelled in reversed(names):
             name, _, option = spelled.partition("=")
-            made = _option(name, option or name, known[name], types.get(name), unset=unset)
-            function = made(function)
+            kind = types.get(name)
+            kind = click.Choice(values(kind)) if isinstance(kind, str) else kind
+            function = _option(name, option or name, known[name], kind, unset=unset)(function)
         return function
 
     return decorate
@@ -142,7 +142,7 @@ def _source(module: str) -> str:
 
 
 def _statement(module: str, name: str) -> ast.stmt | None:
-    """The statement at the top of a module that defines a name; the rest is not parsed."""
+    """Return the top-level statement that defines a name; the rest is not parsed."""
     text = _source(module)
     begin = re.search(rf"^(?:class |def |){name}\b(?!\.)", text, re.MULTILINE)
     if begin is None:
@@ -161,14 +161,13 @@ def _declared(
         return
     taken = node.args
     none = [None] * (len(taken.args) - len(taken.defaults))
-    for argument, default in zip(taken.args, [*none, *taken.defaults], strict=True):
+    defaults = [*none, *taken.defaults, *taken.kw_defaults]
+    for argument, default in zip([*taken.args, *taken.kwonlyargs], defaults, strict=True):
         yield argument.arg, argument.annotation, default
-    for argument, given in zip(taken.kwonlyargs, taken.kw_defaults, strict=True):
-        yield argument.arg, argument.annotation, given
 
 
 def _literal(module: str, node: ast.expr | None) -> Any:
-    """The value of an expression of literals and constants of its module; None where it is not."""
+    """Evaluate an expression of literals and constants of its module; None for any other."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Dict | ast.Tuple):
@@ -193,7 +192,7 @@ def _constant(module: str, name: str) -> Any:
 
 
 def _entries(docstring: str) -> dict[str, str]:
-    """Argument -> the first sentence about it, as plain text without its full stop."""
+    """Return argument -> the first sentence about it, as plain text without its full stop."""
     _, found, section = docstring.partition("\nArgs:\n")
     section = re.split(r"\n(?=\S)", section)[0] if found else ""
     entries = re.findall(r"^    (\w+): (.+?)(?=^    \w|\Z)", section, re.MULTILINE | re.DOTALL)

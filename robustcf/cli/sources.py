@@ -1,4 +1,4 @@
-"""Options of commands that take a run, or embeddings from anywhere, and what they open."""
+"""Options of commands that take a run, or embeddings from elsewhere, and how these are opened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robustcf.cli.signatures import Decorator, choice, options
+from robustcf.cli.options import together
+from robustcf.cli.signatures import Decorator, options
 from robustcf.errors import DownloadError, InputError
 
 if TYPE_CHECKING:
@@ -22,8 +23,10 @@ _READING = (
     *("user_key", "item_key", "user_bias_key", "item_bias_key", "id_key", "vector_key"),
     *("user_ids", "item_ids", "dataset_file"),
 )
-_COLUMNS = ("user_col", "item_col", "rating_col", "time_col", "min_rating")
-_MATCHING = ("rows", "drop_unknown", *_COLUMNS, "with_valid")
+_MATCHING = (
+    *("rows", "drop_unknown", "user_col", "item_col", "rating_col", "time_col", "min_rating"),
+)
+_PLACES = ("data_dir", "download", "dataset")
 
 unfinished_option = click.option(
     "--allow-unfinished", is_flag=True, help="Use a run whose training was interrupted, as it is."
@@ -31,13 +34,13 @@ unfinished_option = click.option(
 code_option = click.option(
     "--allow-code",
     is_flag=True,
-    help="Import the modules that the run names, if it was trained with code from outside.",
+    help="Import the modules that the run names, if it was trained with custom code.",
 )
 
 
 @dataclass(frozen=True)
 class Opener:
-    """Opens what a command is given, with its options of opening a run."""
+    """Opens runs, with the options of :func:`run_options`."""
 
     allow_unfinished: bool
     places: Mapping[str, Any]
@@ -50,7 +53,7 @@ class Opener:
         return open_shared(path, self.places, **how)
 
     def pairs(self, interactions: str) -> Any:
-        """Return the split of a data set or of a run that is named, else the path as it is."""
+        """Return the split of a named data set or of a run, or the path of a file as it is."""
         from robustcf.data import catalog, load
 
         if is_run(interactions):
@@ -76,20 +79,19 @@ def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     @functools.wraps(function)
     def command(*args: Any, allow_unfinished: bool, **kwargs: Any) -> Any:
-        places = {name: kwargs.pop(name) for name in ("data_dir", "download", "dataset")}
+        places = {name: kwargs.pop(name) for name in _PLACES}
         return function(*args, opener=Opener(allow_unfinished, places), **kwargs)
 
     return command
 
 
-def opens_run(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument RUN and the options of opening it."""
-    return click.argument("run")(run_options(function))
+#: The argument RUN and the options of opening it.
+opens_run = together(click.argument("run"), run_options)
 
 
 @dataclass(frozen=True)
 class Source:
-    """Embeddings that a command is given: a saved recommender, or files of another library.
+    """A saved recommender, or files of another library.
 
     Args:
         words: the files or the folder.
@@ -114,18 +116,16 @@ class Source:
         return None if self.interactions is None else self.opener.pairs(self.interactions)
 
     def open(self, held_out: str | None = None, **matching: Any) -> Recommender:
-        """Open it, matched with its interactions, to be judged by these held-out pairs."""
+        """Open it, matched with its interactions; ``held_out`` are pairs to judge by."""
         from robustcf.adapters import from_files
         from robustcf.experiments.opening import check_same
 
         if self.is_run:
             if self.interactions is not None or held_out is not None:
-                raise InputError(
-                    f"{self.words[0]} is a saved recommender and has its pairs: leave "
-                    "--interactions, --test and --valid out"
-                )
+                words = f"{self.words[0]} is a saved recommender and has its pairs"
+                raise InputError(f"{words}: leave --interactions, --test and --valid out")
             return self.opener.recommender(self.words[0])
-        matching |= {name: self.how[name] for name in _MATCHING}
+        matching |= {name: self.how[name] for name in (*_MATCHING, "with_valid")}
         model = from_files(
             self.words,
             self.pairs,
@@ -140,9 +140,10 @@ class Source:
         return model
 
     def describe(self, model: Recommender) -> str:
-        """Return what it turned out to be, in words."""
+        """Return what was opened, in words."""
         if self.is_run:
-            return f"run {self.words[0]}, {model.split.name}"
+            data = f", {model.split.name}" if model.has_interactions else ""
+            return f"run {self.words[0]}{data}"
         facts: Mapping[str, Any] = model.training or {}
         names = " and ".join(Path(word).name for word in self.words)
         return "; ".join((f"{names}, read as {facts.get('format')}", *facts.get("notes", ())))
@@ -161,8 +162,7 @@ class Source:
 
 def takes_source(*, pairs_required: bool = False) -> Decorator:
     """Add SOURCE and the options of reading it; the command gets them as one ``source``."""
-    match = "recommender.matching:match"
-    names = (*_READING, *_MATCHING, "fixed", "force")
+    names = (*_READING, *_MATCHING, "with_valid", "fixed", "force")
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @click.argument("source", nargs=-1, required=True, metavar="SOURCE [ITEMS]")
@@ -180,11 +180,9 @@ def takes_source(*, pairs_required: bool = False) -> Decorator:
             multiple=True,
             metavar="N...",
             callback=_columns,
-            help="Columns that are biases, from 0, or none (default: those constant in one "
-            "factor).",
+            help="Bias columns, from 0, or none (default: those constant in one factor).",
         )
-        @options(match, "rows", "drop_unknown", rows=choice("recommender.matching:ROWS"))
-        @options(match, *_COLUMNS)
+        @options("recommender.matching:match", *_MATCHING, rows="recommender.matching:ROWS")
         @click.option(
             "--with-valid/--without-valid",
             default=None,
@@ -211,7 +209,7 @@ def is_run(path: str) -> bool:
 def _columns(
     context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
 ) -> tuple[int, ...] | None:
-    """``--fixed``: numbers, or none; None where it was not given."""
+    """Return the numbers of ``--fixed``: empty for ``none``, None where it was not given."""
     if not given or given == ("none",):
         return () if given else None
     if not all(word.isdecimal() for word in given):

@@ -1,4 +1,4 @@
-"""``robustcf sweep``: models x settings x seeds, trained, attacked and summed up in one folder."""
+"""``robustcf sweep``: models x settings x seeds, trained, attacked and compared in one folder."""
 
 from __future__ import annotations
 
@@ -17,30 +17,14 @@ _PLAN = "experiments.sweep:SweepPlan"
 
 
 @command(threads=False)
-@options(_PLAN, "models=model", "regs", models=NameOf(MODELS))
-@click.option(
-    "--seeds",
-    type=click.IntRange(1, 1000),
-    default=5,
-    show_default=True,
-    help="How many training seeds per setting: 0, 1, ...",
-)
-@options(_PLAN, "attacks", "epsilons")
+@options(_PLAN, "models=model", "regs", "attacks", "epsilons", models=NameOf(MODELS, paths=True))
 @unit_options
 @budget_option
 @options(_PLAN, "preset", preset=click.Choice(["tuned", "paper"]))
-@grid_options
+@grid_options(seeds=5)
 @data_options()
 def sweep(
-    dataset: str,
-    seeds: int,
-    epsilons: tuple[float, ...],
-    unit: str,
-    settings: dict[str, Any],
-    jobs: int,
-    out: str,
-    data: dict[str, Any],
-    **how: Any,
+    epsilons: tuple[float, ...], settings: dict[str, Any], jobs: int, out: str, **how: Any
 ) -> Report:
     """Train models x settings x seeds, attack and compare all runs; or resume a stopped sweep.
 
@@ -48,28 +32,16 @@ def sweep(
     """
     from robustcf.experiments.sweep import METRIC, SweepPlan
     from robustcf.experiments.sweep import sweep as run_sweep
-    from robustcf.robustness.table import ATTACK_SIZES
+    from robustcf.robustness.table import ABSOLUTE_SIZES, ATTACK_SIZES
 
-    plan = SweepPlan(
-        dataset=dataset,
-        data=data,
-        seeds=tuple(range(seeds)),
-        epsilons=epsilons or ATTACK_SIZES[unit],
-        unit=unit,
-        changes=settings,
-        **how,
-    )
+    usual = ABSOLUTE_SIZES if how["unit"] == "absolute" else ATTACK_SIZES
+    plan = SweepPlan(changes=settings, epsilons=epsilons or usual, **how)
     summary = run_sweep(plan, out, jobs=jobs, progress=sys.stderr.isatty())
-    rows = [
-        (
-            attack,
-            setting,
-            f"{summary.area(attack, setting):.4f}",
-            *numbers(summary.values(attack, setting).mean(axis=0)),
-        )
-        for attack in summary.curves
-        for setting in summary.settings
-    ]
+    rows = []
+    for attack in summary.curves:
+        for setting in summary.settings:
+            means = [summary.area(attack, setting), *summary.values(attack, setting).mean(axis=0)]
+            rows.append((attack, setting, *numbers(means)))
     said, report = summary.findings(), summary.out / "report.md"
     kinds = "\n".join(f"{name}: {summary.words(name)}" for name in summary.curves)
     header = ("attack", METRIC, "area", *(f"{size:g}" for size in plan.epsilons))

@@ -1,7 +1,8 @@
-"""``robustcf train``: a data set in, a run directory out."""
+"""``robustcf train``: make a run directory from a data set."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import click
@@ -10,38 +11,38 @@ from robustcf._registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
 from robustcf.cli.kinds import FINITE, NameOf
 from robustcf.cli.options import data_options, refuse, refuse_with_resume, training_options
 from robustcf.cli.reporting import Report, command, say, shows_progress
-from robustcf.cli.signatures import choice, options
+from robustcf.cli.signatures import options
 from robustcf.cli.sources import code_option
 
 # With --resume, a run has all settings but where its data are.
 _PLACES = ("dataset", "data_dir", "download", "valid_file", "test_file")
+# Options whose defaults are those of the preset.
+_set = functools.partial(options, unset=True)
 
 
 @command(threads=False)
 @click.option(
     "--model",
     type=NameOf(MODELS, "vote"),
-    help="What to train (default: the best known for the data; with --reg, ultragcn); vote: "
-    "certified against fake accounts, without embeddings.",
+    help="Model (default: the best known for the data; with --reg, ultragcn); vote: certified "
+    "against fake accounts, without embeddings.",
 )
-@click.option(
-    "--objective", type=NameOf(OBJECTIVES), help="What is minimized (default: the model's own)."
-)
-@click.option(
-    "--reg", type=NameOf(REGULARIZERS), help="The regularizer (default: the model's own)."
-)
+@click.option("--objective", type=NameOf(OBJECTIVES), help="Loss (default: the model's own).")
+@click.option("--reg", type=NameOf(REGULARIZERS), help="Regularizer (default: the model's own).")
 @click.option(
     "--preset",
     metavar="[auto|tuned|robust|paper|FILE]",
     help="Settings: tuned for clean quality, robust for quality under attack, the paper's; auto: "
     "search for model and settings on valid; or a file that 'robustcf tune' wrote.",
 )
-@click.option("--minutes", type=FINITE, help="Time of the search of 'auto' at most (default 5).")
-@options("regularizers.base:RegularizerConfig", "weight=reg_weight", unset=True)
-@options(
+@click.option(
+    "--minutes", type=FINITE, help="CPU time of the search of 'auto' at most (default 5)."
+)
+@_set("training.search:tune_to_file", "trials", "memory")
+@_set("regularizers.base:RegularizerConfig", "weight=reg_weight")
+@_set(
     "regularizers.two_to_inf:TwoToInfConfig",
     *("estimator", "top=reg_top", "side=reg_side", "every=reg_every"),
-    unset=True,
     side=click.Choice(["users", "items"]),
 )
 @click.option(
@@ -50,46 +51,27 @@ _PLACES = ("dataset", "data_dir", "download", "valid_file", "test_file")
     help="Adversarial training: the objective of the attack to train against; margin: certified "
     "margin loss.",
 )
-@options(
+@_set(
     "training.adversarial:AdversaryConfig",
     *("eps=adv_eps", "weight=adv_weight", "size=adv_size"),
-    unset=True,
-    size=choice("training.adversarial:SIZES"),
+    size="training.adversarial:SIZES",
 )
-@options("models.base:ModelConfig", "dim", "init", unset=True, init=choice("models.base:INITS"))
-@options(
+@_set("models.base:ModelConfig", "factors", "init", init="models.base:INITS")
+@_set(
     "training.config:TrainConfig",
-    *("gauge", "epochs", "lr", "user_lr", "refit"),
-    unset=True,
-    gauge=choice("training.config:GAUGES"),
-    refit=choice("training.config:REFITS"),
+    *("gauge", "serve", "epochs", "lr", "user_lr", "refit"),
+    gauge="training.config:GAUGES",
+    serve="training.config:SERVES",
+    refit="training.config:REFITS",
 )
-@options(
-    "objectives.batches:BatchConfig",
-    "kind=batching",
-    unset=True,
-    kind=choice("objectives.batches:BATCHINGS"),
-)
-@options(
-    "objectives.bce:BCEConfig",
-    "precision",
-    unset=True,
-    precision=choice("objectives.kernels:PRECISIONS"),
-)
+@_set("objectives.batches:BatchConfig", "kind=batching", kind="objectives.batches:BATCHINGS")
+@_set("objectives.bce:BCEConfig", "precision", precision="objectives.kernels:PRECISIONS")
 @training_options
 @code_option
 @data_options(required=False)
 def train(
     dataset: str | None,
-    model: str | None,
-    reg: str | None,
-    preset: str | None,
-    minutes: float | None,
     settings: dict[str, Any],
-    seed: int,
-    threads: int | None,
-    device: str,
-    out: str | None,
     resume: str | None,
     allow_code: bool,
     data: dict[str, Any],
@@ -101,36 +83,24 @@ def train(
     epochs was chosen on validation data; once you change a setting, the number is chosen again.
     For data that has no tuned preset, model and settings are searched for on validation data.
 
-    Started by torchrun, processes train together: each has a part of the users.
+    Started by torchrun, processes train together: each has a share of the users.
     """
     from robustcf.experiments.starting import describe, resume_run, start_run
 
+    how: dict[str, Any] = {"progress": shows_progress(), "say": say}
     if resume is not None:
         refuse_with_resume("allow_code", *_PLACES)
         typed = click.get_current_context().params
         places = {name: typed[name] for name in _PLACES} | {"download": bool(typed["download"])}
-        run = resume_run(
-            resume, allow_code=allow_code, progress=shows_progress(), say=say, **places
-        )
+        run = resume_run(resume, allow_code=allow_code, **how, **places)
     elif dataset is not None:
-        if model == "vote":
-            refuse("has no effect on a vote", "reg", "preset", "minutes")
+        limits = ("minutes", "trials", "memory")
+        if given["model"] == "vote":
+            refuse("has no effect on a vote", "reg", "preset", *limits)
+        names = ("model", "reg", "preset", *limits, "seed", "threads", "device", "out")
+        how |= {name: given.pop(name) for name in names}
         changes = {key: value for key, value in given.items() if value is not None}
-        run = start_run(
-            dataset,
-            data,
-            model=model,
-            reg=reg,
-            preset=preset,
-            changes=changes | settings,
-            minutes=minutes,
-            seed=seed,
-            threads=threads,
-            device=device,
-            out=out,
-            progress=shows_progress(),
-            say=say,
-        )
+        run = start_run(dataset, data, changes=changes | settings, **how)
     else:
         raise click.UsageError("give either --dataset or --resume")
     if run is None:  # another rank than the first

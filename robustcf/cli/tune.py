@@ -13,7 +13,7 @@ from robustcf.cli.signatures import options
 
 
 @command()
-@options("training.search:tune_to_file", "minutes", "seed")
+@options("training.search:tune_to_file", "minutes", "trials", "memory", "seed")
 @device_option
 @out_option("The preset to write, a .json file.", "FILE", required=True)
 @click.option("--resume", is_flag=True, help="Resume a search that was stopped.")
@@ -22,8 +22,7 @@ def tune(dataset: str, device: str, out: str, data: dict[str, Any], **how: Any) 
     """Search for the best model and settings on validation data and write them as a preset.
 
     The search tries baselines first, then short trainings of several models, and improves the best
-    while time is left. Then: robustcf train --dataset NAME --preset FILE. Test data are never
-    touched.
+    while time is left. Then: robustcf train --dataset NAME --preset FILE. Test data are not used.
     """
     from robustcf._runtime import device_of, threads_used
     from robustcf.data import load

@@ -24,7 +24,7 @@ from robustcf.cli.sources import Opener, opens_run
 if TYPE_CHECKING:
     from robustcf.vision.runs import VisionRun
 
-_CONFIG, _JACOBIAN = "vision.config:VisionConfig", "vision.starting:jacobian_of_run"
+_CONFIG, _JACOBIAN = "vision.config:VisionConfig", "vision.runs:jacobian_of_run"
 _REGS = click.Choice(("none", *values("vision.regularizers:REGULARIZERS")))
 # Options that only some regularizers use.
 _OF_ONE = {
@@ -89,7 +89,7 @@ def train(
     CPU try --dataset digits --depth 10 --width 1 --epochs 15.
     """
     from robustcf.vision.config import VisionConfig
-    from robustcf.vision.starting import resume_run, start_run
+    from robustcf.vision.runs import resume_run, start_run
 
     progress = sys.stderr.isatty()
     if resume is not None:
@@ -127,8 +127,9 @@ def _report(run: VisionRun) -> Report:
 
 def _measured(test: dict[str, Any]) -> str:
     norms = ", ".join(f"{name} {test[name]:.4g}" for name in _REGS.choices if name in test)
+    strong = f"strong {test['strong']:.4f}  " if "strong" in test else ""
     return (
-        f"accuracy {test['accuracy']:.4f}  FGSM {test['fgsm']:.4f}  PGD {test['pgd']:.4f}  "
+        f"accuracy {test['accuracy']:.4f}  FGSM {test['fgsm']:.4f}  PGD {test['pgd']:.4f}  {strong}"
         f"stable rank {test['stable_rank']:.3f}\n"
         f"      ({test['images']:,} test images, eps {test['eps']:.5f} in [0, 1], PGD "
         f"{test['pgd_steps']} steps; Jacobian at {test['jacobian_images']} of them: {norms})"
@@ -143,12 +144,13 @@ def _measured(test: dict[str, Any]) -> str:
     show_default="2/255",
     help="L-infinity size of the attack, for pixel values in [0, 1].",
 )
-@options("vision.measures:report", "steps", "jacobian_images", jacobian_images=COUNT)
+@options(
+    "vision.measures:report", "steps", "strong_steps", "jacobian_images", jacobian_images=COUNT
+)
 @opens_run
 def evaluate(run: str, opener: Opener, **how: Any) -> Report:
     """Accuracy of RUN, clean and attacked, and the norms and stable rank of its Jacobian."""
-    from robustcf.vision.runs import VisionRun
-    from robustcf.vision.starting import evaluate_run
+    from robustcf.vision.runs import VisionRun, evaluate_run
 
     opened = VisionRun(run, allow_unfinished=opener.allow_unfinished)
     test = evaluate_run(opened, opener.places, **how)
@@ -160,21 +162,12 @@ def evaluate(run: str, opener: Opener, **how: Any) -> Report:
 @opens_run
 def jacobian(run: str, opener: Opener, trials: int, **how: Any) -> Report:
     """Estimators of the two-to-infinity norm on the Jacobian of RUN at one test image."""
-    from robustcf.vision.runs import VisionRun
-    from robustcf.vision.starting import jacobian_of_run
+    from robustcf.vision.runs import VisionRun, jacobian_of_run
 
     opened = VisionRun(run, allow_unfinished=opener.allow_unfinished)
     facts = jacobian_of_run(opened, opener.places, trials=trials, **how)
-    rows = [
-        (
-            p["method"],
-            f"{p['budget']}",
-            f"{p['error']:.4f}",
-            f"{p['exact']:.2f}",
-            f"{p['gflops']:.3g}",
-        )
-        for p in facts["points"]
-    ]
+    columns = {"method": "", "budget": "", "error": ".4f", "exact": ".2f", "gflops": ".3g"}
+    rows = [[f"{p[key]:{spec}}" for key, spec in columns.items()] for p in facts["points"]]
     high, wide = facts["shape"]
     text = (
         f"Jacobian {high} x {wide}, two-to-infinity norm {facts['two_to_inf']:.4g}, stable rank "

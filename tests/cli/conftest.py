@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,10 @@ Found = Callable[..., Any]
 
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
+def call(capsys):
     """Run a command line: its exit code, stdout and stderr."""
 
-    def call(*words: object) -> tuple[int, str, str]:
+    def call(*words):
         capsys.readouterr()
         code = run([str(word) for word in words])
         return code, *capsys.readouterr()
@@ -29,10 +28,10 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
 
 
 @pytest.fixture
-def found(call: Call) -> Found:
+def found(call):
     """Run a command line that must succeed: its JSON."""
 
-    def found(*words: object) -> Any:
+    def found(*words):
         code, out, err = call(*words, "--json")
         assert code == 0, err
         return json.loads(out)
@@ -41,7 +40,7 @@ def found(call: Call) -> Found:
 
 
 @pytest.fixture(scope="session")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def table(tmp_path_factory):
     """Users u0, u1, ... with two tastes: even items, odd items."""
     rng, lines = np.random.default_rng(0), ["user,item"]
     for user in range(90):
@@ -53,12 +52,12 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 #: A training of a moment.
-PLAIN = ("--epochs", "3", "--set", "block_users=20", "--dim", "6")
+PLAIN = ("--epochs", "3", "--set", "block_users=20", "--factors", "6")
 FAST = ("--model", "ultragcn", *PLAIN, "--set", "negative_weight=20")
 
 
 @pytest.fixture(scope="session")
-def trained(table: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+def trained(table, tmp_path_factory):
     """A run on the table."""
     out = str(tmp_path_factory.mktemp("runs") / "first")
     assert run(["train", "--dataset", str(table), "--out", out, *FAST]) == 0

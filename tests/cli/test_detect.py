@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from robustcf.data import Interactions
 from robustcf.poisoning import inject
 from tests.poisoning.defences.test_detectors import copies, rare, tastes
 
 
-def written(folder: Path, pairs: Interactions) -> str:
+def written(folder, pairs):
     path = folder / "pairs.csv"
     lines = [f"u{u},i{i}" for u, i in zip(pairs.users.tolist(), pairs.items.tolist(), strict=True)]
     path.write_text("user,item\n" + "\n".join(lines) + "\n", encoding="utf-8")
@@ -21,16 +20,20 @@ def written(folder: Path, pairs: Interactions) -> str:
 
 
 @pytest.fixture
-def poisoned(tmp_path: Path) -> tuple[str, list[str], str]:
+def poisoned(tmp_path):
     train = tastes(0)
     target = int(rare(train, 1)[0])
     both = inject(train, copies(train, 12, np.array([target])))
     return written(tmp_path, both), [f"u{300 + n}" for n in range(12)], f"i{target}"
 
 
-def users_in(out: Path) -> list[str]:
+def read(out):
     with out.open(encoding="utf-8", newline="") as file:
-        return sorted(row["user"] for row in csv.DictReader(file))
+        return list(csv.DictReader(file))
+
+
+def users_in(out):
+    return sorted(row["user"] for row in read(out))
 
 
 def test_suspects_are_listed_by_label(call, found, poisoned, tmp_path):
@@ -39,13 +42,14 @@ def test_suspects_are_listed_by_label(call, found, poisoned, tmp_path):
     facts = found("detect", "--dataset", path, "--out", out)
     assert sorted(row["user"] for row in facts["suspects"]) == users_in(out) == fakes
     assert (facts["items"], facts["users"], facts["by"]["twins"]) == ([target], 312, 12)
-    with out.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read(out)
     assert {row["flagged by"] for row in rows} == {"twins"}
     assert all(float(row["twins score"]) > 6 for row in rows)
     text = call("detect", "--dataset", path)[1]
     assert "12 of 312 users look fake (pca 0, twins 12, groups 0)" in text
-    assert f"items that they promote: {target}" in text
+    assert "items that they promote:" in text
+    assert f"{target}" in text.partition("items that they promote:")[2]
+    assert facts["held by"][0]["suspects"] == 12
     text = call("detect", "--dataset", path, "--by", "pca", "groups")[1]
     assert "0 of 312 users look fake (pca 0, groups 0)" in text
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from robustcf.experiments import RunDir
@@ -41,3 +43,29 @@ def test_evaluate_refuses(call, trained, words, code, reason):
     got, _, err = call("evaluate", *(trained if word == "RUN" else word for word in words))
     assert got == code
     assert reason in err
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("evaluate", ["--k", "10"]),
+        ("recommend", ["--user", "u0", "-k"]),
+        ("attack", ["--attack", "fgm", "--epsilons", "0.1", "--k"]),
+        ("attack", ["--attack", "quantization", "--k"]),
+        ("certify", ["--epsilons", "0.001", "--k"]),
+    ],
+)
+def test_cutoffs_beyond_the_catalogue_are_announced_and_invalid_ones_refused(
+    call, trained, command, words
+):
+    code, out, err = call(command, trained, *words, "2000", "--json")
+    assert code == 0
+    assert err.count("k 2000 is beyond the catalogue: all 60 items count") == 1
+    if command in ("attack", "certify"):
+        assert json.loads(out)["protocol"]["capped"] == [2000]
+    assert "beyond" not in call(command, trained, *words, "60")[2]
+    for k in ("0", "-3", str(2**31), "9" * 40):  # before any file is read
+        code, _, err = call(command, "no such run", *words, k)
+        assert code in (1, 2)
+        assert "from 1 to 2147483647" in err or "at least 1" in err or "x>=1" in err, err
+        assert "no such run" not in err

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import resource
-import signal
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -16,8 +14,6 @@ import click
 import pytest
 
 from robustcf import __version__
-from robustcf.cli import main as entry
-from robustcf.cli.entry import SIGNALS
 from robustcf.cli.main import cli, commands_of, run
 from robustcf.cli.reporting import Report, command, say, to_json
 from robustcf.errors import InputError
@@ -35,27 +31,14 @@ def every_command(group: click.Group = cli, path: tuple[str, ...] = ()):
 COMMANDS = {" ".join(path): found for path, found in every_command()}
 
 
-@pytest.mark.parametrize("path", COMMANDS)
-@pytest.mark.slow
-def test_every_help_answers_quickly(path):
-    def cpu_seconds(*command: str) -> float:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(command, check=True, capture_output=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    # Not a clock on speed but on what is imported: torch or pandas alone would take longer.
-    bare = cpu_seconds(sys.executable, "-c", "pass")
-    assert cpu_seconds(sys.executable, "-m", "robustcf", *path.split(), "--help") < bare + 0.5
-
-
-def test_heavy_packages_are_not_imported_by_help():
+def test_no_help_imports_heavy_packages():
     code = (
-        "import sys; from robustcf.cli.main import run; run(['train', '--help']); "
+        "import sys; from robustcf.cli.main import run; "
+        "codes = {run([*words.split(), '--help']) for words in sys.argv[1:]}; "
         "heavy = {'torch', 'numpy', 'pandas', 'scipy', 'requests'} & set(sys.modules); "
-        "sys.exit(repr(heavy) if heavy else 0)"
+        "sys.exit(repr(heavy) if heavy or codes != {0} else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code, *COMMANDS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -110,11 +93,7 @@ def test_wrong_usage_exits_2_and_points_to_help(call, words):
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (
-            ZeroDivisionError("why"),
-            1,
-            "internal error, ZeroDivisionError: why (--debug shows where)",
-        ),
+        (ValueError("why"), 1, "internal error, ValueError: why (--debug shows where)"),
         (KeyboardInterrupt(), 130, "interrupted, what was finished before is kept: start it again"),
         (click.ClickException("not today"), 1, "not today"),
         (MemoryError(), 1, "there is not enough memory: ask for less, or use less data"),
@@ -152,18 +131,6 @@ def test_a_reader_that_leaves_early_is_no_error_message():
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_main_exits_with_the_code(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["robustcf", "nonsense"])
-    handlers = {number: signal.getsignal(number) for number in SIGNALS}
-    try:
-        with pytest.raises(SystemExit) as stop:
-            entry.main()
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    assert stop.value.code == 2
-
-
 def test_json_understands_arrays_and_paths_and_refuses_nan():
     import numpy as np
 
@@ -171,12 +138,6 @@ def test_json_understands_arrays_and_paths_and_refuses_nan():
     assert plain == '{"a": 1.0, "b": [0, 1], "c": "x"}'
     with pytest.raises(ValueError, match="JSON"):
         to_json({"a": float("nan")})
-
-
-def test_the_console_script_is_installed():
-    script = Path(sys.executable).with_name("robustcf")
-    done = subprocess.run([script, "--version"], capture_output=True, text=True, env=os.environ)
-    assert done.stdout.strip() == f"robustcf, version {__version__}"
 
 
 STRANGE = ["\x1b[2J", "\u202ereversed", "\ud800", "\x7f", "\x00", "\U000e0001"]
@@ -234,7 +195,7 @@ def test_every_number_of_the_command_line_must_be_finite():
         (["audit", "x", "--no-attack", "--size", "0.1"], "--size has no effect"),
         (["audit", "x", "--fail-under", "int8=nan"], "--fail-under"),
         (["audit", "x", "--fail-under", "int8="], "--fail-under"),
-        (["train", "--resume", "x", "--lr", "0.1", "--dim", "3"], "--dim and --lr has no effect"),
+        ("train --resume x --lr 0.1 --factors 3".split(), "--factors and --lr has no effect"),
         (["train", "--dataset", "demo", "--adv-eps", "0.1"], "adv_eps is a setting of"),
         (["train", "--dataset", "demo", "--reg", "none", "--reg-weight", "1"], "reg_weight has no"),
         (["train", "--dataset", "demo", "--model", "als", "--lr", "0.1"], "lr has no effect"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import scipy.io
@@ -17,11 +15,11 @@ rng = np.random.default_rng(0)
 U, V = rng.normal(size=(30, 4)), rng.normal(size=(20, 4))
 A = U @ V.T
 ROWS, COLUMNS = np.linalg.norm(A, axis=1), np.linalg.norm(A, axis=0)
-KEYS = {"value", "row", "lower", "upper", "products", "certified", "method"}
+KEYS = {"value", "row", "lower", "upper", "products", "certified", "method", "enough"}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """One matrix in every kind of file."""
     home = tmp_path_factory.mktemp("matrices")
     np.save(home / "dense.npy", A)

@@ -36,12 +36,12 @@ def test_recommend_folds_a_new_user_in(found, table, tmp_path, model, reg, gauge
     assert entry["user"] is None
     assert not set(own) & set(entry["items"])
     even = sum(int(item[1:]) % 2 == 0 for item in entry["items"])
-    assert even >= 8  # somebody with even items wants even items
+    assert even >= 8  # a user with even items gets even items
 
 
 def test_recommend_without_labels(call, found, tmp_path):
     out = tmp_path / "run"
-    found("train", "--dataset", "demo", "--out", out, "--dim", "4", "--epochs", "1")
+    found("train", "--dataset", "demo", "--out", out, "--factors", "4", "--epochs", "1")
     (entry,) = found("recommend", out, "--user", "7", "-k", "3")["recommendations"]
     assert all(isinstance(item, int) for item in entry["items"])
     code, _, err = call("recommend", out, "--user", "2000")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 
 import click
 import pytest
@@ -22,14 +21,14 @@ COMPUTING = (
 )
 
 
-def test_every_command_that_computes_has_threads() -> None:
+def test_every_command_that_computes_has_threads():
     commands = commands_of(cli)
     for name in COMPUTING:
         assert "--threads" in {option for each in commands[name].params for option in each.opts}
 
 
 @pytest.fixture(autouse=True)
-def _undecided(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _undecided(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     before = torch.get_num_threads()
     yield
@@ -41,17 +40,17 @@ OUTCOMES: list[tuple[int, int, int]] = []
 
 @command()
 @click.option("--k", type=int)
-def told(k: int) -> Report:
+def told(k):
     OUTCOMES.append((k, torch.get_num_threads(), runtime.threads_for(10**6, 10**6)))
     return Report({}, "")
 
 
-def outcome(*words: str) -> tuple[int, int, int]:
+def outcome(*words):
     told.main(list(words), standalone_mode=False)
     return OUTCOMES.pop()
 
 
-def test_a_command_runs_with_the_threads_that_were_typed(monkeypatch) -> None:
+def test_a_command_runs_with_the_threads_that_were_typed(monkeypatch):
     assert outcome("--threads", "1", "--k", "5") == (5, 1, 1)
     most = cpus()
     assert outcome("--k", "5", "--threads", str(most)) == (5, most, most)
@@ -62,7 +61,7 @@ def test_a_command_runs_with_the_threads_that_were_typed(monkeypatch) -> None:
     assert outcome("--k", "5") == (5, 1, 1)
 
 
-def test_no_threads(call) -> None:
+def test_no_threads(call):
     for count in (0, -2):
         said = f"robustcf: threads must be an integer of at least 1, got {count}\n"
         assert call("compare", "a", "b", "--threads", count) == (1, "", said)
@@ -81,7 +80,7 @@ def test_no_threads(call) -> None:
         ["datasets", "prepare", "none.csv", "--out", "none"],
     ],
 )
-def test_a_thousand_threads_are_capped_and_said(words, tmp_path, monkeypatch, call) -> None:
+def test_a_thousand_threads_are_capped_and_said(words, tmp_path, monkeypatch, call):
     """Data and runs are missing: what is said of the threads comes first."""
     monkeypatch.chdir(tmp_path)
     with runtime.threads_used(None):
@@ -91,9 +90,9 @@ def test_a_thousand_threads_are_capped_and_said(words, tmp_path, monkeypatch, ca
     assert sum("got 1000" in line and str(cpus()) in line for line in err.splitlines()) == 1
 
 
-def test_a_run_records_the_threads_that_were_used(tmp_path, call) -> None:
+def test_a_run_records_the_threads_that_were_used(table, tmp_path, call):
     out = tmp_path / "run"
-    words = ["train", "--dataset", "demo", "--model", "als", "--dim", "4", "--out", out]
+    words = ["train", "--dataset", table, "--model", "als", "--factors", "4", "--out", out]
     with runtime.threads_used(None):
         code, _, err = call(*words, "--threads", "1000")
     assert (code, "got 1000" in err) == (0, True)

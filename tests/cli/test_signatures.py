@@ -1,4 +1,4 @@
-"""Options that are read from the source of what they set: the same as Python says of it."""
+"""Options read from the source of a function or class agree with Python's own signature."""
 
 from __future__ import annotations
 
