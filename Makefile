@@ -23,7 +23,7 @@ help:
 	@echo "make demo      set up, run the main job on the embedded demo data, say what to look at"
 	@echo "make test      set up, run all tests but those that take minutes"
 	@echo "make test-all  all tests"
-	@echo "make check     format, lint, types, documentation, fast tests"
+	@echo "make check     format, lint, words, types, documentation, fast tests"
 	@echo "make fuzz      spoilt files by the 100,000 (CASES=..., SEED=...; CASE=... for one alone)"
 	@echo "make docs      the documentation, in docs/_build/html"
 	@echo "make build     wheel and source archive, in dist"
@@ -51,6 +51,7 @@ test-all: $(READY)
 check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python scripts/check_words.py
 	$(BIN)/mypy
 	$(SPHINX) -q
 	$(PYTEST) -q -m "not slow and not realdata and not long" $(PYTEST_ARGS)

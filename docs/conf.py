@@ -61,7 +61,7 @@ def plain_docstring(app, what, name, obj, options, lines):
     """Put right what napoleon and reStructuredText take for something else.
 
     A colon in the one paragraph of a property's docstring does not end its type; the bars of
-    norms, ||A||, are no substitutions.
+    norms, ||A||, are not substitutions.
     """
     written = inspect.getdoc(obj) or ""
     if what == "property" and "\n\n" not in written:

@@ -269,7 +269,7 @@ def parser(description: str, count: int) -> argparse.ArgumentParser:
 
 
 def save_json(path: Path, data: dict[str, Any]) -> None:
-    """Write results with what they were made with."""
+    """Write results with the versions and settings that made them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     made = {
         "torch": torch.__version__,

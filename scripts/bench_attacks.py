@@ -71,7 +71,7 @@ def times(model: Recommender, options: argparse.Namespace) -> dict[str, float]:
         for unit in reversed(UNITS):
             sweep(attack, unit, options.sizes)
     if options.auto_sizes:
-        sweep(AUTO, "relative", options.auto_sizes)
+        sweep(AUTO, "own", options.auto_sizes)
     return seconds
 
 

@@ -44,7 +44,10 @@ from robustcf.training.presets import preset
 from robustcf.training.search import search, validation_parts
 
 METRIC = "ndcg@20"
-# Name -> source, users drawn (None: all), least pairs of a user and an item.
+#: Generated: every user draws items by their popularity, so that nothing else can be learnt.
+POPULARITY = "popularity"
+# Name -> source (a set, a file below --data-dir), users drawn (None: all), least pairs of a user
+# and an item.
 SETS: dict[str, tuple[str, int | None, int]] = {
     "ml-100k": ("ml-100k", None, 1),
     "demo": ("demo", None, 1),
@@ -56,15 +59,55 @@ SETS: dict[str, tuple[str, int | None, int]] = {
     "yelp2018, 500 users": ("yelp2018", 500, 2),
     "ml-1m, 1,500 users": ("ml-1m", 1_500, 5),
     "ml-1m, 500 users": ("ml-1m", 500, 1),
+    "steam": ("steam/interactions.csv", None, 1),
+    "steam, 20-core": ("steam/interactions.csv", None, 20),
+    "beauty": ("beauty/interactions.csv", None, 1),
+    "beauty, 10-core": ("beauty/interactions.csv", None, 10),
+    "beauty, 5,000 users": ("beauty/interactions.csv", 5_000, 3),
+    "popularity alone": (POPULARITY, None, 1),
+    "ml-100k, 3 to 9 items": ("ml-100k", None, 1),
+    "steam, 3 to 9 items": ("steam/interactions.csv", None, 1),
+    "ml-100k, copied users": ("ml-100k", None, 1),
 }
 Scores = Callable[[Any], Any]
 Fit = Callable[[Interactions, Any], "Factors | Scores"]
 
 
+def few_items(pairs: Interactions, rng: np.random.Generator) -> Interactions:
+    """3 to 9 pairs of each user."""
+    order = np.lexsort((rng.random(len(pairs)), pairs.users))
+    place = np.arange(len(pairs)) - pairs.indptr[pairs.users[order]]
+    kept = np.zeros(len(pairs), dtype=bool)
+    kept[order] = place < rng.integers(3, 10, pairs.n_users)[pairs.users[order]]
+    return k_core(pairs.take(kept), 1)
+
+
+def copied_users(pairs: Interactions, rng: np.random.Generator) -> Interactions:
+    """A twentieth of the users ten times each."""
+    chosen = rng.choice(pairs.n_users, pairs.n_users // 20, replace=False)
+    rows = np.concatenate([np.arange(pairs.n_users), np.repeat(chosen, 9)])
+    return Interactions.from_csr(pairs.csr()[rows])
+
+
+VARIED = {"3 to 9 items": few_items, "copied users": copied_users}
+
+
 def pairs_of(name: str, seed: int, data_dir: str | None) -> Interactions:
     """All pairs of a set, or those of some of its users."""
+    variant = name.rpartition(", ")[2]
+    if variant in VARIED:
+        whole = pairs_of(name.removesuffix(f", {variant}"), seed, data_dir)
+        return VARIED[variant](whole, np.random.default_rng(seed))
     source, users, core = SETS[name]
-    split = load(source, data_dir=data_dir)
+    if source == POPULARITY:
+        rng, shares = np.random.default_rng(seed), 1.0 / np.arange(1, 801)
+        drawn = rng.choice(800, (2_000, 20), p=shares / shares.sum())  # repeated pairs count once
+        rows = np.repeat(np.arange(2_000), 20)
+        return k_core(Interactions.from_pairs(rows, drawn.ravel(), 2_000, 800)[0], 1)
+    if "/" in source:
+        split = load(Path(data_dir or ".") / source)
+    else:
+        split = load(source, data_dir=data_dir)
     R = split.train_full.csr() + split.test.csr()
     if users is not None:
         drawn = np.random.default_rng(seed).choice(R.shape[0], users, replace=False)
@@ -128,10 +171,10 @@ ALS = "ALS (implicit)"
 GRIDS: dict[str, tuple[Fit, list[Any]]] = {
     "popularity": (popularity, [None]),
     "item-kNN": (item_knn, [20, 100, 500]),
-    "EASE": (ease, [30.0, 100.0, 300.0, 1000.0]),
+    "EASE": (ease, [10.0, 30.0, 100.0, 300.0, 1000.0]),
     ALS: (
         implicit_als,
-        [(d, r, a) for d in (32, 128) for r in (0.1, 1.0, 10.0) for a in (1.0, 5.0, 20.0)],
+        [(d, r, a) for d in (64, 256) for r in (1.0, 10.0, 30.0, 100.0) for a in (5.0, 20.0)],
     ),
 }
 # Of the dense matrix: EASE is left out where users and items are more than this.

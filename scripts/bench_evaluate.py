@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dataset", nargs="*", default=["ml-1m", "yelp2018"])
     parser.add_argument("--data-dir", default=os.environ.get("ROBUSTCF_DATA"))
-    parser.add_argument("--dim", type=int, default=64)
+    parser.add_argument("--factors", type=int, default=64)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
@@ -37,7 +37,7 @@ def main() -> None:
     print(f"{threads} threads, best of {options.repeats}; NDCG@10 and, ours, 14 metrics in all\n")
     for name in options.dataset:
         split = load(name, data_dir=options.data_dir)
-        U, V = spectral_factors(split.train_full, options.dim, np.random.default_rng(0))
+        U, V = spectral_factors(split.train_full, options.factors, np.random.default_rng(0))
         factors = Factors(torch.tensor(U), torch.tensor(V))
         ways: dict[str, Callable[[], float]] = {
             "robustcf.evaluate": lambda s=split, f=factors: evaluate(

@@ -7,7 +7,7 @@
     python scripts/bench_large.py engines /big/raw --out /big/scratch
 
 Each line of JSON has seconds of the clock and of the processor, and the largest resident memory of
-the process. ``engines`` runs the same steps (labels, one row a pair, 10-core, split, sorted) as
+the process. ``engines`` runs the same steps (labels, one row per pair, 10-core, split, sorted) as
 plain queries of DuckDB and of Polars' streaming engine, each in a process of its own; Polars is
 ended where it asks for more than --limit bytes.
 """
@@ -63,7 +63,8 @@ def train(given: argparse.Namespace) -> None:
 
     words = [
         *("train", "--dataset", str(given.source), "--out", str(given.out)),
-        *("--model", "softmax-mf", "--epochs", "1", "--dim", str(given.dim), "--init", given.init),
+        *("--model", "softmax-mf", "--epochs", "1"),
+        *("--factors", str(given.factors), "--init", given.init),
         *("--set", "sampled_items=2000", "--set", "block_users=2048", "--refit", "no"),
         *("--threads", str(given.threads)),
     ]
@@ -145,7 +146,7 @@ def duckdb(given: argparse.Namespace) -> None:
 
     n = timed("labels", labels)
     timed(
-        "encode, one row a pair",
+        "encode, one row per pair",
         lambda: run(
             f"create table pairs as select u.id::bigint * {n} + i.id as k, max(timestamp) t "
             f"from {raw} r join users u on r.user_id = u.label join items i on r.item_id = i.label "
@@ -218,7 +219,7 @@ def polars(given: argparse.Namespace) -> None:
     grouped = pl.scan_parquet(encoded).group_by("k").agg(pl.col("t").max())
     if given.sort:
         grouped = pl.scan_parquet(encoded).sort("k", "t")
-    what = "sort" if given.sort else "one row a pair"
+    what = "sort" if given.sort else "one row per pair"
     timed(what, lambda: grouped.sink_parquet(pairs, engine="streaming"))
 
 
@@ -230,7 +231,7 @@ def main() -> None:
     parser.add_argument("source", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--dim", type=int, default=64)
+    parser.add_argument("--factors", type=int, default=64)
     parser.add_argument("--init", default="normal")
     parser.add_argument("--limit", type=int, default=7_000_000_000)
     parser.add_argument("--sort", action="store_true", help="polars: sort instead of grouping")

@@ -64,7 +64,7 @@ def main() -> None:
     options = parser.parse_args()
     set_threads(1)
     config = TrainConfig.of(
-        model="softmax-mf", dim=DIM, epochs=1, sampled_items=256, block_users=BLOCK,
+        model="softmax-mf", factors=DIM, epochs=1, sampled_items=256, block_users=BLOCK,
         init="normal", reg="none",
     )  # fmt: skip
     with joined() as team:

@@ -11,11 +11,11 @@ sending itself and the wait for a rank that is slower; the mean over ranks.
 
     python scripts/bench_ranks.py --dataset yelp2018 --weak 1 2 3 4 --share 0.2
 
-is weak scaling: every number of ranks has the same users a rank and step, so an ideal step takes as
-long. More ranks than cores would only take turns, so each is slowed down: it sleeps until its
-computing has had ``--share`` of the time, as on a machine whose core is that much slower. What
-travels is not slowed down, and goes over loopback: this shows what sharing costs beside computing,
-not what a network does.
+is weak scaling: every number of ranks has the same users per rank and step, so an ideal step
+takes as long. More ranks than cores would only take turns, so each is slowed down: it sleeps
+until its computing has had ``--share`` of the time, as on a machine whose core is that much slower.
+What travels is not slowed down, and goes over loopback: this shows what sharing costs next to
+computing, not what a network does.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--model", default="softmax-mf")
     parser.add_argument("--steps", type=int, default=16, help="timed steps")
     parser.add_argument("--repeats", type=int, default=3, help="the fastest counts")
-    parser.add_argument("--dim", type=int, help="default: the preset's")
+    parser.add_argument("--factors", type=int, help="default: the preset's")
     parser.add_argument("--block-users", type=int, help="default: the preset's")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--weak", type=int, nargs="+", metavar="RANKS", help="weak scaling instead")
@@ -87,7 +87,7 @@ def side_by_side(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def weak_scaling(options: argparse.Namespace) -> dict[str, Any]:
-    """The same users a rank and step for each number of ranks, all slowed down alike."""
+    """The same users per rank and step for each number of ranks, all slowed down alike."""
     config = preset(options.dataset, options.model).config
     users = options.block_users or config.batching.block_users
     rows: dict[str, Any] = {}
@@ -95,7 +95,7 @@ def weak_scaling(options: argparse.Namespace) -> dict[str, Any]:
         options.block_users = users * count
         rows[str(count)] = start(ranks_of(count), options)
         if len(rows) == 1:
-            print(f"{rows[str(count)]['data']}\n{users} users a rank and step\n")
+            print(f"{rows[str(count)]['data']}\n{users} users per rank and step\n")
             print(f"{'ranks':>6}{'a step':>10}{'computing':>11}{'waiting':>9}{'received':>10}"
                   f"{'efficiency':>12}")  # fmt: skip
         row, first = rows[str(count)], rows[str(options.weak[0])]
@@ -117,7 +117,7 @@ def ranks_of(count: int) -> list[str]:
 def start(command: list[str], options: argparse.Namespace) -> dict[str, Any]:
     """Run a worker, or several by torchrun, and take the line of figures."""
     words = ["--dataset", options.dataset, "--model", options.model]
-    for name in ("steps", "repeats", "dim", "block_users", "data_dir", "share"):
+    for name in ("steps", "repeats", "factors", "block_users", "data_dir", "share"):
         if getattr(options, name) is not None:
             words += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     done = subprocess.run([*command, *words], stdout=subprocess.PIPE, text=True, check=True)
@@ -148,7 +148,7 @@ def slow_down(share: float, team: ranks.Ranks) -> None:
 def worker(options: argparse.Namespace) -> None:
     set_threads(options.worker)
     split = load(options.dataset, data_dir=options.data_dir)
-    names = {"dim": options.dim, "block_users": options.block_users}
+    names = {"factors": options.factors, "block_users": options.block_users}
     changes = {name: value for name, value in names.items() if value is not None}
     config = adapted(preset(options.dataset, options.model).config, changes).resolved()
     pairs = split.train_full if split.valid_source == "carved" else split.train
@@ -195,7 +195,8 @@ def worker(options: argparse.Namespace) -> None:
         step = best[0] / len(batches.blocks)
         figures = {
             "data": repr(split),
-            "settings": f"{options.model}, dim {model.dim}, {config.batching.block_users} users",
+            "settings": f"{options.model}, {model.factors} factors, "
+            f"{config.batching.block_users} users",
             "megabytes": model.items.numel() * model.items.element_size() / 1e6,
             "step": step,
             "pass": step * steps,

@@ -38,7 +38,7 @@ def main() -> None:
     if options.one:
         print(json.dumps(measure(*json.loads(options.one), options.steps, options.threads)))
         return
-    header = ("users", "items", "pairs", "dim", "sampled", "s/step", "s/epoch", "ns/cell")
+    header = ("users", "items", "pairs", "factors", "sampled", "s/step", "s/epoch", "ns/cell")
     print("".join(f"{name:>11}" for name in (*header, "peak MB", "state MB", "data MB", "ratio")))
     for size in SIZES:
         command = [sys.executable, __file__, "--one", json.dumps(size)]
@@ -81,7 +81,7 @@ def measure(
     del ranks, owners
     train.csr()
     before = peak()
-    model = UltraGCN(train, dim=dim, init="normal", init_std=0.1)
+    model = UltraGCN(train, factors=dim, init="normal", init_std=0.1)
     objective = BCE(train, sampled_items=sampled or None)
     batches = Batches(objective, BatchConfig(block_users=512))
     model.users[:, -1], model.items[:, -1] = 5**0.5, -(5**0.5)

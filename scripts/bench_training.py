@@ -45,8 +45,8 @@ Curve = list[tuple[float, float, float]]  # seconds, Recall@20, NDCG@20
 # Epochs the official code needed, from its released logs (chosen on test).
 OFFICIAL_EPOCHS = {"ml-1m": 86, "yelp2018": 60}
 OFFICIAL = {
-    "ml-1m": {"dim": 128, "negatives": 200, "negative_weight": 200.0, "item_weight": 1e-3},
-    "yelp2018": {"dim": 64, "negatives": 800, "negative_weight": 300.0, "item_weight": 5e-4},
+    "ml-1m": {"factors": 128, "negatives": 200, "negative_weight": 200.0, "item_weight": 1e-3},
+    "yelp2018": {"factors": 64, "negatives": 800, "negative_weight": 300.0, "item_weight": 5e-4},
 }
 ALS = {"ml-1m": (10.0, 2.0), "yelp2018": (1.0, 10.0)}  # regularization, alpha
 
@@ -104,7 +104,7 @@ def start_curve(split: Split, pairs: Interactions, config: TrainConfig) -> Curve
     curve: Curve = []
     for dim in (16, 32, 64, 128, 256):
         began = time.perf_counter()
-        factors = build_model(config.replace(dim=dim, init="smooth"), pairs).factors()
+        factors = build_model(config.replace(factors=dim, init="smooth"), pairs).factors()
         curve.append((time.perf_counter() - began, *on_test(factors, split)))
     return curve
 
@@ -155,7 +155,7 @@ def floor_of_softmax(pairs: Interactions, config: TrainConfig, steps: int = 4) -
             break
     taken, floor = (float(np.median([pair[n] for pair in ratios[1:]])) for n in (0, 1))
     print(
-        f"softmax, dim {config.model.settings.dim}: {taken * 1e3:.0f} ms per step of "
+        f"softmax, {config.model.settings.factors} factors: {taken * 1e3:.0f} ms per step of "
         f"{config.batching.block_users} users, its products and exponentials alone "
         f"{floor * 1e3:.0f} ms: {taken / floor:.2f} times\n"
     )

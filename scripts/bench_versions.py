@@ -79,7 +79,7 @@ def compare(trees: dict[str, Tree], dataset: str, options: argparse.Namespace) -
     """All jobs of a data set, and their table: medians, and this over other."""
     found: dict[str, dict[str, list[Any]]] = {}
     for repeat in range(options.repeats):
-        # Whoever goes first meets a colder machine: they take turns.
+        # The first to run meets a colder machine, so they take turns.
         turns = list(trees)[:: -1 if repeat % 2 else 1]
         for job, words in jobs(dataset, repeat, options).items():
             for name in turns:

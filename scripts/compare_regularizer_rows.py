@@ -3,7 +3,7 @@
     python scripts/compare_regularizer_rows.py --dataset ml-1m
 
 For each number of rows the weight is searched on the same grid; the best NDCG@10 on valid is
-printed with the norm it ends at, and the time an epoch takes with and without the penalty.
+printed with the norm it ends at, and the time per epoch with and without the penalty.
 """
 
 from __future__ import annotations

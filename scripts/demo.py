@@ -8,8 +8,8 @@ The second line draws the README's picture.
 Trains softmax MF, UltraGCN with weight decay and with the two-to-infinity regularizer, and the
 robust preset. Then it attacks all of them with growing budgets: first as the paper does (one
 gradient step on the cross-entropy, absolute sizes), then with the headline attack: one
-perturbation for all users, by somebody who knows the test pairs, at sizes relative to the
-embeddings. The random control and the certificate are drawn next to them.
+perturbation for all users, by an attacker who knows the test pairs, at sizes in lengths
+of each row. The random control and the certificate are drawn next to them.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _FILE_BLOCKS = 10
 _GROUPS = 50
 _OWN_TASTE = 0.7
 _FIRST_SECOND = 1_500_000_000
-# 10^8 different pairs come from this many rows a pair.
+# 10^8 different pairs come from this many rows per pair.
 _ROWS_PER_PAIR = 1.24
 _SCRAMBLE, _LABELS = 0x9E3779B97F4A7C15, 1 << 40
 

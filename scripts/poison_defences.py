@@ -8,6 +8,11 @@ every fake user two of the five targets and ``one target`` pushes a single item 
 two of them do both.
 
     python scripts/poison_defences.py --dataset ml-1m --fakes 0.01 --seeds 3
+
+``--matrix`` prints tables instead: the threshold of each detector's score is tuned on one attack
+(rows), so that nine of ten of its fakes are above it, and judged on another (columns), in counts of
+fakes found / genuine users above it. The first row has a threshold fixed before, on clean data: one
+in a hundred genuine users is above it.
 """
 
 from __future__ import annotations
@@ -21,12 +26,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from robustcf._io.text import aligned
 from robustcf._registry import POISONINGS
 from robustcf.data import Interactions, load
 from robustcf.poisoning import PoisonThreat, Targets, inject, write_profiles
 from robustcf.poisoning.defences import Detector, Groups, PCASelection, Twins
 
 Ids = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 Change = Callable[[Interactions, tuple[Ids, ...], Ids, np.random.Generator], list[Ids]]
 
 
@@ -89,9 +96,11 @@ def main() -> None:
     parser.add_argument("--fakes", type=float, default=0.01)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--write", type=Path, help="keep the profiles in this folder")
+    parser.add_argument("--matrix", action="store_true", help="thresholds tuned on other attacks")
     args = parser.parse_args()
     detectors: list[Detector] = [PCASelection(), Twins(), Groups()]
     for dataset in args.dataset:
+        scores: dict[str, list[dict[str, tuple[npt.NDArray[np.float64], Flags]]]] = {}
         for attack in args.attacks:
             for seed in range(args.seeds):
                 options = {} if args.data_dir is None else {"data_dir": args.data_dir}
@@ -115,6 +124,10 @@ def main() -> None:
                 fake = np.arange(train.n_users) >= genuine
                 line: dict[str, object] = {"dataset": dataset, "attack": attack, "seed": seed}
                 line |= {"genuine": genuine, "fakes": int(fake.sum()), "targets": targets}
+                if args.matrix:
+                    each = {d.name: (d.detect(train).scores, fake) for d in detectors}
+                    scores.setdefault(attack, []).append(each)
+                    continue
                 together = np.zeros(train.n_users, dtype=bool)
                 for detector in detectors:
                     began = time.process_time()
@@ -124,9 +137,31 @@ def main() -> None:
                     line[f"{detector.name} seconds"] = round(time.process_time() - began, 1)
                 line["all"] = counts(together, fake)
                 print(json.dumps(line), flush=True)
+        for detector in detectors if args.matrix else ():
+            print(f"{dataset}, {detector.name}, fakes / genuine users, sums of {args.seeds} seeds")
+            print(matrix({a: [s[detector.name] for s in each] for a, each in scores.items()}))
 
 
-def counts(flagged: npt.NDArray[np.bool_], fake: npt.NDArray[np.bool_]) -> list[int]:
+def matrix(scores: dict[str, list[tuple[npt.NDArray[np.float64], Flags]]]) -> str:
+    """Return a table: the threshold by attack (rows) and what it finds of others (columns)."""
+    judged = [attack for attack in scores if attack != "none"]
+    rows = []
+    for tuned, each in scores.items():
+        lines = [
+            np.quantile(s[fake], 0.1) if fake.any() else np.quantile(s, 0.99) for s, fake in each
+        ]
+        cells = []
+        for attack in judged:
+            found = [
+                counts(s > line, fake)
+                for line, (s, fake) in zip(lines, scores[attack], strict=True)
+            ]
+            cells.append(" / ".join(f"{n}" for n in np.sum(found, axis=0)))
+        rows.append(["clean, 1 %" if tuned == "none" else tuned, *cells])
+    return aligned(["tuned on", *judged], rows)
+
+
+def counts(flagged: Flags, fake: Flags) -> list[int]:
     """Fakes and genuine users among the flagged."""
     return [int((flagged & fake).sum()), int((flagged & ~fake).sum())]
 

@@ -11,7 +11,7 @@ is said to be a random draw. Three counts say otherwise, none of which needs a m
 - whether neighbours in that order are alike (cosine of the users of two items, this user left out),
   and whether the first test item is more like the end of the line than like its beginning.
 
-If so, lines are ordered, by time or by what stands for it, and test is their end.
+If so, lines are ordered, by time or a substitute for it, and test is their end.
 """
 
 from __future__ import annotations

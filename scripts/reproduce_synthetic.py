@@ -213,7 +213,7 @@ def main() -> None:
 
 
 def _thin(spectra: dict[str, list[float]]) -> dict[str, list[float]]:
-    """At most about 50 values a matrix: a JSON file is no place for 5,000."""
+    """Keep about 50 values per matrix, so that the JSON file stays small."""
     return {
         title: [round(v, 6) for v in values[:: max(1, len(values) // 50)]]
         for title, values in spectra.items()

@@ -212,7 +212,7 @@ def draw(results: dict[str, Any], target: Path) -> None:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--scale", choices=["small", "paper"], default="small")
-    arguments.add_argument("--seeds", type=int, default=3, help="runs a row (default 3)")
+    arguments.add_argument("--seeds", type=int, default=3, help="runs per row (default 3)")
     arguments.add_argument("--data-dir", help="folder with the data sets")
     arguments.add_argument(
         "--cifar10", help="small scale: npz file of CIFAR-10 images (default: the official set)"

@@ -167,7 +167,7 @@ def write(
     settings = {
         key: value
         for key, value in config.flat().items()
-        if value != defaults.get(key) or key in ("dim", "epochs", "lr", "user_lr", "reg_weight")
+        if value != defaults.get(key) or key in ("factors", "epochs", "lr", "user_lr", "reg_weight")
     }
     arguments = [a for n, a in enumerate(sys.argv[1:]) if "--data-dir" not in sys.argv[n : n + 2]]
     content = {

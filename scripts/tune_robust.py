@@ -3,17 +3,17 @@
     python scripts/tune_robust.py --data-dir DIR --threads 2
 
 Each candidate is trained on train alone. Then its factors face the attack at the cutoff: one
-perturbation for all users, by somebody who knows the valid pairs, relative row budgets, fewer steps
-than the headline's (they order candidates alike and cost less). The test pairs are never used. Out
-of the candidates that keep 97 % of the best clean NDCG@10, the one is chosen that has most left,
-mean over the sizes above 0. In the same way one is chosen for each model, next to the best clean
-NDCG@10 of that model: it becomes robustcf/training/presets/*.robust.json. Certified lower bounds
-are reported too. A file that is there already is gone on with.
+perturbation for all users, by an attacker who knows the valid pairs, sizes in lengths of each row,
+fewer steps than the headline's (they order candidates alike and cost less). The test pairs are
+never used. Out of the candidates that keep 97 % of the best clean NDCG@10, the one with the
+highest mean over the sizes above 0 is chosen. In the same way one is chosen for each model, against
+the best clean NDCG@10 of that model: it becomes robustcf/training/presets/*.robust.json. Certified
+lower bounds are reported too. An existing file is resumed.
 
 Every training is judged in the balanced gauge at several ranks: how many directions of the scores
 are kept. That costs no training. Sparse sets fall at smaller sizes than MovieLens does: there
 ``--epsilons 0 0.02 0.05 0.1`` tells candidates apart. On large sets ``--users 4000`` attacks and
-judges a sample of the users, the same for all candidates; everybody's pairs are learnt from.
+judges a sample of the users, the same for all candidates; all users' pairs are trained on.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ METRIC = "ndcg@10"
 KEPT = 0.97
 STEPS = 20
 COMMAND = "python scripts/tune_robust.py --threads 2"
-BUDGET = "row, in median row norms of U and of V"
+BUDGET = "row, in lengths of each row of U and of V"
 BALANCED = {"gauge": "balanced"}
 RANKS = (24, 32, 48, 64, 96, 128, 256)
-START = {"init": "smooth", "epochs": 0, "dim": 128}
+START = {"init": "smooth", "epochs": 0, "factors": 128}
 ADVERSARIAL = {"adversarial": "softmax", "adv_eps": 0.3, "adv_weight": 1.0}
 
 
@@ -63,9 +63,9 @@ TRAINED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "two_to_inf, half the epochs": ("ultragcn", "two_to_inf", {"epochs": 0.5}),
     "max_norm": ("ultragcn", "max_norm", {}),
     "smooth start, no training": ("ultragcn", "weight_decay", START),
-    "smooth start of 256, no training": ("ultragcn", "weight_decay", START | {"dim": 256}),
-    "smooth start of 512, no training": ("ultragcn", "weight_decay", START | {"dim": 512}),
-    "smooth start of 640, no training": ("ultragcn", "weight_decay", START | {"dim": 640}),
+    "smooth start of 256, no training": ("ultragcn", "weight_decay", START | {"factors": 256}),
+    "smooth start of 512, no training": ("ultragcn", "weight_decay", START | {"factors": 512}),
+    "smooth start of 640, no training": ("ultragcn", "weight_decay", START | {"factors": 640}),
     "smooth start, one epoch": ("ultragcn", "two_to_inf", {"init": "smooth", "epochs": 1}),
     "softmax MF": ("softmax-mf", "none", {}),
     "softmax MF, margin 0.1": ("softmax-mf", "none", {"positive_temperature": None} | margin(0.1)),
@@ -124,7 +124,7 @@ def search(split: Split, names: list[str], options: argparse.Namespace) -> list[
     for name in names:
         model, reg, changes = CANDIDATES[name]
         config = configured(split, model, reg, changes)
-        if (config.rank or 0) >= config.flat()["dim"]:
+        if (config.rank or 0) >= config.flat()["factors"]:
             continue  # all directions there are: the candidate without a rank
         settings = changed(config)
         if known.get(name, {}).get("settings") != settings:
@@ -162,7 +162,7 @@ def rows_of(options: argparse.Namespace, split: Split) -> list[dict[str, Any]]:
 
 
 def changed(config: TrainConfig) -> dict[str, Any]:
-    """The settings that differ from the defaults of what is chosen, and what is chosen."""
+    """Return the choices, and the settings that differ from their defaults."""
     parts = {"reg": config.reg.name, "adversarial": config.adversary.name}
     defaults = TrainConfig.of(model=config.model.name, **parts).flat()
     defaults |= {
@@ -271,7 +271,7 @@ def write_preset(split: Split, best: dict[str, Any], options: argparse.Namespace
     model, reg = changes.pop("model"), changes.pop("reg")
     base: Preset = preset(split.name, model, reg)
     config = configured(split, model, reg, changes).replace(refit=base.config.refit)
-    always = ("model", "dim", "epochs", "lr", "user_lr", "reg", "reg_weight")
+    always = ("model", "factors", "epochs", "lr", "user_lr", "reg", "reg_weight")
     values = config.flat()
     settings = {key: values[key] for key in always} | changed(config)
     content = {

@@ -75,7 +75,7 @@ def _list_of(group: click.Group, context: click.Context) -> nodes.bullet_list:
 
 
 def _row(option: click.Option, context: click.Context) -> tuple[list[nodes.Node], ...]:
-    """Spellings with what they take, meaning, default."""
+    """Return spellings with their metavar, meaning, default."""
     spellings = ", ".join(option.opts)
     if option.secondary_opts:
         spellings += " / " + ", ".join(option.secondary_opts)
@@ -90,7 +90,7 @@ def _row(option: click.Option, context: click.Context) -> tuple[list[nodes.Node]
 
 
 def _default(option: click.Option, context: click.Context) -> str:
-    """The default as somebody would type it, or nothing where there is none."""
+    """Return the default as a user would type it, or an empty text."""
     if isinstance(option.show_default, str):
         return option.show_default
     value = option.get_default(context)
