@@ -23,19 +23,15 @@ _PLAN = "experiments.sweep:SweepPlan"
 @options(_PLAN, "preset", preset=click.Choice(["tuned", "paper"]))
 @grid_options(seeds=5)
 @data_options()
-def sweep(
-    epsilons: tuple[float, ...], settings: dict[str, Any], jobs: int, out: str, **how: Any
-) -> Report:
+def sweep(settings: dict[str, Any], jobs: int, out: str, **how: Any) -> Report:
     """Train models x settings x seeds, attack and compare all runs; or resume a stopped sweep.
 
     Results depend on the threads of a run, which are kept with the sweep, and not on --jobs.
     """
     from robustcf.experiments.sweep import METRIC, SweepPlan
     from robustcf.experiments.sweep import sweep as run_sweep
-    from robustcf.robustness.table import ABSOLUTE_SIZES, ATTACK_SIZES
 
-    usual = ABSOLUTE_SIZES if how["unit"] == "absolute" else ATTACK_SIZES
-    plan = SweepPlan(changes=settings, epsilons=epsilons or usual, **how)
+    plan = SweepPlan(changes=settings, **how)
     summary = run_sweep(plan, out, jobs=jobs, progress=sys.stderr.isatty())
     rows = []
     for attack in summary.curves:

@@ -103,8 +103,9 @@ def xsymrownorm(run: Run) -> Ranking:
     Cost: two products per vector, none with A^H but for the rows read.
 
     Example:
-        >>> xsymrownorm(torch.diag(torch.tensor([1.0, 3.0, 2.0])), 3, verify=1, generator=0).row
-        1
+        >>> A = torch.diag(0.5 ** torch.arange(40.0)).roll((7, 7), (0, 1))
+        >>> xsymrownorm(A, 20, generator=0).row
+        7
     """
     d, n = run.op.shape
     if d != n:

@@ -41,7 +41,7 @@ def spectral_norm(
 
     Example:
         >>> answer = spectral_norm(torch.diag(torch.arange(1.0, 101.0)), 60, generator=0)
-        >>> 99 < answer.lower <= 100.001, 100 <= answer.upper < 107
+        >>> 98 < answer.lower <= 100.001, 100 <= answer.upper < 107
         (True, True)
     """
     op = Counted(A, check_integer("budget", budget, 2))

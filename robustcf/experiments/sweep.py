@@ -35,7 +35,14 @@ from robustcf.recommender import Recommender, open_recommender
 from robustcf.recommender.saved import RECOMMENDER
 from robustcf.robustness import AttackSpec, Threat, measure
 from robustcf.robustness.curves import SavedCurve, kind_words, uneven_words
-from robustcf.robustness.table import ATTACK_SIZES, AUTO, CERTIFICATE, CUTOFFS, RANDOM
+from robustcf.robustness.table import (
+    ABSOLUTE_SIZES,
+    ATTACK_SIZES,
+    AUTO,
+    CERTIFICATE,
+    CUTOFFS,
+    RANDOM,
+)
 from robustcf.training.config import TrainConfig
 from robustcf.training.presets import adapted, preset
 
@@ -78,7 +85,7 @@ class SweepPlan(Plan):
             (the robust preset).
         attacks: attacks that every run faces. Random controls are always added, and the certificate
             where the budget has one.
-        epsilons: sizes, ascending.
+        epsilons: sizes, ascending (default 0 0.02 0.05 0.1 0.2; absolute: 0 0.1 0.2 0.4 0.8 1.6).
         unit: of the epsilons, see :class:`robustcf.robustness.Threat`.
         budget: the norm that epsilon bounds.
 
@@ -100,12 +107,15 @@ class SweepPlan(Plan):
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     regs: tuple[str, ...] = ("weight_decay", "two_to_inf", "max_norm")
     attacks: tuple[str, ...] = (AUTO,)
-    epsilons: tuple[float, ...] = ATTACK_SIZES
+    epsilons: tuple[float, ...] = ()
     unit: str = "own"
     budget: str = "row"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.epsilons:
+            usual = ABSOLUTE_SIZES if self.unit == "absolute" else ATTACK_SIZES
+            object.__setattr__(self, "epsilons", usual)
         for reg in self.regs:
             if reg not in _SETTINGS and ":" not in reg:
                 raise InputError(f"regs must be out of {', '.join(_SETTINGS)}, got {reg!r}")

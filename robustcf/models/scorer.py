@@ -135,8 +135,8 @@ class Scorer(ABC):
         """Raise the error of a kind without embeddings that is asked for them."""
         raise InputError(
             f"a recommender of the kind {self.kind!r} has no embeddings to attack, certify, harden "
-            "or audit: give a model that scores by U @ V.T. A vote can be certified against fake "
-            "accounts, certify(model, fakes=[0, 1, 5]) or 'robustcf certify RUN --fakes 0 1 5'"
+            "or audit: train one that has, robustcf.train(data, 'als') or 'robustcf train --model "
+            "als'. A vote can be certified against fake accounts: certify(model, fakes=[0, 1, 5])"
         )
 
     def __repr__(self) -> str:

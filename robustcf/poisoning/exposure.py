@@ -102,10 +102,10 @@ def exposure(
     seen = masked_pairs(split, "test", split.masked("test") if mask is None else tuple(mask))
     parts = (split.train, split.valid, split.test)
     has = np.logical_or.reduce([part.csr()[:, wanted].toarray() > 0 for part in parts])
-    hits_by_target = {k: np.zeros(len(wanted)) for k in cutoffs}
-    gains_by_target = {k: np.zeros(len(wanted)) for k in cutoffs}
+    # Users who are shown a target at a place: whole numbers, the same for any blocks.
+    shown = np.zeros((len(wanted), cutoffs[-1]), dtype=np.int64)
     discounts = 1.0 / np.log2(np.arange(2, cutoffs[-1] + 2))
-    taken, filled = dict.fromkeys(cutoffs, 0), dict.fromkeys(cutoffs, 0)
+    filled = dict.fromkeys(cutoffs, 0)
     blocks: list[dict[str, npt.NDArray[np.float64]]] = []
     for users in user_blocks(np.arange(split.n_users), min(cutoffs[-1], split.n_items)):
         top = rank(users, cutoffs[-1], seen)
@@ -114,23 +114,22 @@ def exposure(
         hits = (wanted[place] == top) & ~np.take_along_axis(has[users], place, axis=1)
         lacks = len(wanted) - has[users].sum(axis=1)
         some = lacks > 0
+        owners, ranks = np.nonzero(hits)
+        np.add.at(shown, (place[owners, ranks], ranks), 1)
         values = {}
         for k in cutoffs:
-            taken[k] += int(hits[:, :k].sum())
             filled[k] += int((top[:, :k] >= 0).sum())
-            owners, ranks = np.nonzero(hits[:, :k])
-            which = place[owners, ranks]
-            hits_by_target[k] += np.bincount(which, minlength=len(wanted))
-            gains_by_target[k] += np.bincount(which, discounts[ranks], len(wanted))
             values[f"hit_rate@{k}"] = ranking.hit_rate(hits[some], lacks[some], k)
             values[f"ndcg@{k}"] = ranking.ndcg(hits[some], lacks[some], k)
         blocks.append(values)
     joined = {name: np.concatenate([values[name] for values in blocks]) for name in blocks[0]}
     n_users = len(next(iter(joined.values())))
     means = {name: float(value.mean()) if n_users else 0.0 for name, value in joined.items()}
-    means |= {f"share@{k}": taken[k] / max(1, filled[k]) for k in cutoffs}
+    means |= {f"share@{k}": int(shown[:, :k].sum()) / max(1, filled[k]) for k in cutoffs}
     lacking = np.maximum(split.n_users - has.sum(axis=0), 1)
-    by_target = {k: (counted / lacking).tolist() for k, counted in hits_by_target.items()}
-    for name, sums in (("t_hr", hits_by_target), ("t_ndcg", gains_by_target)):
-        means |= {f"{name}@{k}": float((sums[k] / lacking).mean()) for k in cutoffs}
+    rates = {k: shown[:, :k].sum(axis=1) / lacking for k in cutoffs}
+    gains = {k: shown[:, :k] @ discounts[:k] / lacking for k in cutoffs}
+    by_target = {k: rate.tolist() for k, rate in rates.items()}
+    for name, found in (("t_hr", rates), ("t_ndcg", gains)):
+        means |= {f"{name}@{k}": float(found[k].mean()) for k in cutoffs}
     return Exposure(means, by_target, n_users)

@@ -358,9 +358,9 @@ def _certificate(request: Request) -> Curves:
 
 
 def _personal(request: Request) -> Curves:
-    """The search; where users alone may move, the joint attack is one on each user alone, too."""
+    """The search; where users may move, the joint attack is one on each user alone, too."""
     found = personal_curve(request.model, request.threat, request.epsilons, request.ks)
-    if request.threat.side == "users":
+    if request.threat.side != "items":  # where the search is exact
         told = replace(request.threat, knowledge=None)
         spec = AttackSpec(PAIRWISE)
         asked = replace(request, spec=spec, threat=told, progress=False, on_attacked=None)

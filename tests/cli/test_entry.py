@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 import pytest
 
+from robustcf import open as open_recommender
 from robustcf._io import files
 from robustcf.cli import main as entry
 from robustcf.errors import WriteError
@@ -136,10 +137,13 @@ def test_an_interrupted_search_sweep_and_command(call, own, tmp_path, monkeypatc
     search = sys.modules["robustcf.training.search"]
     attempt = search._Search.attempt
 
-    def stop_second(self, *arguments):
-        if self.trials:
-            raise KeyboardInterrupt
-        return attempt(self, *arguments)
+    def second(stopped):
+        def attempted(self, *arguments):
+            if self.trials:
+                raise stopped
+            return attempt(self, *arguments)
+
+        return attempted
 
     preset, swept = tmp_path / "p.json", tmp_path / "s"
     tune = ["tune", "--dataset", own, "--out", preset]
@@ -148,12 +152,19 @@ def test_an_interrupted_search_sweep_and_command(call, own, tmp_path, monkeypatc
         code, _, err = call(*tune)
     assert (code, err) == (130, "robustcf: interrupted, no trial is kept yet: start it again\n")
     with monkeypatch.context() as patch:
-        patch.setattr(search._Search, "attempt", stop_second)
+        patch.setattr(search._Search, "attempt", second(KeyboardInterrupt(signal.SIGTERM)))
         code, _, err = call(*tune)
-        assert (code, f"the trials so far are kept in {preset}" in err) == (130, True)
+        assert (code, f"the trials so far are kept in {preset}" in err) == (143, True)
         auto = ["train", "--dataset", own, "--preset", "auto", "--out", tmp_path / "run"]
         code, _, err = call(*auto)
-        assert (code, "1 trial of the search kept" in err.splitlines()[-1]) == (130, True)
+        assert (code, "1 trial of the search kept" in err.splitlines()[-1]) == (143, True)
+        # Ctrl-C means that the best so far is good enough.
+        patch.setattr(search._Search, "attempt", second(KeyboardInterrupt()))
+        code, out, err = call(*tune, "--resume")
+        assert (code, "the best settings so far are taken" in err) == (0, True)
+        assert str(preset) in out
+        assert call(*auto[:-1], tmp_path / "soon")[0] == 0
+        assert open_recommender(tmp_path / "soon").n_users
     with monkeypatch.context() as patch:
         patch.setattr("robustcf.experiments.sweep.RunDir.create", stop)
         code, _, err = call(
