@@ -185,9 +185,9 @@ BLOCK = 512
 def rivals_of(split: Split) -> list[str]:
     """The baselines that fit in memory and whose package is there."""
     rivals = [name for name in GRIDS if name != "EASE"]
-    if min(split.n_users, split.n_items) <= MOST_ROWS:
+    if "EASE" in GRIDS and min(split.n_users, split.n_items) <= MOST_ROWS:
         rivals.append("EASE")
-    if importlib.util.find_spec("implicit") is None:
+    if ALS in rivals and importlib.util.find_spec("implicit") is None:
         print("implicit is not installed (extra 'bench'): ALS is left out")
         rivals.remove(ALS)
     return rivals
@@ -312,6 +312,9 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--minutes", type=float, default=5.0, help="of each search, at most")
     parser.add_argument(
+        "--baselines", nargs="+", choices=list(GRIDS), help="to compare with; default: all"
+    )
+    parser.add_argument(
         "--ridges", nargs="+", type=float, help="of EASE; each costs an inverse of the smaller side"
     )
     parser.add_argument("--threads", type=int, help="default: all cores")
@@ -320,6 +323,8 @@ def main() -> None:
     set_threads(options.threads)
     if options.ridges:
         GRIDS["EASE"] = ease, options.ridges
+    for name in set(GRIDS) - set(options.baselines or GRIDS):
+        del GRIDS[name]
     table: dict[str, Any] = {}
     for name in options.presets or options.sets:
         results = list(

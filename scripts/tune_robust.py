@@ -153,9 +153,10 @@ def rows_of(options: argparse.Namespace, split: Split) -> list[dict[str, Any]]:
     if not options.out.exists():
         return []
     content = json.loads(options.out.read_text(encoding="utf-8"))
-    if (content["dataset"], content["command"]) != (split.name, command(options)):
+    told = tuple(content[key] for key in ("dataset", "command", "budget"))
+    if told != (split.name, command(options), BUDGET):
         raise SystemExit(
-            f"{options.out} is of another search ({content['command']}): choose another --out"
+            f"{options.out} is of another search ({'; '.join(told)}): choose another --out"
         )
     rows: list[dict[str, Any]] = content["candidates"]
     return rows
