@@ -160,7 +160,7 @@ def test_in_a_real_browser(tmp_path):
             ],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
 

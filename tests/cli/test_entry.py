@@ -195,7 +195,7 @@ def stopped(command, ready, number):
     time.sleep(0.5)
     process.send_signal(number)
     try:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=600)
     finally:
         process.kill()
     return process.returncode, out, err
@@ -218,6 +218,7 @@ def test_signals(call, own, tmp_path, number, code):
 EARLY = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
 class Finder:
     def find_spec(self, name, path=None, target=None):
         if name == sys.argv[1]:

@@ -45,7 +45,7 @@ def torchrun(
         env=environment(**more), start_new_session=True,
     ) as job:  # fmt: skip
         try:
-            out, err = job.communicate(timeout=200)
+            out, err = job.communicate(timeout=900)
         finally:
             # The session is the job's own: no other processes are in this group.
             orphans = members(job.pid) - {job.pid}
@@ -301,7 +301,7 @@ def test_different_data_on_two_ranks_are_refused(pairs, tmp_path):
                 "--out", folder)
         for rank, data in enumerate((pairs, other))
     ]  # fmt: skip
-    said = [job.communicate(timeout=120)[1] for job in jobs]
+    said = [job.communicate(timeout=900)[1] for job in jobs]
     assert [job.returncode for job in jobs] == [1, 1]
     (line,) = ours("\n".join(said))
     assert "the data must be the same on all ranks" in line
@@ -318,7 +318,7 @@ def test_a_port_in_use_and_ranks_that_do_not_come_are_said(run, in_use):
         else:
             place.close()
         job = by_hand(0, 2, port, "evaluate", run, ROBUSTCF_RANK_TIMEOUT="3")
-        said = job.communicate(timeout=120)[1]
+        said = job.communicate(timeout=900)[1]
     assert job.returncode == 1
     (line,) = ours(said)
     for words in (f"127.0.0.1:{port} is in use", "--master-port") if in_use else ("did not find",):

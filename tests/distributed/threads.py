@@ -24,7 +24,7 @@ class _Table:
     """What all threads see."""
 
     def __init__(self, size: int) -> None:
-        self.barrier = threading.Barrier(size, timeout=30)
+        self.barrier = threading.Barrier(size, timeout=300)
         self.places: list[Any] = [None] * size
 
 

@@ -25,7 +25,7 @@ def test_a_worker_that_reads_its_argument_stops_without_a_traceback(tmp_path):
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     try:
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=600)
     finally:
         process.kill()
     assert (process.returncode, err) == (7, "")

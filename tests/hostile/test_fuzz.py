@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 from tests.hostile import mutations
 
 
-def python(*words: str, timeout: float = 280) -> subprocess.CompletedProcess[str]:
+def python(*words: str, timeout: float = 1000) -> subprocess.CompletedProcess[str]:
     """Run a module of these tests in a process of its own, which forks: here threads may run."""
     settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, *words]

@@ -12,7 +12,7 @@ from tests.hostile.kills import COMMANDS
 from tests.hostile.test_fuzz import python
 
 
-def kills(*words: str, timeout: float = 280) -> list[dict[str, Any]]:
+def kills(*words: str, timeout: float = 1000) -> list[dict[str, Any]]:
     done = python("-m", "tests.hostile.kills", *words, timeout=timeout)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     faults = [entry for entry in found if entry["fault"]]

@@ -316,7 +316,9 @@ def test_for_real_it_is_at_least_as_good_as_each_baseline(seed: int) -> None:
     pairs = Interactions.from_pairs(users, items, 150, 80)[0]
     found = search(split_pairs("mine", pairs, seed=seed), minutes=0.03, seed=seed)
     assert found.trials[0].settings == {"model": "popularity"}
-    assert found.best.value == max(trial.value or 0.0 for trial in found.trials)
+    # A trial that ended early was judged on fewer users; an ensemble must be clearly better.
+    judged = [t for t in found.trials if t.parts == found.best.parts and t.stage != "ensemble"]
+    assert (found.best.value or 0.0) >= max(trial.value or 0.0 for trial in judged)
     assert found.best.value > 1.5 * (found.trials[0].value or 0.0)
     errors = [trial.error for trial in found.trials[1:]]
     assert all(error is not None and error >= 0 for error in errors)
