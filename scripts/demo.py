@@ -6,15 +6,17 @@
 The second line draws the README's picture.
 
 Trains softmax MF, UltraGCN with weight decay and with the two-to-infinity regularizer, and the
-robust preset. Then it attacks all of them with growing budgets: first as the paper does (one
-gradient step on the cross-entropy, absolute sizes), then with the headline attack: one
-perturbation for all users, by an attacker who knows the test pairs, at sizes in lengths
-of each row. The random control and the certificate are drawn next to them.
+robust preset, with stored users and with users computed from their histories. Then it attacks all
+of them with growing budgets: first as the paper does (one gradient step on the cross-entropy,
+absolute sizes), then with the headline attack: one perturbation for all users, by an attacker who
+knows the test pairs, at sizes in lengths of each row. The random control and the certificate are
+drawn next to them.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -34,9 +36,10 @@ METRIC = "ndcg@10"
 # What to train -> the options of `robustcf train`.
 SETTINGS = {
     "softmax MF": ("--model", "softmax-mf"),
-    "weight_decay": ("--reg", "weight_decay"),
-    "two_to_inf": ("--reg", "two_to_inf"),
+    "UltraGCN, weight decay": ("--reg", "weight_decay"),
+    "UltraGCN, two_to_inf": ("--reg", "two_to_inf"),
     "robust preset": ("--preset", "robust"),
+    "robust preset, fold-in": ("--preset", "robust", "--serve", "fold-in"),
 }
 # Attack -> what the attacker may do, and the sizes; finer than the table's, for a picture.
 ATTACKS: dict[str, tuple[Threat, tuple[float, ...]]] = {
@@ -44,8 +47,8 @@ ATTACKS: dict[str, tuple[Threat, tuple[float, ...]]] = {
     "auto": (Threat(), (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)),
 }
 TITLES = {
-    "fgm-bce": "the paper's attack: it knows the training pairs",
-    "auto": "the headline attack: it knows the test pairs",
+    "fgm-bce": "the paper's attack, which knows train",
+    "auto": "the headline attack, which knows test",
 }
 Curves = dict[Kind, RobustnessCurve]
 
@@ -98,9 +101,9 @@ def panel(attack: str, curves: dict[str, Curves]) -> Panel:
 
 def table(curves: dict[str, Curves], kind: Kind) -> str:
     first = next(iter(curves.values()))["attack"]
-    lines = [f"  {'epsilon':<14}" + "".join(f"{size:>8g}" for size in first.epsilons)]
+    lines = [f"  {'epsilon':<24}" + "".join(f"{size:>8g}" for size in first.epsilons)]
     lines += [
-        f"  {setting:<14}" + "".join(f"{value:8.4f}" for value in by_kind[kind][METRIC])
+        f"  {setting:<24}" + "".join(f"{value:8.4f}" for value in by_kind[kind][METRIC])
         for setting, by_kind in curves.items()
     ]
     return "\n".join(lines)
@@ -119,7 +122,7 @@ def main() -> None:
     step("The data.", "datasets", "info", options.dataset, *where)
     found: dict[str, dict[str, Curves]] = {name: {} for name in options.attacks}
     for setting, how in SETTINGS.items():
-        folder = options.out / setting.replace(" ", "-")
+        folder = options.out / re.sub(r"[ ,_]+", "-", setting.lower())
         shutil.rmtree(folder, ignore_errors=True)
         arguments = ["--dataset", options.dataset, *where, *how, "--out", str(folder)]
         step(f"Train: {setting}.", "train", *arguments)
@@ -143,8 +146,8 @@ def main() -> None:
         "certificate": "certified lower bound, which no attack of this size goes below",
     }
     for attack, curves in found.items():
-        what = f"{TITLES[attack]} ({AttackSpec.parse(attack).words()})"
-        print(f"\nNDCG@10 under {what}; {ATTACKS[attack][0].axis}")
+        print(f"\nNDCG@10 under {TITLES[attack]}")
+        print(f"  {AttackSpec.parse(attack).words()}\n  {ATTACKS[attack][0].axis}")
         for kind, words in kinds.items():
             if all(kind in by_kind for by_kind in curves.values()):
                 print(f"\n  {words}:\n{table(curves, kind)}")

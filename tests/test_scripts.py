@@ -62,12 +62,24 @@ def test_the_demo_trains_attacks_and_draws(tmp_path):
     found = json.loads((tmp_path / "robustness.json").read_text())
     bce, softmax = (found[name]["ndcg@10"] for name in ("fgm-bce", "auto"))
     for curves in (bce, softmax):
-        assert set(curves) == {"softmax MF", "weight_decay", "two_to_inf", "robust preset"}
-        clean = json.loads((tmp_path / "weight_decay" / "metrics.json").read_text())["test"]
-        assert curves["weight_decay"]["attack"][0] == pytest.approx(clean["ndcg@10"], abs=1e-6)
+        assert set(curves) == {
+            "softmax MF",
+            "UltraGCN, weight decay",
+            "UltraGCN, two_to_inf",
+            "robust preset",
+            "robust preset, fold-in",
+        }
+        clean = json.loads((tmp_path / "ultragcn-weight-decay" / "metrics.json").read_text())[
+            "test"
+        ]
+        assert curves["UltraGCN, weight decay"]["attack"][0] == pytest.approx(
+            clean["ndcg@10"], abs=1e-6
+        )
     # The picture shows the effect, and what it is worth.
-    assert bce["two_to_inf"]["attack"][-1] > 2 * bce["weight_decay"]["attack"][-1]
-    assert softmax["two_to_inf"]["attack"][-1] < softmax["robust preset"]["attack"][-1]
+    assert (
+        bce["UltraGCN, two_to_inf"]["attack"][-1] > 2 * bce["UltraGCN, weight decay"]["attack"][-1]
+    )
+    assert softmax["UltraGCN, two_to_inf"]["attack"][-1] < softmax["robust preset"]["attack"][-1]
     assert all("certificate" not in curves for curves in bce.values())
     for curves in softmax.values():
         pairs = zip(curves["certificate"], curves["attack"], strict=True)
