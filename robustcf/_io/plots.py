@@ -123,7 +123,10 @@ def _drawn(panels: Rows, title: str) -> Figure:
         grid[0, 0].legend(handles=handles, frameon=False, fontsize="small")
     else:
         _legend_below(figure, handles, min(4, 2 * columns + single))
-    if title:
+    if title and single:  # one title, above the axes
+        both = "\n".join(filter(None, (title, panels[0][0].title)))
+        grid[0, 0].set_title(_plain(both), fontsize="medium")
+    elif title:
         figure.suptitle(_plain(title), fontsize="medium")
     return figure
 

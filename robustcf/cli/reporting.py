@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
+from textwrap import TextWrapper
 from typing import Any
 
 import click
@@ -46,6 +47,16 @@ def say(line: str) -> None:
     """Write a line to stderr on the first rank; a failure to write is ignored."""
     if job().first:
         speak(line)
+
+
+def _wrapped(text: str) -> str:
+    """Break sentences at 100 characters; rows of tables (two blanks) and long paths stay whole."""
+    fill = TextWrapper(100, subsequent_indent="  ", break_on_hyphens=False)
+
+    def stays(line: str) -> bool:
+        return len(line) <= 100 or "  " in line.strip() or max(map(len, line.split())) > 50
+
+    return "\n".join(line if stays(line) else fill.fill(line) for line in text.split("\n"))
 
 
 def speak(line: str) -> None:
@@ -124,7 +135,7 @@ def _tell(report: Report | None, *, as_json: bool) -> None:
     if report is None or not job().first:
         return
     try:
-        click.echo(harmless(to_json(report.data) if as_json else report.text))
+        click.echo(harmless(to_json(report.data) if as_json else _wrapped(report.text)))
     except BrokenPipeError:
         raise
     except OSError as error:
