@@ -107,16 +107,16 @@ def test_joint_is_its_definition(seed):
 )
 def test_auto_never_rises_and_each_user_alone_is_never_above_it(seed, side, norm, unit):
     """The same attack without labels never rises either; all are within the budget."""
-    factors, threat = nearly_right(seed), Threat(norm, unit, side)
+    factors, threat, sizes = nearly_right(seed), Threat(norm, unit, side), [0.0, 0.1, 0.6]
     target = target_of(factors)
-    result = measure(target, "auto", threat, EPSILONS)
+    result = measure(target, "auto", threat, sizes)
     curve = result.curve
     assert curve.threat == dataclasses.replace(threat, knowledge="labels")
     for found in (result, result.with_data):
         assert (np.diff(found.curve["ndcg@10"]) <= 0).all()
     if norm == "row":
-        alone = measure(target, "personal", threat, EPSILONS, control=False).curve
-        certified = certify(target, EPSILONS, threat=threat).curve
+        alone = measure(target, "personal", threat, sizes, control=False).curve
+        certified = certify(target, sizes, threat=threat).curve
         assert (alone["ndcg@10"] <= curve["ndcg@10"] + 1e-12).all()
         assert (certified["ndcg@10"] <= alone["ndcg@10"] + 1e-12).all()
         assert (alone.per_user["ndcg@10"] <= curve.per_user["ndcg@10"] + 1e-12).all()
@@ -125,7 +125,7 @@ def test_auto_never_rises_and_each_user_alone_is_never_above_it(seed, side, norm
     for each in (curve, result.with_data.curve, result.control):
         for name, part in zip(("users", "items"), factors, strict=True):
             unit = budget.of(part).unit(part) if threat.relative else 1.0
-            for size, realised in zip(EPSILONS, each.realised, strict=True):
+            for size, realised in zip(sizes, each.realised, strict=True):
                 most = size * unit if threat.side in ("both", name) else 0.0
                 assert realised[name] <= most
 
