@@ -112,7 +112,7 @@ def independent(target: Recommender, size: float, steps: int = 40, stride: float
     """A plain projected ascent on dense scores; what its best step leaves of the mean NDCG@10."""
     U, V = (part.double() for part in target.factors)
     # Users who are not stored move with the items of their histories, by a linear map.
-    mixed = P = None
+    mixed, P = None, V.new_empty(0)
     if target.histories is not None:
         mixed = target.histories.sums(torch.eye(len(V), dtype=torch.float64))
         P = target.arrays.users[:-2].double()
