@@ -2,8 +2,9 @@
 
     python scripts/attack_strength.py --data-dir DIR --threads 2
 
-Six models of three data sets, trained as their presets say, attacked on test with the labels known,
-one perturbation for all users, sizes in each row's own length. Next to the headline (`auto`): more
+Models of three data sets, trained as their presets say, attacked on test with the labels known, one
+perturbation for all users, sizes in each row's own length; with stored users, or through the
+fold-in. Next to the headline (`auto`): more
 steps; as many more starts; the smooth NDCG (`cutoff`); one step on a softmax; a plain attack that
 shares no code with it, written below from the idea alone (push the relevant items below the k-th
 score, dense scores, autograd); and the perturbation of the same model of another seed, rotated to
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 
 from robustcf._runtime import set_threads
-from robustcf.attacks import OwnRowBudget, Pairwise
+from robustcf.attacks import Pairwise
 from robustcf.attacks.pairwise import STEPS
 from robustcf.data import load
 from robustcf.factors import Factors
@@ -32,14 +33,15 @@ from robustcf.robustness import Threat, measure
 from robustcf.training.fitting import fit_split
 from robustcf.training.presets import preset
 
-# Data set, model (None for the preset's own) and kind of preset.
-MODELS: tuple[tuple[str, str | None, str], ...] = (
-    ("demo", "ultragcn", "tuned"),
-    ("demo", None, "robust"),
-    ("ml-1m", "softmax-mf", "tuned"),
-    ("ml-1m", None, "robust"),
-    ("ml-100k", "ultragcn", "tuned"),
-    ("ml-100k", "softmax-mf", "tuned"),
+# Data set, model (None for the preset's own), kind of preset, and how users are served.
+MODELS: tuple[tuple[str, str | None, str, str], ...] = (
+    ("demo", "ultragcn", "tuned", "stored"),
+    ("demo", None, "robust", "fold-in"),
+    ("ml-1m", "softmax-mf", "tuned", "stored"),
+    ("ml-1m", None, "robust", "stored"),
+    ("ml-1m", None, "robust", "fold-in"),
+    ("ml-100k", "ultragcn", "tuned", "stored"),
+    ("ml-100k", "softmax-mf", "tuned", "stored"),
 )
 METRIC = "ndcg@10"
 K = 10
@@ -56,16 +58,17 @@ def main() -> None:
     options = parser.parse_args()
     set_threads(options.threads)
     rows = []
-    for dataset, model, kind in MODELS:
+    for dataset, model, kind, serve in MODELS:
         if options.sets and dataset not in options.sets:
             continue
         chosen = preset(dataset, model, kind=kind)
         split = load(dataset, data_dir=options.data_dir, download=False)
         target, other = (
-            fit_split(split, chosen.config.replace(seed=seed)).recommender() for seed in (0, 1)
+            fit_split(split, chosen.config.replace(seed=seed)).recommender().serving(serve)
+            for seed in (0, 1)
         )
         found = judged(target, other, options.sizes, options.effort)
-        rows.append({"model": f"{dataset}: {chosen.name}", **found})
+        rows.append({"model": f"{dataset}: {chosen.name}, {serve}", **found})
         print(line(rows[-1]), flush=True)
     content = {"metric": METRIC, "sizes": options.sizes, "effort": options.effort, "models": rows}
     options.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -108,6 +111,11 @@ def line(row: dict[str, Any]) -> str:
 def independent(target: Recommender, size: float, steps: int = 40, stride: float = 0.25) -> float:
     """A plain projected ascent on dense scores; what its best step leaves of the mean NDCG@10."""
     U, V = (part.double() for part in target.factors)
+    # Users who are not stored move with the items of their histories, by a linear map.
+    mixed, P = None, V.new_empty(0)
+    if target.histories is not None:
+        mixed = target.histories.sums(torch.eye(len(V), dtype=torch.float64))
+        P = target.arrays.users[:-2].double()
     reach = [size * part.norm(dim=1, keepdim=True) for part in (U, V)]
     users = np.flatnonzero(target.relevant.user_degrees)
     own = torch.from_numpy(target.relevant.csr()[users].toarray()).bool()
@@ -122,12 +130,16 @@ def independent(target: Recommender, size: float, steps: int = 40, stride: float
         value = 0.0
         for n in range(0, len(ids), 1024):
             rows = slice(n, n + 1024)
-            scores = (U + spots[0])[ids[rows]] @ (V + spots[1]).T
+            own_ids = ids[rows]
+            step = spots[0][own_ids] if mixed is None else mixed[own_ids] @ spots[1] @ P
+            scores = (U[own_ids] + step) @ (V + spots[1]).T
             loss, gained = _pushed_down(scores, own[rows], hidden[rows])
             value += gained
             loss.backward()
         best = min(best, value / len(ids))
         for place, spot in enumerate(spots):
+            if spot.grad is None:
+                continue
             away = -spot.grad / spot.grad.norm(dim=1, keepdim=True).clamp_min(1e-300)
             new = moved[place] + stride * reach[place] * away
             length = new.norm(dim=1, keepdim=True).clamp_min(1e-300)
@@ -137,15 +149,18 @@ def independent(target: Recommender, size: float, steps: int = 40, stride: float
 
 def transferred(target: Recommender, other: Recommender, size: float) -> float:
     """What is left under the headline's perturbation of another model, rotated to this one."""
-    attack = Pairwise(other.relevant, other.seen, K, OwnRowBudget())
-    attacked = attack.perturb(other.factors, size).factors
+    how = Threat().on(other).options(other)
+    attacked = Pairwise(other.relevant, other.seen, K, **how).perturb(other.arrays, size).factors
     left, _, right = torch.linalg.svd(other.factors.items.T @ target.factors.items)
     moved = []
     for own, before, after in zip(target.factors, other.factors, attacked, strict=True):
         lengths = before.norm(dim=1, keepdim=True).clamp_min(1e-30)
         shares = (after - before) @ (left @ right) / lengths
         moved.append(own + own.norm(dim=1, keepdim=True) * shares)
-    return float(target.evaluate((K,), Factors(*moved))[METRIC])
+    factors = Factors(*moved)
+    if target.histories is not None:
+        factors = target.histories.factors(Factors(target.arrays.users, factors.items))
+    return float(target.evaluate((K,), factors)[METRIC])
 
 
 def _pushed_down(scores: Tensor, own: Tensor, hidden: Tensor) -> tuple[Tensor, float]:

@@ -97,11 +97,8 @@ class Views:
     If ``relative``, the objective chooses its scale, see :func:`canonical`.
     """
 
-    def __init__(
-        self, objective: Objective[Any], *, relative: bool, log2_temperature: float
-    ) -> None:
+    def __init__(self, objective: Objective[Any], *, relative: bool) -> None:
         self.objective, self.relative = objective, relative
-        self.log2_temperature = log2_temperature
         self._last: Viewpoint | None = None
 
     def of(self, stored: Factors, attack: Attack) -> Viewpoint:
@@ -110,7 +107,7 @@ class Views:
             served = attack.served(stored)
             scaled = Scaled(served)
             if self.relative:
-                scaled = canonical(served, self.objective, self.log2_temperature)
+                scaled = canonical(served, self.objective, self.objective.log2_temperature)
             gradient = self._pulled(stored, scaled, attack)
             self._last = Viewpoint(stored, scaled, gradient)
         return self._last
@@ -139,26 +136,17 @@ class FGM(Attack):
     Args:
         objective: the loss to increase.
         *arguments: see :class:`robustcf.attacks.base.Attack`, as for ``options``.
-        log2_temperature: for relative sizes, see :mod:`robustcf.attacks.gradient`; None for the
-            objective's own.
 
     Cost: one gradient for a whole sweep of epsilons, and about two more for relative sizes.
     """
 
     name = "fgm"
 
-    def __init__(
-        self,
-        objective: Objective[Any],
-        *arguments: Any,
-        log2_temperature: float | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, objective: Objective[Any], *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.objective = objective
-        power = objective.log2_temperature if log2_temperature is None else log2_temperature
         # Attacks on one objective may share this.
-        self.views = Views(objective, relative=self.relative, log2_temperature=power)
+        self.views = Views(objective, relative=self.relative)
         self._warned: Viewpoint | None = None
 
     def propose(self, factors: Factors, allowed: dict[str, float]) -> Point:

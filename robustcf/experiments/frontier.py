@@ -140,7 +140,7 @@ class Frontier:
 
     def __str__(self) -> str:
         rows = [
-            (f"{p.clean:.4f}", f"{p.left:.4f}", "*" * (p == self.chosen), p.stored, p.words[:64])
+            (f"{p.clean:.4f}", f"{p.left:.4f}", "*" * (p == self.chosen), p.stored, p.words)
             for p in self.front
         ]
         lines = [

@@ -19,7 +19,7 @@ from robustcf.models.gauge import Gauge, shrink, truncate
 from robustcf.recommender import Recommender, check_recommender
 from robustcf.robustness.measuring import measure
 from robustcf.robustness.quantization import quantize
-from robustcf.robustness.table import CERTIFICATE, CUTOFF
+from robustcf.robustness.table import CERTIFICATE, PAIRWISE
 
 Ids = npt.NDArray[np.int64]
 
@@ -109,7 +109,7 @@ class Hardened:
 
     Args:
         clean: without attack.
-        joint: under the attack at the cutoff, one value per epsilon.
+        joint: under the pairwise attack, one value per epsilon.
         certified: the lower bound at epsilon 0.02.
         overlap: share of the top 10 of the factors as they are that stays.
         popular: share of the places in top lists that the most popular 1 % of items take.
@@ -185,7 +185,7 @@ def harden_by_trial(
 
     Candidates are the factors as they are, the balanced gauge, and with it several ranks and
     shrinkings. Of those that keep the clean quality, the one with the highest NDCG@10 under the
-    attack at the cutoff (joint), mean over the epsilons, is chosen.
+    pairwise attack (joint), mean over the epsilons, is chosen.
 
     Args:
         model: the recommender; judged by validation pairs, never by those that you will report on.
@@ -222,7 +222,7 @@ def harden_by_trial(
         if step is not None:
             step(name)
         other = model if name == _AS_IT_IS else harden(model, shrink_by=shrink_by, rank=rank)
-        attacked = measure(other, CUTOFF, None, epsilons, (10,), steps=steps, control=False)
+        attacked = measure(other, PAIRWISE, None, epsilons, (10,), steps=steps, control=False)
         certified = measure(other, CERTIFICATE, None, (0.0, PROMISED), (10,)).curve[METRIC]
         clean, *joint = (float(value) for value in attacked.curve[METRIC])
         told: dict[str, Any] = {"name": name, "shrink_by": shrink_by, "rank": rank, "clean": clean}

@@ -95,11 +95,8 @@ class _Search:
             most = size * self.reach[torch.from_numpy(users)][:, None]
             past = _cells(self.histories.pairs, users, len(self.V))
         pushes = size * self.moves.item_moves(self.item_lengths)
-        X, Y, worst = (
-            U,
-            torch.zeros_like(U),
-            PerUser(),
-        )  # Y: the move, before the map if there is one
+        # Y is the move, before the map if there is one.
+        X, Y, worst = U, torch.zeros_like(U), PerUser()
         for step in range(PERSONAL_STEPS + 1 if bool((most > 0).any()) else 1):
             scores = X @ self.V.T
             moving = self._free(X)

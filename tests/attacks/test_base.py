@@ -69,15 +69,6 @@ def test_random_directions_are_the_same_for_every_epsilon_and_differ_by_seed():
     assert not torch.equal(one, other)
 
 
-def test_relative_sizes_follow_the_factors_and_are_the_default():
-    factors = random_factors(2)
-    scaled = Factors(3.0 * factors.users, 3.0 * factors.items)
-    small = RandomNoise(relative=True).perturb(factors, 0.2).factors
-    large = RandomNoise().perturb(scaled, 0.2).factors
-    torch.testing.assert_close(large.users, 3.0 * small.users)
-    torch.testing.assert_close(large.items, 3.0 * small.items)
-
-
 def test_an_attack_that_cheats_is_found_out(monkeypatch):
     noise, factors = RandomNoise(relative=False), random_factors(0)
     monkeypatch.setattr(noise.budget, "project", lambda delta, epsilon: 2 * delta)

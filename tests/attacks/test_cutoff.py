@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from robustcf.attacks import BUDGETS, FGM, Cutoff, OwnRowBudget, RowBudget, Softmax
+from robustcf.attacks import BUDGETS, FGM, Cutoff, OwnRowBudget, Softmax
 from robustcf.attacks.cutoff import HeadOfRanking
 from robustcf.data import Interactions, checkerboard
 from robustcf.errors import InputError
@@ -289,23 +289,6 @@ def test_relative_attacks_follow_a_change_of_scale_to_the_bit(seed, budget, dtyp
         else:
             assert torch.equal(other.users, plain.users)
             assert torch.equal(other.items, plain.items)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_own_sizes_do_not_see_the_length_of_single_users(seed):
-    """Where items stay: users do not depend on each other, and each has a unit of their own."""
-    factors, train, test = world(seed, torch.float32)
-    g = torch.Generator().manual_seed(seed)
-    lengths = 2.0 ** torch.randint(-4, 5, (len(factors.users), 1), generator=g)
-
-    def perturbed(users: torch.Tensor, budget) -> torch.Tensor:
-        attack = Cutoff(test, train, 5, budget(), side="users", steps=5)
-        return attack.perturb(Factors(users, factors.items), 0.3).factors.users
-
-    plain = perturbed(factors.users, OwnRowBudget)
-    assert torch.equal(perturbed(lengths * factors.users, OwnRowBudget), lengths * plain)
-    medians = perturbed(factors.users, RowBudget)
-    assert not torch.equal(perturbed(lengths * factors.users, RowBudget), lengths * medians)
 
 
 # --- strength and errors ----------------------------------------------------------------------

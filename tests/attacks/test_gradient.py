@@ -93,12 +93,9 @@ def test_objectives_that_compare_are_looked_at_with_a_temperature(name, power):
     factors = learnt(2)
     aim = objective(name, factors)
     assert aim.log2_temperature == power
-    own, fitted, given = (
-        attack.views.of(factors, attack).scaled
-        for attack in (FGM(aim, relative=True, log2_temperature=t) for t in (None, 0.0, 1.5))
-    )
+    attack, fitted = FGM(aim), canonical(factors, aim)
+    own = attack.views.of(factors, attack).scaled
     assert own.users * own.items == pytest.approx(fitted.users * fitted.items / 2.0**power)
-    assert given.users * given.items == pytest.approx(fitted.users * fitted.items / 2.0**1.5)
     attack = FGM(aim, relative=False)
     assert attack.views.of(factors, attack).scaled.factors is factors
 

@@ -76,19 +76,6 @@ def test_agrees_with_trec_eval_on_any_list(data: st.DataObject) -> None:
     check(np.array(rows), relevant, ks=(1, 2, length, length + 3))
 
 
-def test_paper_definitions_by_hand() -> None:
-    hits = np.array([[False, True, True, False]])
-    relevant = np.array([3])
-    dcg = 1 / np.log2(3) + 1 / np.log2(4)
-    ideal = 1 + 1 / np.log2(3) + 1 / np.log2(4)
-    assert ranking.ndcg(hits, relevant, 4)[0] == pytest.approx(dcg / ideal)
-    assert ranking.ndcg(hits, relevant, 2)[0] == pytest.approx(
-        (1 / np.log2(3)) / (1 + 1 / np.log2(3))
-    )
-    assert ranking.reciprocal_rank(hits, relevant, 4)[0] == 0.5
-    assert ranking.reciprocal_rank(hits, relevant, 1)[0] == 0.0
-
-
 def test_coverage_counts_distinct_items_of_all_lists() -> None:
     top = np.array([[0, 1, -1], [1, 2, -1]])
     assert ranking.coverage(top, 10, 2) == 0.3

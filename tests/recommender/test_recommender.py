@@ -363,15 +363,13 @@ def test_built_attacks_on_a_sample_of_users_know_the_labels(demo):
     assert result.threat.knowledge == "data"
 
 
-def test_judged_by_training_pairs_of_a_sample_all_users_are_attacked(demo, monkeypatch):
+def test_judged_by_training_pairs_of_a_sample_all_users_are_attacked(demo):
     split, factors = demo
-    target = Recommender(*factors, split.with_eval_users(60), part="train")
-    given, init = [], Cutoff.__init__
-    monkeypatch.setattr(
-        Cutoff,
-        "__init__",
-        lambda self, pairs, *a, **o: given.append(pairs) or init(self, pairs, *a, **o),
+    how = {"epsilons": [0.05], "ks": (10,), "steps": 2, "control": False}
+    whole, some = (
+        measure(Recommender(*factors, data, part="train"), "cutoff", **how).curve
+        for data in (split, split.with_eval_users(60))
     )
-    measure(target, "cutoff", epsilons=[0.0, 0.1], ks=(10,), steps=1, control=False)
-    assert given[0] is split.train
-    assert len(target.evaluate((10,)).users) == 60
+    assert len(some.users) == 60
+    judged = np.isin(whole.users, some.users)
+    np.testing.assert_array_equal(some.per_user["ndcg@10"][0], whole.per_user["ndcg@10"][0][judged])

@@ -33,7 +33,7 @@ def test_the_numbers_are_those_of_measure():
     _, tried, _ = harden_by_trial(target, sizes=(0.1, 0.2), steps=4)
     for trial in tried[1:3]:
         other = harden(target, rank=trial.rank, shrink_by=trial.shrink_by)
-        curve = measure(other, "cutoff", None, (0.0, 0.1, 0.2), (10,), steps=4).curve["ndcg@10"]
+        curve = measure(other, "pairwise", None, (0.0, 0.1, 0.2), (10,), steps=4).curve["ndcg@10"]
         assert [trial.clean, *trial.joint] == curve.tolist()
         proved = measure(other, "certificate", None, (0.0, 0.02), (10,)).curve["ndcg@10"]
         assert trial.certified == proved[1]

@@ -77,15 +77,6 @@ def test_close_items_next_to_a_long_one_or_apart_in_fixed_columns(seed, bound, f
         assert (radii >= np.array(wanted) * (1 - lost) - 1e-15).all()
 
 
-@pytest.mark.parametrize("block", [1, 8 * DIM * 3])
-def test_blocks_change_nothing(block, monkeypatch):
-    rng = np.random.default_rng(0)
-    U, V = rng.normal(size=(4, DIM)), rng.normal(size=DIM) + 1e-7 * rng.normal(size=(9, DIM))
-    whole = searched("tight", U, V, 1.0, 0.0)
-    monkeypatch.setattr("robustcf.attacks.certificates.search.BLOCK_BYTES", block)
-    np.testing.assert_allclose(searched("tight", U, V, 1.0, 0.0), whole, rtol=1e-6)
-
-
 def test_twins_are_never_told_apart():
     U, V = np.ones((1, 4)), np.ones((3, 4))
     assert not searched("tight", U, V, 1.0, 1.0).any()
