@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from robustcf._io.limits import MOST_JSON, MOST_JSON_DEPTH, check_expansion, how_to_raise, limits
+from robustcf._io.limits import MOST_JSON, MOST_JSON_DEPTH, check_expansion, how_to_raise
 from robustcf.errors import DataError, InputError
 
 if TYPE_CHECKING:
@@ -193,9 +193,9 @@ def _check_depth(found: Any) -> None:
 class _Bounded(io.RawIOBase):
     """Passes a stream on, and raises where it or one of its lines grows beyond a limit."""
 
-    def __init__(self, path: Path, line: int | None) -> None:
+    def __init__(self, path: Path, line: int | None, packed: bool | None = None) -> None:
         self.on_disk, self.path, self.line = open_regular(path), path, line
-        self.packed = path.suffix.lower() == ".gz"
+        self.packed = path.suffix.lower() == ".gz" if packed is None else packed
         self.inner: Any = gzip.GzipFile(fileobj=self.on_disk) if self.packed else self.on_disk
         self.size = size_of(self.on_disk)
         self.read_so_far = self.since_line_end = 0
@@ -438,33 +438,11 @@ def _zip_entries(handle: BinaryIO, archive: Path, size: int) -> Iterator[_Entry]
 def _tar_entries(handle: BinaryIO, archive: Path, size: int) -> Iterator[_Entry]:
     handle.seek(0)
     packed = handle.read(2) == b"\x1f\x8b"
-    handle.seek(0)
-    content = _Unpacked(handle, archive, size) if packed else handle
-    with tarfile.open(fileobj=content, mode="r:") as tar:
+    # As a stream: nothing is read twice, so no header leads back to an earlier one.
+    content = io.BufferedReader(_Bounded(archive, None, packed), _BLOCK)
+    with content, tarfile.open(fileobj=content, mode="r|", bufsize=_BLOCK) as tar:
         for entry in tar:
-            if entry.size < 0:  # the next entry would begin before this one: round and round
+            if entry.size < 0:
                 raise DataError(f"{archive}: {entry.name[:60]!r} declares a negative size; refused")
             file = tar.extractfile(entry) if entry.isfile() else None
             yield entry.name, entry.size, None if file is None else file.read
-
-
-class _Unpacked(gzip.GzipFile):
-    """The content of a gzipped archive, within its allowance."""
-
-    def __init__(self, handle: BinaryIO, archive: Path, size: int) -> None:
-        super().__init__(fileobj=handle, mode="rb")
-        self.archive, self.size = archive, size
-
-    def read(self, size: int | None = -1) -> bytes:
-        # tarfile asks for as many bytes as a header declares.
-        room = limits().allowance(self.size) + 1
-        content = super().read(room if size is None or size < 0 else min(size, room))
-        self._check(self.tell())
-        return content
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._check(offset)
-        return super().seek(offset, whence)
-
-    def _check(self, position: int) -> None:
-        check_expansion(self.archive, "its content, unpacked,", position, self.size)

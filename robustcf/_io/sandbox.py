@@ -198,6 +198,8 @@ def read_apart(
             facts, arrays = _understood(run(reader, given, files[-1], options or {}))
             for name, where in arrays.items():
                 where.check(name, [size_of(file) for file in files])
+        except MemoryError:  # without a child
+            raise DataError(f"{source}: {_ended(_NO_MEMORY, sum(g.size for g in given))}") from None
         except DataError as error:
             prefix = "" if not source or source in str(error) else f"{source}: "
             raise DataError(f"{prefix}{error}") from error

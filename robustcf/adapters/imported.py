@@ -15,15 +15,14 @@ from torch import Tensor
 
 from robustcf._io.text import counted
 from robustcf.adapters.aligning import alignment, mean_place
-from robustcf.data.interactions import Labels
+from robustcf.data.interactions import Labels, checked_labels
+from robustcf.data.tables import check_label, whole_numbers
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
 from robustcf.models.folding import FoldIn
 from robustcf.recommender import FactorScorer, Recommender
 from robustcf.recommender.matching import Rows, fit_on_of, match
 from robustcf.recommender.saved import PLAIN, write_plain
-
-_LONGEST_LABEL = 1000
 
 Writer = Callable[[Factors, Path], None]
 
@@ -214,29 +213,15 @@ def check_labels(kind: str, values: Any, rows: int) -> Labels:
             why = ": float ids lose digits; save them as integers or text"
             why = why if isinstance(entry, float) else ""
             raise DataError(f"{kind} ids must be integers or text, got {entry!r}{why}")
-    if len(entries) != rows:
-        raise DataError(f"{len(entries):,} {kind} ids and {rows:,} rows of factors do not match")
     try:
         texts = [e.decode() if isinstance(e, bytes) else str(e) for e in entries]
     except UnicodeDecodeError as error:
         raise DataError(f"{kind} ids must be text in UTF-8 ({error})") from error
-    seen: set[str] = set()
     for text in texts:
-        if len(text) > _LONGEST_LABEL or not text.isprintable():
-            raise DataError(
-                f"the {kind} id {text[:40]!r} is longer than {_LONGEST_LABEL} or holds control "
-                "characters"
-            )
-        if text in seen:
-            raise DataError(f"{kind} ids must differ, got {text!r} more than once")
-        seen.add(text)
+        check_label("the factors", kind, text)
     # As in tables of interactions: numbers where that loses nothing, so "007" stays text.
-    try:
-        numbers = np.array([int(text) for text in texts], dtype=np.int64)
-    except (ValueError, OverflowError):
-        return np.array(texts, dtype=str)
-    same = all(map(str.__eq__, map(str, numbers.tolist()), texts))
-    return numbers if same else np.array(texts, dtype=str)
+    numbers = whole_numbers(np.array(texts, dtype=object), typed=False)
+    return checked_labels(kind, np.array(texts) if numbers is None else numbers, rows)
 
 
 # --- matrices and biases ------------------------------------------------------------------------

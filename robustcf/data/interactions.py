@@ -436,7 +436,9 @@ def checked_labels(kind: str, values: Labels, count: int) -> Labels:
     ordered = np.sort(array)
     repeated = np.flatnonzero(ordered[1:] == ordered[:-1])
     if len(repeated):
-        raise DataError(f"{kind} labels must differ, got {ordered[repeated[0]]!r} more than once")
+        raise DataError(
+            f"{kind} labels must differ, got {ordered[repeated[0]].item()!r} more than once"
+        )
     array.flags.writeable = False
     _checked_labels[id(array)] = array
     return array

@@ -237,7 +237,7 @@ def _labels(source: str, column: pd.Series[Any], role: str, file_bytes: int, typ
             f"{int(np.flatnonzero(missing)[0]) + 1}; fill them in or remove the rows"
         )
     codes, distinct = pd.factorize(column)
-    labels = _int_labels(distinct, typed)
+    labels = whole_numbers(distinct, typed)
     if labels is None:
         texts = [_as_text(label) for label in distinct]
         for label in texts:
@@ -251,7 +251,7 @@ def _labels(source: str, column: pd.Series[Any], role: str, file_bytes: int, typ
     return Coded(codes, labels)
 
 
-def _int_labels(distinct: Any, typed: bool) -> npt.NDArray[np.int64] | None:
+def whole_numbers(distinct: Any, typed: bool) -> npt.NDArray[np.int64] | None:
     """Return distinct labels as int64, or None where that would change any of them."""
     values = np.asarray(distinct)
     if values.dtype.kind in "iu":
