@@ -17,7 +17,6 @@ import re
 import stat
 import struct
 import sys
-import tarfile
 import tokenize
 import warnings
 import zipfile
@@ -47,7 +46,7 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0
 #: What numpy and zipfile raise, between them, for files that are damaged or of another kind.
 UNREADABLE = (
     *(OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, EOFError),
-    *(SyntaxError, NotImplementedError, RuntimeError, MemoryError, tarfile.TarError),
+    *(SyntaxError, NotImplementedError, RuntimeError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError),
 )
 _LONGEST_HEADER = 10_000  # as numpy's own limit
@@ -398,6 +397,8 @@ def read_members(archive: Path, wanted: Callable[[str], bool]) -> dict[str, byte
         DataError: unreadable archive, a name in it that leads out of it, or more in it than the
             limits allow.
     """
+    import tarfile  # not for the child that parses a model file
+
     contents, total = {}, 0
     try:
         with open_regular(archive) as handle:
@@ -417,7 +418,7 @@ def read_members(archive: Path, wanted: Callable[[str], bool]) -> dict[str, byte
                     contents[name] = read()
     except DataError:
         raise
-    except UNREADABLE as error:
+    except (*UNREADABLE, tarfile.TarError) as error:
         reason = " ".join(str(error).split())[:200]
         raise DataError(
             f"{archive}: not a readable zip or tar archive ({reason}); delete it and fetch it again"
@@ -436,6 +437,8 @@ def _zip_entries(handle: BinaryIO, archive: Path, size: int) -> Iterator[_Entry]
 
 
 def _tar_entries(handle: BinaryIO, archive: Path, size: int) -> Iterator[_Entry]:
+    import tarfile
+
     handle.seek(0)
     packed = handle.read(2) == b"\x1f\x8b"
     # As a stream: nothing is read twice, so no header leads back to an earlier one.
