@@ -279,19 +279,11 @@ def fetch(
     policy: Policy | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Path:
-    """Return ``target``, downloaded from the first URL that works unless it is there and right.
+    """Return ``target``, downloaded from the first URL that works unless ``check`` finds it right.
 
-    Args:
-        urls: best first.
-        target: the path of the file.
-        check: returns None when the file at a path is right, else what is wrong.
-        most_bytes: a server that announces or sends more is refused; None for the limit
-            ``download_bytes``.
-        policy: timeouts and retries.
-        sleep: waits between tries.
-
-    Raises:
-        DownloadError: names the file, every URL and why it failed, and the folder to put it in.
+    ``check`` returns the problem of a file, or None. A server that announces or sends more than
+    ``most_bytes`` (None: the limit ``download_bytes``) is refused. A DownloadError names every URL
+    and why it failed, and the folder to put the file in.
     """
     policy = policy or Policy()
     most = limits().download_bytes if most_bytes is None else most_bytes

@@ -67,9 +67,21 @@ def _descriptor(path: Path) -> int:
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
     if kind != stat.S_IFREG:
         os.close(descriptor)
-        got = _KINDS.get(kind, "something else")
-        raise DataError(f"{path}: expected a regular file, got {got}; copy its content into a file")
+        raise _irregular(path, kind)
     return descriptor
+
+
+def is_regular(path: Path) -> bool:
+    """Return whether a path is a regular file; a DataError for a pipe, a socket or a device."""
+    kind = stat.S_IFMT(path.stat().st_mode) if path.exists() else stat.S_IFDIR
+    if kind not in (stat.S_IFREG, stat.S_IFDIR):
+        raise _irregular(path, kind)
+    return kind == stat.S_IFREG
+
+
+def _irregular(path: Path, kind: int) -> DataError:
+    got = _KINDS.get(kind, "something else")
+    return DataError(f"{path}: expected a regular file, got {got}; copy its content into a file")
 
 
 def open_plain(path: Path, *, follow: bool = False) -> int:
@@ -92,14 +104,7 @@ def open_plain(path: Path, *, follow: bool = False) -> int:
 
 
 def read_plain(path: Path, most: int = MOST_JSON, *, follow: bool = False) -> bytes:
-    """Return the content of a plain file of at most ``most`` bytes, see :func:`open_plain`.
-
-    Example:
-        >>> read_plain(Path("/dev/zero"), 10)
-        Traceback (most recent call last):
-        robustcf.errors.DataError: /dev/zero: expected a regular file, got a device; copy its
-        content into a file
-    """
+    """Return the content of a plain file of at most ``most`` bytes, see :func:`open_plain`."""
     with os.fdopen(open_plain(path, follow=follow), "rb") as file:
         try:
             content = file.read(most + 1)

@@ -191,14 +191,7 @@ def joined(
 
 
 def check_labels(kind: str, values: Any, rows: int) -> Labels:
-    """Return labels (a list, an array, or a dict of label -> row) as unique integers or text.
-
-    A DataError where they are of another kind, repeat, or are not one per row.
-
-    Example:
-        >>> check_labels("user", ["b", "a"], 2).tolist(), check_labels("item", {7: 1, 9: 0}, 2)
-        (['b', 'a'], array([9, 7]))
-    """
+    """Return labels (a list, an array, or a dict of label -> row) as unique integers or text."""
     if isinstance(values, Mapping):
         order = {int(row): label for label, row in values.items()}
         if sorted(order) != list(range(rows)) or len(values) != rows:
@@ -239,10 +232,6 @@ def matrix(name: str, value: Any, *, copy: bool = True) -> Tensor:
     """Return any matrix of floating-point numbers as a CPU tensor of 32 or 64 bits.
 
     A live model may go on learning, so numpy arrays are copied; those of a file need not be.
-
-    Example:
-        >>> matrix("users", np.ones((2, 3), np.float16)).dtype
-        torch.float32
     """
     array = _on_cpu(value)
     floating = array.is_floating_point() if isinstance(array, Tensor) else array.dtype.kind == "f"
@@ -272,12 +261,6 @@ def with_biases(
     """Return factors with biases as columns, and which columns these are.
 
     The score ``u.v + b_u + b_i`` is the product of ``(u, b_u, 1)`` and ``(v, 1, b_i)``.
-
-    Example:
-        >>> U, V = torch.ones(2, 1), torch.ones(3, 1)
-        >>> factors, fixed = with_biases(U, V, None, torch.tensor([0.0, 1.0, 2.0]))
-        >>> (factors.users @ factors.items.T).tolist(), fixed
-        ([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]], (1,))
     """
     dim, dtype = users.shape[1], users.dtype
     if user_bias is not None:

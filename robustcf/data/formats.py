@@ -309,13 +309,7 @@ def _adjacency(path: Path, columns: Columns) -> Table:
 
 
 def read_ratings(data: bytes, source: str) -> Table:
-    r"""Parse MovieLens-100K's ``u.data``: user, item, rating, timestamp, separated by tabs.
-
-    Example:
-        >>> table = read_ratings(b"196\t242\t3\t881250949\n", "u.data")
-        >>> table.users.labels.tolist(), table.items.labels.tolist(), table.ratings.tolist()
-        ([196], [242], [3.0])
-    """
+    """Parse MovieLens-100K's ``u.data``: user, item, rating, timestamp, separated by tabs."""
     import pandas as pd
 
     with readable(source, "ratings"):

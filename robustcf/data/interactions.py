@@ -267,12 +267,7 @@ def described(pairs: int, users: int, items: int) -> str:
 def user_ranges(
     indptr: npt.NDArray[np.int64], most: int = BLOCK_PAIRS
 ) -> Iterator[tuple[int, int]]:
-    """Yield ranges of users with at most ``most`` pairs together, or one user with more.
-
-    Example:
-        >>> list(user_ranges(np.array([0, 2, 3, 9, 9]), most=4))
-        [(0, 2), (2, 3), (3, 4)]
-    """
+    """Yield ranges of users with at most ``most`` pairs together, or one user with more."""
     start, n_users = 0, len(indptr) - 1
     while start < n_users:
         stop = int(np.searchsorted(indptr, indptr[start] + most, side="right")) - 1

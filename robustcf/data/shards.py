@@ -15,15 +15,7 @@ from robustcf.data.split import PARTS, Split
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """The pairs of the users of one process (a contiguous range), and totals of all processes.
-
-    Example:
-        >>> from robustcf.data import checkerboard
-        >>> train = checkerboard().train
-        >>> shard = Shard.of(train)
-        >>> shard.pairs is train, shard.n_pairs == len(train)
-        (True, True)
-    """
+    """The pairs of the users of one process (a contiguous range), and totals of all processes."""
 
     everything: Interactions
     rows: Rows

@@ -57,11 +57,7 @@ class Table:
 class RowFilter:
     """Count of the dropped rows of a source: repeats of a pair, and ratings below the least.
 
-    Args:
-        source: for messages.
-        min_rating: keep pairs rated at least this; None for all.
-        rated: whether there are ratings.
-        wanted: the end of the message where there are no ratings.
+    ``wanted`` ends the message where there are no ratings.
     """
 
     def __init__(

@@ -31,14 +31,7 @@ _WANTED = {
 
 
 class Engine:
-    """One collection in an embedded DuckDB with limited memory.
-
-    Args:
-        collection: the files.
-        roles: their columns.
-        columns: the columns that the caller named.
-        folder: for rows that do not fit into memory.
-        memory: bytes for the whole process.
+    """One collection in an embedded DuckDB; ``memory`` is that of the whole process, in bytes.
 
     Cost: two scans of the rows for labels, one for ratings and times.
     """
