@@ -180,10 +180,8 @@ def leave_nested_out(
         if types.is_nested(kind.value_type if types.is_dictionary(kind) else kind):
             got = str(kind)[:80]
             problem = f"{path}: column {name[:60]!r} holds {got}, expected one plain value per row"
-            if columns.must_have(role):
-                raise DataError(f"{problem}; flatten it, or name another column")
+            notes.append(columns.left_out(role, problem, "flatten it, or name another column"))
             found[role] = None
-            notes.append(f"the {role} column was left out: {problem}")
     return tuple(notes)
 
 

@@ -209,9 +209,7 @@ class Engine:
         column = repr(name) if self._collection.kind == ".parquet" else f"of the {role}"
         source = self._collection.source
         problem = f"{source}: not every row of the column {column} holds {_WANTED[role]}"
-        if self._asked.must_have(role):
-            raise DataError(f"{problem}; repair it, or leave it out")
-        self.notes.append(f"the {role} column was left out: {problem}")
+        self.notes.append(self._asked.left_out(role, problem, "repair it, or leave it out"))
         return None
 
     def _rating(self) -> str | None:

@@ -178,10 +178,8 @@ def _parquet_roles(collection: Collection, file: str, columns: Columns) -> tuple
         found = _type_of(kind)
         if found is None or (role in ("user", "item") and found in ("time", "date")):
             problem = f"{file}: column {name!r} holds {str(kind)[:80]}"
-            if columns.must_have(role):
-                raise DataError(f"{problem}, expected whole numbers or text: convert it")
+            notes.append(columns.left_out(role, problem, "convert it to whole numbers or text"))
             names[role] = None
-            notes.append(f"the {role} column was left out: {problem}")
         else:
             types[role] = found
     shown = ", ".join(f"{names[role]!r} ({found})" for role, found in types.items())
