@@ -94,14 +94,14 @@ BATCHINGS = {
 
 
 def configurations() -> list[dict[str, str]]:
-    """Every choice with several of the others: of each product, every second or third pair."""
+    """Every choice with several of the others: of some products, every third or fourth pair."""
     plain = {
         "model": "ultragcn", "objective": "bce", "penalty": "none", "adversary": "none",
         "batching": "rows",
     }  # fmt: skip
     chosen = [
         plain | {"objective": objective, "penalty": penalty}
-        for objective, penalty in _some(OBJECTIVES, PENALTIES, of=3)
+        for objective, penalty in _some(OBJECTIVES, PENALTIES, of=4)
     ]
     chosen += [
         plain | {"objective": objective, "adversary": name, "batching": batching}
@@ -110,7 +110,7 @@ def configurations() -> list[dict[str, str]]:
     ]
     chosen += [
         plain | {"objective": objective, "adversary": name, "penalty": "two_to_inf"}
-        for objective, name in _some(OBJECTIVES, ADVERSARIES, of=2)
+        for objective, name in _some(OBJECTIVES, ADVERSARIES, of=3)
         if not (name == "margin" and objective == "softmax, bilateral")
     ]
     chosen += [
