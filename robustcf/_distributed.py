@@ -298,11 +298,6 @@ def shared(pieces: _Pieces, work: Callable[[_Pieces], _Found]) -> _Found:
 
     ``pieces`` are users, or blocks of them where other blocks would round differently. ``work``
     gets some of them, perhaps none, and returns an array, or arrays by name, with rows in order.
-
-    Example:
-        >>> import numpy as np
-        >>> shared([[1, 2], [3]], lambda blocks: np.array([sum(block) for block in blocks]))
-        array([3, 3])
     """
     team = current()
     with alone():

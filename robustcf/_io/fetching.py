@@ -37,7 +37,6 @@ from robustcf.errors import DataError, DownloadError, InputError
 if TYPE_CHECKING:
     import requests
 
-_BLOCK = 1 << 20
 _CHUNK = 1 << 16
 _LONGEST_NUMBER = 18  # digits
 _WORTH_ANOTHER_TRY = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -155,7 +154,7 @@ def cache_dir() -> Path:
 
 def sha256_of(path: Path) -> str:
     """Return the sha256 of a file's bytes, in hexadecimal."""
-    return _digests(path, {"sha256"})["sha256"]
+    return _digest(path, "sha256")
 
 
 def locate(
@@ -220,13 +219,11 @@ def _present(
     ]
 
 
-def _digests(path: Path, algorithms: set[str]) -> dict[str, str]:
-    hashes = {name: hashlib.new(name, usedforsecurity=False) for name in algorithms}
+def _digest(path: Path, algorithm: str) -> str:
     with path.open("rb") as handle:
-        while block := handle.read(_BLOCK):
-            for one in hashes.values():
-                one.update(block)
-    return {name: one.hexdigest() for name, one in hashes.items()}
+        return hashlib.file_digest(
+            handle, lambda: hashlib.new(algorithm, usedforsecurity=False)
+        ).hexdigest()
 
 
 def _checked(path: Path, source: SourceFile) -> tuple[str, str | None]:
@@ -234,8 +231,8 @@ def _checked(path: Path, source: SourceFile) -> tuple[str, str | None]:
     # A file that is too large need not be read.
     if source.most_bytes is not None and path.stat().st_size > source.most_bytes:
         return "", f"wrong size: expected at most {source.most_bytes:,} bytes"
-    named = {checksum.partition(":")[0] for checksum in source.checksums}
-    digests = _digests(path, named | {"sha256"})
+    named = {"sha256", *(checksum.partition(":")[0] for checksum in source.checksums)}
+    digests = {algorithm: _digest(path, algorithm) for algorithm in named}
     if any(f"{name}:{digest}" in source.checksums for name, digest in digests.items()):
         return digests["sha256"], None
     algorithm, _, expected = source.checksums[0].partition(":")
@@ -282,19 +279,11 @@ def fetch(
     policy: Policy | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Path:
-    """Return ``target``, downloaded from the first URL that works unless it is there and right.
+    """Return ``target``, downloaded from the first URL that works unless ``check`` finds it right.
 
-    Args:
-        urls: best first.
-        target: the path of the file.
-        check: returns None when the file at a path is right, else what is wrong.
-        most_bytes: a server that announces or sends more is refused; None for the limit
-            ``download_bytes``.
-        policy: timeouts and retries.
-        sleep: waits between tries.
-
-    Raises:
-        DownloadError: names the file, every URL and why it failed, and the folder to put it in.
+    ``check`` returns the problem of a file, or None. A server that announces or sends more than
+    ``most_bytes`` (None: the limit ``download_bytes``) is refused. A DownloadError names every URL
+    and why it failed, and the folder to put the file in.
     """
     policy = policy or Policy()
     most = limits().download_bytes if most_bytes is None else most_bytes

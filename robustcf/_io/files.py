@@ -42,7 +42,7 @@ REMOVE = "remove this file to begin again, or train anew with another --out"
 _MOST_COPIED = 256 << 20
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
     """Write a file, all or nothing; of several ranks, the first one writes.
 
     After a kill at any moment there is the old file or the new one. A WriteError says what to do.

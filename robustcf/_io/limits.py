@@ -91,13 +91,7 @@ def limits() -> Limits:
 
 @contextmanager
 def raised_limits(**changes: int) -> Iterator[None]:
-    """Set fields of :class:`Limits` for a block of code.
-
-    Example:
-        >>> with raised_limits(columns=20_000):
-        ...     limits().columns
-        20000
-    """
+    """Set fields of :class:`Limits` for a block of code."""
     check_known(Limits, changes)
     token = _raised.set(dataclasses.replace(limits(), **changes))
     try:

@@ -13,12 +13,7 @@ if TYPE_CHECKING:
 
 
 def shows(progress: bool | None = None) -> bool:
-    """Return whether to show a bar: as the caller says, else in a terminal or a notebook.
-
-    Example:
-        >>> shows(True), shows(False)
-        (True, False)
-    """
+    """Return whether to show a bar: as the caller says, else in a terminal or a notebook."""
     if progress is not None:
         return progress
     return job().first and (_in_notebook() or (sys.stderr is not None and sys.stderr.isatty()))
@@ -27,12 +22,7 @@ def shows(progress: bool | None = None) -> bool:
 def bar(
     total: int | None, title: str, unit: str, progress: bool | None = None, **options: Any
 ) -> tqdm[Any]:
-    """Return a bar of tqdm, one of the notebook's own kind in a notebook.
-
-    Example:
-        >>> with bar(3, "count", "number", False) as steps:
-        ...     steps.update()
-    """
+    """Return a bar of tqdm, one of the notebook's own kind in a notebook."""
     # On demand: tqdm.auto asks for the notebook's widgets.
     from tqdm import tqdm as plain
 

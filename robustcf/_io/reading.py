@@ -17,7 +17,6 @@ import re
 import stat
 import struct
 import sys
-import tarfile
 import tokenize
 import warnings
 import zipfile
@@ -27,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from robustcf._io.limits import MOST_JSON, MOST_JSON_DEPTH, check_expansion, how_to_raise, limits
+from robustcf._io.limits import MOST_JSON, MOST_JSON_DEPTH, check_expansion, how_to_raise
 from robustcf.errors import DataError, InputError
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0
 #: What numpy and zipfile raise, between them, for files that are damaged or of another kind.
 UNREADABLE = (
     *(OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, EOFError),
-    *(SyntaxError, NotImplementedError, RuntimeError, MemoryError, tarfile.TarError),
+    *(SyntaxError, NotImplementedError, RuntimeError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError),
 )
 _LONGEST_HEADER = 10_000  # as numpy's own limit
@@ -68,9 +67,21 @@ def _descriptor(path: Path) -> int:
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
     if kind != stat.S_IFREG:
         os.close(descriptor)
-        got = _KINDS.get(kind, "something else")
-        raise DataError(f"{path}: expected a regular file, got {got}; copy its content into a file")
+        raise _irregular(path, kind)
     return descriptor
+
+
+def is_regular(path: Path) -> bool:
+    """Return whether a path is a regular file; a DataError for a pipe, a socket or a device."""
+    kind = stat.S_IFMT(path.stat().st_mode) if path.exists() else stat.S_IFDIR
+    if kind not in (stat.S_IFREG, stat.S_IFDIR):
+        raise _irregular(path, kind)
+    return kind == stat.S_IFREG
+
+
+def _irregular(path: Path, kind: int) -> DataError:
+    got = _KINDS.get(kind, "something else")
+    return DataError(f"{path}: expected a regular file, got {got}; copy its content into a file")
 
 
 def open_plain(path: Path, *, follow: bool = False) -> int:
@@ -93,14 +104,7 @@ def open_plain(path: Path, *, follow: bool = False) -> int:
 
 
 def read_plain(path: Path, most: int = MOST_JSON, *, follow: bool = False) -> bytes:
-    """Return the content of a plain file of at most ``most`` bytes, see :func:`open_plain`.
-
-    Example:
-        >>> read_plain(Path("/dev/zero"), 10)
-        Traceback (most recent call last):
-        robustcf.errors.DataError: /dev/zero: expected a regular file, got a device; copy its
-        content into a file
-    """
+    """Return the content of a plain file of at most ``most`` bytes, see :func:`open_plain`."""
     with os.fdopen(open_plain(path, follow=follow), "rb") as file:
         try:
             content = file.read(most + 1)
@@ -193,9 +197,9 @@ def _check_depth(found: Any) -> None:
 class _Bounded(io.RawIOBase):
     """Passes a stream on, and raises where it or one of its lines grows beyond a limit."""
 
-    def __init__(self, path: Path, line: int | None) -> None:
+    def __init__(self, path: Path, line: int | None, packed: bool | None = None) -> None:
         self.on_disk, self.path, self.line = open_regular(path), path, line
-        self.packed = path.suffix.lower() == ".gz"
+        self.packed = path.suffix.lower() == ".gz" if packed is None else packed
         self.inner: Any = gzip.GzipFile(fileobj=self.on_disk) if self.packed else self.on_disk
         self.size = size_of(self.on_disk)
         self.read_so_far = self.since_line_end = 0
@@ -398,6 +402,8 @@ def read_members(archive: Path, wanted: Callable[[str], bool]) -> dict[str, byte
         DataError: unreadable archive, a name in it that leads out of it, or more in it than the
             limits allow.
     """
+    import tarfile  # not for the child that parses a model file
+
     contents, total = {}, 0
     try:
         with open_regular(archive) as handle:
@@ -417,7 +423,7 @@ def read_members(archive: Path, wanted: Callable[[str], bool]) -> dict[str, byte
                     contents[name] = read()
     except DataError:
         raise
-    except UNREADABLE as error:
+    except (*UNREADABLE, tarfile.TarError) as error:
         reason = " ".join(str(error).split())[:200]
         raise DataError(
             f"{archive}: not a readable zip or tar archive ({reason}); delete it and fetch it again"
@@ -436,35 +442,15 @@ def _zip_entries(handle: BinaryIO, archive: Path, size: int) -> Iterator[_Entry]
 
 
 def _tar_entries(handle: BinaryIO, archive: Path, size: int) -> Iterator[_Entry]:
+    import tarfile
+
     handle.seek(0)
     packed = handle.read(2) == b"\x1f\x8b"
-    handle.seek(0)
-    content = _Unpacked(handle, archive, size) if packed else handle
-    with tarfile.open(fileobj=content, mode="r:") as tar:
+    # As a stream: nothing is read twice, so no header leads back to an earlier one.
+    content = io.BufferedReader(_Bounded(archive, None, packed), _BLOCK)
+    with content, tarfile.open(fileobj=content, mode="r|", bufsize=_BLOCK) as tar:
         for entry in tar:
-            if entry.size < 0:  # the next entry would begin before this one: round and round
+            if entry.size < 0:
                 raise DataError(f"{archive}: {entry.name[:60]!r} declares a negative size; refused")
             file = tar.extractfile(entry) if entry.isfile() else None
             yield entry.name, entry.size, None if file is None else file.read
-
-
-class _Unpacked(gzip.GzipFile):
-    """The content of a gzipped archive, within its allowance."""
-
-    def __init__(self, handle: BinaryIO, archive: Path, size: int) -> None:
-        super().__init__(fileobj=handle, mode="rb")
-        self.archive, self.size = archive, size
-
-    def read(self, size: int | None = -1) -> bytes:
-        # tarfile asks for as many bytes as a header declares.
-        room = limits().allowance(self.size) + 1
-        content = super().read(room if size is None or size < 0 else min(size, room))
-        self._check(self.tell())
-        return content
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._check(offset)
-        return super().seek(offset, whence)
-
-    def _check(self, position: int) -> None:
-        check_expansion(self.archive, "its content, unpacked,", position, self.size)

@@ -170,23 +170,9 @@ def read_apart(
 ) -> Reading:
     """Read files by a reader that runs in a child process with limits.
 
-    Args:
-        reader: ``module:function`` of ours, see :data:`Reader`.
-        paths: regular files, or the content of a file that is in memory already.
-        options: plain values for the reader.
-
-    Raises:
-        DataError: a file is not regular, damaged or hostile, or takes more than the limits allow.
-
-    Cost: 0.05 to 0.2 s for the child, and its parsing.
-
-    Example:
-        >>> import numpy as np, tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "a.npy"
-        ...     np.save(path, np.eye(2))
-        ...     read_apart("robustcf._io.foreign:read_npy", [path]).array("array").tolist()
-        [[1.0, 0.0], [0.0, 1.0]]
+    ``reader`` is ``module:function`` of ours (:data:`Reader`), ``paths`` are regular files or the
+    content of a file, ``options`` plain values. A DataError says which file is damaged or hostile,
+    or takes more than the limits allow. Cost: 0.05 to 0.2 s for the child, and its parsing.
     """
     source = " and ".join(str(path) for path in paths[:2] if isinstance(path, Path))
     with contextlib.ExitStack() as opened:
@@ -198,6 +184,8 @@ def read_apart(
             facts, arrays = _understood(run(reader, given, files[-1], options or {}))
             for name, where in arrays.items():
                 where.check(name, [size_of(file) for file in files])
+        except MemoryError:  # without a child
+            raise DataError(f"{source}: {_ended(_NO_MEMORY, sum(g.size for g in given))}") from None
         except DataError as error:
             prefix = "" if not source or source in str(error) else f"{source}: "
             raise DataError(f"{prefix}{error}") from error

@@ -222,6 +222,8 @@ def read_pickle(
         return _Reader(content, {**_KNOWN, **(names or {})}, persistent).load()
     except DataError as error:
         raise DataError(f"{name}: {error}") from error
+    except MemoryError:
+        raise  # the limit of the process that this runs in
     except Exception as error:
         # A damaged pickle can fail in any way; none of them ran anything of its own.
         raise DataError(f"{name}: unreadable pickle ({type(error).__name__}: {error})") from error

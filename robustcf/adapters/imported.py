@@ -15,15 +15,14 @@ from torch import Tensor
 
 from robustcf._io.text import counted
 from robustcf.adapters.aligning import alignment, mean_place
-from robustcf.data.interactions import Labels
+from robustcf.data.interactions import Labels, checked_labels
+from robustcf.data.tables import check_label, whole_numbers
 from robustcf.errors import DataError, InputError
 from robustcf.factors import Factors
 from robustcf.models.folding import FoldIn
 from robustcf.recommender import FactorScorer, Recommender
 from robustcf.recommender.matching import Rows, fit_on_of, match
 from robustcf.recommender.saved import PLAIN, write_plain
-
-_LONGEST_LABEL = 1000
 
 Writer = Callable[[Factors, Path], None]
 
@@ -192,14 +191,7 @@ def joined(
 
 
 def check_labels(kind: str, values: Any, rows: int) -> Labels:
-    """Return labels (a list, an array, or a dict of label -> row) as unique integers or text.
-
-    A DataError where they are of another kind, repeat, or are not one per row.
-
-    Example:
-        >>> check_labels("user", ["b", "a"], 2).tolist(), check_labels("item", {7: 1, 9: 0}, 2)
-        (['b', 'a'], array([9, 7]))
-    """
+    """Return labels (a list, an array, or a dict of label -> row) as unique integers or text."""
     if isinstance(values, Mapping):
         order = {int(row): label for label, row in values.items()}
         if sorted(order) != list(range(rows)) or len(values) != rows:
@@ -214,29 +206,15 @@ def check_labels(kind: str, values: Any, rows: int) -> Labels:
             why = ": float ids lose digits; save them as integers or text"
             why = why if isinstance(entry, float) else ""
             raise DataError(f"{kind} ids must be integers or text, got {entry!r}{why}")
-    if len(entries) != rows:
-        raise DataError(f"{len(entries):,} {kind} ids and {rows:,} rows of factors do not match")
     try:
         texts = [e.decode() if isinstance(e, bytes) else str(e) for e in entries]
     except UnicodeDecodeError as error:
         raise DataError(f"{kind} ids must be text in UTF-8 ({error})") from error
-    seen: set[str] = set()
     for text in texts:
-        if len(text) > _LONGEST_LABEL or not text.isprintable():
-            raise DataError(
-                f"the {kind} id {text[:40]!r} is longer than {_LONGEST_LABEL} or holds control "
-                "characters"
-            )
-        if text in seen:
-            raise DataError(f"{kind} ids must differ, got {text!r} more than once")
-        seen.add(text)
+        check_label("the factors", kind, text)
     # As in tables of interactions: numbers where that loses nothing, so "007" stays text.
-    try:
-        numbers = np.array([int(text) for text in texts], dtype=np.int64)
-    except (ValueError, OverflowError):
-        return np.array(texts, dtype=str)
-    same = all(map(str.__eq__, map(str, numbers.tolist()), texts))
-    return numbers if same else np.array(texts, dtype=str)
+    numbers = whole_numbers(np.array(texts, dtype=object), typed=False)
+    return checked_labels(kind, np.array(texts) if numbers is None else numbers, rows)
 
 
 # --- matrices and biases ------------------------------------------------------------------------
@@ -254,10 +232,6 @@ def matrix(name: str, value: Any, *, copy: bool = True) -> Tensor:
     """Return any matrix of floating-point numbers as a CPU tensor of 32 or 64 bits.
 
     A live model may go on learning, so numpy arrays are copied; those of a file need not be.
-
-    Example:
-        >>> matrix("users", np.ones((2, 3), np.float16)).dtype
-        torch.float32
     """
     array = _on_cpu(value)
     floating = array.is_floating_point() if isinstance(array, Tensor) else array.dtype.kind == "f"
@@ -287,12 +261,6 @@ def with_biases(
     """Return factors with biases as columns, and which columns these are.
 
     The score ``u.v + b_u + b_i`` is the product of ``(u, b_u, 1)`` and ``(v, 1, b_i)``.
-
-    Example:
-        >>> U, V = torch.ones(2, 1), torch.ones(3, 1)
-        >>> factors, fixed = with_biases(U, V, None, torch.tensor([0.0, 1.0, 2.0]))
-        >>> (factors.users @ factors.items.T).tolist(), fixed
-        ([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]], (1,))
     """
     dim, dtype = users.shape[1], users.dtype
     if user_bias is not None:

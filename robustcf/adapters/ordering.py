@@ -38,16 +38,7 @@ def ordered(model: Recommender, like: Split | None = None) -> Recommender:
 
 
 def in_label_order(factors: Factors, split: Split) -> tuple[Factors, Split]:
-    """Return factors and pairs with rows in the order of their labels; without labels as they are.
-
-    Example:
-        >>> pairs = Interactions.from_pairs([0], [1], 1, 2, item_labels=np.array(["b", "a"]))[0]
-        >>> none = pairs.take(np.array([False]))
-        >>> factors = Factors.of([[1.0]], [[10.0], [20.0]])
-        >>> ordered, split = in_label_order(factors, Split("x", pairs, none, none))
-        >>> ordered.items.tolist(), split.train.items.tolist()
-        ([[20.0], [10.0]], [0])
-    """
+    """Return factors and pairs with rows in the order of their labels, where they have labels."""
     both = {"user_labels": split.user_labels, "item_labels": split.item_labels}
     orders = [
         np.arange(count) if labels is None else np.argsort(labels, kind="stable")

@@ -176,6 +176,8 @@ def _reason(error: BaseException, arguments: Sequence[str]) -> tuple[str, int]:
             return str(error), 1
         case MemoryError():
             return "there is not enough memory: ask for less, or use less data", 1
+    if _signals:  # a library that was being imported made an error of its own of it
+        return "interrupted", _stop_code()
     hint = "" if "--debug" in arguments else " (--debug shows where)"
     return f"internal error, {type(error).__name__}: {error}{hint}", 1
 

@@ -8,8 +8,8 @@ entry is removed and made again. Errors of reading and writing are ignored.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,15 +18,14 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 import numpy as np
 
 from robustcf._io.fetching import cache_dir
+from robustcf._io.files import write_bytes
 from robustcf._io.reading import open_regular
-from robustcf._io.temporary import temporary_file
 from robustcf.data.interactions import Interactions
 from robustcf.data.times import TimeUnit
 from robustcf.errors import DataError
 
 _FORMAT = 4
 _DIGEST_BYTES = 32
-_BLOCK = 1 << 20
 _MOST_BYTES = 2 << 30  # beyond this, the oldest entries are removed
 _LABELS = ("user_labels", "item_labels")
 _COLUMNS = ("users", "items", "timestamps", "weights")
@@ -77,7 +76,9 @@ def read(key: str) -> Parsed | None:
     except (OSError, DataError):
         return None
     with handle:
-        if handle.read(_DIGEST_BYTES) == _digest(key, handle):
+        wanted = handle.read(_DIGEST_BYTES)
+        found = hashlib.file_digest(handle, lambda: hashlib.sha256(key.encode()))  # type: ignore[arg-type]
+        if found.digest() == wanted:
             handle.seek(_DIGEST_BYTES)
             # With the right checksum it may still be of a newer version, or forged.
             with suppress(Exception):
@@ -85,13 +86,6 @@ def read(key: str) -> Parsed | None:
     with suppress(OSError):
         path.unlink()
     raise DamagedEntry(str(path))
-
-
-def _digest(key: str, handle: BinaryIO) -> bytes:
-    digest = hashlib.sha256(key.encode())
-    while block := handle.read(_BLOCK):
-        digest.update(block)
-    return digest.digest()
 
 
 def _parse(handle: BinaryIO) -> Parsed:
@@ -124,25 +118,19 @@ def write(key: str, parsed: Parsed) -> bool:
         "unit": parsed.unit,
         "arrays": list(stored),
     }
-    temporary: Path | None = None
+    content = io.BytesIO()
+    content.seek(_DIGEST_BYTES)
+    for array in (np.array(json.dumps(meta)), *stored.values()):
+        np.lib.format.write_array(content, array, allow_pickle=False)
+    digest = hashlib.sha256(key.encode())
+    whole = content.getbuffer()
+    digest.update(whole[_DIGEST_BYTES:])
+    whole[:_DIGEST_BYTES] = digest.digest()
     try:
         _folder().mkdir(parents=True, exist_ok=True)
-        handle, temporary = temporary_file(_folder() / key)
-        with os.fdopen(handle, "w+b") as file:
-            file.write(bytes(_DIGEST_BYTES))
-            for array in (np.array(json.dumps(meta)), *stored.values()):
-                np.lib.format.write_array(file, array, allow_pickle=False)
-            file.seek(_DIGEST_BYTES)
-            digest = _digest(key, file)
-            file.seek(0)
-            file.write(digest)
-            file.flush()
-            # Still open, and so locked: no other process removes it as a leftover.
-            os.replace(temporary, _folder() / key)
+        write_bytes(_folder() / key, whole)
         _make_room(keep=key)
     except OSError:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
         return False
     return True
 

@@ -56,6 +56,12 @@ class Columns:
         """Whether a column is required: the user, the item, and those that the caller named."""
         return role in ("user", "item") or getattr(self, role) is not None
 
+    def left_out(self, role: str, problem: str, advice: str) -> str:
+        """Return the note on an unusable column that is left out; raise where it is required."""
+        if self.must_have(role):
+            raise DataError(f"{problem}; {advice}")
+        return f"the {role} column was left out: {problem}"
+
 
 def kind_of(path: Path) -> str:
     """Return the suffix that decides how a file is read: lower case, without ``.gz``."""

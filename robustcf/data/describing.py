@@ -71,14 +71,9 @@ def _spread(degrees: Any) -> dict[str, float]:
 
 
 def fetch(wanted: Iterable[tuple[Any, Any]], data_dir: str | None = None) -> dict[str, Any]:
-    """Download missing files; returns name -> path, digest and whether each was downloaded.
+    """Download missing files of manifests, each given with the alternatives of its parts.
 
-    Args:
-        wanted: manifests, each with the alternatives of all its parts.
-        data_dir: the first folder to look in, and the one to download into.
-
-    Raises:
-        DownloadError: after trying all files, if some failed.
+    Returns name -> path, digest and whether each was downloaded; a DownloadError comes last.
     """
     fetched: dict[str, list[dict[str, Any]]] = {}
     failures = []

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -85,6 +85,37 @@ def read_table(path: Path, columns: Columns) -> Table:
         return FORMATS[kind].read(path, columns)
 
 
+class FirstLine(NamedTuple):
+    """What the first line of a text table tells: its names, or positions without a header."""
+
+    separator: str
+    header: list[Any]
+    headed: bool
+
+
+def first_line(path: Path, line: bytes, form: Format, columns: Columns) -> FirstLine:
+    """Return separator and columns of a text table, by its first line."""
+    separator = form.separator_in(line)
+    options: dict[str, Any] = {"quoting": form.quoting, "skipinitialspace": form.blanks}
+    try:
+        text = line.decode("utf-8-sig").rstrip("\r\n")
+        single = len(separator) == 1
+        reader = csv.reader([text], delimiter=separator, **options) if single else None
+        cells = text.split(separator) if reader is None else next(reader)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: its first line is not a row of UTF-8 text ({error})") from error
+    if len(cells) > limits().columns:
+        raise DataError(
+            f"{path}: its first line has {len(cells):,} columns, expected at most "
+            f"{limits().columns:,}; is this a table of interactions? "
+            f"{how_to_raise('columns', len(cells))}"
+        )
+    headed = form.headed and not columns.by_position
+    if not headed:
+        refuse_header(path, cells, columns)
+    return FirstLine(separator, cells if headed else list(range(len(cells))), headed)
+
+
 def refuse_endless_line(path: Path) -> None:
     """Refuse a file of one endless line before its checksum is computed, which reads it all."""
     form = FORMATS.get(kind_of(path))
@@ -92,16 +123,6 @@ def refuse_endless_line(path: Path) -> None:
         longest = limits().line_bytes if form.separator else id_lists.longest_line()
         with suppress(OSError, EOFError, zlib.error):  # the reader says it better
             check_first_line(path, longest)
-
-
-def check_column_count(path: object, count: int) -> None:
-    """Raise where a first line has more cells than the limits allow."""
-    if count > limits().columns:
-        raise DataError(
-            f"{path}: its first line has {count:,} columns, expected at most "
-            f"{limits().columns:,}; is this a table of interactions? "
-            f"{how_to_raise('columns', count)}"
-        )
 
 
 @contextmanager
@@ -197,9 +218,13 @@ def _text(path: Path, columns: Columns) -> Table:
     form = FORMATS[kind_of(path)]
     check_content(path, longest_line=limits().line_bytes)
     with _open_lines(path) as handle:
-        line = handle.readline(limits().line_bytes + 1).partition(b"\r")[0]
-    separator = form.separator_in(line)
-    check_column_count(path, line.count(separator.encode()) + 1)
+        line = next((text for text in iter(handle.readline, b"") if text.strip()), b"")
+    if not line:
+        raise empty_file(path)
+    separator, header, headed = first_line(
+        path, line.lstrip(b"\r\n").partition(b"\r")[0], form, columns
+    )
+    found = find_columns(path, header, columns)
     options: dict[str, Any] = {
         "sep": separator,
         "engine": "python" if len(separator) > 1 else "c",
@@ -207,14 +232,6 @@ def _text(path: Path, columns: Columns) -> Table:
         "skipinitialspace": form.blanks,
         "quoting": form.quoting,
     }
-    with _open_lines(path) as handle:
-        first = pd.read_csv(handle, header=None, nrows=1, dtype=str, **options).iloc[0]
-    header: list[Any] = [str(cell) for cell in first]
-    headed = form.headed and not columns.by_position
-    if not headed:
-        refuse_header(path, header, columns)
-        header = list(range(len(header)))
-    found = find_columns(path, header, columns)
     with _open_lines(path) as handle, warnings.catch_warnings():
         # Columns that mix numbers and text are checked cell by cell later.
         warnings.simplefilter("ignore", pd.errors.DtypeWarning)
@@ -292,13 +309,7 @@ def _adjacency(path: Path, columns: Columns) -> Table:
 
 
 def read_ratings(data: bytes, source: str) -> Table:
-    r"""Parse MovieLens-100K's ``u.data``: user, item, rating, timestamp, separated by tabs.
-
-    Example:
-        >>> table = read_ratings(b"196\t242\t3\t881250949\n", "u.data")
-        >>> table.users.labels.tolist(), table.items.labels.tolist(), table.ratings.tolist()
-        ([196], [242], [3.0])
-    """
+    """Parse MovieLens-100K's ``u.data``: user, item, rating, timestamp, separated by tabs."""
     import pandas as pd
 
     with readable(source, "ratings"):

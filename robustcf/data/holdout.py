@@ -268,12 +268,7 @@ def new_in(
     missing: Mapping[str, npt.NDArray[np.intp]],
     labels: Callable[[str, npt.NDArray[np.intp]], list[object]],
 ) -> str:
-    """Return the number of missing users and items, and the labels of some.
-
-    Example:
-        >>> new_in({"user": np.arange(5), "item": np.arange(0)}, lambda kind, ids: list("abc"))
-        "5 users ('a', 'b', 'c', ...)"
-    """
+    """Return the number of missing users and items, and the labels of some."""
     told = []
     for kind, ids in missing.items():
         if len(ids):

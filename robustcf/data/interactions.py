@@ -267,12 +267,7 @@ def described(pairs: int, users: int, items: int) -> str:
 def user_ranges(
     indptr: npt.NDArray[np.int64], most: int = BLOCK_PAIRS
 ) -> Iterator[tuple[int, int]]:
-    """Yield ranges of users with at most ``most`` pairs together, or one user with more.
-
-    Example:
-        >>> list(user_ranges(np.array([0, 2, 3, 9, 9]), most=4))
-        [(0, 2), (2, 3), (3, 4)]
-    """
+    """Yield ranges of users with at most ``most`` pairs together, or one user with more."""
     start, n_users = 0, len(indptr) - 1
     while start < n_users:
         stop = int(np.searchsorted(indptr, indptr[start] + most, side="right")) - 1
@@ -436,7 +431,9 @@ def checked_labels(kind: str, values: Labels, count: int) -> Labels:
     ordered = np.sort(array)
     repeated = np.flatnonzero(ordered[1:] == ordered[:-1])
     if len(repeated):
-        raise DataError(f"{kind} labels must differ, got {ordered[repeated[0]]!r} more than once")
+        raise DataError(
+            f"{kind} labels must differ, got {ordered[repeated[0]].item()!r} more than once"
+        )
     array.flags.writeable = False
     _checked_labels[id(array)] = array
     return array

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from robustcf._io.fetching import LocatedFile, Policy, locate, obtain, sha256_of
-from robustcf._io.reading import read_member
+from robustcf._io.reading import is_regular, read_member
 from robustcf._io.text import counted
 from robustcf.data import catalog, synthetic
 from robustcf.data.cache import Parsed, cached
@@ -147,7 +147,7 @@ def load(
             from robustcf.data.large.opening import open_prepared  # rarely needed
 
             return open_prepared(prepared)
-        if not path.is_file():
+        if not is_regular(path):
             raise DataError(catalog.unknown_name(place))
         _refuse(tables, "cannot be used with a file: give files as test_file and valid_file")
         parts = _parts(path, valid_file, test_file)
@@ -303,7 +303,7 @@ def _bytes_of(file: LocatedFile) -> bytes:
 def _load_files(files: Mapping[str, Path], name: str, plan: Plan, cache: _Cache) -> Split:
     _check_given_parts(files, plan, "_file")
     for part, path in files.items():
-        if not path.is_file():
+        if not is_regular(path):
             raise DataError(f"{path}: no such file (given for {part})")
         refuse_endless_line(path)
     checksums = {part: sha256_of(path) for part, path in files.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -15,15 +15,7 @@ from robustcf.data.split import PARTS, Split
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """The pairs of the users of one process (a contiguous range), and totals of all processes.
-
-    Example:
-        >>> from robustcf.data import checkerboard
-        >>> train = checkerboard().train
-        >>> shard = Shard.of(train)
-        >>> shard.pairs is train, shard.n_pairs == len(train)
-        (True, True)
-    """
+    """The pairs of the users of one process (a contiguous range), and totals of all processes."""
 
     everything: Interactions
     rows: Rows
@@ -78,41 +70,13 @@ class Shard:
         return self.ranks.joined_array(own.astype(np.int64))
 
 
-@dataclass(frozen=True, eq=False)
-class SplitShard:
+class SplitShard(Split):
     """The pairs of some users of a split, numbered from 0; evaluated in place of a split."""
 
     whole: Split
     rows: Rows
-    train: Interactions = field(init=False)
-    valid: Interactions = field(init=False)
-    test: Interactions = field(init=False)
 
-    def __post_init__(self) -> None:
-        for part in PARTS:
-            pairs = getattr(self.whole, part).between(self.rows.start, self.rows.stop)
-            object.__setattr__(self, part, pairs)
-
-    @property
-    def name(self) -> str:
-        """Name of the set."""
-        return self.whole.name
-
-    @property
-    def n_users(self) -> int:
-        """Number of users here."""
-        return self.train.n_users
-
-    @property
-    def n_items(self) -> int:
-        """Number of items, the same everywhere."""
-        return self.whole.n_items
-
-    @cached_property
-    def train_full(self) -> Interactions:
-        """Train and valid together."""
-        return self.train.union(self.valid)
-
-    def masked(self, part: str) -> tuple[str, ...]:
-        """See :meth:`Split.masked`."""
-        return self.whole.masked(part)
+    def __init__(self, whole: Split, rows: Rows) -> None:
+        shared = {each.name: getattr(whole, each.name) for each in fields(Split)}
+        parts = {part: shared[part].between(rows.start, rows.stop) for part in PARTS}
+        vars(self).update({**shared, **parts, "whole": whole, "rows": rows})

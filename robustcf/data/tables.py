@@ -57,11 +57,7 @@ class Table:
 class RowFilter:
     """Count of the dropped rows of a source: repeats of a pair, and ratings below the least.
 
-    Args:
-        source: for messages.
-        min_rating: keep pairs rated at least this; None for all.
-        rated: whether there are ratings.
-        wanted: the end of the message where there are no ratings.
+    ``wanted`` ends the message where there are no ratings.
     """
 
     def __init__(
@@ -184,10 +180,8 @@ def leave_nested_out(
         if types.is_nested(kind.value_type if types.is_dictionary(kind) else kind):
             got = str(kind)[:80]
             problem = f"{path}: column {name[:60]!r} holds {got}, expected one plain value per row"
-            if columns.must_have(role):
-                raise DataError(f"{problem}; flatten it, or name another column")
+            notes.append(columns.left_out(role, problem, "flatten it, or name another column"))
             found[role] = None
-            notes.append(f"the {role} column was left out: {problem}")
     return tuple(notes)
 
 
@@ -237,7 +231,7 @@ def _labels(source: str, column: pd.Series[Any], role: str, file_bytes: int, typ
             f"{int(np.flatnonzero(missing)[0]) + 1}; fill them in or remove the rows"
         )
     codes, distinct = pd.factorize(column)
-    labels = _int_labels(distinct, typed)
+    labels = whole_numbers(distinct, typed)
     if labels is None:
         texts = [_as_text(label) for label in distinct]
         for label in texts:
@@ -251,7 +245,7 @@ def _labels(source: str, column: pd.Series[Any], role: str, file_bytes: int, typ
     return Coded(codes, labels)
 
 
-def _int_labels(distinct: Any, typed: bool) -> npt.NDArray[np.int64] | None:
+def whole_numbers(distinct: Any, typed: bool) -> npt.NDArray[np.int64] | None:
     """Return distinct labels as int64, or None where that would change any of them."""
     values = np.asarray(distinct)
     if values.dtype.kind in "iu":

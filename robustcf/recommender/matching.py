@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf._checks import check_choice
-from robustcf._io.reading import check_sparse
+from robustcf._io.reading import check_sparse, is_regular
 from robustcf._io.sandbox import read_apart
 from robustcf.data.columns import Columns
 from robustcf.data.formats import read_table
@@ -204,7 +204,7 @@ def _pairs(
 
 def _existing(value: Any) -> Path:
     path = Path(value).expanduser()
-    if not path.is_file():
+    if not is_regular(path):
         raise DataError(f"{path}: no such file of interactions")
     return path
 

@@ -283,7 +283,7 @@ def tables(tmp_path, ids, vectors, kind=None):
         ([1, 2], [[1.0, 2.0], [1.0]], r"one length, got \[1, 2\]"),
         ([1, 2], [[1.0, 2.0], None], "1 rows have no vector"),
         ([1, 2], [[1.0, 2.0], [1.0, None]], "1 numbers are missing"),
-        ([1, 1], [[1.0, 2.0], [1.0, 2.0]], "user ids must differ, got '1' more than once"),
+        ([1, 1], [[1.0, 2.0], [1.0, 2.0]], "user labels must differ, got 1 more"),
         ([1.0, 2.0], [[1.0, 2.0], [1.0, 2.0]], "got double: float ids lose digits"),
         ([1, None], [[1.0, 2.0], [1.0, 2.0]], "1 rows have no id"),
         ([True, False], [[1.0, 2.0], [1.0, 2.0]], "integers or text, got bool"),
@@ -336,9 +336,9 @@ def test_labels_are_text_and_nothing_else(tmp_path):
         ([True, False], "got True"),
         ([None, "a"], "got None"),
         (["a", "a"], "got 'a' more than once"),
-        ([1, "1"], "got '1' more than once"),
+        ([1, "1"], "got 1 more than once"),
         ([b"\xff", b"a"], "text in UTF-8"),
-        (["a"], "1 user ids and 2 rows"),
+        (["a"], "n_users = 2, got 1"),
     ],
 )
 def test_labels_that_are_none(labels, message):

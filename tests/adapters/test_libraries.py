@@ -238,7 +238,7 @@ def recbole_dataset(users):
             "dot product",
         ),
         (lambda: from_rectools(object(), dataset=rectools_dataset()), InputError, "no vectors"),
-        (lambda: from_rectools(rectools_model(), dataset=rectools_dataset(8)), DataError, "8 user"),
+        (lambda: from_rectools(rectools_model(), dataset=rectools_dataset(8)), DataError, "got 8"),
         (
             lambda: from_lightfm(lightfm_model(), dataset=lightfm_dataset(4)),
             InputError,
@@ -247,7 +247,7 @@ def recbole_dataset(users):
         (lambda: from_lightfm(lightfm_model(), dataset=lightfm_dataset(u1=0)), DataError, "6 rows"),
         (lambda: from_recbole(NeuMF(), dataset=RecBoleDataset()), InputError, "NeuMF"),
         (lambda: from_recbole(Odd(), dataset=RecBoleDataset()), InputError, "one, two"),
-        (lambda: from_recbole(BPR(), dataset=recbole_dataset("a")), DataError, "1 user ids"),
+        (lambda: from_recbole(BPR(), dataset=recbole_dataset("a")), DataError, "got 1"),
         (lambda: from_torch(3), InputError, "got int"),
         (lambda: from_torch({"a": torch.ones(2, 2), "b": torch.ones(2, 2)}), InputError, "users"),
     ],

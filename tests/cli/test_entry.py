@@ -245,6 +245,29 @@ def test_a_signal_during_start_up(module, number, code):
     assert json.loads(done.stdout) == {"error": "interrupted"}
 
 
+SWALLOWED = """
+import signal, sys
+from robustcf.cli import main as command
+
+def broken(*_, **__):
+    try:
+        signal.raise_signal(int(sys.argv[1]))
+    except KeyboardInterrupt:
+        raise AttributeError("half imported")
+
+command.cli.main = broken
+command.main(["train"])
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_a_signal_that_an_import_turns_into_another_error(number, code):
+    """numpy's C code does, while it is being imported."""
+    words = [sys.executable, "-c", SWALLOWED, str(int(number))]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (code, "robustcf: interrupted\n")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_that_the_caller_ignores_stays_ignored(number):

@@ -36,7 +36,7 @@ def as_set(x: Interactions) -> set[tuple[int, int]]:
     strategy=st.sampled_from(["random", "leave-one-out"]),
     ratio=st.floats(0.05, 0.95),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_split_is_a_partition_that_repeats_and_leaves_each_user_something(
     x, seed, strategy, ratio
 ):
@@ -129,7 +129,7 @@ def test_leave_one_out_breaks_ties_at_random_but_repeatably():
 
 
 @given(x=interactions(), k=st.integers(1, 4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_k_core_is_the_fixed_point_of_plain_removal(x, k):
     expected = as_set(x)
     while True:
@@ -193,7 +193,7 @@ def naive_cut(times: list[int], ratio: float) -> int | None:
 
 
 @given(x=timed(), test_ratio=st.floats(0.01, 0.99), valid_ratio=st.floats(0.01, 0.99))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_cut_in_time_is_that_of_a_plain_loop(x, test_ratio, valid_ratio):
     rows = list(zip(x.users.tolist(), x.items.tolist(), x.timestamps.tolist(), strict=True))
     test_from = naive_cut([time for *_, time in rows], test_ratio)
@@ -213,7 +213,7 @@ def test_a_cut_in_time_is_that_of_a_plain_loop(x, test_ratio, valid_ratio):
 
 
 @given(x=timed(least=3), data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_part_of_a_cut_in_time_is_later_than_the_next(x, data):
     times = np.unique(x.timestamps).tolist()
     options = {}

@@ -22,6 +22,7 @@ from robustcf.data.columns import Columns
 from robustcf.data.formats import read_table
 from robustcf.data.tables import to_interactions
 from robustcf.errors import DataError
+from robustcf.recommender.matching import Rows, match
 
 SMALL = {"small_bytes": 1 << 20}
 HEADER = b"user,item,rating,timestamp\n"
@@ -74,7 +75,7 @@ def test_a_table_of_too_many_columns_is_refused(tmp_path):
 
 
 def test_messages_do_not_hold_a_megabyte(tmp_path):
-    long = "c" * 500_000
+    long = "c" * 100_000
     (tmp_path / "a.csv").write_text(f"user,{long}\n1,2\n")
     (tmp_path / "b.csv").write_text(f"user,item,rating\n1,2,{long}\n")
     for name, options in (("a.csv", {}), ("b.csv", {"rating_col": "rating"})):
@@ -276,14 +277,16 @@ def test_a_parquet_file_whose_counts_contradict_its_schema_ends_no_process(tmp_p
 @pytest.mark.parametrize("name", ["a.csv", "a.txt", "a.parquet", "a.csv.gz", "a.dat"])
 def test_a_pipe_is_not_a_data_file(tmp_path, name):
     os.mkfifo(tmp_path / name)
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match="got a pipe"):
         load(tmp_path / name)
     if not name.endswith(".txt"):
         with pytest.raises(DataError, match="regular"):
             read_table(tmp_path / name, Columns())
     (tmp_path / "train.csv").write_bytes(HEADER + rows(20))
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match="got a pipe"):
         load(tmp_path / "train.csv", test_file=tmp_path / name)
+    with pytest.raises(DataError, match="got a pipe"):
+        match(Rows(7, 5), tmp_path / name)
 
 
 # --- with the limits as they are ------------------------------------------------------------

@@ -39,7 +39,7 @@ def test_adjacency_reads_what_a_loop_over_lines_reads(rows, ending, gap, last):
 
 
 @given(rows=st.lists(st.lists(ids, min_size=1, max_size=6), min_size=1, max_size=8))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_counted_lists_and_json_lists_read_the_same_as_a_loop(rows):
     expected = [(user, item) for user, items in enumerate(rows) for item in items]
     counted = "\n".join(" ".join(map(str, [len(items), *items])) for items in rows)

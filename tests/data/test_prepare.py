@@ -461,3 +461,19 @@ def test_a_second_prepare_of_the_same_folder_is_refused(table, monkeypatch):
     prepare(table, folder / "out", memory=MEMORY)
     assert sorted(path.name for path in folder.iterdir()) == ["a.parquet", "elsewhere", "out"]
     same(load(folder / "out"), load(folder / "elsewhere"))
+
+
+def test_labels_that_differ_by_leading_blanks_are_counted(tmp_path):
+    text = "user,item\n" + "".join(
+        f"{blank}u{n},{n + len(blank)}\n" for n in range(5) for blank in ("", " ")
+    )
+    (tmp_path / "a.csv").write_text(text)
+    expected, found = compared(tmp_path / "a.csv")
+    for split in (expected, found):
+        assert split.n_users == 5
+        told = "a.csv: leading blanks of 5 user cells dropped; 5 labels became equal"
+        assert split.notes[0].startswith(told)
+    quoted = text.replace(" u3", '" u3"')
+    (tmp_path / "b.csv").write_text(quoted)
+    assert load(tmp_path / "b.csv").n_users == 6
+    assert "5 labels" in made(tmp_path / "b.csv", tmp_path / "b").notes[0]

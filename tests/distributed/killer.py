@@ -34,6 +34,6 @@ class Killer(WeightDecay):
             if how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             if how == "stop":
-                time.sleep(120)
+                time.sleep(3600)  # longer than anything here waits
             raise InputError("this rank was told to fail: do not tell it")
         return super().add_gradient(U, V, into)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf._io.limits import limits
+from robustcf._io.text import counted
 from robustcf.data.columns import Columns
 from robustcf.data.formats import MISSING
 from robustcf.data.large.sources import Collection, Roles
@@ -31,14 +32,7 @@ _WANTED = {
 
 
 class Engine:
-    """One collection in an embedded DuckDB with limited memory.
-
-    Args:
-        collection: the files.
-        roles: their columns.
-        columns: the columns that the caller named.
-        folder: for rows that do not fit into memory.
-        memory: bytes for the whole process.
+    """One collection in an embedded DuckDB; ``memory`` is that of the whole process, in bytes.
 
     Cost: two scans of the rows for labels, one for ratings and times.
     """
@@ -123,6 +117,8 @@ class Engine:
     def _open(self) -> None:
         given = [(role, name) for role, name in self._roles.names.items() if name is not None]
         cells = ", ".join(f"{self._cell(role, name)} AS {role}" for role, name in given)
+        for role in ("user", "item"):
+            cells += f", {_quoted(self._roles.names[role])} AS {role}_as_written"
         # In the order of the files: of rows that repeat a pair, the first may be kept.
         self._run(f"CREATE VIEW given AS SELECT {cells} FROM {self._table()}")
         self.rows = int(self._one("count(*) FROM given"))
@@ -147,7 +143,7 @@ class Engine:
         )
 
     def _cell(self, role: str, name: str) -> str:
-        quoted = '"' + name.replace('"', '""') + '"'
+        quoted = _quoted(name)
         if self._collection.format.blanks:
             return f"nullif(ltrim({quoted}, ' '), '')"
         hive_key = name in self._collection.hive and self._roles.types[role] == "text"
@@ -156,11 +152,26 @@ class Engine:
     def _number_labels(self, role: str) -> int:
         """Number the distinct labels of a role by the rules of tables.py; returns how many."""
         source, kind = self._collection.source, self._roles.types[role]
-        missing = self._one(f"count(*) FROM given WHERE {role} IS NULL")
+        written = f"{role}_as_written"
+        blanks = self._collection.format.blanks
+        begins = f"starts_with({written}, ' ')" if blanks else "false"
+        counts = f"count(*) FILTER ({role} IS NULL), count(*) FILTER ({begins})"
+        ((missing, cut),) = self._run(f"SELECT {counts} FROM given")
         if missing:
             raise DataError(
                 f"{source}: {missing} rows have no {role} id; fill them in or remove the rows"
             )
+        if cut:
+            merged = self._one(
+                f"count(*) - count(DISTINCT {role}) FROM "
+                f"(SELECT DISTINCT {written}, {role} FROM given)"
+            )
+            if merged:
+                self.notes.append(
+                    f"{self._collection.name}: leading blanks of {counted(cut, role + ' cell')} "
+                    f"dropped; {counted(merged, 'label')} became equal to others; write Parquet to "
+                    "keep them"
+                )
         distinct, table = f"found_{role}", f"{role}s"
         self._run(f"CREATE TABLE {distinct} AS SELECT DISTINCT {role} AS given FROM given")
         whole = {
@@ -198,9 +209,7 @@ class Engine:
         column = repr(name) if self._collection.kind == ".parquet" else f"of the {role}"
         source = self._collection.source
         problem = f"{source}: not every row of the column {column} holds {_WANTED[role]}"
-        if self._asked.must_have(role):
-            raise DataError(f"{problem}; repair it, or leave it out")
-        self.notes.append(f"the {role} column was left out: {problem}")
+        self.notes.append(self._asked.left_out(role, problem, "repair it, or leave it out"))
         return None
 
     def _rating(self) -> str | None:
@@ -248,6 +257,11 @@ class Engine:
                 self._run("SET preserve_insertion_order = false")
             for batch in self._batches(query, _ROWS_AT_ONCE):
                 yield {name: batch.column(name).to_numpy() for name in fields}
+
+
+def _quoted(name: str | None) -> str:
+    """Quote a name of a column for SQL."""
+    return '"' + str(name).replace('"', '""') + '"'
 
 
 def _text(value: str) -> str:

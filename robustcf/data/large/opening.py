@@ -211,46 +211,41 @@ class _Folder:
                     raise self._refused(name, f"{said}: it was altered or damaged")
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
-    def _batches(self, name: str) -> list[Any]:
-        """Return the record batches of an Arrow file, over its map."""
+    def _table(self, name: str) -> Any:
+        """Return the table in an Arrow file, over its map."""
         import pyarrow as pa
 
         mapped = self._mapped(name)
         try:
-            reader = pa.ipc.open_file(pa.py_buffer(mapped))
-            batches = [reader.get_batch(n) for n in range(reader.num_record_batches)]
-            for batch in batches:
-                batch.validate(full=True)
+            table = pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
+            table.validate(full=True)
         except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
             reason = " ".join(str(error).split())[:200]
             raise self._refused(name, f"no readable Arrow file ({reason})") from error
-        return batches
+        return table
 
-    def _column(self, batches: list[Any], name: str, column: str) -> list[Any]:
-        """Return a column of record batches, without nulls; an empty list where it is missing."""
-        there = [batch for batch in batches if batch.schema.names.count(column) == 1]
-        arrays = [batch.column(column) for batch in there]
-        if any(array.null_count for array in arrays):
+    def _column(self, name: str, table: Any, column: str) -> Any:
+        """Return a column of a table, without nulls."""
+        if table.schema.names.count(column) != 1:
+            raise self._refused(name, f"must have one column {column!r}, got {table.schema.names}")
+        if table.column(column).null_count:
             raise self._refused(name, f"column {column!r} must have no nulls")
-        return arrays
+        return table.column(column)
 
     def _columns(self, name: str, wanted: Mapping[str, Any], rows: int) -> _Columns:
         """Return columns of numbers of given types and length, without a copy where possible."""
         import pyarrow as pa
 
-        batches, found = self._batches(name), {}
+        table, found = self._table(name), {}
         for column, dtype in wanted.items():
-            arrays = self._column(batches, name, column)
-            wrong = [str(a.type) for a in arrays if a.type != pa.from_numpy_dtype(dtype)]
-            if wrong or len(arrays) != len(batches):
-                got = (*wrong, "none")[0]
-                said = f"column {column!r} must be {np.dtype(dtype)}, got {got}"
+            array = self._column(name, table, column)
+            if array.type != pa.from_numpy_dtype(dtype):
+                said = f"column {column!r} must be {np.dtype(dtype)}, got {array.type}"
                 raise self._refused(name, said)
-            count = sum(map(len, arrays))
-            if count != rows:
+            if len(array) != rows:
                 said = f"column {column!r} must have {rows:,} rows, as the manifest says"
-                raise self._refused(name, f"{said}, got {count:,}")
-            plain = [array.to_numpy(zero_copy_only=True) for array in arrays]
+                raise self._refused(name, f"{said}, got {len(array):,}")
+            plain = [chunk.to_numpy(zero_copy_only=True) for chunk in array.chunks]
             found[column] = plain[0] if len(plain) == 1 else joined(plain, dtype, rows)
         return found
 
@@ -272,22 +267,19 @@ class _Folder:
         import pyarrow.compute as pc
 
         count = self.facts[f"n_{kind}s"]
-        columns = self._column(self._batches(name), name, "label")
-        types = {column.type for column in columns}
-        text = types <= {pa.string(), pa.large_string()}
-        if len(types) != 1 or not (text or types == {pa.int64()}):
-            got = " and ".join(sorted(map(str, types))) or "none"
-            raise self._refused(name, f"column 'label' must be int64 or text, got {got}")
+        column = self._column(name, self._table(name), "label")
+        text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+        if not text and column.type != pa.int64():
+            raise self._refused(name, f"column 'label' must be int64 or text, got {column.type}")
         if text:
-            longest = max((pc.max(pc.utf8_length(c)).as_py() or 0 for c in columns), default=0)
+            longest = pc.max(pc.utf8_length(column)).as_py() or 0
             size, path = self.facts["files"][name]["bytes"], self.folder / name
             check_expansion(path, f"an array of {count:,} labels", 4 * longest * count, size)
-            width = f"<U{max(longest, 1)}"
-            arrays = [np.array(column.to_pylist(), dtype=width) for column in columns]
+            array = np.array(column.to_pylist(), dtype=f"<U{max(longest, 1)}")
         else:
-            arrays = [column.to_numpy(zero_copy_only=True) for column in columns]
+            array = column.to_numpy()
         try:
-            return checked_labels(kind, np.concatenate(arrays), count)
+            return checked_labels(kind, array, count)
         except DataError as error:
             raise self._refused(name, str(error)) from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import glob
 import gzip
 import os
@@ -14,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from robustcf._io.limits import how_to_raise, limits
-from robustcf.data.columns import Columns, find_columns, kind_of, listed, refuse_header
-from robustcf.data.formats import FORMATS, Format, check_column_count, empty_file
+from robustcf.data.columns import Columns, find_columns, kind_of, listed
+from robustcf.data.formats import FORMATS, Format, empty_file, first_line
 from robustcf.errors import DataError
 
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -179,10 +178,8 @@ def _parquet_roles(collection: Collection, file: str, columns: Columns) -> tuple
         found = _type_of(kind)
         if found is None or (role in ("user", "item") and found in ("time", "date")):
             problem = f"{file}: column {name!r} holds {str(kind)[:80]}"
-            if columns.must_have(role):
-                raise DataError(f"{problem}, expected whole numbers or text: convert it")
+            notes.append(columns.left_out(role, problem, "convert it to whole numbers or text"))
             names[role] = None
-            notes.append(f"the {role} column was left out: {problem}")
         else:
             types[role] = found
     shown = ", ".join(f"{names[role]!r} ({found})" for role, found in types.items())
@@ -215,25 +212,10 @@ def _text_roles(collection: Collection, file: str, columns: Columns) -> tuple[Ro
         )
     if not line.strip():
         raise empty_file(file)
-    separator = collection.format.separator_in(line)
-    cells = _cells(file, line, separator, collection.format)
-    check_column_count(file, len(cells))
-    headed = not columns.by_position
-    if not headed:
-        refuse_header(Path(file), cells, columns)
-    header: list[Any] = cells if headed else list(range(len(cells)))
-    keys = [key for key in collection.hive if key not in cells] if headed else []
+    separator, header, headed = first_line(Path(file), line, collection.format, columns)
+    keys = [key for key in collection.hive if key not in header] if headed else []
     found = find_columns(Path(file), [*header, *keys], columns)
     place = {name: f"c{n}" for n, name in reversed(list(enumerate(header)))}
     names = {role: None if name is None else place.get(name, name) for role, name in found.items()}
     types = {role: "text" for role, name in names.items() if name is not None}
-    return Roles(names, types, len(cells), separator, headed), f"{listed(header)}, {separator!r}"
-
-
-def _cells(file: str, line: bytes, separator: str, form: Format) -> list[str]:
-    options: dict[str, Any] = {"quoting": form.quoting, "skipinitialspace": form.blanks}
-    try:
-        text = line.decode("utf-8-sig").rstrip("\r\n")
-        return next(csv.reader([text], delimiter=separator, **options))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{file}: its first line is not a row of UTF-8 text ({error})") from error
+    return Roles(names, types, len(header), separator, headed), f"{listed(header)}, {separator!r}"
