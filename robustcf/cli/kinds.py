@@ -98,6 +98,20 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]
         return int(float(match.group(1)) * 1024**power)
 
 
+class Fakes(click.ParamType):  # type: ignore[type-arg]
+    """A number of fake users, or a share of the genuine ones in percent."""
+
+    name, metavar = "fakes", "N|P%..."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return an integer, or a share as a float."""
+        from robustcf.poisoning.threat import parse_fakes  # imports numpy
+
+        return parse_fakes(value)
+
+
 class Finite(type(click.FLOAT)):  # type: ignore[misc]
     """A number; unlike click's own, NaN and infinities are refused."""
 

@@ -129,7 +129,8 @@ def _option(name: str, option: str, argument: Argument, kind: Any, *, unset: boo
         default=default,
         show_default=default not in (None, ()),
         multiple=bool(is_list),
-        metavar=next((v for k, v in _METAVARS.items() if name.endswith(k)), None),
+        metavar=getattr(kind, "metavar", None)
+        or next((v for k, v in _METAVARS.items() if name.endswith(k)), None),
         help=text,
     )
 

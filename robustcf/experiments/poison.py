@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from robustcf._checks import check_cutoffs, check_known
 from robustcf._io.files import read_json, write_bytes, write_json
 from robustcf._io.plots import Line, Panel
 from robustcf._io.reading import read_plain
-from robustcf._io.schema import NOT_NEGATIVE, OBJECT, check_kind, list_of, record, whole
+from robustcf._io.schema import NOT_NEGATIVE, OBJECT, Kind, check_kind, list_of, record, whole
 from robustcf._io.text import aligned, markdown
 from robustcf._registry import DEFENCES, MODELS, POISONINGS
 from robustcf._runtime import threads_used
@@ -74,6 +74,8 @@ all genuine users.
 it, mean over targets (T-HR and T-NDCG of publications).
 - `{}`: NDCG@10 on test of the clean recommender of the same seed, minus that of the poisoned one.
 - `auto`: for each seed the attack that did most to this victim after retraining, by {}."""
+# Settings of votes and of trainings alike.
+_OF_BOTH = {"refit"}
 Cell = Mapping[str, Any]
 
 
@@ -125,7 +127,8 @@ class PoisonPlan(Plan):
         seeds: of targets, attacks and training.
         attacks: how the fake users choose their items; ``auto`` (default): all of them, and the
             worst for each seed.
-        fakes: numbers or shares; the clean recommender (0) is always included.
+        fakes: fake users, as numbers or in percent of the genuine ones (default 1%); the clean
+            recommender (0) is always included.
         targets: what the attacks are about, drawn anew for each seed.
         length: items per profile; None for the mean of the genuine users.
         goal: see :class:`robustcf.poisoning.PoisonThreat`.
@@ -168,8 +171,7 @@ class PoisonPlan(Plan):
                 "'robustcf tune' wrote"
             )
         if not self.models:
-            best = choose(self.data_name, kind=self.preset).config.resolved().model.name
-            object.__setattr__(self, "models", (best,))
+            object.__setattr__(self, "models", (self.best_model,))
         super().__post_init__()
         # One account (1) and as many as users (1.0) are equal numbers, but not the same.
         check_unique("fakes", [fakes_name(fakes) for fakes in self.fakes])
@@ -202,6 +204,11 @@ class PoisonPlan(Plan):
             self.train_config(model, 0)
         if not self.steps():
             raise InputError(f"the defences fit none of the models: {'; '.join(self.unfit)}")
+
+    @property
+    def best_model(self) -> str:
+        """The model that is best known for the data."""
+        return choose(self.data_name, kind=self.preset).config.resolved().model.name
 
     def check_model(self, model: str) -> None:
         """Raise for a victim that is neither a model nor a vote."""
@@ -258,19 +265,22 @@ class PoisonPlan(Plan):
 
         Of several models, a vote takes the settings that it has, and other models the others.
         """
-        own: set[str] = set()
-        if VOTE in self.models:
-            from robustcf.models.voting.config import VoteConfig  # on demand: votes are seldom
-
-            own = {field.name for field in fields(VoteConfig)}
         if model == VOTE:
-            if len(self.models) == 1:
-                check_known(VoteConfig, self.changes)
-            changes = {key: value for key, value in self.changes.items() if key in own}
-            return VoteConfig(**{**changes, "seed": seed}), "settings chosen on valid"
+            return self.vote_config(seed), "settings chosen on valid"
+        own = set(_vote_settings()) - _OF_BOTH if VOTE in self.models else set()
         changes = {key: value for key, value in self.changes.items() if key not in own}
         chosen = choose(self.data_name, model, None, self.preset, changed=changes)
         return adapted(chosen.config, changes).replace(seed=seed), chosen.name
+
+    def vote_config(self, seed: int) -> VoteConfig:
+        """Return the settings of a vote; those that are open are chosen on valid."""
+        from robustcf.models.voting.config import VoteConfig  # on demand: votes are seldom
+
+        known = _vote_settings()
+        if set(self.models) == {VOTE}:
+            check_known(VoteConfig, self.changes)
+        changes = {key: value for key, value in self.changes.items() if key in known}
+        return VoteConfig(**{**changes, "seed": seed})
 
     def pinned(self, split: Split) -> dict[str, Any]:
         """Return training settings and digests of files, which may change before it is resumed."""
@@ -346,9 +356,19 @@ class PoisonPlan(Plan):
                         "spent": spent(profiles),
                         **plain(found.as_dict()),
                     }
+                    if self.more_kinds(row, cell.seed):
+                        result |= self.more(split, profiles, targets)
                     make_folder(folder / CELLS)
                     write_json(folder / CELLS / f"{row.stem(cell.seed)}.json", result)
                 yield row.victim
+
+    def more_kinds(self, row: Row, seed: int) -> Mapping[str, Kind]:
+        """Return the kinds of further entries of a cell."""
+        return {}
+
+    def more(self, split: Split, profiles: Sequence[ItemIds], targets: ItemIds) -> dict[str, Any]:
+        """Return further entries, for cells that have kinds of them."""
+        return {}
 
     def _profiles(self, folder: Path, part: Part, split: Split) -> tuple[ItemIds, ...]:
         """The profiles of an attack; never read back, as their file may have been changed."""
@@ -361,6 +381,12 @@ class PoisonPlan(Plan):
         make_folder(folder / PROFILES)
         write_profiles(folder / PROFILES / f"{part.name}.csv", found.profiles, split.train)
         return found.profiles
+
+
+def _vote_settings() -> list[str]:
+    from robustcf.models.voting.config import VoteConfig  # on demand: votes are seldom
+
+    return [field.name for field in fields(VoteConfig)]
 
 
 def stands_out(counts: Mapping[str, Array], name: str) -> bool:
@@ -411,7 +437,7 @@ def _read_cell(plan: PoisonPlan, folder: Path, row: Row, seed: int) -> Cell | No
     }
     try:
         cell = read_json(path)
-        check_kind(path, cell, record(kind))
+        check_kind(path, cell, record(kind | dict(plan.more_kinds(row, seed))))
     except InputError:
         return None
     named = {**row._asdict(), "seed": seed}
@@ -434,16 +460,7 @@ def poison(
     folder = Path(out)
 
     def summarize(plan: PoisonPlan, split: Split) -> PoisonSummary:
-        cells: dict[str, Cell] = {}
-        for victim in plan.steps():
-            for part in plan.cells():
-                row = victim._replace(attack=part.attack, fakes=part.fakes)
-                cell, stem = _read_cell(plan, folder, row, part.seed), row.stem(part.seed)
-                if cell is None:
-                    raise InputError(f"{folder / CELLS / stem}.json is gone: repeat the command")
-                cells[stem] = cell
-        sizes = (split.name, split.n_users)
-        summary = PoisonSummary(plan, folder, *sizes, cells, plan.facts(split))
+        summary = PoisonSummary.read(plan, folder, split)
         summary.write()
         return summary
 
@@ -460,6 +477,19 @@ class PoisonSummary:
     n_users: int
     cells: Mapping[str, Cell]
     facts: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, plan: PoisonPlan, folder: Path, split: Split) -> PoisonSummary:
+        """Return the results of a grid that is complete."""
+        cells: dict[str, Cell] = {}
+        for victim in plan.steps():
+            for part in plan.cells():
+                row = victim._replace(attack=part.attack, fakes=part.fakes)
+                cell, stem = _read_cell(plan, folder, row, part.seed), row.stem(part.seed)
+                if cell is None:
+                    raise InputError(f"{folder / CELLS / stem}.json is gone: repeat the command")
+                cells[stem] = cell
+        return cls(plan, folder, split.name, split.n_users, cells, plan.facts(split))
 
     @property
     def attacks(self) -> list[str]:
@@ -499,7 +529,8 @@ class PoisonSummary:
 
         return max((self.cell(row._replace(attack=a), seed) for a in self.plan.tried), key=harm)
 
-    def _cells(self, row: Row) -> list[Cell]:
+    def of_seeds(self, row: Row) -> list[Cell]:
+        """Return the cells of a row, one per seed."""
         return [self.cell(row, seed) for seed in self.plan.seeds]
 
     def values(self, row: Row, metric: str) -> Array:
@@ -509,7 +540,7 @@ class PoisonSummary:
             return self.values(clean, "ndcg@10") - self.values(row, "ndcg@10")
         part = "exposure" if metric.startswith("target ") else "quality"
         name = metric.removeprefix("target ")
-        return np.array([cell[part][name] for cell in self._cells(row)], dtype=np.float64)
+        return np.array([cell[part][name] for cell in self.of_seeds(row)], dtype=np.float64)
 
     def mean(self, row: Row, metric: str) -> float:
         """Return the mean of a metric over seeds."""
@@ -521,12 +552,12 @@ class PoisonSummary:
         Each over the genuine users who lack that target.
         """
         k = f"hit_rate@{max(self.plan.ks)}"
-        found = [value for cell in self._cells(row) for value in cell["exposure"]["by_target"][k]]
+        found = [value for cell in self.of_seeds(row) for value in cell["exposure"]["by_target"][k]]
         return float(min(found)), float(np.mean(found)), float(max(found))
 
     def chosen(self, row: Row) -> list[str]:
         """Return the attacks that ``auto`` took, seed by seed."""
-        return [str(cell["attack"]) for cell in self._cells(row)]
+        return [str(cell["attack"]) for cell in self.of_seeds(row)]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON: the plan, then metrics seed by seed."""
@@ -535,7 +566,7 @@ class PoisonSummary:
         return {**self.facts, **head, "results": results}
 
     def _result(self, row: Row) -> dict[str, Any]:
-        cells = self._cells(row)
+        cells = self.of_seeds(row)
         spent = dict(cells[0]["spent"])
         result = row._asdict() | {
             "fakes": str(spent["fakes"]) if row.attack.startswith(FILE) else fakes_name(row.fakes),
@@ -611,11 +642,11 @@ class PoisonSummary:
                 worst = max(means, key=lambda row: sign * means[row])
                 lost = self.mean(worst, LOST)
                 word = "fell" if lost >= 0 else "rose"
-                clear = stands_out({r.attack: sign * self._counts(r) for r in means}, worst.attack)
+                clear = stands_out({r.attack: sign * self.counts(r) for r in means}, worst.attack)
                 reach = f"{metric} {100 * means[worst]:.2f} % (clean "
                 reach += f"{100 * self.mean(victim, metric):.2f} %)"
                 if metric != LOST:
-                    reach = f"{reach}, {count_range(self._counts(worst))} users"
+                    reach = f"{reach}, {count_range(self.counts(worst))} users"
                 did = f"`{worst.attack}` did most" if clear else "no attack did more than noise"
                 sentences.append(
                     f"{worst.victim}, {worst.size} fakes: {did}, {reach}; "
@@ -623,9 +654,9 @@ class PoisonSummary:
                 )
         return [*sentences, *(f"Left out, {words}." for words in self.plan.unfit)]
 
-    def _counts(self, row: Row) -> Array:
+    def counts(self, row: Row) -> Array:
         """Return the users of the headline, seed by seed; of availability, NDCG@10 times users."""
-        users = [cell["exposure"].get("n_users", self.n_users) for cell in self._cells(row)]
+        users = [cell["exposure"].get("n_users", self.n_users) for cell in self.of_seeds(row)]
         return np.asarray(np.rint(self.values(row, self.headline) * np.array(users)))
 
     @property
@@ -640,7 +671,7 @@ class PoisonSummary:
             [
                 *(name[:24] for name in row[:3]),
                 "file" if row.attack.startswith(FILE) else row.size,
-                count_range(self._counts(row)) if self.headline != LOST else "-",
+                count_range(self.counts(row)) if self.headline != LOST else "-",
                 *(f"{self.mean(row, name):.4f}" for name in shown[1:]),
             ]
             for victim in self.plan.steps()
