@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from robustcf._registry import POISONINGS
-from robustcf.cli.kinds import COUNT, SEED, SHARE, Fakes, NameOf
+from robustcf.cli.kinds import COUNT, SEED, SHARE, Choice, Fakes, NameOf
 from robustcf.cli.reporting import typed_threads
 from robustcf.cli.signatures import Decorator, options
 from robustcf.errors import InputError
@@ -47,7 +47,7 @@ def out_option(what: str, metavar: str = "DIR", *, required: bool = False) -> De
 
 serve_option = click.option(
     "--serve",
-    type=click.Choice(["stored", "fold-in"]),
+    type=Choice(["stored", "fold-in"]),
     default="stored",
     show_default=True,
     help="Stored user embeddings; or fold-in: users computed from their histories, none stored.",

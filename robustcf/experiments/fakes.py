@@ -256,7 +256,7 @@ class FakesReport:
         cells = self.summary.of_seeds(Row(victim, UNDEFENDED, attack, size))
         rates = [cell["exposure"]["by_target"][f"hit_rate@{self.k}"] for cell in cells]
         lacking = [self.reach.lacking[cell["targets"]] for cell in cells]
-        return np.rint(np.concatenate(rates) * np.concatenate(lacking))
+        return np.asarray(np.rint(np.concatenate(rates) * np.concatenate(lacking)))
 
     def quality(self, victim: str, metric: str, attack: str = CLEAN, size: float = 0) -> Array:
         """Return a metric of the genuine users, seed by seed."""
@@ -326,8 +326,8 @@ class FakesReport:
             counts = [
                 [float(part[key]) for part in parts] for key in ("fakes", "genuine", "targets")
             ]
-            told = (count_range(np.array(values)) for values in counts)
-            caught.append([row.attack, f"{number if row.fakes else 0}", *told])
+            cells = (count_range(np.array(values)) for values in counts)
+            caught.append([row.attack, f"{number if row.fakes else 0}", *cells])
         rated = []
         for name in both:
             qualities = [self.quality(name, metric) for metric in ("ndcg@10", "recall@20")]
