@@ -248,6 +248,7 @@ POISONINGS: Table[Poisoning] = Table(
         "copy": "robustcf.poisoning.heuristic:CopiedProfiles",
         "surrogate": "robustcf.poisoning.surrogate:Surrogate",
         "greedy": "robustcf.poisoning.surrogate:Greedy",
+        "adaptive": "robustcf.poisoning.adaptive:Adaptive",
     },
     "robustcf.poisoning.base:Poisoning",
 )

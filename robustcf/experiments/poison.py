@@ -36,7 +36,7 @@ from robustcf.experiments.grid import (
 from robustcf.poisoning.base import spent
 from robustcf.poisoning.exposure import CUTOFFS
 from robustcf.poisoning.injection import read_profiles, read_targets, write_profiles
-from robustcf.poisoning.threat import NONE, ItemIds, PoisonThreat, Targets, fakes_name
+from robustcf.poisoning.threat import NONE, UNDEFENDED, ItemIds, PoisonThreat, Targets, fakes_name
 from robustcf.poisoning.victim import AUTO, QUALITY, damage, members, retrained
 from robustcf.training.config import TrainConfig
 from robustcf.training.presets import KINDS, adapted, choose
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 #: In the place of an attack: profiles from ``file:NAME``, and no fake users.
 FILE, CLEAN = "file:", "clean"
 VOTE = "vote"
-UNDEFENDED = "none"
 LOST = "ndcg@10 lost"
 CELLS, PROFILES = "cells", "profiles"
 _EXPOSURE = ("hit_rate", "ndcg", "share", "t_hr", "t_ndcg")
@@ -215,9 +214,10 @@ class PoisonPlan(Plan):
         if model != VOTE:
             MODELS[model]
 
-    def threat(self, fakes: float) -> PoisonThreat:
-        """Return the threat of so many fakes."""
-        return PoisonThreat(fakes, self.length, self.targets, self.goal, self.knowledge, self.known)
+    def threat(self, fakes: float, defence: str = UNDEFENDED) -> PoisonThreat:
+        """Return the threat of so many fakes, for attackers who know the defence."""
+        own = (self.length, self.targets, self.goal, self.knowledge, self.known)
+        return PoisonThreat(fakes, *own, defence)
 
     @property
     def tried(self) -> tuple[str, ...]:
@@ -225,7 +225,9 @@ class PoisonPlan(Plan):
         if self.profiles:
             return tuple(FILE + Path(path).stem for path in self.profiles)
         named = [name for name in self.attacks if name != AUTO]
-        more = members(self.goal, self.knowledge) if AUTO in self.attacks else ()
+        defended = set(self.defences) != {UNDEFENDED}
+        every = members(self.goal, self.knowledge, defended=defended)
+        more = every if AUTO in self.attacks else ()
         return tuple(dict.fromkeys((*named, *more)))
 
     @property
@@ -333,13 +335,16 @@ class PoisonPlan(Plan):
 
     def complete(self, folder: Path, cell: Part, split: Split) -> Iterator[str]:
         """Retrain every victim that has no result yet."""
-        profiles: tuple[ItemIds, ...] | None = None
+        made: dict[str, tuple[ItemIds, ...]] = {}
+        known = cell.attack in self.tried and self._knows_defence(cell.attack)
         with threads_used(self.threads, exact=True):
             for victim in self.steps():
                 row = victim._replace(attack=cell.attack, fakes=cell.fakes)
                 if _read_cell(self, folder, row, cell.seed) is None:
-                    if profiles is None:
-                        profiles = self._profiles(folder, cell, split)
+                    defence = row.defence if known else UNDEFENDED
+                    if defence not in made:
+                        made[defence] = self._profiles(folder, cell, split, defence)
+                    profiles = made[defence]
                     targets = self.targets.choose(split.train, cell.seed)
                     found = retrained(
                         split,
@@ -370,16 +375,23 @@ class PoisonPlan(Plan):
         """Return further entries, for cells that have kinds of them."""
         return {}
 
-    def _profiles(self, folder: Path, part: Part, split: Split) -> tuple[ItemIds, ...]:
+    def _knows_defence(self, attack: str) -> bool:
+        return not attack.startswith(FILE) and POISONINGS[attack].knows_defence
+
+    def _profiles(
+        self, folder: Path, part: Part, split: Split, defence: str
+    ) -> tuple[ItemIds, ...]:
         """The profiles of an attack; never read back, as their file may have been changed."""
         if part.attack == CLEAN:
             return ()
         if part.attack.startswith(FILE):
             return read_profiles(self.profiles[self.tried.index(part.attack)], split.train)
         attack = POISONINGS[part.attack]()
-        found = attack.attack(split.train, self.threat(part.fakes), part.seed)
+        found = attack.attack(split.train, self.threat(part.fakes, defence), part.seed)
         make_folder(folder / PROFILES)
-        write_profiles(folder / PROFILES / f"{part.name}.csv", found.profiles, split.train)
+        against = "" if defence == UNDEFENDED else f"-{defence.replace(':', '.')}"
+        path = folder / PROFILES / f"{part.name}{against}.csv"
+        write_profiles(path, found.profiles, split.train)
         return found.profiles
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from robustcf._io.temporary import alone_in
+from robustcf._registry import POISONINGS
 from robustcf.cli.main import run
 from robustcf.data import load
 from robustcf.errors import InputError, Interrupted
@@ -336,6 +337,21 @@ def test_the_command_line(table, tmp_path, capsys):
         assert not (tmp_path / "other").exists()
     assert run([*words, "--profiles", "x.csv", "--fakes", "1"]) == 2
     assert "no effect with --profiles" in capsys.readouterr().err
+
+
+def test_an_attacker_who_knows_the_defence_has_profiles_for_each(table, tmp_path):
+    both = ("none", "detect")
+    plan = PoisonPlan(table, models=("als",), changes=SMALL, attacks=("adaptive",), fakes=(4,),
+                      targets=Targets(2), defences=both, seeds=(0,), ks=(5,))  # fmt: skip
+    found = poison(plan, tmp_path / "out")
+    split = load(table)
+    for defence, name in zip(both, ("adaptive-4-seed0", "adaptive-4-seed0-detect"), strict=True):
+        kept = read_profiles(tmp_path / "out" / "profiles" / f"{name}.csv", split.train)
+        made = POISONINGS["adaptive"]().attack(split.train, plan.threat(4, defence), 0)
+        assert all(map(np.array_equal, kept, made.profiles))
+        assert found.cell(Row("als", defence, "adaptive", 4), 0)["spent"]["fakes"] == 4
+    assert "adaptive" in replace(plan, attacks=("auto",)).tried
+    assert "adaptive" not in replace(plan, attacks=("auto",), defences=("none",)).tried
 
 
 def published(path, items, count=3):
