@@ -31,7 +31,6 @@ from robustcf.errors import InputError, Interrupted
 from robustcf.experiments.grid import Array, check_unique, run_grid
 from robustcf.experiments.poison import (
     CLEAN,
-    UNDEFENDED,
     VOTE,
     PoisonPlan,
     PoisonSummary,
@@ -42,7 +41,7 @@ from robustcf.experiments.poison import (
 from robustcf.models.voting import CertifiedReach, VoteConfig, choose, fit_vote
 from robustcf.poisoning.defences import AllDetectors
 from robustcf.poisoning.injection import inject
-from robustcf.poisoning.threat import ItemIds, Targets, fakes_name
+from robustcf.poisoning.threat import UNDEFENDED, ItemIds, Targets, fakes_name
 from robustcf.recommender import Recommender, check_recommender
 from robustcf.training.config import TrainConfig
 

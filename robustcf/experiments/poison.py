@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
@@ -108,7 +109,7 @@ class Row(NamedTuple):
     @property
     def size(self) -> str:
         """The number of fakes in words."""
-        return "those of the file" if self.attack.startswith(FILE) else fakes_name(self.fakes)
+        return "fakes of the file" if self.attack.startswith(FILE) else fakes_name(self.fakes)
 
     def stem(self, seed: int) -> str:
         """Return the name of the file of a result."""
@@ -602,16 +603,16 @@ class PoisonSummary:
             for metric in self.metrics
             for seed, value in zip(self.plan.seeds, result[metric], strict=True)
         )
-        title = f"{self.dataset}: {self.plan.goal} {self.plan.targets.words()}"
+        title = textwrap.fill(f"{self.dataset}: {self.plan.goal} {self.plan.targets.words()}", 40)
         panels = [self._panels(metric) for metric in (self._hit_rate, LOST)]
+        drawn = "" if self.plan.targets.labels else " Each seed draws its targets anew."
         report = [
             f"# {' and '.join(self.plan.models)} on {self.dataset} with fake users",
             "## What the result says",
             bullets(self.findings()),
             "![users who see a target, and quality lost, by the number of fake users](poison.png)",
             "## Numbers",
-            "Mean over seeds (lowest to highest seed), in percent. Each seed draws its targets "
-            "anew.",
+            f"Mean over seeds (lowest to highest seed), in percent.{drawn}",
             *map(self._table, self.plan.steps()),
             "## What the numbers mean",
             _MEANING.format(LOST, self.headline),
@@ -654,14 +655,20 @@ class PoisonSummary:
                 worst = max(means, key=lambda row: sign * means[row])
                 lost = self.mean(worst, LOST)
                 word = "fell" if lost >= 0 else "rose"
-                clear = stands_out({r.attack: sign * self.counts(r) for r in means}, worst.attack)
+                counts = {r.attack: sign * self.counts(r) for r in (victim, *means)}
+                clear = stands_out(counts, worst.attack)
                 reach = f"{metric} {100 * means[worst]:.2f} % (clean "
                 reach += f"{100 * self.mean(victim, metric):.2f} %)"
                 if metric != LOST:
                     reach = f"{reach}, {count_range(self.counts(worst))} users"
                 did = f"`{worst.attack}` did most" if clear else "no attack did more than noise"
+                size = f"{worst.size} fakes"
+                if self.plan.profiles:
+                    size = (
+                        f"{self.cell(worst, self.plan.seeds[0])['spent']['fakes']} fakes of a file"
+                    )
                 sentences.append(
-                    f"{worst.victim}, {worst.size} fakes: {did}, {reach}; "
+                    f"{worst.victim}, {size}: {did}, {reach}; "
                     f"NDCG@10 of genuine users {word} by {abs(lost):.4f}."
                 )
         return [*sentences, *(f"Left out, {words}." for words in self.plan.unfit)]
@@ -695,7 +702,8 @@ class PoisonSummary:
             f"(users@{k}: genuine users of {self.n_users:,} who see a target among their first {k},"
             "\nmean and range of the seeds; the others are means of shares and metrics)"
         )
-        return "\n\n".join([f"{table}\n{words}", *self.findings()])
+        said = [textwrap.fill(line, 100) for line in self.findings()]
+        return "\n\n".join([f"{table}\n{words}", *said])
 
     def _table(self, victim: Row) -> str:
         single = f"single targets, hit_rate@{max(self.plan.ks)}"
@@ -714,9 +722,11 @@ class PoisonSummary:
     def _made(self) -> str:
         plan = self.plan
         presets = (f"{model}: {plan.train_config(model, 0)[1]}" for model in plan.models)
+        knows = f"knows {_KNOWS[plan.knowledge]}"
+        if plan.profiles:
+            knows = f"has the profiles of {', '.join(Path(path).name for path in plan.profiles)}"
         return plan.made(
-            f"The attacker wants {_WANTS[plan.goal]} ({plan.targets.words()}) and knows "
-            f"{_KNOWS[plan.knowledge]}.",
+            f"The attacker wants {_WANTS[plan.goal]} ({plan.targets.words()}) and {knows}.",
             "Each seed is that of targets, attack and training. The victim is trained anew for "
             "each cell: all its epochs, by its own rule.",
             f"{self.n_users:,} genuine users.",

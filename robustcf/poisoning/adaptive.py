@@ -63,7 +63,9 @@ class Adaptive(Poisoning):
                         defended = defence.apply(left, config)
                     except InputError:
                         continue  # it suspects everyone
-                    left, share = defended.train, defended.config.as_dict()["model"]["max_share"]
+                    left = defended.train
+                    if isinstance(defended.config, TrainConfig):
+                        share = defended.config.as_dict()["model"]["max_share"]
                 factors = fit_als(left, seed, pairs.n_users, share)
                 reached = reached_by(task, pairs, factors, push)
                 if reached > best or not chosen:
