@@ -227,8 +227,9 @@ class PoisonPlan(Plan):
             return tuple(FILE + Path(path).stem for path in self.profiles)
         named = [name for name in self.attacks if name != AUTO]
         defended = set(self.defences) != {UNDEFENDED}
-        every = members(self.goal, self.knowledge, defended=defended)
-        more = every if AUTO in self.attacks else ()
+        more: tuple[str, ...] = ()
+        if AUTO in self.attacks:  # imports all attacks
+            more = members(self.goal, self.knowledge, defended=defended)
         return tuple(dict.fromkeys((*named, *more)))
 
     @property
