@@ -422,7 +422,7 @@ class FakesReport:
             values = np.stack([self.users(name), *found], axis=1)
             lines.append(Line(name, [0, *self.sizes.values()], values))
         bound = np.stack([self.certified(size) for size in self.sizes], axis=1)
-        lines.append(Line("vote, at most", list(self.sizes.values()), bound, "certificate"))
+        lines.append(Line("vote, at most", list(self.sizes.values()), bound, "bound"))
         return Panel(lines, "fake accounts", f"users who see a target (first {self.k})")
 
     def save(self, folder: Path) -> None:

@@ -71,6 +71,7 @@ def test_the_report_is_written_and_resumed(found, folder, plan, monkeypatch):
     for title, header, rows in found.tables():
         assert title in page
         assert len({len(row) for row in (header, *rows)}) == 1
+    assert found._panel().lines[-1].kind == "bound", "an upper one"
     text = (folder / "report.txt").read_text()
     assert max(map(len, text.splitlines())) <= 100
     # Nothing is trained again but a part whose file is damaged.
