@@ -66,7 +66,19 @@ def check_choice(name: str, value: object, allowed: Iterable[str]) -> None:
     """Raise unless ``value`` is one of the allowed names."""
     known = tuple(allowed)
     if not isinstance(value, str) or value not in known:
-        raise InputError(f"{name} must be one of {', '.join(known)}, got {shown(value)}")
+        hint = near(value, known)
+        raise InputError(f"{name} must be one of {', '.join(known)}, got {shown(value)}{hint}")
+
+
+def near(word: object, known: Iterable[str]) -> str:
+    """Return the end of a message: the known word that may be meant, if one is close.
+
+    Example:
+        >>> near("alz", ["als", "ease"]), near("x", ["als"])
+        ("; did you mean 'als'?", '')
+    """
+    close = difflib.get_close_matches(str(word), list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def check_list(name: str, value: object) -> tuple[Any, ...]:
@@ -120,9 +132,8 @@ def check_known(kind: type, values: Mapping[str, Any]) -> None:
 def unknown_setting(key: str, names: Collection[str]) -> str:
     """Return the message for an unknown setting; a former name suggests its new one."""
     new = RENAMED.get(key)
-    close = [new] if new in names else difflib.get_close_matches(key, names, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
-    return f"unknown setting {key!r}; {hint}"
+    hint = near(new if new in names else key, names)
+    return f"unknown setting {key!r}{hint or '; known: ' + ', '.join(names)}"
 
 
 def check_numbers(settings: Any, may_be_zero: Collection[str] = (), prefix: str = "") -> None:

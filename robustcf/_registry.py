@@ -10,7 +10,6 @@ entry point of the table's group, which an installed package declares::
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import re
@@ -19,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from robustcf._checks import near
 from robustcf._io.schema import shown
 from robustcf.errors import InputError
 
@@ -91,8 +91,7 @@ class Table(Generic[Entry]):
                         f"({error}): repair that package, or uninstall it"
                     ) from error
         other = meant(name) if isinstance(name, str) else None
-        close = [other] if other else difflib.get_close_matches(str(name), self._entries, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = f"; did you mean {other!r}?" if other else near(name, self._entries)
         raise InputError(
             f"{self.kind} must be one of {', '.join(self._entries)}, or module:Class, got "
             f"{shown(name)}{hint}"
@@ -249,6 +248,7 @@ POISONINGS: Table[Poisoning] = Table(
         "copy": "robustcf.poisoning.heuristic:CopiedProfiles",
         "surrogate": "robustcf.poisoning.surrogate:Surrogate",
         "greedy": "robustcf.poisoning.surrogate:Greedy",
+        "adaptive": "robustcf.poisoning.adaptive:Adaptive",
     },
     "robustcf.poisoning.base:Poisoning",
 )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Kind = Literal["attack", "random", "certificate"]
+Kind = Literal["attack", "random", "certificate", "bound"]
 # Marker, colour: either of them tells settings apart.
 _STYLES = (
     *(("o", "#1b4f8a"), ("s", "#c2410c"), ("^", "#3f7d20")),
@@ -34,6 +34,7 @@ _KINDS: Mapping[Kind, tuple[Literal["-", "--", ":"], str]] = {
     "attack": ("-", "attacked"),
     "random": ("--", "random control, same budget"),
     "certificate": (":", "certified lower bound"),
+    "bound": (":", "certified upper bound"),
 }
 # A legend of more entries than this would cover the lines of a single panel: it goes below.
 _INSIDE = 5

@@ -9,7 +9,7 @@ import click
 
 from robustcf._registry import ATTACKS, OBJECTIVES
 from robustcf.cli.evaluate import part_option
-from robustcf.cli.kinds import COUNT, NameOf
+from robustcf.cli.kinds import COUNT, Choice, NameOf
 from robustcf.cli.options import (
     budget_option,
     cutoffs_option,
@@ -39,10 +39,8 @@ _SIZED = (
 
 @command()
 @options(_SPEC, "kind=attack", "objective", kind=_NAMES, objective=NameOf(OBJECTIVES))
-@options(
-    "robustness.threat:Threat", "knowledge", knowledge=click.Choice(["data", "labels", "sample"])
-)
-@click.option("--positives", type=click.Choice(["train", "test"]), hidden=True,
+@options("robustness.threat:Threat", "knowledge", knowledge=Choice(["data", "labels", "sample"]))
+@click.option("--positives", type=Choice(["train", "test"]), hidden=True,
               help="Older name of --knowledge: train is data, test is labels.")  # fmt: skip
 @budget_option
 @options("robustness.measuring:measure", "epsilons")

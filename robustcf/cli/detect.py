@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from robustcf.cli.kinds import Choice
 from robustcf.cli.options import data_options, out_option, refuse
 from robustcf.cli.reporting import Report, command, table
 
@@ -15,7 +16,7 @@ _SHOWN = 20
 @command()
 @click.option(
     "--by",
-    type=click.Choice(["pca", "twins", "groups"]),
+    type=Choice(["pca", "twins", "groups"]),
     multiple=True,
     help="How to look (default: all). pca: profiles unlike all others; twins: copied profiles that "
     "add the same items; groups: users who share few items that others rarely have.",

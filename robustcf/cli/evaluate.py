@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
+from robustcf.cli.kinds import Choice
 from robustcf.cli.options import cutoffs_option, eval_users_option
 from robustcf.cli.reporting import Report, command, say_capped
 from robustcf.cli.sources import Opener, opens_run
 
 part_option = click.option(
     "--part",
-    type=click.Choice(["test", "valid"]),
+    type=Choice(["test", "valid"]),
     default="test",
     show_default=True,
     help="The held-out pairs to judge by; choose by valid, report test.",
@@ -24,7 +25,7 @@ part_option = click.option(
 @part_option
 @click.option(
     "--mask",
-    type=click.Choice(["train", "valid", "test"]),
+    type=Choice(["train", "valid", "test"]),
     multiple=True,
     help="Leave the items of these splits out of the ranking (overrides the protocol).",
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from robustcf._checks import near
 from robustcf._registry import Table, meant
 
 
@@ -45,14 +46,25 @@ class NameOf(click.ParamType):  # type: ignore[type-arg]
             if value in self.elsewhere:
                 self.fail(f"for {value!r} use {self.elsewhere[value]}.", param, ctx)
             known, other = ", ".join(self.names), meant(value)
-            hint = f" Did you mean {other}?" if other else ""
-            self.fail(f"{value!r} is not one of {known}, or module:Class.{hint}", param, ctx)
+            hint = f"; did you mean {other}?" if other else near(value, self.names)
+            self.fail(f"{value!r} is not one of {known}, or module:Class{hint or '.'}", param, ctx)
         return str(value)
 
     def _is_entry_point(self, value: str) -> bool:
         from importlib.metadata import entry_points
 
         return any(point.name == value for point in entry_points(group=self.table.group))
+
+
+class Choice(click.Choice):  # type: ignore[type-arg]
+    """One of several words; an error suggests the nearest."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the word."""
+        if value not in self.choices:
+            words = f"{value!r} is not one of {', '.join(map(repr, self.choices))}"
+            self.fail(f"{words}{near(value, self.choices) or '.'}", param, ctx)
+        return str(value)
 
 
 class ListCommand(click.Command):
@@ -96,6 +108,20 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{value!r} is not an amount of memory such as 4GB or 1500MB", param, ctx)
         power = " KMGT".index(match.group(2).upper() or " ")
         return int(float(match.group(1)) * 1024**power)
+
+
+class Fakes(click.ParamType):  # type: ignore[type-arg]
+    """A number of fake users, or a share of the genuine ones in percent."""
+
+    name, metavar = "fakes", "N|P%..."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return an integer, or a share as a float."""
+        from robustcf.poisoning.threat import parse_fakes  # imports numpy
+
+        return parse_fakes(value)
 
 
 class Finite(type(click.FLOAT)):  # type: ignore[misc]

@@ -21,7 +21,7 @@ from typing import TextIO
 import click
 
 from robustcf import __version__
-from robustcf._checks import RENAMED
+from robustcf._checks import RENAMED, near
 from robustcf._distributed import job, joined, launched
 from robustcf.cli.entry import end, heed
 from robustcf.cli.reporting import Stopped, say, speak, to_json
@@ -62,6 +62,14 @@ class _Commands(click.Group):
         module = import_module(f"robustcf.cli.{_MODULES.get(cmd_name, cmd_name)}")
         command: click.Command = getattr(module, "import_" if cmd_name == "import" else cmd_name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0].startswith("-") or args[0] in self.list_commands(ctx):
+            return super().resolve_command(ctx, args)
+        hint = near(args[0], self.list_commands(ctx))
+        raise click.UsageError(f"No such command {args[0]!r}{hint}", ctx)
 
 
 def commands_of(group: click.Group) -> dict[str, click.Command]:

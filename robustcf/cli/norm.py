@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 from robustcf._io.text import counted
+from robustcf.cli.kinds import Choice
 from robustcf.cli.reporting import Report, command
 from robustcf.cli.signatures import options, values
 
-_METHODS = click.Choice(("auto", *values("estimators.api:METHODS")))
+_METHODS = Choice(("auto", *values("estimators.api:METHODS")))
 
 
 @command()
@@ -19,7 +20,7 @@ _METHODS = click.Choice(("auto", *values("estimators.api:METHODS")))
 @click.option(
     "--norm",
     "kind",
-    type=click.Choice(("two_to_inf", "one_to_two")),
+    type=Choice(("two_to_inf", "one_to_two")),
     default="two_to_inf",
     show_default=True,
     help="Largest norm of a row, or of a column.",

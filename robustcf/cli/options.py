@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from robustcf.cli.kinds import COUNT, SEED, SHARE
+from robustcf._registry import POISONINGS
+from robustcf.cli.kinds import COUNT, SEED, SHARE, Choice, Fakes, NameOf
 from robustcf.cli.reporting import typed_threads
 from robustcf.cli.signatures import Decorator, options
 from robustcf.errors import InputError
@@ -46,7 +47,7 @@ def out_option(what: str, metavar: str = "DIR", *, required: bool = False) -> De
 
 serve_option = click.option(
     "--serve",
-    type=click.Choice(["stored", "fold-in"]),
+    type=Choice(["stored", "fold-in"]),
     default="stored",
     show_default=True,
     help="Stored user embeddings; or fold-in: users computed from their histories, none stored.",
@@ -168,6 +169,47 @@ def grid_options(seeds: int) -> Decorator:
         click.option("--jobs", type=int, default=1, show_default=True, help="Trainings at a time."),
         out_option("The folder; a stopped command is resumed from it.", required=True),
     )
+
+
+def accounts_options(place: str) -> Decorator:
+    """Add the options of fake accounts, of the plan at ``place``; the command gets its arguments.
+
+    Lists that were not given are left to the plan.
+    """
+    added = together(
+        options(place, "attacks=attack", unset=True, attacks=NameOf(POISONINGS, "auto")),
+        options(place, "fakes", unset=True, fakes=Fakes()),
+        options(
+            "poisoning.threat:Targets",
+            *("count=targets", "kind=target_kind", "labels=target"),
+            kind="poisoning.threat:TARGET_KINDS",
+        ),
+        options(
+            "poisoning.threat:PoisonThreat",
+            *("length", "knowledge", "known"),
+            knowledge="poisoning.threat:KNOWLEDGE",
+        ),
+        options(place, "ks=k", unset=True, ks=COUNT),
+    )
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def command(
+            *args: Any, targets: int, target_kind: str, labels: tuple[str, ...], **how: Any
+        ) -> Any:
+            from robustcf.poisoning.threat import Targets
+
+            if labels:
+                refuse("has no effect with --target", "targets", "target_kind")
+            if how["knowledge"] != "part":
+                refuse("is for --knowledge part", "known")
+            left = [name for name in ("attacks", "fakes", "ks") if not how[name]]
+            how = {name: value for name, value in how.items() if name not in left}
+            return function(*args, targets=Targets(targets, target_kind, labels), **how)
+
+        return added(command)
+
+    return decorate
 
 
 def refuse(why: str, *names: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from robustcf.cli.kinds import FINITE, SEED
+from robustcf.cli.kinds import FINITE, SEED, Choice
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _KINDS: Mapping[str, Any] = {"int": click.INT, "float": FINITE}
@@ -101,7 +101,7 @@ def options(place: str, *names: str, unset: bool = False, **types: Any) -> Decor
         for spelled in reversed(names):
             name, _, option = spelled.partition("=")
             kind = types.get(name)
-            kind = click.Choice(values(kind)) if isinstance(kind, str) else kind
+            kind = Choice(values(kind)) if isinstance(kind, str) else kind
             function = _option(name, option or name, known[name], kind, unset=unset)(function)
         return function
 
@@ -129,7 +129,8 @@ def _option(name: str, option: str, argument: Argument, kind: Any, *, unset: boo
         default=default,
         show_default=default not in (None, ()),
         multiple=bool(is_list),
-        metavar=next((v for k, v in _METAVARS.items() if name.endswith(k)), None),
+        metavar=getattr(kind, "metavar", None)
+        or next((v for k, v in _METAVARS.items() if name.endswith(k)), None),
         help=text,
     )
 

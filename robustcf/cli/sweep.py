@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import click
-
 from robustcf._registry import MODELS
-from robustcf.cli.kinds import NameOf
+from robustcf.cli.kinds import Choice, NameOf
 from robustcf.cli.options import budget_option, data_options, grid_options, unit_options
 from robustcf.cli.reporting import Report, command, numbers, table
 from robustcf.cli.signatures import options
@@ -20,7 +18,7 @@ _PLAN = "experiments.sweep:SweepPlan"
 @options(_PLAN, "models=model", "regs", "attacks", "epsilons", models=NameOf(MODELS, paths=True))
 @unit_options
 @budget_option
-@options(_PLAN, "preset", preset=click.Choice(["tuned", "paper"]))
+@options(_PLAN, "preset", preset=Choice(["tuned", "paper"]))
 @grid_options(seeds=5)
 @data_options()
 def sweep(settings: dict[str, Any], jobs: int, out: str, **how: Any) -> Report:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from robustcf._registry import ADVERSARIES, MODELS, OBJECTIVES, REGULARIZERS
-from robustcf.cli.kinds import FINITE, NameOf
+from robustcf.cli.kinds import FINITE, Choice, NameOf
 from robustcf.cli.options import data_options, refuse, refuse_with_resume, training_options
 from robustcf.cli.reporting import Report, command, say, shows_progress
 from robustcf.cli.signatures import options
@@ -43,7 +43,7 @@ _set = functools.partial(options, unset=True)
 @_set(
     "regularizers.two_to_inf:TwoToInfConfig",
     *("estimator", "top=reg_top", "side=reg_side", "every=reg_every"),
-    side=click.Choice(["users", "items"]),
+    side=Choice(["users", "items"]),
 )
 @click.option(
     "--adversarial",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robustcf._io.text import counted
-from robustcf.cli.kinds import COUNT, FINITE
+from robustcf.cli.kinds import COUNT, FINITE, Choice
 from robustcf.cli.options import (
     absolute,
     refuse,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from robustcf.vision.runs import VisionRun
 
 _CONFIG, _JACOBIAN = "vision.config:VisionConfig", "vision.runs:jacobian_of_run"
-_REGS = click.Choice(("none", *values("vision.regularizers:REGULARIZERS")))
+_REGS = Choice(("none", *values("vision.regularizers:REGULARIZERS")))
 # Options that only some regularizers use.
 _OF_ONE = {
     **dict.fromkeys(("estimator", "reg_budget"), ("two_to_inf",)),

@@ -1,54 +1,59 @@
 """One report on fake accounts: a recommender and a vote under the same injections.
 
 Found exposure in counts of users, next to what is certified for the vote, what detection finds, and
-what the change from one to the other costs in quality.
+what the change from one to the other costs in quality. The trainings are a grid of poisonings.
 """
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 import re
 import tempfile
 import textwrap
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from robustcf._checks import check_cutoff, check_integer
-from robustcf._io.files import read_json, write_bytes, write_json
+from robustcf._checks import check_integer
+from robustcf._io.files import write_bytes, write_json
 from robustcf._io.plots import Line, Panel, plot_panels
-from robustcf._io.progress import bar
-from robustcf._io.schema import OBJECT, check_kind, record
-from robustcf._io.temporary import alone_in
+from robustcf._io.schema import Kind, record, whole
 from robustcf._io.text import aligned, counted, harmless
-from robustcf._registry import POISONINGS
-from robustcf._runtime import environment, threads_used
-from robustcf.data import Split
+from robustcf.data import Split, load
 from robustcf.errors import InputError, Interrupted
-from robustcf.experiments.grid import Array, check_unique, keep_plan, make_folder
-from robustcf.experiments.poison import VOTE, count_range, plain, stands_out
+from robustcf.experiments.grid import Array, check_unique, run_grid
+from robustcf.experiments.poison import (
+    CLEAN,
+    VOTE,
+    PoisonPlan,
+    PoisonSummary,
+    Row,
+    count_range,
+    stands_out,
+)
 from robustcf.models.voting import CertifiedReach, VoteConfig, choose, fit_vote
 from robustcf.poisoning.defences import AllDetectors
 from robustcf.poisoning.injection import inject
-from robustcf.poisoning.threat import PoisonThreat, Targets, fakes_name
-from robustcf.poisoning.victim import retrained
+from robustcf.poisoning.threat import UNDEFENDED, ItemIds, Targets, fakes_name
 from robustcf.recommender import Recommender, check_recommender
 from robustcf.training.config import TrainConfig
 
-CLEAN = "clean"
-_CELL = record({"exposure": OBJECT, "quality": OBJECT})
+ATTACKS = ("random", "bandwagon", "copy", "surrogate")
+_DETECTED = record(dict.fromkeys(("fakes", "genuine", "targets"), whole()))
 
 
 def report(
     model: Recommender,
     fakes: Sequence[float] = (10, 50),
     *,
-    attacks: Sequence[str] = ("random", "bandwagon", "copy", "surrogate"),
+    attacks: Sequence[str] = ATTACKS,
     targets: int = 5,
     target_kind: str = "rare",
     seeds: int = 3,
@@ -84,209 +89,212 @@ def report(
             "a report needs a recommender that robustcf.train made, other than a vote: it is "
             "trained again with fake accounts"
         )
-    config = TrainConfig.from_dict(settings)
-    plan = FakesPlan(tuple(fakes), tuple(attacks), targets, target_kind, seeds, k)
-    return fakes_report(model.split, config, plan, out, threads=threads, progress=progress)
+    plan = FakesPlan(
+        model.split.name,
+        models=(TrainConfig.from_dict(settings).model.name, VOTE),
+        given=settings,
+        attacks=tuple(attacks),
+        fakes=tuple(fakes),
+        targets=Targets(targets, target_kind),
+        seeds=tuple(range(check_integer("seeds", seeds, 1, 1000))),
+        ks=(k,),
+        threads=threads,
+    )
+    return fakes_report(plan, out, split=model.split, progress=progress)
 
 
 @dataclass(frozen=True)
-class FakesPlan:
-    """What a report tries; see :func:`report`."""
+class FakesPlan(PoisonPlan):
+    """A model and a vote under the same injections, see :class:`PoisonPlan`.
 
-    fakes: tuple[float, ...]
-    attacks: tuple[str, ...]
-    targets: int
-    target_kind: str
-    seeds: int
-    k: int
+    Args:
+        fakes: fake users, as numbers or in percent of the genuine ones (default 10 50).
+        attacks: how the fake users choose their items (default random bandwagon copy surrogate).
+        ks: the number of places of a list (default 10).
+        given: all training settings of the model; None for those of its preset.
+    """
+
+    grid, verb = "report on fake accounts", "fakes"
+
+    fakes: tuple[float, ...] = (10, 50)
+    attacks: tuple[str, ...] = ATTACKS
+    ks: tuple[int, ...] = (10,)
+    given: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        check_integer("seeds", self.seeds, 1, 1000)
-        check_cutoff("k", self.k)
-        check_unique("fakes", [fakes_name(number) for number in self.fakes])
-        check_unique("attacks", self.attacks)
-        for name in self.attacks:
-            POISONINGS[name]
-        for number in self.fakes:
-            self.threat(number)
-            if not number:
-                raise InputError("fakes must be above 0: the report always has none, too")
+        names = [name for name in self.models or (self.best_model,) if name != VOTE]
+        if len(names) != 1 or self.preset == "auto":
+            raise InputError(
+                f"a report compares one model with the vote: give another model, got {self.models}"
+            )
+        object.__setattr__(self, "models", (*names, VOTE))
+        super().__post_init__()
+        if len(self.ks) != 1:
+            raise InputError(f"a report is about one number of places, got {list(self.ks)}")
+        if not all(self.fakes):
+            raise InputError("fakes must be above 0: the report always has none, too")
+        if self.profiles or self.goal != "promote" or self.defences != (UNDEFENDED,):
+            raise InputError("a report promotes items, without files or defences: use PoisonPlan")
 
-    def threat(self, number: float) -> PoisonThreat:
-        """Return the threat of so many accounts."""
-        return PoisonThreat(number, targets=Targets(self.targets, self.target_kind))
+    def train_config(self, model: str, seed: int) -> tuple[TrainConfig | VoteConfig, str]:
+        """Return how a victim trains, see :meth:`PoisonPlan.train_config`."""
+        if model == VOTE or self.given is None:
+            return super().train_config(model, seed)
+        return TrainConfig.from_dict(self.given).replace(seed=seed), "given"
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The model; a report always has the vote, too."""
+        return self.models[:1]
+
+    def command(self) -> str | None:
+        """Return the equivalent command; None for settings that it cannot express."""
+        return None if self.given is not None else super().command()
+
+    def counts(self, split: Split) -> dict[float, int]:
+        """Return the number of accounts per entry of ``fakes``."""
+        return {size: self.threat(size).granted(split.train, 0)[0] for size in self.sizes}
+
+    def pinned(self, split: Split) -> dict[str, Any]:
+        """Return other facts that must stay, see :meth:`PoisonPlan.pinned`."""
+        pinned = super().pinned(split)
+        check_unique("fakes, as numbers of accounts,", list(self.counts(split).values()))
+        return pinned
+
+    def more_kinds(self, row: Row, seed: int) -> Mapping[str, Kind]:
+        """Return what detection finds with the most accounts, and once without, as counts."""
+        wanted = row.fakes == self.sizes[-1] or (row.attack == CLEAN and seed == self.seeds[0])
+        return {"detected": _DETECTED} if row.model == VOTE and wanted else {}
+
+    def more(self, split: Split, profiles: Sequence[ItemIds], targets: ItemIds) -> dict[str, Any]:
+        """Return fakes and genuine users among the suspects, and the targets that are named."""
+        found = AllDetectors().detect(inject(split.train, profiles))
+        fakes, genuine = found.flagged[split.n_users :], found.flagged[: split.n_users]
+        counts = {"fakes": fakes.sum(), "genuine": genuine.sum()}
+        counts["targets"] = np.isin(targets, found.items).sum()
+        return {"detected": {key: int(count) for key, count in counts.items()}}
 
 
 def fakes_report(
-    split: Split,
-    config: TrainConfig | VoteConfig,
     plan: FakesPlan,
     out: str | Path | None = None,
     *,
-    threads: int | None = None,
+    split: Split | None = None,
+    jobs: int = 1,
     progress: bool | None = None,
 ) -> FakesReport:
-    """Report on a model by its settings, see :func:`report`."""
-    if isinstance(config, VoteConfig):
-        raise InputError("a report compares a model with the vote: give another model")
-    if len(split.test) == 0:
-        raise InputError(f"{split.name} has no test pairs to measure quality by")
-    sizes = [plan.threat(number).granted(split.train, 0)[0] for number in plan.fakes]
-    check_unique("fakes, as numbers of accounts,", sizes)
-    folder = None if out is None else Path(out)
-    if folder is not None:
-        make_folder(folder)
-    lock = nullcontext() if folder is None else alone_in(folder, "another report", file=".lock")
-    with lock, threads_used(threads, split.n_users, split.n_items):
-        if folder is not None:
-            facts = {**asdict(plan), "config": config.as_dict(), "fingerprint": split.fingerprint}
-            keep_plan(folder / "plan.json", {**facts, "threads": 1}, "report on fake accounts")
-            make_folder(folder / "cells")
-        work = _Work(split, plan, folder, sizes)
-        # Settings of the vote are chosen once, without fakes: the certificate takes them as fixed.
-        chosen = choose(split).config
-        victims = {config.model.name: config, VOTE: chosen}
-        steps = plan.seeds * (1 + len(plan.attacks) * len(sizes)) * len(victims)
+    """Make or resume a report; see :func:`report` and :func:`robustcf.experiments.grid.run_grid`.
+
+    The settings of the vote that are open are chosen once, without fakes: its certificate takes
+    them as fixed.
+    """
+    data = load(plan.dataset, **plan.data) if split is None else split
+    chosen = choose(data, plan.vote_config(0)).config
+    fixed = {name: getattr(chosen, name) for name in ("cap", "damping")}
+    fixed = {name: value for name, value in fixed.items() if value is not None}
+    counts = plan.counts(data)
+    ordered = tuple(sorted(counts, key=lambda size: counts[size]))
+    plan = dataclasses.replace(plan, fakes=ordered, changes={**plan.changes, **fixed})
+
+    def summarize(plan: FakesPlan, split: Split) -> FakesReport:
+        vote = fit_vote(split, chosen)
+        numbers = sorted(plan.counts(split).values())
+        reach: CertifiedReach = vote.scorer.certify_reach(
+            split,
+            numbers,
+            plan.ks,
+            mask=vote.mask,
+            targets=len(plan.targets.choose(split.train, 0)),
+        )
+        return FakesReport(PoisonSummary.read(plan, folder, split), plan, split, chosen, reach)
+
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()) if out is None else out)
         try:
-            with bar(steps, "fake accounts", "training", progress) as shown:
-                cells = {}
-                for place, key in work.places():
-                    for name, settings in victims.items():
-                        cells[name, *key] = work.cell(name, settings, place, *key)
-                        shown.update()
-            vote = fit_vote(split, chosen)
-            reach: CertifiedReach = vote.scorer.certify_reach(
-                split, sorted(sizes), (plan.k,), mask=vote.mask, targets=plan.targets
-            )
-        except KeyboardInterrupt as error:
-            if folder is None:
+            found = run_grid(plan, folder, summarize, split=data, jobs=jobs, progress=progress)
+        except Interrupted as error:
+            if out is not None:
                 raise
-            raise Interrupted(f"interrupted, {folder} keeps what is done: repeat it") from error
-        found = FakesReport(split, plan, tuple(sizes), config.model.name, chosen, cells, reach)
-        if folder is not None:
+            raise KeyboardInterrupt from error  # nothing is kept
+        if out is not None:
             found.save(folder)
-        return found
-
-
-class _Work:
-    """The parts of a report, each kept in a file of its own."""
-
-    def __init__(
-        self, split: Split, plan: FakesPlan, folder: Path | None, sizes: list[int]
-    ) -> None:
-        self.split, self.plan, self.folder = split, plan, folder
-        self.sizes = sizes
-        self._made: dict[tuple[str, int, int], Any] = {}
-
-    def places(self) -> list[tuple[str, tuple[str, int, int]]]:
-        """Return names and keys of the injections: attack, number of fakes and seed."""
-        made = [(attack, size) for size in self.sizes for attack in self.plan.attacks]
-        keys = [(*each, seed) for seed in range(self.plan.seeds) for each in ((CLEAN, 0), *made)]
-        return [(f"{a.replace(':', '.')}-{n}-seed{seed}", (a, n, seed)) for a, n, seed in keys]
-
-    def cell(
-        self, name: str, config: Any, place: str, attack: str, size: int, seed: int
-    ) -> dict[str, Any]:
-        """Return a result, from its file where it is whole; detection is with the vote."""
-        path = self.folder and self.folder / "cells" / f"{name.replace(':', '.')}-{place}.json"
-        if path is not None and path.is_file():
-            try:
-                kept = read_json(path)
-                check_kind(path, kept, _CELL)
-                return kept
-            except InputError:
-                pass  # damaged: it is made again
-        profiles, targets = self._profiles(attack, size, seed)
-        if isinstance(config, TrainConfig):
-            config = config.replace(seed=seed)
-        found = retrained(self.split, config, profiles, targets, ks=(self.plan.k,))
-        cell = plain({**found.as_dict(), "targets": targets, "spent": len(profiles)})
-        if name == VOTE and size in (0, max(self.sizes)) and (size or not seed):
-            cell["detected"] = self._detected(profiles, targets)
-        if path is not None:
-            write_json(path, cell)
-        return dict(cell)
-
-    def _profiles(self, attack: str, size: int, seed: int) -> tuple[Any, Any]:
-        threat = self.plan.threat(size)
-        if attack == CLEAN:
-            return (), threat.targets.choose(self.split.train, seed)
-        if (attack, size, seed) not in self._made:
-            made = POISONINGS[attack]().attack(self.split.train, threat, seed)
-            self._made = {(attack, size, seed): (made.profiles, made.targets)}
-        return self._made[attack, size, seed]  # type: ignore[no-any-return]
-
-    def _detected(self, profiles: Any, targets: Any) -> dict[str, int]:
-        """Return counts of fakes and genuine users among the suspects, and of targets named."""
-        found = AllDetectors().detect(inject(self.split.train, profiles))
-        genuine = self.split.n_users
-        return {
-            "fakes": int(found.flagged[genuine:].sum()),
-            "genuine": int(found.flagged[:genuine].sum()),
-            "targets": int(np.isin(targets, found.items).sum()),
-        }
+    return found
 
 
 @dataclass(frozen=True, eq=False)
 class FakesReport:
-    """Results by victim, attack, number of fakes and seed, and the certificate of the vote."""
+    """The results of the trainings, and the certificate of the vote; sizes as in the plan."""
 
-    split: Split
+    summary: PoisonSummary
     plan: FakesPlan
-    sizes: tuple[int, ...]
-    current: str
+    split: Split
     vote: VoteConfig
-    cells: Mapping[tuple[str, str, int, int], Mapping[str, Any]]
     reach: CertifiedReach
 
-    def users(self, victim: str, attack: str = CLEAN, size: int = 0) -> Array:
+    @property
+    def k(self) -> int:
+        """The number of places of a list."""
+        return self.plan.ks[0]
+
+    @property
+    def current(self) -> str:
+        """The name of the model."""
+        return self.plan.models[0]
+
+    @cached_property
+    def sizes(self) -> dict[float, int]:
+        """Entry of ``fakes`` -> number of accounts."""
+        return self.plan.counts(self.split)
+
+    def users(self, victim: str, attack: str = CLEAN, size: float = 0) -> Array:
         """Return how many genuine users see a target that they lack, seed by seed."""
-        rate = f"hit_rate@{self.plan.k}"
-        found = [part["exposure"] for part in self._parts(victim, attack, size)]
-        return np.rint([each[rate] * each["n_users"] for each in found])
+        return self.summary.counts(Row(victim, UNDEFENDED, attack, size))
 
-    def quality(self, victim: str, metric: str, attack: str = CLEAN, size: int = 0) -> Array:
+    def per_target(self, victim: str, attack: str = CLEAN, size: float = 0) -> Array:
+        """Return how many genuine users see each single target, of all seeds."""
+        cells = self.summary.of_seeds(Row(victim, UNDEFENDED, attack, size))
+        rates = [cell["exposure"]["by_target"][f"hit_rate@{self.k}"] for cell in cells]
+        lacking = [self.reach.lacking[cell["targets"]] for cell in cells]
+        return np.asarray(np.rint(np.concatenate(rates) * np.concatenate(lacking)))
+
+    def quality(self, victim: str, metric: str, attack: str = CLEAN, size: float = 0) -> Array:
         """Return a metric of the genuine users, seed by seed."""
-        found = [part["quality"][metric] for part in self._parts(victim, attack, size)]
-        return np.array(found, dtype=np.float64)
+        return self.summary.values(Row(victim, UNDEFENDED, attack, size), metric)
 
-    def certified(self, size: int) -> Array:
+    def certified(self, size: float) -> Array:
         """Return to how many users the vote can show a target with any accounts, at most."""
-        n, k = self.reach.fakes.index(size), self.plan.k
-        targets = [part["targets"] for part in self._parts(VOTE, CLEAN, 0)]
-        return np.array([self.reach.of(each, k)[n] for each in targets], dtype=np.float64)
+        place = self.reach.fakes.index(self.sizes[size])
+        cells = self.summary.of_seeds(Row(VOTE, UNDEFENDED))
+        return np.array([self.reach.of(cell["targets"], self.k)[place] for cell in cells], float)
 
-    def strongest(self, victim: str, size: int) -> tuple[str, bool]:
+    def strongest(self, victim: str, size: float) -> tuple[str, bool]:
         """Return the attack that reaches most users, and whether by more than noise."""
-        counts = {attack: self.users(victim, attack, size) for attack in self.plan.attacks}
+        counts = {attack: self.users(victim, attack, size) for attack in self.plan.tried}
         worst = max(counts, key=lambda name: counts[name].sum())
         return worst, stands_out({**counts, CLEAN: self.users(victim)}, worst)
 
-    def _parts(self, victim: str, attack: str, size: int) -> list[Mapping[str, Any]]:
-        return [self.cells[victim, attack, size, seed] for seed in range(self.plan.seeds)]
-
     def findings(self) -> list[str]:
         """Return what the numbers say, in sentences."""
-        k, both, lines = self.plan.k, (self.current, VOTE), []
-        for size in self.sizes:
+        both, kind, lines = (self.current, VOTE), self.plan.targets.kind, []
+        for size, number in self.sizes.items():
+            counts = {}
             for victim in both:
                 worst, clear = self.strongest(victim, size)
-                users = f"{count_range(self.users(victim, worst, size))} users see a target"
+                counts[victim] = self.users(victim, worst, size)
                 by = f"`{worst}` does most" if clear else "no attack does more than noise"
-                clean = count_range(self.users(victim))
-                lines.append(f"{victim}, {size} accounts: {by}; {users} (without: {clean}).")
-            counts = {name: self.users(name, self.strongest(name, size)[0], size) for name in both}
-            less = min(counts, key=lambda name: counts[name].sum())
-            more = next(name for name in both if name != less)
+                lines.append(
+                    f"{victim}, {number} accounts: {by}; {count_range(counts[victim])} users see a "
+                    f"target (without: {count_range(self.users(victim))})."
+                )
+            less, more = sorted(both, key=lambda name: counts[name].sum())
             told = f"{less} shows a target to fewer users than {more}"
             same = "the two differ by no more than noise"
-            lines.append(f"{size} accounts: {told if stands_out(counts, more) else same}.")
-            n = self.reach.fakes.index(size)
-            worst_item = self.reach.worst(self.plan.target_kind, k)[n]
+            lines.append(f"{number} accounts: {told if stands_out(counts, more) else same}.")
+            worst_item = self.reach.worst(kind, self.k)[self.reach.fakes.index(number)]
             lines.append(
-                f"vote, {size} accounts with any content: certified that at most "
+                f"vote, {number} accounts with any content: certified that at most "
                 f"{count_range(self.certified(size))} users see a target, and at most "
-                f"{worst_item:,} of {self.split.n_users:,} the worst {self.plan.target_kind} item."
+                f"{worst_item:,} of {self.split.n_users:,} the worst {kind} item."
             )
         now, then = (float(self.quality(name, "ndcg@10").mean()) for name in both)
         part = 100 * (then - now) / now if now else 0.0
@@ -298,50 +306,47 @@ class FakesReport:
 
     def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
         """Return title, header and rows of each table."""
-        both = (self.current, VOTE)
-        exposed = [["0", CLEAN, *(count_range(self.users(name)) for name in both), "-"]]
-        for size in self.sizes:
-            for attack in self.plan.attacks:
-                found = (count_range(self.users(name, attack, size)) for name in both)
-                exposed.append([f"{size}", attack, *found, count_range(self.certified(size))])
-        title = f"Genuine users who see a target in their first {self.plan.k}, counts"
-        most = max(self.sizes)
+        both, size = (self.current, VOTE), self.plan.sizes[-1]
+        number = self.sizes[size]
+        rows = [(CLEAN, 0.0), *((attack, s) for s in self.sizes for attack in self.plan.tried)]
+        exposed = []
+        for attack, each in rows:
+            told = [f"{self.sizes.get(each, 0)}", attack]
+            for name in both:
+                alone = self.per_target(name, attack, each)
+                told.append(count_range(self.users(name, attack, each)))
+                told.append(f"{alone.min():,.0f}-{alone.max():,.0f}")
+            exposed.append([*told, count_range(self.certified(each)) if each else "-"])
         caught = []
-        for attack in (CLEAN, *self.plan.attacks):
-            size = most if attack != CLEAN else 0
-            parts = [
-                part["detected"] for part in self._parts(VOTE, attack, size)[: None if size else 1]
-            ]
+        for row in (
+            Row(VOTE, UNDEFENDED, a, size if a != CLEAN else 0) for a in (CLEAN, *self.plan.tried)
+        ):
+            parts = [c["detected"] for c in self.summary.of_seeds(row) if "detected" in c]
             counts = [
-                count_range(np.array([part[key] for part in parts], dtype=np.float64))
-                for key in ("fakes", "genuine", "targets")
+                [float(part[key]) for part in parts] for key in ("fakes", "genuine", "targets")
             ]
-            caught.append([attack, f"{size}", *counts])
-        rated = [
-            [name, *(f"{values.mean():.4f}" for values in qualities)]
-            for name in both
-            for qualities in (
-                (
-                    self.quality(name, "ndcg@10"),
-                    self.quality(name, "recall@20"),
-                    self.quality(name, "ndcg@10", self.strongest(name, most)[0], most),
-                ),
-            )
-        ]
+            cells = (count_range(np.array(values)) for values in counts)
+            caught.append([row.attack, f"{number if row.fakes else 0}", *cells])
+        rated = []
+        for name in both:
+            qualities = [self.quality(name, metric) for metric in ("ndcg@10", "recall@20")]
+            qualities.append(self.quality(name, "ndcg@10", self.strongest(name, size)[0], size))
+            rated.append([name, *(f"{values.mean():.4f}" for values in qualities)])
+        targets = len(self.summary.of_seeds(Row(VOTE, UNDEFENDED))[0]["targets"])
         return [
             (
-                title,
-                ["accounts", "attack", f"{both[0]} found", "vote found", "vote at most"],
+                f"Genuine users who see a target in their first {self.k}, counts",
+                ["accounts", "attack", both[0], "per target", "vote", "per target", "vote at most"],
                 exposed,
             ),
             (
-                f"Suspects of the detectors (of {self.plan.targets} targets), counts",
+                f"Suspects of the detectors (of {targets} targets), counts",
                 ["attack", "accounts", "fakes found", "genuine flagged", "targets named"],
                 caught,
             ),
             (
                 "Quality of genuine users (metrics)",
-                ["model", "ndcg@10", "recall@20", f"ndcg@10, strongest of {most} accounts"],
+                ["model", "ndcg@10", "recall@20", f"ndcg@10, strongest of {number} accounts"],
                 rated,
             ),
         ]
@@ -349,17 +354,19 @@ class FakesReport:
     @property
     def notes(self) -> list[str]:
         """How it was made, and what is trusted."""
-        plan = self.plan
+        command = self.plan.command()
+        drawn = "for each" if self.plan.targets.labels else "drawn for each"
         return [
             f"{self.split.name}: {self.split.n_users:,} genuine users, {self.split.n_items:,} "
-            f"items; {plan.targets} {plan.target_kind} targets drawn for each of "
-            f"{counted(plan.seeds, 'seed')}; counts are means over seeds (lowest-highest).",
+            f"items; {self.plan.targets.words()}, {drawn} of "
+            f"{counted(len(self.plan.seeds), 'seed')}; counts are means over seeds "
+            "(lowest-highest); per target: the lowest and highest count of a single one.",
             "The attacker adds accounts with any items, and knows all training pairs. Trusted: a "
             "user's own history, the settings, the catalogue.",
-            f"Vote: cap {self.vote.cap:g}, damping {self.vote.damping:g}, chosen on validation "
-            "pairs without fakes.",
+            f"Vote: {self.vote.words}; settings chosen without fakes.",
             "Found is what these attacks reached; a stronger one may exist. Certified holds for "
             "every attack of that size, each user attacked alone.",
+            *([] if command is None else [f"Command: {command}"]),
         ]
 
     def __str__(self) -> str:
@@ -372,21 +379,17 @@ class FakesReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        cells = [
-            {"model": name, "attack": attack, "fakes": size, "seed": seed, **cell}
-            for (name, attack, size, seed), cell in self.cells.items()
-        ]
+        cells = self.summary.cells.values()
         return {
-            "format": "robustcf fakes report 1",
-            "plan": asdict(self.plan),
+            **self.summary.facts,
             "dataset": self.split.name,
             "n_users": self.split.n_users,
+            "accounts": {fakes_name(size): number for size, number in self.sizes.items()},
             "vote": asdict(self.vote),
             "findings": self.findings(),
-            "certified": {size: self.certified(size).tolist() for size in self.sizes},
+            "certified": {self.sizes[s]: self.certified(s).tolist() for s in self.sizes},
             "reach": self.reach.rows(),
-            "results": cells,
-            "environment": environment(),
+            "results": [{**cell, "fakes": self.sizes.get(cell["fakes"], 0)} for cell in cells],
         }
 
     def html(self) -> str:
@@ -413,23 +416,14 @@ class FakesReport:
         )  # fmt: skip
 
     def _panel(self) -> Panel:
-        lines = [
-            Line(
-                name,
-                [0, *self.sizes],
-                np.stack(
-                    [
-                        self.users(name),
-                        *(self.users(name, self.strongest(name, n)[0], n) for n in self.sizes),
-                    ],
-                    axis=1,
-                ),
-            )
-            for name in (self.current, VOTE)
-        ]
-        bound = np.stack([self.certified(n) for n in self.sizes], axis=1)
-        lines.append(Line("vote, at most", self.sizes, bound, "certificate"))
-        return Panel(lines, "fake accounts", f"users who see a target (first {self.plan.k})")
+        lines = []
+        for name in (self.current, VOTE):
+            found = [self.users(name, self.strongest(name, size)[0], size) for size in self.sizes]
+            values = np.stack([self.users(name), *found], axis=1)
+            lines.append(Line(name, [0, *self.sizes.values()], values))
+        bound = np.stack([self.certified(size) for size in self.sizes], axis=1)
+        lines.append(Line("vote, at most", list(self.sizes.values()), bound, "bound"))
+        return Panel(lines, "fake accounts", f"users who see a target (first {self.k})")
 
     def save(self, folder: Path) -> None:
         """Write ``report.html``, ``report.json`` and ``report.txt``."""

@@ -120,6 +120,11 @@ class Plan(ABC):
         return {"fingerprint": split.fingerprint}
 
     @property
+    def named(self) -> tuple[str, ...]:
+        """The models that the command names."""
+        return self.models
+
+    @property
     def data_name(self) -> str:
         """The name of the data, by which presets are found."""
         manifest = find(self.dataset)
@@ -148,7 +153,7 @@ class Plan(ABC):
         if list(self.seeds) != list(range(len(self.seeds))):
             return None
         words = ["robustcf", self.verb, "--dataset", Path(self.dataset).name]
-        words += ["--model", *self.models, *self.own_words()]
+        words += ["--model", *self.named, *self.own_words()]
         words += ["--preset", self.preset, "--seeds", str(len(self.seeds))]
         for key, value in self.changes.items():
             words += ["--set", f"{key}={json.dumps(value)}"]
@@ -189,8 +194,9 @@ def run_grid(
     summarize: Callable[[PlanT, Split], Result],
     *,
     work: Path | None = None,
+    split: Split | None = None,
     jobs: int = 1,
-    progress: bool = False,
+    progress: bool | None = False,
 ) -> Result:
     """Do the missing cells of a grid, then summarize.
 
@@ -199,8 +205,9 @@ def run_grid(
         folder: keeps the plan; one process at a time works in it.
         summarize: called with the plan, its threads filled in, and the data.
         work: where cells write; ``folder`` by default.
+        split: the data, where they are in memory already; other processes load them.
         jobs: cells at a time, each in a process of its own. Results do not depend on it.
-        progress: whether to show a bar.
+        progress: whether to show a bar; None: in a terminal and in a notebook.
 
     Raises:
         InputError: the plan does not fit the data; the folder holds a grid of another plan or of
@@ -208,7 +215,8 @@ def run_grid(
         Interrupted: by a signal; finished steps are kept.
     """
     check_integer("jobs", jobs, 1, os.cpu_count() or 1)
-    split, path = load(plan.dataset, **plan.data), folder / f"{plan.verb}.json"
+    split = load(plan.dataset, **plan.data) if split is None else split
+    path = folder / f"{plan.verb}.json"
     pinned = plan.pinned(split)
     if plan.threads is None:
         shared = max(1, min(threads_for(split.n_users, split.n_items), cpus() // jobs))

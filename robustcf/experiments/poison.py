@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from robustcf._checks import check_cutoffs, check_known
 from robustcf._io.files import read_json, write_bytes, write_json
 from robustcf._io.plots import Line, Panel
 from robustcf._io.reading import read_plain
-from robustcf._io.schema import NOT_NEGATIVE, OBJECT, check_kind, list_of, record, whole
+from robustcf._io.schema import NOT_NEGATIVE, OBJECT, Kind, check_kind, list_of, record, whole
 from robustcf._io.text import aligned, markdown
 from robustcf._registry import DEFENCES, MODELS, POISONINGS
 from robustcf._runtime import threads_used
@@ -36,7 +37,7 @@ from robustcf.experiments.grid import (
 from robustcf.poisoning.base import spent
 from robustcf.poisoning.exposure import CUTOFFS
 from robustcf.poisoning.injection import read_profiles, read_targets, write_profiles
-from robustcf.poisoning.threat import NONE, ItemIds, PoisonThreat, Targets, fakes_name
+from robustcf.poisoning.threat import NONE, UNDEFENDED, ItemIds, PoisonThreat, Targets, fakes_name
 from robustcf.poisoning.victim import AUTO, QUALITY, damage, members, retrained
 from robustcf.training.config import TrainConfig
 from robustcf.training.presets import KINDS, adapted, choose
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 #: In the place of an attack: profiles from ``file:NAME``, and no fake users.
 FILE, CLEAN = "file:", "clean"
 VOTE = "vote"
-UNDEFENDED = "none"
 LOST = "ndcg@10 lost"
 CELLS, PROFILES = "cells", "profiles"
 _EXPOSURE = ("hit_rate", "ndcg", "share", "t_hr", "t_ndcg")
@@ -74,6 +74,8 @@ all genuine users.
 it, mean over targets (T-HR and T-NDCG of publications).
 - `{}`: NDCG@10 on test of the clean recommender of the same seed, minus that of the poisoned one.
 - `auto`: for each seed the attack that did most to this victim after retraining, by {}."""
+# Settings of votes and of trainings alike.
+_OF_BOTH = {"refit"}
 Cell = Mapping[str, Any]
 
 
@@ -107,7 +109,7 @@ class Row(NamedTuple):
     @property
     def size(self) -> str:
         """The number of fakes in words."""
-        return "those of the file" if self.attack.startswith(FILE) else fakes_name(self.fakes)
+        return "fakes of the file" if self.attack.startswith(FILE) else fakes_name(self.fakes)
 
     def stem(self, seed: int) -> str:
         """Return the name of the file of a result."""
@@ -125,7 +127,8 @@ class PoisonPlan(Plan):
         seeds: of targets, attacks and training.
         attacks: how the fake users choose their items; ``auto`` (default): all of them, and the
             worst for each seed.
-        fakes: numbers or shares; the clean recommender (0) is always included.
+        fakes: fake users, as numbers or in percent of the genuine ones (default 1%); the clean
+            recommender (0) is always included.
         targets: what the attacks are about, drawn anew for each seed.
         length: items per profile; None for the mean of the genuine users.
         goal: see :class:`robustcf.poisoning.PoisonThreat`.
@@ -168,8 +171,7 @@ class PoisonPlan(Plan):
                 "'robustcf tune' wrote"
             )
         if not self.models:
-            best = choose(self.data_name, kind=self.preset).config.resolved().model.name
-            object.__setattr__(self, "models", (best,))
+            object.__setattr__(self, "models", (self.best_model,))
         super().__post_init__()
         # One account (1) and as many as users (1.0) are equal numbers, but not the same.
         check_unique("fakes", [fakes_name(fakes) for fakes in self.fakes])
@@ -203,14 +205,20 @@ class PoisonPlan(Plan):
         if not self.steps():
             raise InputError(f"the defences fit none of the models: {'; '.join(self.unfit)}")
 
+    @property
+    def best_model(self) -> str:
+        """The model that is best known for the data."""
+        return choose(self.data_name, kind=self.preset).config.resolved().model.name
+
     def check_model(self, model: str) -> None:
         """Raise for a victim that is neither a model nor a vote."""
         if model != VOTE:
             MODELS[model]
 
-    def threat(self, fakes: float) -> PoisonThreat:
-        """Return the threat of so many fakes."""
-        return PoisonThreat(fakes, self.length, self.targets, self.goal, self.knowledge, self.known)
+    def threat(self, fakes: float, defence: str = UNDEFENDED) -> PoisonThreat:
+        """Return the threat of so many fakes, for attackers who know the defence."""
+        own = (self.length, self.targets, self.goal, self.knowledge, self.known)
+        return PoisonThreat(fakes, *own, defence)
 
     @property
     def tried(self) -> tuple[str, ...]:
@@ -218,7 +226,10 @@ class PoisonPlan(Plan):
         if self.profiles:
             return tuple(FILE + Path(path).stem for path in self.profiles)
         named = [name for name in self.attacks if name != AUTO]
-        more = members(self.goal, self.knowledge) if AUTO in self.attacks else ()
+        defended = set(self.defences) != {UNDEFENDED}
+        more: tuple[str, ...] = ()
+        if AUTO in self.attacks:  # imports all attacks
+            more = members(self.goal, self.knowledge, defended=defended)
         return tuple(dict.fromkeys((*named, *more)))
 
     @property
@@ -258,19 +269,22 @@ class PoisonPlan(Plan):
 
         Of several models, a vote takes the settings that it has, and other models the others.
         """
-        own: set[str] = set()
-        if VOTE in self.models:
-            from robustcf.models.voting.config import VoteConfig  # on demand: votes are seldom
-
-            own = {field.name for field in fields(VoteConfig)}
         if model == VOTE:
-            if len(self.models) == 1:
-                check_known(VoteConfig, self.changes)
-            changes = {key: value for key, value in self.changes.items() if key in own}
-            return VoteConfig(**{**changes, "seed": seed}), "settings chosen on valid"
+            return self.vote_config(seed), "settings chosen on valid"
+        own = set(_vote_settings()) - _OF_BOTH if VOTE in self.models else set()
         changes = {key: value for key, value in self.changes.items() if key not in own}
         chosen = choose(self.data_name, model, None, self.preset, changed=changes)
         return adapted(chosen.config, changes).replace(seed=seed), chosen.name
+
+    def vote_config(self, seed: int) -> VoteConfig:
+        """Return the settings of a vote; those that are open are chosen on valid."""
+        from robustcf.models.voting.config import VoteConfig  # on demand: votes are seldom
+
+        known = _vote_settings()
+        if set(self.models) == {VOTE}:
+            check_known(VoteConfig, self.changes)
+        changes = {key: value for key, value in self.changes.items() if key in known}
+        return VoteConfig(**{**changes, "seed": seed})
 
     def pinned(self, split: Split) -> dict[str, Any]:
         """Return training settings and digests of files, which may change before it is resumed."""
@@ -323,13 +337,16 @@ class PoisonPlan(Plan):
 
     def complete(self, folder: Path, cell: Part, split: Split) -> Iterator[str]:
         """Retrain every victim that has no result yet."""
-        profiles: tuple[ItemIds, ...] | None = None
+        made: dict[str, tuple[ItemIds, ...]] = {}
+        known = cell.attack in self.tried and self._knows_defence(cell.attack)
         with threads_used(self.threads, exact=True):
             for victim in self.steps():
                 row = victim._replace(attack=cell.attack, fakes=cell.fakes)
                 if _read_cell(self, folder, row, cell.seed) is None:
-                    if profiles is None:
-                        profiles = self._profiles(folder, cell, split)
+                    defence = row.defence if known else UNDEFENDED
+                    if defence not in made:
+                        made[defence] = self._profiles(folder, cell, split, defence)
+                    profiles = made[defence]
                     targets = self.targets.choose(split.train, cell.seed)
                     found = retrained(
                         split,
@@ -346,21 +363,44 @@ class PoisonPlan(Plan):
                         "spent": spent(profiles),
                         **plain(found.as_dict()),
                     }
+                    if self.more_kinds(row, cell.seed):
+                        result |= self.more(split, profiles, targets)
                     make_folder(folder / CELLS)
                     write_json(folder / CELLS / f"{row.stem(cell.seed)}.json", result)
                 yield row.victim
 
-    def _profiles(self, folder: Path, part: Part, split: Split) -> tuple[ItemIds, ...]:
+    def more_kinds(self, row: Row, seed: int) -> Mapping[str, Kind]:
+        """Return the kinds of further entries of a cell."""
+        return {}
+
+    def more(self, split: Split, profiles: Sequence[ItemIds], targets: ItemIds) -> dict[str, Any]:
+        """Return further entries, for cells that have kinds of them."""
+        return {}
+
+    def _knows_defence(self, attack: str) -> bool:
+        return not attack.startswith(FILE) and POISONINGS[attack].knows_defence
+
+    def _profiles(
+        self, folder: Path, part: Part, split: Split, defence: str
+    ) -> tuple[ItemIds, ...]:
         """The profiles of an attack; never read back, as their file may have been changed."""
         if part.attack == CLEAN:
             return ()
         if part.attack.startswith(FILE):
             return read_profiles(self.profiles[self.tried.index(part.attack)], split.train)
         attack = POISONINGS[part.attack]()
-        found = attack.attack(split.train, self.threat(part.fakes), part.seed)
+        found = attack.attack(split.train, self.threat(part.fakes, defence), part.seed)
         make_folder(folder / PROFILES)
-        write_profiles(folder / PROFILES / f"{part.name}.csv", found.profiles, split.train)
+        against = "" if defence == UNDEFENDED else f"-{defence.replace(':', '.')}"
+        path = folder / PROFILES / f"{part.name}{against}.csv"
+        write_profiles(path, found.profiles, split.train)
         return found.profiles
+
+
+def _vote_settings() -> list[str]:
+    from robustcf.models.voting.config import VoteConfig  # on demand: votes are seldom
+
+    return [field.name for field in fields(VoteConfig)]
 
 
 def stands_out(counts: Mapping[str, Array], name: str) -> bool:
@@ -411,7 +451,7 @@ def _read_cell(plan: PoisonPlan, folder: Path, row: Row, seed: int) -> Cell | No
     }
     try:
         cell = read_json(path)
-        check_kind(path, cell, record(kind))
+        check_kind(path, cell, record(kind | dict(plan.more_kinds(row, seed))))
     except InputError:
         return None
     named = {**row._asdict(), "seed": seed}
@@ -434,16 +474,7 @@ def poison(
     folder = Path(out)
 
     def summarize(plan: PoisonPlan, split: Split) -> PoisonSummary:
-        cells: dict[str, Cell] = {}
-        for victim in plan.steps():
-            for part in plan.cells():
-                row = victim._replace(attack=part.attack, fakes=part.fakes)
-                cell, stem = _read_cell(plan, folder, row, part.seed), row.stem(part.seed)
-                if cell is None:
-                    raise InputError(f"{folder / CELLS / stem}.json is gone: repeat the command")
-                cells[stem] = cell
-        sizes = (split.name, split.n_users)
-        summary = PoisonSummary(plan, folder, *sizes, cells, plan.facts(split))
+        summary = PoisonSummary.read(plan, folder, split)
         summary.write()
         return summary
 
@@ -460,6 +491,19 @@ class PoisonSummary:
     n_users: int
     cells: Mapping[str, Cell]
     facts: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, plan: PoisonPlan, folder: Path, split: Split) -> PoisonSummary:
+        """Return the results of a grid that is complete."""
+        cells: dict[str, Cell] = {}
+        for victim in plan.steps():
+            for part in plan.cells():
+                row = victim._replace(attack=part.attack, fakes=part.fakes)
+                cell, stem = _read_cell(plan, folder, row, part.seed), row.stem(part.seed)
+                if cell is None:
+                    raise InputError(f"{folder / CELLS / stem}.json is gone: repeat the command")
+                cells[stem] = cell
+        return cls(plan, folder, split.name, split.n_users, cells, plan.facts(split))
 
     @property
     def attacks(self) -> list[str]:
@@ -499,7 +543,8 @@ class PoisonSummary:
 
         return max((self.cell(row._replace(attack=a), seed) for a in self.plan.tried), key=harm)
 
-    def _cells(self, row: Row) -> list[Cell]:
+    def of_seeds(self, row: Row) -> list[Cell]:
+        """Return the cells of a row, one per seed."""
         return [self.cell(row, seed) for seed in self.plan.seeds]
 
     def values(self, row: Row, metric: str) -> Array:
@@ -509,7 +554,7 @@ class PoisonSummary:
             return self.values(clean, "ndcg@10") - self.values(row, "ndcg@10")
         part = "exposure" if metric.startswith("target ") else "quality"
         name = metric.removeprefix("target ")
-        return np.array([cell[part][name] for cell in self._cells(row)], dtype=np.float64)
+        return np.array([cell[part][name] for cell in self.of_seeds(row)], dtype=np.float64)
 
     def mean(self, row: Row, metric: str) -> float:
         """Return the mean of a metric over seeds."""
@@ -521,12 +566,12 @@ class PoisonSummary:
         Each over the genuine users who lack that target.
         """
         k = f"hit_rate@{max(self.plan.ks)}"
-        found = [value for cell in self._cells(row) for value in cell["exposure"]["by_target"][k]]
+        found = [value for cell in self.of_seeds(row) for value in cell["exposure"]["by_target"][k]]
         return float(min(found)), float(np.mean(found)), float(max(found))
 
     def chosen(self, row: Row) -> list[str]:
         """Return the attacks that ``auto`` took, seed by seed."""
-        return [str(cell["attack"]) for cell in self._cells(row)]
+        return [str(cell["attack"]) for cell in self.of_seeds(row)]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON: the plan, then metrics seed by seed."""
@@ -535,7 +580,7 @@ class PoisonSummary:
         return {**self.facts, **head, "results": results}
 
     def _result(self, row: Row) -> dict[str, Any]:
-        cells = self._cells(row)
+        cells = self.of_seeds(row)
         spent = dict(cells[0]["spent"])
         result = row._asdict() | {
             "fakes": str(spent["fakes"]) if row.attack.startswith(FILE) else fakes_name(row.fakes),
@@ -559,16 +604,16 @@ class PoisonSummary:
             for metric in self.metrics
             for seed, value in zip(self.plan.seeds, result[metric], strict=True)
         )
-        title = f"{self.dataset}: {self.plan.goal} {self.plan.targets.words()}"
+        title = textwrap.fill(f"{self.dataset}: {self.plan.goal} {self.plan.targets.words()}", 40)
         panels = [self._panels(metric) for metric in (self._hit_rate, LOST)]
+        drawn = "" if self.plan.targets.labels else " Each seed draws its targets anew."
         report = [
             f"# {' and '.join(self.plan.models)} on {self.dataset} with fake users",
             "## What the result says",
             bullets(self.findings()),
             "![users who see a target, and quality lost, by the number of fake users](poison.png)",
             "## Numbers",
-            "Mean over seeds (lowest to highest seed), in percent. Each seed draws its targets "
-            "anew.",
+            f"Mean over seeds (lowest to highest seed), in percent.{drawn}",
             *map(self._table, self.plan.steps()),
             "## What the numbers mean",
             _MEANING.format(LOST, self.headline),
@@ -611,21 +656,27 @@ class PoisonSummary:
                 worst = max(means, key=lambda row: sign * means[row])
                 lost = self.mean(worst, LOST)
                 word = "fell" if lost >= 0 else "rose"
-                clear = stands_out({r.attack: sign * self._counts(r) for r in means}, worst.attack)
+                counts = {r.attack: sign * self.counts(r) for r in (victim, *means)}
+                clear = stands_out(counts, worst.attack)
                 reach = f"{metric} {100 * means[worst]:.2f} % (clean "
                 reach += f"{100 * self.mean(victim, metric):.2f} %)"
                 if metric != LOST:
-                    reach = f"{reach}, {count_range(self._counts(worst))} users"
+                    reach = f"{reach}, {count_range(self.counts(worst))} users"
                 did = f"`{worst.attack}` did most" if clear else "no attack did more than noise"
+                size = f"{worst.size} fakes"
+                if self.plan.profiles:
+                    size = (
+                        f"{self.cell(worst, self.plan.seeds[0])['spent']['fakes']} fakes of a file"
+                    )
                 sentences.append(
-                    f"{worst.victim}, {worst.size} fakes: {did}, {reach}; "
+                    f"{worst.victim}, {size}: {did}, {reach}; "
                     f"NDCG@10 of genuine users {word} by {abs(lost):.4f}."
                 )
         return [*sentences, *(f"Left out, {words}." for words in self.plan.unfit)]
 
-    def _counts(self, row: Row) -> Array:
+    def counts(self, row: Row) -> Array:
         """Return the users of the headline, seed by seed; of availability, NDCG@10 times users."""
-        users = [cell["exposure"].get("n_users", self.n_users) for cell in self._cells(row)]
+        users = [cell["exposure"].get("n_users", self.n_users) for cell in self.of_seeds(row)]
         return np.asarray(np.rint(self.values(row, self.headline) * np.array(users)))
 
     @property
@@ -640,7 +691,7 @@ class PoisonSummary:
             [
                 *(name[:24] for name in row[:3]),
                 "file" if row.attack.startswith(FILE) else row.size,
-                count_range(self._counts(row)) if self.headline != LOST else "-",
+                count_range(self.counts(row)) if self.headline != LOST else "-",
                 *(f"{self.mean(row, name):.4f}" for name in shown[1:]),
             ]
             for victim in self.plan.steps()
@@ -652,7 +703,8 @@ class PoisonSummary:
             f"(users@{k}: genuine users of {self.n_users:,} who see a target among their first {k},"
             "\nmean and range of the seeds; the others are means of shares and metrics)"
         )
-        return "\n\n".join([f"{table}\n{words}", *self.findings()])
+        said = [textwrap.fill(line, 100) for line in self.findings()]
+        return "\n\n".join([f"{table}\n{words}", *said])
 
     def _table(self, victim: Row) -> str:
         single = f"single targets, hit_rate@{max(self.plan.ks)}"
@@ -671,9 +723,11 @@ class PoisonSummary:
     def _made(self) -> str:
         plan = self.plan
         presets = (f"{model}: {plan.train_config(model, 0)[1]}" for model in plan.models)
+        knows = f"knows {_KNOWS[plan.knowledge]}"
+        if plan.profiles:
+            knows = f"has the profiles of {', '.join(Path(path).name for path in plan.profiles)}"
         return plan.made(
-            f"The attacker wants {_WANTS[plan.goal]} ({plan.targets.words()}) and knows "
-            f"{_KNOWS[plan.knowledge]}.",
+            f"The attacker wants {_WANTS[plan.goal]} ({plan.targets.words()}) and {knows}.",
             "Each seed is that of targets, attack and training. The victim is trained anew for "
             "each cell: all its epochs, by its own rule.",
             f"{self.n_users:,} genuine users.",

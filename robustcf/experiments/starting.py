@@ -163,8 +163,10 @@ def describe(run: RunDir) -> str:
     lines = _metric_lines(result)
     seconds, fit_on = f"{result['train_seconds']:.1f} s", f"fit on {result['learnt_from']}"
     if run.is_vote:
+        from robustcf.models.voting.vote import stored_config  # on demand: votes are seldom
+
         lines += [
-            f"{_voters(run)}; {fit_on} in {seconds}",
+            f"{stored_config(read_recommender(run.path)['scorer']).words}; {fit_on} in {seconds}",
             f"run: {run.path}",
             f"next: robustcf certify {run.path} --fakes 0 1 2 5 10 20",
         ]
@@ -192,16 +194,6 @@ def served_words(facts: Mapping[str, Any]) -> list[str]:
     names = [name for name in found if name.startswith("valid")]
     values = "".join(f"; {name} {found[name]:.4f}" for name in names)
     return [f"users are computed from their histories: {share}{values}"]
-
-
-def _voters(run: RunDir) -> str:
-    """Who votes, and how, in words."""
-    from robustcf.models.voting.vote import stored_config  # on demand: votes are seldom
-
-    config = stored_config(read_recommender(run.path)["scorer"])
-    if config.groups is None:
-        return f"every account votes: cap {config.cap:g}, damping {config.damping:g}"
-    return f"{config.groups:,} groups vote for {config.votes} items each ({config.base})"
 
 
 def _metric_lines(result: Mapping[str, Any]) -> list[str]:

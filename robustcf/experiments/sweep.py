@@ -118,7 +118,7 @@ class SweepPlan(Plan):
             object.__setattr__(self, "epsilons", usual)
         for reg in self.regs:
             if reg not in _SETTINGS and ":" not in reg:
-                raise InputError(f"regs must be out of {', '.join(_SETTINGS)}, got {reg!r}")
+                check_choice("every setting of regs", reg, _SETTINGS)
         check_choice("preset", self.preset, ("tuned", "paper"))
         controls = [name for name, _ in _CONTROLS.values()]
         for attack in self.attacks:

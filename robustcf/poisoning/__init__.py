@@ -19,6 +19,7 @@ from robustcf.poisoning.exposure import Exposure, exposure
 
 if TYPE_CHECKING:
     from robustcf.experiments.fakes import report
+    from robustcf.poisoning.adaptive import Adaptive
     from robustcf.poisoning.base import Injected, Poisoning, ProfileError, Task
     from robustcf.poisoning.heuristic import Bandwagon, CopiedProfiles, RandomItems
     from robustcf.poisoning.injection import inject, inject_split, read_profiles, write_profiles
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from robustcf.poisoning.victim import Outcome, Strongest, damage, retrained, strongest
 
 __all__ = [
+    "Adaptive",
     "Bandwagon",
     "CopiedProfiles",
     "Exposure",
@@ -55,6 +57,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    ".adaptive": ("Adaptive",),
     ".base": ("Injected", "Poisoning", "ProfileError", "Task"),
     ".heuristic": ("Bandwagon", "CopiedProfiles", "RandomItems"),
     ".injection": ("inject", "inject_split", "read_profiles", "write_profiles"),

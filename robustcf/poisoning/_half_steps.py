@@ -36,14 +36,16 @@ _CUTOFF, _QUARTER = 50, 4
 _MOST_USERS = 20_000
 
 
-def fit_als(pairs: Interactions, seed: int, n_users: int | None = None) -> Factors:
+def fit_als(
+    pairs: Interactions, seed: int, n_users: int | None = None, max_share: float | None = None
+) -> Factors:
     """Return the factors of ALS with rank 64 after a few iterations, for the first users."""
     dim = min(_RANK, max(1, min(pairs.n_users, pairs.n_items) - 1))
     share = 1.0 + _UNOBSERVED
     config = ALSConfig(
         factors=dim, alpha=share / _UNOBSERVED, regularization=_RIDGE * share,
         iterations=_ITERATIONS,
-        by_frequency=True,
+        by_frequency=True, max_share=max_share,
     )  # fmt: skip
     U, V = ALS(pairs, config, seed=seed).factors()
     # Back to the scale of observed pairs of weight 1.

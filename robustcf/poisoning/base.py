@@ -30,6 +30,7 @@ class Task:
     goal: str
     known: Knowledge
     rng: np.random.Generator
+    defence: str = threats.UNDEFENDED  # that of the victim, if the attacker knows it
 
     @property
     def forced(self) -> ItemIds:
@@ -65,6 +66,8 @@ class Poisoning(ABC):
     goals: ClassVar[tuple[str, ...]] = GOALS
     #: Whether it learns from pairs, so that popularity alone is not enough.
     needs_pairs: ClassVar[bool] = False
+    #: Whether it depends on the defence of the victim.
+    knows_defence: ClassVar[bool] = False
 
     @abstractmethod
     def propose(self, task: Task) -> Iterable[Any]:
@@ -86,7 +89,8 @@ class Poisoning(ABC):
         if fakes:
             known = Knowledge.of(train, threat, seed)
             rng = stream(seed, "poisoning", called)
-            for entry in self.propose(Task(fakes, length, targets, threat.goal, known, rng)):
+            task = Task(fakes, length, targets, threat.goal, known, rng, threat.defence)
+            for entry in self.propose(task):
                 ids = np.asarray(entry)
                 wrong = threats.invalid_profile(ids, train.n_items)
                 if len(profiles) == fakes:

@@ -89,7 +89,7 @@ def _nearest(
 
 
 @dataclass(frozen=True, eq=False)
-class _Push:
+class Push:
     """Items to push above a score of each user."""
 
     items: ItemIds  # in every profile
@@ -131,7 +131,7 @@ class Surrogate(Poisoning):
         # One seed for all fits, so that rounds differ by their profiles alone.
         seed = int(task.rng.integers(2**31))
         clean = fit_als(pairs, seed)
-        push = _push(task, pairs, clean)
+        push = push_of(task, pairs, clean)
         kinds = min(task.fakes, _KINDS)
         counts = torch.from_numpy(np.bincount(np.arange(task.fakes) % kinds)).float()
         crowd = _best_crowd(task, HalfSteps(clean, pairs, push.items), push, counts)
@@ -141,14 +141,14 @@ class Surrogate(Poisoning):
         for number in range(self.rounds + 1):
             if number:
                 steps = HalfSteps(factors, pairs, push.items)
-                here = _push(task, pairs, factors, push.items)
+                here = push_of(task, pairs, factors, push.items)
                 tried = _followed(steps, here, weights, fillers, counts, stride)
                 if torch.equal(_entries(tried), _entries(weights)):
                     stride *= 2  # too short: no item changed
                     continue
             profiles = _binarized(task, push, tried, fillers)
             found = fit_als(inject(pairs, profiles), seed, pairs.n_users)
-            reached = _reached(task, pairs, found, push)
+            reached = reached_by(task, pairs, found, push)
             if reached > best:
                 best, best_profiles, weights, factors = reached, profiles, tried, found
             else:
@@ -156,8 +156,8 @@ class Surrogate(Poisoning):
         return best_profiles
 
 
-def _push(task: Task, pairs: Interactions, factors: Factors, kept: ItemIds | None = None) -> _Push:
-    """The items to push, and the scores to exceed, by these factors."""
+def push_of(task: Task, pairs: Interactions, factors: Factors, kept: ItemIds | None = None) -> Push:
+    """Return the items to push, and the scores to exceed, by these factors."""
     users = active(pairs)
     edge, top = bars(factors, pairs, users)
     most = max(1, min(_PUSHED, task.length // 2))
@@ -177,10 +177,10 @@ def _push(task: Task, pairs: Interactions, factors: Factors, kept: ItemIds | Non
             items = items[seen[items] >= 0]  # fewer in a small catalogue
         users, edge = users[near.numpy()], closest[near]
     items = np.sort(items).astype(np.int64)
-    return _Push(items, torch.from_numpy(users), edge, ~has(pairs, users, items))
+    return Push(items, torch.from_numpy(users), edge, ~has(pairs, users, items))
 
 
-def _best_crowd(task: Task, steps: HalfSteps, push: _Push, counts: Tensor) -> ItemIds:
+def _best_crowd(task: Task, steps: HalfSteps, push: Push, counts: Tensor) -> ItemIds:
     """Similar users whose copies would expose the pushed items most."""
     U = steps.factors.users
     able = np.flatnonzero(steps.pairs.user_degrees)
@@ -200,7 +200,7 @@ def _best_crowd(task: Task, steps: HalfSteps, push: _Push, counts: Tensor) -> It
     return able[chosen]
 
 
-def _started(task: Task, pairs: Interactions, push: _Push, crowd: ItemIds) -> tuple[Tensor, Tensor]:
+def _started(task: Task, pairs: Interactions, push: Push, crowd: ItemIds) -> tuple[Tensor, Tensor]:
     """Weights of the profiles of a crowd, and their fillers."""
     popularity = np.bincount(
         np.concatenate([pairs.items_of(int(user)) for user in crowd]), minlength=pairs.n_items
@@ -219,7 +219,7 @@ def _started(task: Task, pairs: Interactions, push: _Push, crowd: ItemIds) -> tu
 
 
 def _followed(
-    steps: HalfSteps, push: _Push, weights: Tensor, fillers: Tensor, counts: Tensor, stride: float
+    steps: HalfSteps, push: Push, weights: Tensor, fillers: Tensor, counts: Tensor, stride: float
 ) -> Tensor:
     """Weights after steps along the gradient of the soft count of hits.
 
@@ -272,7 +272,7 @@ def _entries(weights: Tensor) -> Tensor:
     return (order.argsort(dim=1) < lengths[:, None]).to(weights.dtype)
 
 
-def _binarized(task: Task, push: _Push, weights: Tensor, fillers: Tensor) -> list[ItemIds]:
+def _binarized(task: Task, push: Push, weights: Tensor, fillers: Tensor) -> list[ItemIds]:
     """The profile of each fake user: the largest entries, as many as the weights sum to."""
     chosen = _entries(weights).bool().numpy()
     ids = fillers.numpy()
@@ -286,8 +286,8 @@ def _binarized(task: Task, push: _Push, weights: Tensor, fillers: Tensor) -> lis
     return profiles
 
 
-def _reached(task: Task, pairs: Interactions, factors: Factors, push: _Push) -> float:
-    """The share of users with a pushed item, or without a target; ties by the mean distance."""
+def reached_by(task: Task, pairs: Interactions, factors: Factors, push: Push) -> float:
+    """Return the share of users with a pushed item, or without a target; ties by distance."""
     judged = task.targets if task.goal == DEMOTE else push.items
     top = top_items(factors, push.users.numpy(), cutoff_of(pairs.n_items), pairs)
     shown = np.isin(top, judged)

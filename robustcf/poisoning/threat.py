@@ -13,6 +13,7 @@ import numpy.typing as npt
 from robustcf._checks import check_choice, check_integer, check_list, check_number
 from robustcf._io.schema import shown
 from robustcf._randomness import stream
+from robustcf._registry import DEFENCES
 from robustcf.data.interactions import ITEM_GROUPS, Interactions, item_group
 from robustcf.errors import InputError
 
@@ -23,6 +24,8 @@ PROMOTE, DEMOTE, AVAILABILITY = GOALS
 KNOWLEDGE = ("data", "part", "none")
 DATA, PART, NONE = KNOWLEDGE
 TARGET_KINDS = ITEM_GROUPS
+#: The name of no defence.
+UNDEFENDED = "none"
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ class PoisonThreat:
         knowledge: ``data``: all training pairs; ``part``: the pairs of some users; ``none``: the
             popularity of the items alone.
         known: share of the users that is known, for ``part``.
+        defence: the defence of the victim, for attackers who know it; or ``none``.
 
     Example:
         >>> from robustcf.data import load
@@ -106,6 +110,7 @@ class PoisonThreat:
     goal: str = PROMOTE
     knowledge: str = DATA
     known: float = 0.2
+    defence: str = UNDEFENDED
 
     def __post_init__(self) -> None:
         check_number("fakes", self.fakes)
@@ -121,6 +126,8 @@ class PoisonThreat:
         check_choice("knowledge", self.knowledge, KNOWLEDGE)
         if not 0 < check_number("known", self.known) <= 1:
             raise InputError(f"known must be a share above 0 and at most 1, got {self.known!r}")
+        if self.defence != UNDEFENDED:
+            DEFENCES[self.defence]
 
     def granted(self, train: Interactions, seed: int) -> tuple[int, int, ItemIds]:
         """Return the number of fake accounts, the most items of each, and the targets."""

@@ -16,7 +16,14 @@ from robustcf.models.scorer import Scorer
 from robustcf.poisoning.base import Injected
 from robustcf.poisoning.exposure import CUTOFFS, Exposure, exposure, genuine_ranking
 from robustcf.poisoning.injection import inject_split, with_train
-from robustcf.poisoning.threat import AVAILABILITY, DEMOTE, NONE, ItemIds, PoisonThreat
+from robustcf.poisoning.threat import (
+    AVAILABILITY,
+    DEMOTE,
+    NONE,
+    UNDEFENDED,
+    ItemIds,
+    PoisonThreat,
+)
 from robustcf.training.config import TrainConfig
 from robustcf.training.fitting import fit_split
 
@@ -133,15 +140,21 @@ class Strongest:
         return self.outcomes[self.name]
 
 
-def members(goal: str, knowledge: str) -> tuple[str, ...]:
+def members(goal: str, knowledge: str, *, defended: bool = False) -> tuple[str, ...]:
     """Return the attacks with this goal for which this knowledge is enough.
+
+    Those that know the defence are among them where the victim is ``defended``.
 
     Example:
         >>> members("promote", "none")
         ('random', 'bandwagon')
     """
     named = {name: POISONINGS[name] for name in POISONINGS}
-    able = {name: kind for name, kind in named.items() if goal in kind.goals}
+    able = {
+        name: kind
+        for name, kind in named.items()
+        if goal in kind.goals and (defended or not kind.knows_defence)
+    }
     return tuple(name for name, kind in able.items() if knowledge != NONE or not kind.needs_pairs)
 
 
@@ -174,7 +187,8 @@ def strongest(
         )
     made: dict[str, Injected] = {}
     outcomes: dict[str, Outcome] = {}
-    for name in tuple(attacks) or members(threat.goal, threat.knowledge):
+    defended = threat.defence != UNDEFENDED
+    for name in tuple(attacks) or members(threat.goal, threat.knowledge, defended=defended):
         made[name] = POISONINGS[name]().attack(split.train, threat, seed)
         outcomes[name] = retrained(
             split, config, made[name].profiles, made[name].targets, defence=defence, ks=ks

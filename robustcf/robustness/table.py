@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from robustcf._checks import check_choice, check_integer
+from robustcf._checks import check_choice, check_integer, near
 from robustcf._io.text import counted
 from robustcf._registry import ATTACKS, OBJECTIVES
 from robustcf.attacks import FGM, PGD, Attack, Cutoff, Pairwise, RandomNoise
@@ -100,9 +100,9 @@ class AttackSpec:
             try:
                 ATTACKS[self.kind]  # of an installed package
             except InputError:
-                hint = "; use quantization_table(model)" if self.kind == "quantization" else ""
-                known = ", ".join(NAMES)
-                words = f"attack must be one of {known}, got {self.name!r}{hint}"
+                hint = near(self.name, NAMES)
+                hint = "; use quantization_table(model)" if self.kind == "quantization" else hint
+                words = f"attack must be one of {', '.join(NAMES)}, got {self.name!r}{hint}"
                 raise InputError(words) from None
 
     @classmethod

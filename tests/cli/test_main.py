@@ -91,6 +91,25 @@ def test_wrong_usage_exits_2_and_points_to_help(call, words):
 
 
 @pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("trian --dataset demo", "train"),
+        ("train --dataset demo --model alz", "als"),
+        ("poison --dataset demo --attack randm --out no", "random"),
+        ("poison --dataset demo --target-kind rar --out no", "rare"),
+        ("sweep --dataset demo --regs two_to_inff --out no", "two_to_inf"),
+        ("sweep --dataset demo --attacks autoo --out no", "auto"),
+        ("train --dataset demo --set faktors=3", "factors"),
+        ("train --dataset ml1m", "ml-1m"),
+    ],
+)
+def test_a_word_that_is_nearly_right_is_suggested(call, words, meant):
+    code, _, err = call(*words.split())
+    assert code in (1, 2)
+    assert f"did you mean '{meant}'?" in err
+
+
+@pytest.mark.parametrize(
     ("error", "code", "said"),
     [
         (ValueError("why"), 1, "internal error, ValueError: why (--debug shows where)"),

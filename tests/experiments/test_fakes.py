@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from robustcf import train
 from robustcf.cli.main import run
 from robustcf.errors import InputError
-from robustcf.experiments import fakes as module
+from robustcf.experiments import poison
 from robustcf.experiments.fakes import CLEAN, FakesPlan, FakesReport, fakes_report
 from robustcf.models.voting import choose
 from robustcf.poisoning import PoisonThreat, RandomItems, Targets, report, retrained
 from robustcf.training import TrainConfig
 
-CONFIG = TrainConfig.of(model="als", factors=4, iterations=1)
-PLAN = FakesPlan((2, 0.1), ("random", "copy"), 2, "rare", 2, 5)
+
+@pytest.fixture(scope="module")
+def plan(table) -> FakesPlan:
+    return FakesPlan(
+        table,
+        models=("als",),
+        changes={"factors": 4, "iterations": 1},
+        attacks=("random", "copy"),
+        fakes=(2, 0.1),
+        targets=Targets(2),
+        seeds=(0, 1),
+        ks=(5,),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -25,26 +37,29 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found(split, folder) -> FakesReport:
-    return fakes_report(split, CONFIG, PLAN, folder)
+def found(plan, folder) -> FakesReport:
+    return fakes_report(plan, folder)
 
 
 def test_counts_are_those_of_a_training(found, split):
-    assert found.sizes == (2, 9)
+    assert list(found.sizes.values()) == [2, 9]
     made = RandomItems().attack(split.train, PoisonThreat(2, targets=Targets(2)), seed=1)
-    for name, config in (("als", CONFIG.replace(seed=1)), ("vote", found.vote)):
-        exposure = retrained(split, config, made.profiles, made.targets, ks=(5,)).exposure
+    config = TrainConfig.of(model="als", factors=4, iterations=1, seed=1, epochs_chosen=False)
+    for name, settings in (("als", config), ("vote", found.vote)):
+        exposure = retrained(split, settings, made.profiles, made.targets, ks=(5,)).exposure
         users = exposure["hit_rate@5"] * exposure.n_users
         assert found.users(name, "random", 2)[1] == pytest.approx(users)
+        each = found.per_target(name, "random", 2)[2:]
+        assert each.max() <= round(users) <= each.sum()
 
 
 def test_nothing_found_exceeds_the_certificate(found):
     for size in found.sizes:
-        for attack in PLAN.attacks:
+        for attack in ("random", "copy"):
             assert (found.users("vote", attack, size) <= found.certified(size)).all()
 
 
-def test_the_report_is_written_and_resumed(found, folder, split, monkeypatch):
+def test_the_report_is_written_and_resumed(found, folder, plan, monkeypatch):
     facts = json.loads((folder / "report.json").read_text())
     assert len(facts["results"]) == 2 * 2 * (1 + 2 * 2)
     assert facts["findings"] == found.findings()
@@ -56,23 +71,22 @@ def test_the_report_is_written_and_resumed(found, folder, split, monkeypatch):
     for title, header, rows in found.tables():
         assert title in page
         assert len({len(row) for row in (header, *rows)}) == 1
+    assert found._panel().lines[-1].kind == "bound", "an upper one"
     text = (folder / "report.txt").read_text()
     assert max(map(len, text.splitlines())) <= 100
     # Nothing is trained again but a part whose file is damaged.
     trained = []
-    real = module.retrained
 
     def counted(*args, **options):
         trained.append(args)
-        return real(*args, **options)
+        return retrained(*args, **options)
 
-    monkeypatch.setattr(module, "retrained", counted)
-    (folder / "cells" / "als-random-2-seed0.json").write_text("{")
-    again = fakes_report(split, CONFIG, PLAN, folder)
+    monkeypatch.setattr(poison, "retrained", counted)
+    (folder / "cells" / "als-none-random-2-seed0.json").write_text("{")
+    assert str(fakes_report(plan, folder)) == str(found)
     assert len(trained) == 1
-    assert str(again) == str(found)
     with pytest.raises(InputError, match="another --out"):
-        fakes_report(split, CONFIG.replace(lr=0.5), PLAN, folder)
+        fakes_report(replace(plan, changes={"factors": 5}), folder)
 
 
 def test_through_a_recommender(split):
@@ -91,22 +105,33 @@ def test_through_a_recommender(split):
         ({"fakes": ()}, "fakes"),
         ({"fakes": (1, 1)}, "fakes"),
         ({"attacks": ("other",)}, "poisoning"),
-        ({"seeds": 0}, "seeds"),
-        ({"k": 0}, "k"),
-        ({"targets": 0}, "targets"),
+        ({"seeds": ()}, "seeds"),
+        ({"ks": (0,)}, "cutoff"),
+        ({"ks": (5, 10)}, "places"),
+        ({"goal": "demote"}, "promotes"),
+        ({"defences": ("detect",)}, "promotes"),
+        ({"models": ("vote",)}, "another model"),
+        ({"preset": "auto"}, "another model"),
     ],
 )
-def test_plans_are_checked(wrong, word):
+def test_plans_are_checked(plan, wrong, word):
     with pytest.raises(InputError, match=word):
-        FakesPlan(**{**vars(PLAN), **wrong})
+        replace(plan, **wrong)
 
 
-def test_the_command(table, tmp_path, capsys):
+def test_numbers_that_are_the_same_accounts_are_refused(plan, tmp_path):
+    with pytest.raises(InputError, match="numbers of accounts"):
+        fakes_report(replace(plan, fakes=(9, 0.1)), tmp_path / "out")
+
+
+def test_the_command(table, split, tmp_path, capsys):
     words = ["fakes", "--dataset", table, "--model", "als", "--set", "factors=4", "--threads", "1"]
-    words += ["--attack", "random", "--seeds", "1", "--targets", "1", "--k", "5"]
+    words += ["--attack", "random", "--seeds", "1", "--target", str(split.item_labels[3])]
+    words += ["--k", "5", "--set", "groups=9"]
     assert run([*words, "--fakes", "2", "--out", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out
     assert "report.html" in shown
+    assert "9 groups vote" in shown
     assert (tmp_path / "out" / "report.html").is_file()
     assert run([*words, "--fakes", "-2", "--out", str(tmp_path / "other")]) == 1
     assert not (tmp_path / "other").exists()

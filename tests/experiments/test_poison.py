@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from robustcf._io.temporary import alone_in
+from robustcf._registry import POISONINGS
 from robustcf.cli.main import run
 from robustcf.data import load
 from robustcf.errors import InputError, Interrupted
@@ -321,7 +322,8 @@ def test_the_command_line(table, tmp_path, capsys):
     assert run([*words, *small]) == 0
     shown = capsys.readouterr().out
     assert "bandwagon" in shown
-    assert "`bandwagon` did most" in shown
+    assert "NDCG@10 of genuine users" in shown
+    assert max(map(len, shown.splitlines()[:-1])) <= 100
     assert "report: " in shown
     for wrong, said in (
         (["--fakes", "-1"], "fakes must be"),
@@ -336,6 +338,41 @@ def test_the_command_line(table, tmp_path, capsys):
         assert not (tmp_path / "other").exists()
     assert run([*words, "--profiles", "x.csv", "--fakes", "1"]) == 2
     assert "no effect with --profiles" in capsys.readouterr().err
+
+
+def test_an_attacker_who_knows_the_defence_has_profiles_for_each(table, tmp_path):
+    both = ("none", "detect")
+    plan = PoisonPlan(table, models=("als",), changes=SMALL, attacks=("adaptive",), fakes=(4,),
+                      targets=Targets(2), defences=both, seeds=(0,), ks=(5,))  # fmt: skip
+    found = poison(plan, tmp_path / "out")
+    split = load(table)
+    for defence, name in zip(both, ("adaptive-4-seed0", "adaptive-4-seed0-detect"), strict=True):
+        kept = read_profiles(tmp_path / "out" / "profiles" / f"{name}.csv", split.train)
+        made = POISONINGS["adaptive"]().attack(split.train, plan.threat(4, defence), 0)
+        assert all(map(np.array_equal, kept, made.profiles))
+        assert found.cell(Row("als", defence, "adaptive", 4), 0)["spent"]["fakes"] == 4
+    assert "adaptive" in replace(plan, attacks=("auto",)).tried
+    assert "adaptive" not in replace(plan, attacks=("auto",), defences=("none",)).tried
+
+
+@pytest.mark.parametrize(("reached", "said"), [(0.9, "did most"), (0.0, "no attack did more")])
+def test_an_attack_did_most_only_if_it_beats_no_attack(table, tmp_path, monkeypatch, reached, said):
+    def told(*arguments, **options):
+        found = retrained(*arguments, **options)
+        rate = reached if len(arguments[2]) else 0.3
+        values = {**found.exposure.values, "hit_rate@3": rate}
+        return replace(found, exposure=replace(found.exposure, values=values))
+
+    monkeypatch.setattr(poison_module, "retrained", told)
+    names = load(table).item_labels.tolist()
+    plan = PoisonPlan(table, models=("als",), changes=SMALL, seeds=(0,), ks=(3,),
+                      profiles=(published(tmp_path / "dp.json", names),))  # fmt: skip
+    found = poison(plan, tmp_path / "out")
+    assert said in found.findings()[0]
+    assert "3 fakes of a file" in found.findings()[0]
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "anew" not in report.partition("## What the numbers mean")[0]
+    assert "has the profiles of dp.json" in report
 
 
 def published(path, items, count=3):

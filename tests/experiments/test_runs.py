@@ -141,10 +141,9 @@ class Killed(BaseException):
     """Stands for SIGKILL where a subprocess would be slow: nothing may clean up after it."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "changes",
-    [
+@pytest.fixture(
+    scope="module",
+    params=[
         {"reg": "weight_decay"},
         {"reg": "two_to_inf", "estimator": "twinest", "reg_budget": 5},
         {"adversarial": "bpr"},
@@ -152,13 +151,19 @@ class Killed(BaseException):
     ],
     ids=lambda changes: "-".join(map(str, changes.values())),
 )
-@pytest.mark.parametrize("when", [1, 3, 5, 7, 8])
-def test_resumed_run_ends_as_an_undisturbed_one(split, table, tmp_path, monkeypatch, when, changes):
-    """Die at the when-th checkpoint, half-way through writing it."""
-    train = TRAIN.replace(epochs=4, reg_weight=1e-6, **changes)
-    config = RunConfig(table, train=train)
-    whole = RunDir.create(tmp_path / "whole", config, split)
+def undisturbed(request, split, table, tmp_path_factory) -> RunDir:
+    train = TRAIN.replace(epochs=4, reg_weight=1e-6, **request.param)
+    path = tmp_path_factory.mktemp("undisturbed") / "whole"
+    whole = RunDir.create(path, RunConfig(table, train=train), split)
     whole.execute(split, every=0.0)
+    return whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", [1, 4, 5, 8])
+def test_resumed_run_ends_as_an_undisturbed_one(split, undisturbed, tmp_path, monkeypatch, when):
+    """Die at the when-th checkpoint, half-way through writing it: first and last of each stage."""
+    whole, config = undisturbed, undisturbed.config
     broken = RunDir.create(tmp_path / "broken", config, split)
     write, calls = files.write_parts, []
 

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from robustcf._registry import POISONINGS
-from robustcf.data import Interactions
+from robustcf.data import Interactions, load
 from robustcf.errors import InputError
 from robustcf.poisoning import Poisoning, PoisonThreat, ProfileError, Targets, inject
 from robustcf.poisoning._half_steps import HalfSteps, fit_als
+from robustcf.poisoning.adaptive import Adaptive
+from robustcf.poisoning.defences import AllDetectors
 from robustcf.poisoning.heuristic import Bandwagon, CopiedProfiles, RandomItems
 from robustcf.poisoning.surrogate import Greedy, Surrogate, _projected
 from robustcf.poisoning.victim import members
@@ -85,7 +87,34 @@ def test_no_fakes_and_as_many_as_users_with_one_item_each(split, name):
     assert len(found.profiles) == split.n_users
 
 
-@pytest.mark.parametrize("name", ["copy", "surrogate", "greedy"])
+@pytest.mark.parametrize("defence", ["detect", "twins", "leverage", "adversarial-loss"])
+@pytest.mark.parametrize("goal", ["promote", "demote"])
+def test_an_attacker_who_knows_the_defence(split, defence, goal):
+    threat = PoisonThreat(fakes=25, length=8, targets=Targets(3), goal=goal, defence=defence)
+    one, again = (Adaptive().attack(split.train, threat, 3) for _ in range(2))
+    assert all(map(np.array_equal, one.profiles, again.profiles))
+    assert one.realised["fakes"] == 25
+    targeted = [np.isin(one.targets, profile).any() for profile in one.profiles]
+    assert all(targeted) if goal == "promote" else not any(targeted)
+
+
+@pytest.mark.slow
+def test_it_passes_a_detector_that_finds_the_others():
+    train = load("demo").train
+    found = {}
+    for name, known in (("copy", "none"), ("adaptive", "detect")):
+        threat = PoisonThreat(fakes=40, targets=Targets(5), defence=known)
+        made = POISONINGS[name]().attack(train, threat, 0)
+        flagged = AllDetectors().detect(inject(train, made.profiles)).flagged
+        found[name] = int(flagged[train.n_users :].sum())
+    assert found["adaptive"] < found["copy"] / 2
+    assert "adaptive" in members("promote", "data", defended=True)
+    assert "adaptive" not in members("promote", "data")
+    with pytest.raises(InputError, match="defence"):
+        PoisonThreat(defence="frob")
+
+
+@pytest.mark.parametrize("name", ["copy", "surrogate", "greedy", "adaptive"])
 def test_what_needs_pairs_says_so_and_does_with_some(split, name):
     attack = POISONINGS[name]()
     with pytest.raises(InputError, match="needs pairs"):

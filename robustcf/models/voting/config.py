@@ -122,6 +122,13 @@ class VoteConfig:
             )
 
     @property
+    def words(self) -> str:
+        """Who votes, and how; of chosen settings."""
+        if self.groups is None:
+            return f"every account votes: cap {self.cap:g}, damping {self.damping:g}"
+        return f"{self.groups:,} groups vote for {self.votes} items each ({self.base})"
+
+    @property
     def knows_new(self) -> bool:
         """Whether some accounts are trusted, and the others new."""
         return bool(self.trusted) or self.trusted_before is not None

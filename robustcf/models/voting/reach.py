@@ -122,7 +122,7 @@ class CertifiedReach:
 
         k = self.ks[0]
         lines = [
-            Line(f"worst {group} item", self.fakes, np.array([self.worst(group, k)]), "certificate")
+            Line(f"worst {group} item", self.fakes, np.array([self.worst(group, k)]), "bound")
             for group in self.groups
         ]
         name = f"users who can see it, at most (first {k}, {self.dataset})"
