@@ -221,7 +221,8 @@ def as_operator(A: MatrixLike) -> Operator:
         return A
     raise InputError(
         "expected a tensor, ndarray, scipy sparse matrix, LinearOperator or operator, got "
-        f"{type(A).__name__}; wrap two functions with FunctionOperator"
+        f"{type(A).__name__}; wrap two products with FunctionOperator, a network that scores users "
+        "and items with Scores"
     )
 
 
