@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
@@ -52,6 +53,16 @@ def speak(line: str) -> None:
     """Write a line to stderr on any rank."""
     with suppress(OSError):
         click.echo(harmless(line), err=True)
+
+
+def _wrapped(text: str) -> str:
+    """The text with long sentences on several lines; rows of tables have wide gaps and stay."""
+    how: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+    lines = text.split("\n")
+    return "\n".join(
+        textwrap.fill(line, 100, **how) if len(line) > 100 and "  " not in line else line
+        for line in lines
+    )
 
 
 def shows_progress() -> bool:
@@ -124,7 +135,7 @@ def _tell(report: Report | None, *, as_json: bool) -> None:
     if report is None or not job().first:
         return
     try:
-        click.echo(harmless(to_json(report.data) if as_json else report.text))
+        click.echo(harmless(to_json(report.data) if as_json else _wrapped(report.text)))
     except BrokenPipeError:
         raise
     except OSError as error:
