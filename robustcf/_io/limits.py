@@ -91,7 +91,13 @@ def limits() -> Limits:
 
 @contextmanager
 def raised_limits(**changes: int) -> Iterator[None]:
-    """Set fields of :class:`Limits` for a block of code."""
+    """Raise limits on files for a block of code; the guide on data lists their names.
+
+    Example:
+        >>> with raised_limits(columns=20_000):
+        ...     limits().columns
+        20000
+    """
     check_known(Limits, changes)
     token = _raised.set(dataclasses.replace(limits(), **changes))
     try:

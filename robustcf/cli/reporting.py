@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
-from textwrap import TextWrapper
 from typing import Any
 
 import click
@@ -49,20 +49,20 @@ def say(line: str) -> None:
         speak(line)
 
 
-def _wrapped(text: str) -> str:
-    """Break sentences at 100 characters; rows of tables (two blanks) and long paths stay whole."""
-    fill = TextWrapper(100, subsequent_indent="  ", break_on_hyphens=False)
-
-    def stays(line: str) -> bool:
-        return len(line) <= 100 or "  " in line.strip() or max(map(len, line.split())) > 50
-
-    return "\n".join(line if stays(line) else fill.fill(line) for line in text.split("\n"))
-
-
 def speak(line: str) -> None:
     """Write a line to stderr on any rank."""
     with suppress(OSError):
         click.echo(harmless(line), err=True)
+
+
+def _wrapped(text: str) -> str:
+    """The text with long sentences on several lines; rows of tables have wide gaps and stay."""
+    how: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+    lines = text.split("\n")
+    return "\n".join(
+        textwrap.fill(line, 100, **how) if len(line) > 100 and "  " not in line else line
+        for line in lines
+    )
 
 
 def shows_progress() -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from robustcf._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from robustcf._io.limits import raised_limits
     from robustcf.data.holdout import k_core, split_pairs
     from robustcf.data.interactions import Interactions
     from robustcf.data.large.prepare import prepare
@@ -29,6 +30,7 @@ __all__ = [
     "k_core",
     "load",
     "prepare",
+    "raised_limits",
     "split_pairs",
 ]
 
@@ -38,6 +40,7 @@ __getattr__, __dir__ = lazy_names(
         "Interactions": ".interactions",
         "load": ".loading",
         "prepare": ".large.prepare",
+        "raised_limits": "robustcf._io.limits",
         "EvaluationProtocol": ".split",
         "Split": ".split",
         "k_core": ".holdout",

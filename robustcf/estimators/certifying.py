@@ -66,11 +66,9 @@ def certify(
 
 
 def _share(delta: float, look: int) -> float:
-    """The failure probability of look k: c delta / k^2.
+    """The failure probability of look k: c delta / k^2, with 1 + 2 (pi^2 / 6 - 1) = 1 / c.
 
-    The first look chooses whether to keep its own sketch or to start afresh off Q. Later looks are
-    charged twice, once for either way, since the choice depends on the sketch that may be kept:
-    1 + 2 (pi^2 / 6 - 1) = 1 / c.
+    Looks after the first are charged twice: whether its sketch is kept depends on that sketch.
     """
     return delta / ((math.pi**2 / 3 - 1) * look**2)
 

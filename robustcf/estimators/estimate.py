@@ -7,7 +7,7 @@ import functools
 import math
 import numbers
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -206,13 +206,9 @@ class Run:
         row: int | None = None,
         lower: float = 0.0,
     ) -> NormEstimate:
-        """Assemble the answer.
+        """Assemble the answer, with upper bounds by row: the maximal row's has to hold.
 
-        Args:
-            bounds: an upper bound of the norm for every row (verified ones are overruled), such
-                that the maximal row's holds with probability 1 - delta; or one number.
-            value: replaces the best verified norm, as ``row`` replaces its row.
-            lower: a lower bound that needs no verified row.
+        ``value`` and ``row`` replace the best verified norm and its row.
         """
         witness = value is None
         lower = upper = max(self.lower, lower)
@@ -240,29 +236,13 @@ class Run:
         return dataclasses.replace(answer, row=0 if self.op.shape[0] else None)
 
 
-class Estimator(Protocol):
-    """The signature of every method."""
-
-    def __call__(
-        self,
-        A: MatrixLike,
-        budget: int,
-        *,
-        verify: int | None = None,
-        generator: Seed = None,
-        delta: float = 0.05,
-        **options: Any,
-    ) -> NormEstimate:
-        """See :func:`robustcf.estimators.two_to_inf`."""
-
-
 def ranking_method(
     *, cost: int, verify: int, least_verify: int = 1, name: str = ""
-) -> Callable[[Callable[..., Ranking | NormEstimate]], Estimator]:
+) -> Callable[[Callable[..., Ranking | NormEstimate]], Callable[..., NormEstimate]]:
     """Make a method of a function that ranks rows, or that concludes by itself.
 
-    The shared steps are added: check the arguments, rank without gradients, read the best rows,
-    conclude.
+    The arguments are those of :func:`robustcf.estimators.two_to_inf`. The shared steps are added:
+    check the arguments, rank without gradients, read the best rows, conclude.
 
     Args:
         cost: the fewest products that give any ranking.
@@ -281,7 +261,7 @@ def ranking_method(
     """
     rows = verify
 
-    def method(rank: Callable[..., Ranking | NormEstimate]) -> Estimator:
+    def method(rank: Callable[..., Ranking | NormEstimate]) -> Callable[..., NormEstimate]:
         @functools.wraps(rank)
         def estimate(
             A: MatrixLike,

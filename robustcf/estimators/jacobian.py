@@ -226,6 +226,13 @@ class _Unfused(TorchFunctionMode):
                 f"the function has dropout ({name}), so it has no one Jacobian: call eval(), or "
                 "set the probability to 0"
             )
+        if name == "lstm":  # the fused one of CPUs keeps what torch.func cannot follow
+            backend: Any = torch.backends.mkldnn
+            kept, backend.enabled = backend.enabled, False
+            try:
+                return func(*args, **kwargs)
+            finally:
+                backend.enabled = kept
         return _WRITTEN_OUT.get(func, func)(*args, **kwargs)
 
 

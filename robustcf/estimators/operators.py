@@ -221,7 +221,8 @@ def as_operator(A: MatrixLike) -> Operator:
         return A
     raise InputError(
         "expected a tensor, ndarray, scipy sparse matrix, LinearOperator or operator, got "
-        f"{type(A).__name__}; wrap two functions with FunctionOperator"
+        f"{type(A).__name__}; wrap two products with FunctionOperator, a network that scores users "
+        "and items with Scores"
     )
 
 
@@ -384,10 +385,7 @@ class Counted:
     def matmat(self, X: Tensor, /) -> Tensor:
         """Return A X, counted; the error for a non-finite result names its rows."""
         self._charge(products=X.shape[1])
-        result = self.operator.matmat(X)
-        if not bool(torch.isfinite(result).all()):
-            raise bad_rows_error(result.detach(), self.dtype)
-        return result
+        return self._finite_rows(self.operator.matmat(X))
 
     def rmatmat(self, Y: Tensor, /) -> Tensor:
         """Return A^H Y, counted; a bad row spoils every such product and is searched for."""
@@ -404,7 +402,9 @@ class Counted:
         """Return columns of A, d x k, for k products with A."""
         self._charge(products=len(index))
         A = self.operator
-        result = (A.H if isinstance(A, Matrix) else Adjoint(A)).rows(index).mH
+        return self._finite_rows((A.H if isinstance(A, Matrix) else Adjoint(A)).rows(index).mH)
+
+    def _finite_rows(self, result: Tensor) -> Tensor:
         if not bool(torch.isfinite(result).all()):
             raise bad_rows_error(result.detach(), self.dtype)
         return result
@@ -414,8 +414,7 @@ class Counted:
             return result
         # 0 * NaN and 0 * inf are NaN, so A 0 is NaN exactly in the rows at fault.
         zero = torch.zeros(self.shape[1], 1, dtype=self.dtype, device=self.device)
-        with torch.no_grad():
-            raise bad_rows_error(self.operator.matmat(zero), self.dtype)
+        raise bad_rows_error(self.operator.matmat(zero).detach(), self.dtype)
 
 
 def bad_rows_error(values: Tensor, dtype: torch.dtype) -> InputError:

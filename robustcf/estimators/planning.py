@@ -155,12 +155,10 @@ def choose(
     rho: float | None,
     generator: torch.Generator,
 ) -> Plan:
-    """Return the plan with the least predicted shortfall.
+    """Return the plan with the least predicted shortfall, for the unverified rows in ``pool``.
 
-    Args:
-        pool: unverified rows to simulate, best first.
-        best: the best squared norm verified so far, on the scale of ``look``.
-        rho: Hutchinson's relative variance plus one at the best row, if known.
+    ``best`` is the best squared norm verified, on the scale of ``look``; ``rho`` is Hutchinson's
+    relative variance plus one at the best row, if known.
     """
     pool = pool[:_POOL]
     s = look.Y.shape[1]
@@ -221,15 +219,10 @@ def choose(
 
 
 def _shrink(look: FirstLook, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """Empirical Bayes: posterior means of sketched squares, since the best of them are too good.
+    """Posterior geometric means of ``seen``, and the exponents that temper the sketch's spread.
 
-    The distribution of the true squares is estimated by maximum likelihood on a grid (EM; the noise
-    is chi-square and known). A few long rows are thus told from a noisy bulk, into which a single
-    Gaussian would pull them.
-
-    Returns:
-        For each of the squares in ``seen``, the posterior geometric mean, and the exponent that
-        tempers the sketch's own spread to the posterior's.
+    Empirical Bayes: the distribution of the true squares is fit on a grid (EM; the noise is
+    chi-square), so that a few long rows are not pulled into a noisy bulk.
     """
     s = look.Y.shape[1] * (2 if look.Y.is_complex() else 1)
     logs = look.squares.clamp_min(1e-300).log()

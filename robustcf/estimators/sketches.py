@@ -180,11 +180,9 @@ def xnysdiag(run: Run) -> Ranking:
 
 
 def _leave_one_out_basis(Z: Tensor) -> tuple[Tensor, Tensor, bool]:
-    """An orthonormal basis Q of Z and, per column k, the direction only that column supplies.
+    """An orthonormal basis Q of Z; T, with Q t_k the unit vector orthogonal to all columns but k.
 
-    Returns Q; T, whose k-th column t_k makes Q t_k the unit vector of range(Z) orthogonal to all
-    other columns of Z; and whether Z has full numerical column rank. If not, T is empty and Q spans
-    the numerical range only.
+    The third value says whether Z has full column rank; if not, T is empty.
     """
     left, values, right = torch.linalg.svd(Z / norm_scale(Z), full_matrices=False)
     if not values.numel():

@@ -171,12 +171,9 @@ def gram_bounds(samples: Tensor, scale: float, delta: float, exact: Tensor | Non
     A sample for row i is ||A_i||^2 plus x_i times a number independent of the sign x_i, so its
     error is symmetric. So is the error of a mean of samples; of g group means all fall short of
     ||A_i||^2 with probability at most 2^-g <= delta. Only the maximal row has to be covered, so the
-    largest group mean of any row bounds the norm: no union over rows.
-
-    Args:
-        samples: d x m, of A A^H / ``scale``.
-        delta: failure probability; with fewer than log2(1/delta) samples bounds are infinite.
-        exact: a known part of the squared norms, divided by ``scale`` too.
+    largest group mean of any row bounds the norm: no union over rows. With fewer than
+    log2(1/delta) samples bounds are infinite. ``exact`` is a known part of the squared norms; it
+    and the samples, d x m, are divided by ``scale``.
     """
     groups = sign_test_groups(delta)
     if samples.shape[1] < groups:

@@ -43,7 +43,7 @@ class VisionConfig:
         reg: the norm of the Jacobian that is penalized.
         reg_weight: lambda, the weight of the mean squared norm of the Jacobian (pixels in [0, 1]).
         reg_every: act in every k-th step only.
-        reg_images: images of a batch that are penalized; None for all, as the paper has it. Batches
+        reg_images: images of a batch that are penalized; the paper penalizes all (None). Batches
             are shuffled, so 32 of 128 have about the same penalty at a quarter of the cost, with
             the batch-norm statistics of the 32.
         reg_block: vectors that one forward or backward pass takes; None for all.
@@ -89,12 +89,10 @@ class VisionConfig:
         check_number("lr", self.lr, positive=True)
         if not 0 < self.momentum < 1:
             raise InputError(f"momentum must lie between 0 and 1, got {self.momentum!r}")
-        marks = self.milestones
-        if marks is not None:
+        if (marks := self.milestones) is not None:
             if not isinstance(marks, list | tuple) or not all(map(whole().fits, marks)):
                 raise InputError(f"milestones must be a list of epochs, got {shown(marks)}")
-            # JSON has lists only.
-            object.__setattr__(self, "milestones", tuple(marks))
+            object.__setattr__(self, "milestones", tuple(marks))  # JSON has lists only
         self.regularizer()  # checks its own options
 
     def lr_at(self, epoch: int) -> float:
@@ -109,17 +107,13 @@ class VisionConfig:
         if self.reg == "none":
             return None
         kind = REGULARIZERS[self.reg]
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"every": self.reg_every, "seed": self.seed}
+        options |= {"images": self.reg_images, "block": self.reg_block}
         if issubclass(kind, TwoToInf):
-            options = {"estimator": self.estimator, "budget": self.reg_budget}
+            options |= {"estimator": self.estimator, "budget": self.reg_budget}
         elif issubclass(kind, OperatorNorm):
-            options = {"steps": self.reg_steps}
-        common: dict[str, Any] = {
-            "every": self.reg_every,
-            "images": self.reg_images,
-            "block": self.reg_block,
-        }
-        return kind(**options, **common, seed=self.seed)
+            options["steps"] = self.reg_steps
+        return kind(**options)
 
     def replace(self, **changes: Any) -> VisionConfig:
         """Return a copy with some settings changed; unknown ones are an error."""

@@ -34,22 +34,12 @@ class ImageSet:
     labels: Tensor
 
     def __post_init__(self) -> None:
-        images, labels, count = self.images, self.labels, len(self)
-        for tensor, fits, wanted in (
-            (
-                images,
-                images.dtype == torch.uint8 and images.dim() == 4,
-                "uint8 images x channels x height x width",
-            ),
-            (
-                labels,
-                labels.dtype == torch.int64 and labels.shape == (count,),
-                f"{count} int64 labels",
-            ),
-        ):
-            if not fits:
-                got = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
-                raise DataError(f"expected {wanted}, got {got}")
+        bad, wanted = self.images, "uint8 images x channels x height x width"
+        if bad.dtype == torch.uint8 and bad.dim() == 4:
+            bad, wanted = self.labels, f"{len(self)} int64 labels"
+            if bad.dtype == torch.int64 and bad.shape == (len(self),):
+                return
+        raise DataError(f"expected {wanted}, got {bad.dtype} of shape {tuple(bad.shape)}")
 
     def __len__(self) -> int:
         """Return the number of images."""

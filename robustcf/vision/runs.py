@@ -196,17 +196,13 @@ def start_run(
     progress: bool = False,
     say: Callable[[str], None],
 ) -> VisionRun:
-    """Train a classifier in a new folder.
+    """Train a classifier in a new folder, and ``say`` lines for people.
 
     Args:
         dataset: a name or a path, see :func:`robustcf.vision.loading.load_images`.
         data: its other arguments.
-        config: how to train.
         threads: CPU threads; None for ``OMP_NUM_THREADS``, or the cores.
-        device: torch device.
         out: the folder; None for a new one in ``runs/``.
-        progress: whether to show a bar.
-        say: called with lines for people.
     """
     device_of(device)
     used = set_threads(threads)

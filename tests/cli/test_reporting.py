@@ -97,3 +97,18 @@ def test_a_run_records_the_threads_that_were_used(table, tmp_path, call):
         code, _, err = call(*words, "--threads", "1000")
     assert (code, "got 1000" in err) == (0, True)
     assert json.loads((out / "config.json").read_text())["threads"] == cpus()
+
+
+def test_long_sentences_take_several_lines_and_tables_stay(capsys):
+    sentence, row = " ".join(["words"] * 40), "  ".join(["cell"] * 40)
+
+    @command()
+    def says() -> Report:
+        """Say it."""
+        return Report({}, f"{row}\n{sentence}")
+
+    says.main([], standalone_mode=False)
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == row
+    assert " ".join(rest) == sentence
+    assert max(map(len, rest)) <= 100

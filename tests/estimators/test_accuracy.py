@@ -23,8 +23,6 @@ from robustcf.estimators import (
     xnysdiag,
     xrownorm,
 )
-from robustcf.estimators.planning import FirstLook, _shrink, options
-from robustcf.estimators.save import _CORRELATION_GATE
 
 from .conftest import decaying, row_norms
 
@@ -73,45 +71,6 @@ def _near_ties(seed: int, d: int = 700, n: int = 200) -> np.ndarray:
 )
 def test_the_norm_is_found(matrix: Callable[[], np.ndarray], count: int, least: float) -> None:
     assert (_errors(sketch_and_verify, matrix(), 50, count) == 0).mean() >= least
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2, 3])
-def test_few_long_rows_are_told_from_a_noisy_bulk(seed: int) -> None:
-    """The true squares are nine for ten rows, one for all others."""
-    A = torch.from_numpy(_near_ties(seed, 2000, 300))
-    truth = (A**2).sum(dim=1)
-    G = torch.randn(300, 20, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    look = FirstLook(A @ G)
-    middle, exponents = _shrink(look, look.squares)
-    squares, middle = (x * look.scale**2 for x in (look.squares, middle))
-    noisy, shrunk = ((x / truth).log().abs() for x in (squares, middle))
-    leaders = (truth > 5).numpy()
-    for rows in (leaders, ~leaders):
-        assert float(shrunk[rows].mean()) < 0.8 * float(noisy[rows].mean())
-    assert bool((middle[leaders] > 4).all()), "not pulled into the bulk"
-    assert float(exponents[~leaders].mean()) < 0.5
-    assert float(exponents.max()) <= 1
-
-
-@pytest.mark.parametrize("d", [64, 1024, 8192])
-def test_orthogonal_rows_are_not_taken_for_correlated_ones(d: int) -> None:
-    """Their rho is 1: Hutchinson's samples are exact, and have to be looked at."""
-    sizes = torch.linspace(0.5, 1, d, dtype=torch.float64)
-    correlated = torch.ones(d, 30, dtype=torch.float64) * sizes[:, None]
-    for seed in range(40):
-        generator = torch.Generator().manual_seed(seed)
-        G, H = (torch.randn(n, 8, generator=generator, dtype=torch.float64) for n in (d, 30))
-        look = FirstLook(G * sizes[:, None])
-        assert look.correlation(int(look.squares.argmax())) < _CORRELATION_GATE
-        look = FirstLook(correlated @ H)
-        assert look.correlation(int(look.squares.argmax())) > _CORRELATION_GATE
-
-
-def test_samples_noisier_than_the_sketch_are_not_an_option() -> None:
-    Y = torch.randn(50, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    kinds = {r: {plan.kind for plan in options(FirstLook(Y), 12, r)} for r in (1.5, 2.5, None)}
-    assert "hutchinson" in kinds[1.5]
-    assert "hutchinson" not in kinds[2.5] | kinds[None]
 
 
 @pytest.mark.slow

@@ -256,5 +256,14 @@ def test_recurrent_dropout_is_refused_and_eval_accepted() -> None:
     x = torch.ones(4, 3, **torch_double)
     with pytest.raises(InputError, match="dropout"):
         Jacobian(lambda x: net(x)[0], x)
-    net.eval()
-    assert Jacobian(lambda x: net(x)[0], x).matmat(x.reshape(-1, 1)).shape == (12, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_recurrent_networks(dtype: torch.dtype) -> None:
+    net = torch.nn.LSTM(3, 4, num_layers=2, dropout=0.5).to(dtype).eval()
+    x = torch.linspace(-1, 1, 15, dtype=dtype).reshape(5, 3)
+    J = Jacobian(lambda x: net(x)[0][-1], x)
+    dense = torch.autograd.functional.jacobian(lambda x: net(x)[0][-1], x).reshape(4, 15)
+    torch.testing.assert_close(J.matmat(torch.eye(15, dtype=dtype)), dense, atol=1e-6, rtol=0)
+    torch.testing.assert_close(J.rmatmat(torch.eye(4, dtype=dtype)), dense.T, atol=1e-6, rtol=0)
+    assert torch.backends.mkldnn.enabled

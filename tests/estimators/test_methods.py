@@ -183,15 +183,6 @@ def test_many_bad_rows_are_listed_and_an_overflow_without_a_bad_row_is_named() -
         two_to_inf(np.full((3, 4), 1e308), 12, "twinest", generator=0)
 
 
-@every_method
-def test_more_samples_than_rows_or_rank(method: str) -> None:
-    rng = np.random.default_rng(0)
-    low = rng.normal(size=(12, 2)) @ rng.normal(size=(2, 9))
-    for budget in (60, 200):
-        for seed in SEEDS:
-            check(two_to_inf(low, budget, method, generator=seed), low, budget)
-
-
 @pytest.mark.parametrize("method", ["save", "rsvd_sketch", "xrownorm", "xnysdiag"])
 def test_exact_on_low_rank(method: str) -> None:
     rng = np.random.default_rng(1)

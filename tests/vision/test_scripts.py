@@ -27,17 +27,18 @@ def script(tmp_path, name, *words):
 
 
 def test_the_table(tmp_path):
-    words = ("--only", "digits", "--seeds", 1, "--epochs", 1)
+    words = ("--only", "digits", "--seeds", 1, "--epochs", 1, "--strong-steps", 2)
     script(tmp_path, "reproduce_vision", *words)
     found = json.loads((tmp_path / "vision_small.json").read_text())
     rows = found["results"]["digits"]["rows"]
     assert set(rows) == {"none", "frobenius", "spectral", "infinity", "two_to_inf"}
     assert all(0 <= row["pgd"]["mean"] <= 1 for row in rows.values())
+    assert all(row["strong"]["mean"] <= row["accuracy"]["mean"] for row in rows.values())
     assert found["paper"]["cifar100"]["two_to_inf"][0] == [77.3, 0.1]
     assert (tmp_path / "vision_small.png").stat().st_size > 1000
     # Once more: every run is complete, so nothing is trained.
     again = script(tmp_path, "reproduce_vision", *words)
-    assert "two_to_inf" in again
+    assert "by strong: " in again
     assert json.loads((tmp_path / "vision_small.json").read_text())["results"] == found["results"]
 
 
