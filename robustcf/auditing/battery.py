@@ -95,7 +95,7 @@ def submit(
         code: address of the code.
         notes: anything that a reader should know, in a sentence.
         attack: an attack made for this model, next to the headline attack; the worse one counts.
-        precision: precision in which the model is stored, and measured: int8, float16, float32.
+        precision: precision in which the model is stored, and measured: int8, int6, float16, float32.
         others: entries on the same data, whose perturbations are tried too.
         steps: steps of the headline attack.
         commands: the commands that made the model.

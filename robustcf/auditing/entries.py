@@ -34,14 +34,14 @@ from robustcf.robustness.threat import Threat
 
 FORMAT = "robustcf entry 1"
 #: Precision of the model in the evidence; it is measured as it is stored.
-PRECISIONS: tuple[str, ...] = ("int8", "float16", "float32")
+PRECISIONS: tuple[str, ...] = ("int8", "int6", "float16", "float32")
 #: The metric and the attack size that entries are ordered by.
 METRIC, RANKED = "ndcg@10", 0.05
 #: How far a number may differ when it is measured again: other processors round differently.
 TOLERANCE = 1e-6
 # The attacked quality by the stored perturbation may be this much above that by the attack.
 _ROUNDING = 1e-3
-_MODEL_LEVELS, _MOVE_LEVELS = 127, 15
+_LEVELS, _MOVE_LEVELS = {"int8": 127, "int6": 31}, 15
 _MOST_EVIDENCE = 64 << 20
 
 _RATE = schema.Kind("a number in [0, 1]", lambda v: NUMBER.fits(v) and 0 <= v <= 1 + 1e-6)
@@ -153,10 +153,10 @@ def _model_arrays(model: Recommender, precision: str) -> dict[str, npt.NDArray[A
     fixed = list(stored.facts.get("fixed", ()))
     for name, tensor in stored.tensors.items():
         part = tensor.detach().cpu()
-        if precision == "int8" and part.ndim == 2 and part.is_floating_point():
+        if precision in _LEVELS and part.ndim == 2 and part.is_floating_point():
             kept = part[:, fixed].float()
             free = [column for column in range(part.shape[1]) if column not in fixed]
-            codes, scale = _codes(part[:, free], _MODEL_LEVELS)
+            codes, scale = _codes(part[:, free], _LEVELS[precision])
             arrays |= {f"model.{name}": codes, f"model.{name}.scale": scale}
             arrays[f"model.{name}.fixed"] = kept.numpy()
         elif part.is_floating_point():
