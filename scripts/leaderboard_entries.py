@@ -122,15 +122,22 @@ MODELS: dict[str, dict[str, Any]] = {
     "ALS (implicit), hardened": outside(hardened(ALS), IMPLICIT, "als"),
     "BPR (implicit)": outside(
         of_implicit(
-            *("bpr", "BayesianPersonalizedRanking"),
-            **{"factors": 64, "iterations": 100, "learning_rate": 0.05, "num_threads": 1},
+            "bpr",
+            "BayesianPersonalizedRanking",
+            factors=64,
+            iterations=100,
+            learning_rate=0.05,
+            num_threads=1,
         ),
         *(IMPLICIT, "bpr"),
     ),
     "logistic MF (implicit)": outside(
         of_implicit(
-            *("lmf", "LogisticMatrixFactorization"),
-            **{"factors": 32, "iterations": 30, "num_threads": 1},
+            "lmf",
+            "LogisticMatrixFactorization",
+            factors=32,
+            iterations=30,
+            num_threads=1,
         ),
         *(IMPLICIT, "logistic"),
     ),
