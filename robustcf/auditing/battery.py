@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,7 @@ def submit(
     others: Sequence[str | Path] = (),
     steps: int | None = None,
     commands: Sequence[str] = (),
+    fakes: Mapping[str, float] | None = None,
     progress: bool | None = None,
     threads: int | None = None,
 ) -> Entry:
@@ -103,6 +104,7 @@ def submit(
         others: entries on the same data, whose perturbations are tried too.
         steps: steps of the headline attack.
         commands: the commands that made the model.
+        fakes: figures of fake accounts where they were measured, by name, see ``robustcf fakes``.
         progress: whether to show a bar; None: in a terminal and in a notebook.
         threads: CPU threads; None for ``OMP_NUM_THREADS`` or the cores that may be used.
 
@@ -156,6 +158,7 @@ def submit(
         },
         **found,
         "commands": list(commands),
+        "fakes": None if fakes is None else dict(fakes),
         "versions": versions(),
         "evidence": evidence,
     }

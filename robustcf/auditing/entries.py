@@ -85,7 +85,7 @@ _ENTRY = record(
         "code": nullable(_SHORT),
         "notes": _SHORT,
         "training": record({"seconds": nullable(schema.NOT_NEGATIVE), "machine": _SHORT}),
-        "fakes": nullable(OBJECT),
+        "fakes": nullable(record({}, others=NUMBER)),
     },
 )
 

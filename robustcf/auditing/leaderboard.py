@@ -25,6 +25,7 @@ _HEADER = (
     *("no labels", "noise", "int8", "hnsw", "factors", "flags"),
 )
 _TEXTS = (1, 12)
+_OF_GROUPS = ("clean", "attacked")
 # Columns of the Markdown table.
 _SHORT = (0, 1, 2, 3, 4, 5, 6, 12)
 
@@ -174,14 +175,19 @@ def _shown(entry: Entry) -> dict[str, Any]:
         "training": None
         if trained.get("seconds") is None
         else f"{trained['seconds']:.0f} s, {trained['machine']}",
+        "fake accounts": ", ".join(f"{k} {v:g}" for k, v in (facts.get("fakes") or {}).items()),
         "attack": facts["attack"],
         "other clean metrics": ", ".join(f"{k} {v:.4f}" for k, v in facts["clean"].items()),
         "versions": ", ".join(f"{k} {v}" for k, v in facts["versions"].items()),
     }
+    groups = [
+        [group, *("" if (c := own.get(key)) is None else f"{c:.4f}" for key in _OF_GROUPS)]
+        for group, own in facts["groups"].items()
+    ]
+    header = ("size", "attacked", "random directions", "attacked, no labels", "certified")
     return {
         "flags": facts["flags"],
-        "header": ("size", "attacked", "random directions", "attacked, no labels", "certified"),
-        "rows": rows,
+        "tables": [(header, rows), *([(("group", *_OF_GROUPS), groups)] if groups else [])],
         "picture": _chart([], lines, "size of the attack", "NDCG@10"),
         "alternative": "NDCG@10 against the size of the attack (lower line) and of random "
         "directions (upper line).",

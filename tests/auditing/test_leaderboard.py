@@ -10,6 +10,7 @@ import pytest
 from robustcf.auditing.battery import submit
 from robustcf.auditing.leaderboard import markdown_table, read_boards, write_site
 from robustcf.errors import InputError
+from tests.auditing.helpers import laid_out_by_browser, needs_browser, shown
 from tests.auditing.test_entries import changed, small_model
 
 HOSTILE = '</script><img src=x onerror=alert(1)>"|`[a](b)'
@@ -18,7 +19,11 @@ HOSTILE = '</script><img src=x onerror=alert(1)>"|`[a](b)'
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
     return submit(
-        small_model(), tmp_path_factory.mktemp("one") / "e", name="m", steps=3, progress=False
+        *(small_model(), tmp_path_factory.mktemp("one") / "e"),
+        name="m",
+        steps=3,
+        progress=False,
+        fakes={"exposure by 10": 0.5},
     ).path
 
 
@@ -68,6 +73,26 @@ def test_pages_are_whole_and_escaped(folder, tmp_path):
             assert link in pages
     with pytest.raises(InputError, match="exists"):
         write_site(read_boards(folder), tmp_path / "site")
+
+
+@needs_browser
+def test_pages_sort_filter_and_draw_in_a_real_browser(folder, tmp_path):
+    index = write_site(read_boards(folder), tmp_path / "site")
+    dark = "--blink-settings=preferredColorScheme=0"
+    for page, how in ((index, ()), (index, (dark,)), (index.parent / "entry-1.html", (dark,))):
+        corner = shown(page, 420, *how).getpixel((2, 2))
+        assert (sum(corner) < 200) == bool(how), corner
+    # A copy that clicks on a column and types into the filter.
+    acts = """<script>document.querySelectorAll("th button")[2].click();
+        const box = document.getElementById("filter"); box.value = "model";
+        box.dispatchEvent(new Event("input"));</script></body>"""
+    (index.parent / "acted.html").write_text(index.read_text().replace("</body>", acts))
+    rows = re.findall("<tr([^>]*)>(.*?)</tr>", laid_out_by_browser(index.parent / "acted.html"))
+    clean = [float(re.findall("<td[^>]*>(.*?)</td>", row)[2]) for _, row in rows if "<td" in row]
+    assert clean == sorted(clean, reverse=True)
+    hidden = [row for attributes, row in rows if "hidden" in attributes]
+    assert len(hidden) == 1
+    assert "onerror" in hidden[0]
 
 
 def test_markdown_of_the_first_rows(folder):
