@@ -134,7 +134,9 @@ def submit(
                 steps_done.set_description(title)
                 found |= work.kept(title, stage)
                 steps_done.update()
-        evidence = write_evidence(place / evidence_name, stored, precision, work.worst())
+        attacked = next(row for row in found["attacked"] if row["epsilon"] == RANKED)
+        how = (place / evidence_name, stored, precision, work.worst(), attacked["value"])
+        evidence = write_evidence(*how)
     trained = model.training or {}
     part = stored.scorer.stored()
     facts = {

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from robustcf._io.files import read_arrays
 from robustcf.auditing.battery import submit
 from robustcf.auditing.entries import (
     RANKED,
@@ -181,3 +182,13 @@ def test_bad_input(tmp_path):
         submit(without, tmp_path / "c", name="c")
     with pytest.raises(InputError, match="one entry"):
         read_entry(tmp_path)
+
+
+def test_the_perturbation_gets_more_bits_where_it_needs_them(tmp_path):
+    model = as_stored(small_model(), "int8")
+    noise = torch.Generator().manual_seed(0)
+    moved = Factors(*(p + 0.01 * torch.randn(p.shape, generator=noise) for p in model.factors))
+    for value in (1.0, 0.0):  # any evidence is enough, or none is
+        write_evidence(tmp_path / f"{value}.npz", model, "int8", moved, value)
+    coarse, fine = (read_arrays(tmp_path / f"{v}.npz")["move.items"] for v in (1.0, 0.0))
+    assert (abs(coarse).max(), abs(fine).max()) == (15, 127)
