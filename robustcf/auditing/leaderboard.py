@@ -245,12 +245,12 @@ def _chart(
         spot = f'<circle cx="{at[0]}" cy="{at[1]}" r="5" fill="currentColor">'
         parts.append(f"{spot}<title>{words}</title></circle>")
         side = "end" if at[0] > width * 0.7 else "start"
-        shift = -9 if side == "end" else 9
+        shift = -5 if side == "end" else 5
         begin = at[0] + shift - (7.0 * len(label[:40]) if side == "end" else 0.0)
         box = (begin, begin + 7.0 * len(label[:40]), at[1])
         if all(box[0] > b or box[1] < a or abs(box[2] - y) > 12 for a, b, y in taken):
             taken.append(box)
-            parts.append(_text(at[0] + shift, at[1] + 4, label[:40], side))
+            parts.append(_text(at[0] + shift, at[1] - 6, label[:40], side))
     body = "".join(parts)
     frame = f'viewBox="0 -10 {width:g} {height + 10:g}"'
     return Markup(

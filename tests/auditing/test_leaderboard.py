@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
 from robustcf.auditing.battery import submit
+from robustcf.auditing.entries import verify
 from robustcf.auditing.leaderboard import markdown_table, read_boards, write_site
+from robustcf.data import load
 from robustcf.errors import InputError
 from tests.auditing.helpers import laid_out_by_browser, needs_browser, shown
 from tests.auditing.test_entries import changed, small_model
@@ -105,3 +108,23 @@ def test_markdown_of_the_first_rows(folder):
 def test_no_entries(tmp_path):
     with pytest.raises(InputError, match="no entries"):
         read_boards(tmp_path)
+
+
+SHIPPED = Path(__file__).parents[2] / "results" / "leaderboard"
+
+
+def test_the_shipped_table_is_that_of_its_entries():
+    boards = read_boards(SHIPPED)
+    assert markdown_table(boards) in (SHIPPED / "README.md").read_text()
+    assert sum(path.stat().st_size for path in SHIPPED.rglob("*")) < 15e6
+    for entry in (one for board in boards for one in board.entries):
+        assert not entry.unreliable
+        assert (entry.path.parent / entry.facts["evidence"]["file"]).is_file()
+
+
+@pytest.mark.long
+@pytest.mark.realdata
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*/*")), ids=lambda path: path.name)
+def test_shipped_entries_are_verified(path, real_data):
+    found = verify(path, lambda name: load(name, data_dir=real_data))
+    assert found.passed, str(found)
