@@ -156,7 +156,10 @@ class Audit:
         if self.serving:
             lines += ["", "how you could serve it", aligned(_SERVED, self.serving)]
         lines += [f"{f.check.name}: {f.advice}" for f in self.findings if f.advice]
-        lines += [row["sentence"] for row in self.compared if row["worse"] or row["better"]]
+        changed = [row["sentence"] for row in self.compared if row["worse"] or row["better"]]
+        lines += changed
+        if self.compared and not changed:
+            lines.append(f"compared with the earlier audit: {len(self.compared)} numbers unchanged")
         return "\n".join([*lines, f"verdict, {self._about}: {self.verdict}"])
 
     @property

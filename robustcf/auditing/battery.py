@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from robustcf.auditing.entries import (
     RANKED,
     Entry,
     as_stored,
+    attacked_by,
     entry_threat,
     read_entry,
     read_evidence,
@@ -34,17 +35,20 @@ from robustcf.auditing.entries import (
 )
 from robustcf.errors import InputError, RobustcfError
 from robustcf.factors import Factors
+from robustcf.metrics.evaluate import MetricReport
 from robustcf.recommender import Recommender, check_recommender
 from robustcf.robustness.measuring import certify, measure
 from robustcf.robustness.table import STEPS
 
 SIZES = (0.0, 0.02, 0.05, 0.1, 0.2)
+_CERTIFIED = (0.0, 0.01, 0.02, RANKED, 0.1)
 _SERVED = ("int8", "hnsw")
+GROUPS = ("activity", "popularity")
 # A loss of this share of the clean quality is more than noise.
 _CLEARLY = 0.01
 _UNEVEN = 1.2
 # Rounds of the attack without gradients, and how often the steps are doubled.
-_ROUNDS, _DOUBLINGS = 30, 2
+_ROUNDS, _DOUBLINGS, _SEED = 30, 2, 1000
 _DEAD, _ALIVE = 0.2, 1e-5
 _RED = ("noise", "gradients", "unfinished", "gradient-free", "transfer", "random", "leak")
 _STAGES = ".stages.json"
@@ -81,6 +85,7 @@ def submit(
     others: Sequence[str | Path] = (),
     steps: int | None = None,
     commands: Sequence[str] = (),
+    fakes: Mapping[str, float] | None = None,
     progress: bool | None = None,
     threads: int | None = None,
 ) -> Entry:
@@ -95,10 +100,11 @@ def submit(
         code: address of the code.
         notes: anything that a reader should know, in a sentence.
         attack: an attack made for this model, next to the headline attack; the worse one counts.
-        precision: precision in which the model is stored, and measured: int8, float16, float32.
+        precision: the model is stored and measured in int8, int6, float16 or float32.
         others: entries on the same data, whose perturbations are tried too.
         steps: steps of the headline attack.
         commands: the commands that made the model.
+        fakes: figures of fake accounts where they were measured, by name, see ``robustcf fakes``.
         progress: whether to show a bar; None: in a terminal and in a notebook.
         threads: CPU threads; None for ``OMP_NUM_THREADS`` or the cores that may be used.
 
@@ -122,13 +128,15 @@ def submit(
     place.mkdir(parents=True, exist_ok=True)
     with threads_used(threads, model.n_users, model.n_items):
         work = _Battery(stored, place, attack, steps, progress)
-        with bar(6, "submit", "stage", progress) as steps_done:
+        with bar(5, "submit", "stage", progress) as steps_done:
             found: dict[str, Any] = {}
             for title, stage in work.stages(others).items():
                 steps_done.set_description(title)
                 found |= work.kept(title, stage)
                 steps_done.update()
-        evidence = write_evidence(place / evidence_name, stored, precision, work.worst())
+        attacked = next(row for row in found["attacked"] if row["epsilon"] == RANKED)
+        how = (place / evidence_name, stored, precision, work.worst(), attacked["value"])
+        evidence = write_evidence(*how)
     trained = model.training or {}
     part = stored.scorer.stored()
     facts = {
@@ -152,13 +160,15 @@ def submit(
         },
         **found,
         "commands": list(commands),
+        "fakes": None if fakes is None else dict(fakes),
         "versions": versions(),
         "evidence": evidence,
     }
     # The stored perturbation is one that the attacker has: the entry may not claim more.
+    shown, moved = read_evidence(place / evidence_name, model.split, work.threat)
     for row in facts["attacked"]:
-        if row["epsilon"] >= RANKED:
-            row["value"] = min(row["value"], evidence["value"])
+        row["value"] = min(row["value"], attacked_by(shown, moved, row["epsilon"]))
+    facts["groups"] = group_figures(shown, moved)
     entry = write_entry(place / evidence_name.replace(".npz", ".json"), facts)
     (place / _STAGES).unlink(missing_ok=True)
     return entry
@@ -166,8 +176,6 @@ def submit(
 
 class _Battery:
     """All measurements of an entry, stage by stage; finished stages are kept on disk."""
-
-    _SEED = 1000
 
     def __init__(
         self,
@@ -178,7 +186,7 @@ class _Battery:
         progress: bool | None,
     ) -> None:
         self.model, self.place, self.attack = model, place, attack
-        self.options = {} if steps is None else {"steps": steps}
+        self.steps = STEPS["auto"] if steps is None else steps
         self.progress, self.threat = progress, entry_threat()
         self._worst: tuple[float, Factors] | None = None
         digest = hashlib.sha256(f"{model.split.fingerprint}{steps}{attack!r}".encode())
@@ -216,16 +224,18 @@ class _Battery:
             raise RobustcfError("no attack was made: report this bug")
         return self._worst[1]
 
-    def _keep(self, epsilon: float, factors: Factors, value: float) -> None:
-        if epsilon == RANKED and (self._worst is None or value < self._worst[0]):
-            self._worst = value, factors
+    def _measure(
+        self, sizes: Sequence[float], attack: str | Attack = "auto", **options: Any
+    ) -> Any:
+        def keep(epsilon: float, factors: Factors, report: MetricReport) -> None:
+            value = report.values[METRIC]
+            if epsilon == RANKED and (self._worst is None or value < self._worst[0]):
+                self._worst = value, factors
 
-    def _measure(self, sizes: Sequence[float], *, control: bool = False, **options: Any) -> Any:
-        how = {**self.options, **options}
-        keep = lambda size, factors, report: self._keep(size, factors, report.values[METRIC])  # noqa: E731
-        asked: dict[str, Any] = {"epsilons": sizes, "control": control, "on_attacked": keep}
-        asked["progress"] = self.progress
-        return measure(self.model, "auto", self.threat, **asked, **how)
+        if attack == "auto":
+            options = {"steps": self.steps, "threat": self.threat, **options}
+        how = {"control": False, "progress": self.progress, **options}
+        return measure(self.model, attack, epsilons=sizes, on_attacked=keep, **how)
 
     def _clean(self) -> dict[str, Any]:
         report = self.model.evaluate((10, 20))
@@ -233,104 +243,72 @@ class _Battery:
 
     def _attacked(self) -> dict[str, Any]:
         result = self._measure(SIZES, control=True)
-        values = np.asarray(result.curve[METRIC])
+        words, values = result.spec.words(), np.asarray(result.curve[METRIC])
         if self.attack is not None:  # the worse of the two counts
-            own = measure(self.model, self.attack, epsilons=SIZES, control=False).curve[METRIC]
-            values = np.minimum(values, own)
-        noise = np.asarray(result.control[METRIC])
-        blind = np.asarray(result.with_data.curve[METRIC])
-        rows = [
-            {"epsilon": size, "value": float(v), "random": float(r), "without_labels": float(b)}
-            for size, v, r, b in zip(SIZES, values, noise, blind, strict=True)
-        ]
-        words = result.spec.words()
-        if self.attack is not None:
+            values = np.minimum(values, self._measure(SIZES, self.attack).curve[METRIC])
             words += f"; or {type(self.attack).__name__}, made for it"
+        columns = {"epsilon": SIZES, "value": values, "random": result.control[METRIC]}
+        columns["without_labels"] = result.with_data.curve[METRIC]
+        rows = [{name: float(own[n]) for name, own in columns.items()} for n in range(len(SIZES))]
         return {"attacked": rows, "attack": words[:500], "threat": self.threat.as_dict()}
 
     def _certified(self) -> dict[str, Any]:
-        sizes = (0.0, 0.01, 0.02, RANKED, 0.1)
         try:
-            curve = certify(self.model, sizes, threat=self.threat, ks=(10,)).curve
+            curve = certify(self.model, _CERTIFIED, threat=self.threat, ks=(10,)).curve
         except InputError:  # a kind or a column that there is no certificate for
             return {"certified": None}
-        values = curve[METRIC]
-        rows = [{"epsilon": e, "value": float(v)} for e, v in zip(sizes, values, strict=True)]
-        return {"certified": rows}
+        pairs = zip(_CERTIFIED, map(float, curve[METRIC]), strict=True)
+        return {"certified": [{"epsilon": e, "value": v} for e, v in pairs]}
 
     def _serving(self) -> dict[str, Any]:
         found = audit(self.model, attack=False, only=_SERVED, progress=False)
-        return {"serving": dict(found.numbers), "groups": {}}
+        return {"serving": dict(found.numbers)}
 
     def _flags(self, others: Sequence[str | Path]) -> dict[str, Any]:
         known = read_json(self.place / _STAGES)
-        row = next(r for r in known["attack"]["attacked"] if r["epsilon"] == RANKED)
-        clean, value = known["clean"]["clean"][METRIC], row["value"]
-        flags = [
-            self._noise(clean, value, row["random"]),
-            self._gradients(),
-            *self._unfinished(clean, value, row),
+        attacked = known["attack"]["attacked"]
+        row = next(r for r in attacked if r["epsilon"] == RANKED)
+        clean = known["clean"]["clean"][METRIC]
+        unfinished = self._unfinished(clean, row)
+        value = row["value"]
+        found = [
+            noise_flag(clean, value, row["random"]),
+            unfinished,
             self._gradient_free(clean, value),
             self._transfer(clean, value, others),
-            self._random(),
-            self._leak(),
-            self._uneven(),
-            self._without_certificate(known["certificate"]["certified"]),
+            *model_flags(self.model),
+            None
+            if known["certificate"]["certified"]
+            else Flag("no certificate", "There is no certified lower bound."),
         ]
-        return {"flags": [flag.as_dict() for flag in flags if flag is not None]} | {
-            "attacked": known["attack"]["attacked"]
+        return {
+            "flags": [flag.as_dict() for flag in found if flag is not None],
+            "attacked": attacked,
         }
 
-    def _noise(self, clean: float, value: float, noise: float) -> Flag | None:
-        if clean - noise < clean - value or clean <= 0 or noise > (1 - _CLEARLY) * clean:
-            return None
-        words = f"random directions leave {noise:.4f}, the attack {value:.4f}"
-        return Flag("noise", f"Noise does as much as the attack: {words}.")
-
-    def _gradients(self) -> Flag | None:
-        """The gradient of the users who have something to lose must not vanish."""
-        U, V = self.model.factors
-        head = HeadOfRanking(self.model.relevant, self.model.seen, 10)
-        heads = head.at(U, V)
-        spread = U.new_full((len(head.users),), float((U[:50] @ V.T).std()) + 1e-30)
-        to_users, _ = head.gradient(heads, U, V, spread)
-        rows = to_users[torch.from_numpy(head.users)]
-        # The change of the smooth NDCG that it promises for a row moved by its budget.
-        promised = RANKED * U[torch.from_numpy(head.users)].norm(dim=1) * rows.norm(dim=1)
-        alive = promised.isfinite() & (promised > _ALIVE)
-        losing = torch.from_numpy(heads.values > 0)
-        dead = float((~alive & losing).sum()) / max(1, int(losing.sum()))
-        if dead <= _DEAD:
-            return None
-        words = f"for {dead:.0%} of the users with relevant items in their list"
-        return Flag("gradients", f"The gradient is zero or not finite {words}.")
-
-    def _unfinished(self, clean: float, value: float, row: dict[str, Any]) -> list[Flag]:
-        """Double the steps until that does no more harm, and count the worst."""
-        steps = self._steps()
+    def _unfinished(self, clean: float, row: dict[str, Any]) -> Flag | None:
+        """Double the steps until that does no more harm; the worst of them counts."""
+        steps = self.steps
         for _ in range(_DOUBLINGS):
             steps *= 2
-            now = float(self._measure((RANKED,), steps=steps).curve[METRIC][0])
-            before, value = value, min(value, now)
-            row["value"] = value
-            if before - value <= _CLEARLY * clean:
-                return []
-        words = f"{steps} steps still leave less than half of them do ({value:.4f})"
-        return [Flag("unfinished", f"The attack had not ended: {words}.")]
-
-    def _steps(self) -> int:
-        return int(self.options.get("steps", STEPS["auto"]))
+            before = row["value"]
+            row["value"] = min(
+                before, float(self._measure((RANKED,), steps=steps).curve[METRIC][0])
+            )
+            if before - row["value"] <= _CLEARLY * clean:
+                return None
+        words = f"{steps} steps still leave less than half of them do ({row['value']:.4f})"
+        return Flag("unfinished", f"The attack had not ended: {words}.")
 
     def _gradient_free(self, clean: float, value: float) -> Flag | None:
         """Random search: random items, and for each user the worst of many random rows."""
         options = self.threat.options(self.model)
         least: Any = None
-        first = RandomNoise(seed=self._SEED, **options)
+        first = RandomNoise(seed=_SEED, **options)
         items = first.perturb(self.model.factors, RANKED).factors.items
-        if self.threat.side in ("both", "users"):
-            options["side"] = "users"
+        options["side"] = "users"
         for seed in range(1, _ROUNDS):
-            noise = RandomNoise(seed=self._SEED + seed, **options)
+            noise = RandomNoise(seed=_SEED + seed, **options)
             users = noise.perturb(self.model.factors, RANKED).factors.users
             values = self.model.evaluate((10,), Factors(users, items)).per_user[METRIC]
             least = values if least is None else np.minimum(least, values)
@@ -341,49 +319,90 @@ class _Battery:
         return Flag("gradient-free", f"Random search, which uses no gradient, {words}.")
 
     def _transfer(self, clean: float, value: float, others: Sequence[str | Path]) -> Flag | None:
-        for other in others:
-            entry = read_entry(other)
-            if entry.facts["dataset"]["fingerprint"] != self.model.split.fingerprint:
+        split, own = self.model.split, self.model.factors
+        for entry in map(read_entry, others):
+            evidence = entry.facts["evidence"]
+            if entry.facts["dataset"]["fingerprint"] != split.fingerprint or evidence is None:
                 continue
-            if entry.facts["evidence"] is None:
+            path = entry.path.parent / evidence["file"]
+            source, moved = read_evidence(path, split, self.threat)
+            if source.factors.users.shape != own.users.shape:
                 continue
-            path = entry.path.parent / entry.facts["evidence"]["file"]
-            source, moved = read_evidence(path, self.model.split, self.threat)
-            U, V = self.model.factors
-            if source.factors.users.shape != U.shape:
-                continue
-            options = self.threat.options(self.model)
-            parts = []
-            for part, before, after in zip((U, V), source.factors, moved, strict=True):
-                budget = options["budget"].of(part)
-                allowed = RANKED * budget.unit(part)
-                parts.append(budget.apply(part, budget.project(after - before, allowed), allowed))
-            report = self.model.evaluate((10,), Factors(*parts))
-            if report.values[METRIC] < value - _CLEARLY * clean:
-                words = f"{entry.facts['name']} leaves {report.values[METRIC]:.4f}"
-                return Flag("transfer", f"The perturbation of {words}, the attack {value:.4f}.")
+            budget, parts = self.threat.options(self.model)["budget"], []
+            for part, before, after in zip(own, source.factors, moved, strict=True):
+                bound = budget.of(part)
+                allowed = RANKED * bound.unit(part)
+                parts.append(bound.apply(part, bound.project(after - before, allowed), allowed))
+            left = self.model.evaluate((10,), Factors(*parts)).values[METRIC]
+            if left < value - _CLEARLY * clean:
+                words = f"{entry.facts['name']} leaves {left:.4f}, the attack {value:.4f}"
+                return Flag("transfer", f"The perturbation of {words}.")
         return None
 
-    def _random(self) -> Flag | None:
-        one, two = (self.model.evaluate((10,)).per_user[METRIC] for _ in range(2))
-        if np.array_equal(one, two):
-            return None
-        return Flag("random", "Two evaluations differ: the model answers at random.")
 
-    def _leak(self) -> Flag | None:
-        found = audit(self.model, attack=False, only=("leak",), progress=False)["leak"]
-        if found.verdict in ("pass", "skipped"):
-            return None
-        return Flag("leak", f"The model may have been fit on test pairs: {found.sentence}"[:490])
+# --- flags and figures that the evidence alone gives, again in verify -----------------------------
 
-    def _uneven(self) -> Flag | None:
-        ratios = [unevenness(part[:, self.model.free]) or 1.0 for part in self.model.factors]
-        if max(ratios) < _UNEVEN:
-            return None
-        words = "root mean square over median: users {:.2f}, items {:.2f}".format(*ratios)
-        return Flag("uneven", f"Rows differ much in length ({words}).")
 
-    def _without_certificate(self, certified: object) -> Flag | None:
-        if certified is not None:
-            return None
-        return Flag("no certificate", "There is no certified lower bound.")
+def noise_flag(clean: float, value: float, noise: float) -> Flag | None:
+    """Return a flag where random directions do as much harm as the attack."""
+    if noise > value or clean <= 0 or noise > (1 - _CLEARLY) * clean:
+        return None
+    words = f"random directions leave {noise:.4f}, the attack {value:.4f}"
+    return Flag("noise", f"Noise does as much as the attack: {words}.")
+
+
+def model_flags(model: Recommender) -> list[Flag]:
+    """Return the flags of a model that need no attack."""
+    found = (flag(model) for flag in (_gradients, _random, _leak, _uneven))
+    return [flag for flag in found if flag is not None]
+
+
+def _gradients(model: Recommender) -> Flag | None:
+    """The gradient of the users who have something to lose must not vanish."""
+    U, V = model.factors
+    head = HeadOfRanking(model.relevant, model.seen, 10)
+    heads = head.at(U, V)
+    spread = U.new_full((len(head.users),), float((U[:50] @ V.T).std()) + 1e-30)
+    to_users, _ = head.gradient(heads, U, V, spread)
+    rows = to_users[torch.from_numpy(head.users)]
+    # The change of the smooth NDCG that it promises for a row moved by its budget.
+    promised = RANKED * U[torch.from_numpy(head.users)].norm(dim=1) * rows.norm(dim=1)
+    alive = promised.isfinite() & (promised > _ALIVE)
+    losing = torch.from_numpy(heads.values > 0)
+    dead = float((~alive & losing).sum()) / max(1, int(losing.sum()))
+    if dead <= _DEAD:
+        return None
+    words = f"for {dead:.0%} of the users with relevant items in their list"
+    return Flag("gradients", f"The gradient is zero or not finite {words}.")
+
+
+def _random(model: Recommender) -> Flag | None:
+    one, two = (model.evaluate((10,)).per_user[METRIC] for _ in range(2))
+    if np.array_equal(one, two):
+        return None
+    return Flag("random", "Two evaluations differ: the model answers at random.")
+
+
+def _leak(model: Recommender) -> Flag | None:
+    found = audit(model, attack=False, only=("leak",), progress=False)["leak"]
+    if found.verdict in ("pass", "skipped"):
+        return None
+    return Flag("leak", f"The model may have been fit on test pairs: {found.sentence}"[:490])
+
+
+def _uneven(model: Recommender) -> Flag | None:
+    ratios = [unevenness(part[:, model.free]) or 1.0 for part in model.factors]
+    if max(ratios) < _UNEVEN:
+        return None
+    words = "root mean square over median: users {:.2f}, items {:.2f}".format(*ratios)
+    return Flag("uneven", f"Rows differ much in length ({words}).")
+
+
+def group_figures(model: Recommender, attacked: Factors) -> dict[str, dict[str, float]]:
+    """Return group -> clean and attacked NDCG@10: users by activity, items by popularity."""
+    found: dict[str, dict[str, float]] = {}
+    for key, factors in (("clean", None), ("attacked", attacked)):
+        for row in model.evaluate((10,), factors, by=GROUPS).groups:
+            if row.metric == METRIC and row.value is not None:
+                found.setdefault(f"{row.by}: {row.group}", {})[key] = float(row.value)
+    return found

@@ -22,6 +22,13 @@ from robustcf.errors import InputError
 
 _ATTACKS, _ROWS = "Attacks on the embeddings", "Embeddings and catalogue"
 SERVING, _GROUPS = "Serving", "Who loses"
+
+
+def _served(way: str, title: str, limit: Limit, means: str, advice: str) -> Check:
+    found = Way.parse(way).found
+    return Check(way, title, "overlap@10", limit, SERVING, found, means, advice)
+
+
 # One row per check, in the order of the page.
 # fmt: off
 _ALL = (
@@ -78,50 +85,42 @@ _ALL = (
         Limit(None, None), _ATTACKS, stability.moved,
         "The share of places in the top 10 that the headline attack gives to other items.", "",
     ),
-    Check(
-        "exact", "Exact search in float32", "overlap@10",
-        Limit(None, None), SERVING, Way("exact").found,
+    _served(
+        "exact", "Exact search in float32", Limit(None, None),
         "Every item scored in full precision, the reference of the other ways.", "",
     ),
-    Check(
-        "bfloat16", "Served in bfloat16", "overlap@10",
-        Limit(0.95, 0.8), SERVING, Way.parse("bfloat16").found,
+    _served(
+        "bfloat16", "Served in bfloat16", Limit(0.95, 0.8),
         "The share of a user's exact top 10 that stays after rounding both factors to bfloat16.",
         "Serve in float16 or float32.",
     ),
-    Check(
-        "int8", "Served in int8", "overlap@10",
-        Limit(0.95, 0.8), SERVING, Way.parse("int8").found,
+    _served(
+        "int8", "Served in int8", Limit(0.95, 0.8),
         "The share of a user's exact top 10 that stays with 8 bits per number and a scale per row.",
         "Rank a few hundred candidates in int8 and the best of them again in float32.",
     ),
-    Check(
-        "int4", "Served in int4", "overlap@10",
-        Limit(0.8, 0.5), SERVING, Way.parse("int4").found,
+    _served(
+        "int4", "Served in int4", Limit(0.8, 0.5),
         "The same with 4 bits per number.",
         "Do not serve from 4 bits without ranking the candidates again in float32.",
     ),
-    Check(
-        "pq", "Product quantization", "overlap@10",
-        Limit(0.8, 0.5), SERVING, Way.parse("pq").found,
+    _served(
+        "pq", "Product quantization", Limit(0.8, 0.5),
         "The same with one code of 8 bits per four columns or so (faiss IndexPQ).",
         "Use more codes, or rank the candidates again in float32.",
     ),
-    Check(
-        "cosine", "Cosine in place of the dot product", "overlap@10",
-        Limit(0.95, 0.8), SERVING, Way.parse("cosine").found,
+    _served(
+        "cosine", "Cosine in place of the dot product", Limit(0.95, 0.8),
         "The share of a user's exact top 10 that stays in an index that compares by cosine.",
         "Use an index for inner products: lengths carry part of this ranking.",
     ),
-    Check(
-        "hnsw", "An HNSW index", "overlap@10",
-        Limit(0.95, 0.8), SERVING, Way.parse("hnsw").found,
+    _served(
+        "hnsw", "An HNSW index", Limit(0.95, 0.8),
         "The share of the exact top 10 that an HNSW index finds (faiss).",
         "Raise ef, or search exactly: catalogues of this size often can.",
     ),
-    Check(
-        "ivf", "An IVF index", "overlap@10",
-        Limit(0.95, 0.8), SERVING, Way.parse("ivf").found,
+    _served(
+        "ivf", "An IVF index", Limit(0.95, 0.8),
         "The share of the exact top 10 that an IVF index finds (faiss).",
         "Probe more cells, or search exactly.",
     ),

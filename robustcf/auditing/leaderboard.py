@@ -25,6 +25,7 @@ _HEADER = (
     *("no labels", "noise", "int8", "hnsw", "factors", "flags"),
 )
 _TEXTS = (1, 12)
+_OF_GROUPS = ("clean", "attacked")
 # Columns of the Markdown table.
 _SHORT = (0, 1, 2, 3, 4, 5, 6, 12)
 
@@ -134,9 +135,11 @@ def _in_markdown(text: str) -> str:
 
 
 def _board(board: Board, names: Mapping[Path, str]) -> dict[str, Any]:
-    points = [(e.facts["clean"][METRIC], _left(e), e.facts["name"]) for e in board.entries]
-    frontier = [(e.facts["clean"][METRIC], _left(e)) for e in board.frontier()]
-    best = board.frontier()[0].facts["name"] if frontier else "none"
+    first = board.frontier()
+    every = [*first, *(entry for entry in board.entries if entry not in first)]
+    points = [(e.facts["clean"][METRIC], _left(e), e.facts["name"]) for e in every]
+    frontier = [(x, y) for x, y, _ in points[: len(first)]]
+    best = first[0].facts["name"] if first else "none"
     words = f"Clean NDCG@10 against NDCG@10 under attack at {RANKED:g}; the line joins the models"
     return {
         "dataset": board.dataset,
@@ -157,10 +160,16 @@ def _shown(entry: Entry) -> dict[str, Any]:
         cells = [row["value"], row.get("random"), row.get("without_labels")]
         cells.append(entry.certified(row["epsilon"]))
         rows.append([f"{row['epsilon']:g}", *("" if c is None else f"{c:.4f}" for c in cells)])
-    lines = [
-        [(row["epsilon"], row[key]) for row in facts["attacked"] if row.get(key) is not None]
-        for key in ("value", "random")
-    ]
+    lines = {
+        words: [(row["epsilon"], row[key]) for row in facts[part] or () if row.get(key) is not None]
+        for words, part, key in (
+            ("attacked", "attacked", "value"),
+            ("random directions", "attacked", "random"),
+            ("attacked, no labels", "attacked", "without_labels"),
+            ("certified", "certified", "value"),
+        )
+    }
+    ends = [(*line[-1], words) for words, line in lines.items() if line]
     data, model, trained = facts["dataset"], facts["model"], facts.get("training") or {}
     about = {
         "authors": facts["authors"],
@@ -174,17 +183,21 @@ def _shown(entry: Entry) -> dict[str, Any]:
         "training": None
         if trained.get("seconds") is None
         else f"{trained['seconds']:.0f} s, {trained['machine']}",
+        "fake accounts": ", ".join(f"{k} {v:g}" for k, v in (facts.get("fakes") or {}).items()),
         "attack": facts["attack"],
         "other clean metrics": ", ".join(f"{k} {v:.4f}" for k, v in facts["clean"].items()),
         "versions": ", ".join(f"{k} {v}" for k, v in facts["versions"].items()),
     }
+    groups = [
+        [group, *("" if (c := own.get(key)) is None else f"{c:.4f}" for key in _OF_GROUPS)]
+        for group, own in facts["groups"].items()
+    ]
+    header = ("size", "attacked", "random directions", "attacked, no labels", "certified")
     return {
         "flags": facts["flags"],
-        "header": ("size", "attacked", "random directions", "attacked, no labels", "certified"),
-        "rows": rows,
-        "picture": _chart([], lines, "size of the attack", "NDCG@10"),
-        "alternative": "NDCG@10 against the size of the attack (lower line) and of random "
-        "directions (upper line).",
+        "tables": [(header, rows), *([(("group", *_OF_GROUPS), groups)] if groups else [])],
+        "picture": _chart(ends, list(lines.values()), "size of the attack", "NDCG@10"),
+        "alternative": "NDCG@10 against the size of attacks, random directions and certificates.",
         "facts": [(name, value) for name, value in about.items() if value],
         "commands": facts["commands"],
         "verify": f"robustcf verify {shlex.quote(entry.path.name)}",
@@ -197,7 +210,10 @@ def _chart(
     across: str,
     up: str,
 ) -> Markup:
-    """Return a small picture as inline SVG, in the colours of the page."""
+    """Return a small picture as inline SVG, in the colours of the page.
+
+    Of labels that would overlap, the first is drawn; every point has its own as a tooltip.
+    """
     width, height, left, below = 640.0, 320.0, 56.0, 44.0
     spots = [(x, y) for x, y, _ in points] + [spot for line in lines for spot in line]
     xs, ys = ([spot[n] for spot in spots] or [0.0, 1.0] for n in (0, 1))
@@ -217,23 +233,28 @@ def _chart(
     foot = height - below + 24
     parts += [_text(place(x, 0.0)[0], foot, f"{x:g}", "middle") for x in ticks_x]
     parts.append(_text((width + left) / 2, height - 4, across, "middle"))
-    parts.append(_text(left, 6, up, "start"))
+    parts.append(_text(left, 3, up, "start"))
     for line in lines:
         for one, two in pairwise(line):
             (x1, y1), (x2, y2) = place(*one), place(*two)
             parts.append(f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke-width="2"/>')
+    taken: list[tuple[float, float, float]] = []
     for x, y, label in points:
         at = place(x, y)
         words = escape(harmless(label))
         spot = f'<circle cx="{at[0]}" cy="{at[1]}" r="5" fill="currentColor">'
         parts.append(f"{spot}<title>{words}</title></circle>")
         side = "end" if at[0] > width * 0.7 else "start"
-        shift = -9 if side == "end" else 9
-        parts.append(_text(at[0] + shift, at[1] + 4, label[:40], side))
+        shift = -5 if side == "end" else 5
+        begin = at[0] + shift - (7.0 * len(label[:40]) if side == "end" else 0.0)
+        box = (begin, begin + 7.0 * len(label[:40]), at[1])
+        if all(box[0] > b or box[1] < a or abs(box[2] - y) > 12 for a, b, y in taken):
+            taken.append(box)
+            parts.append(_text(at[0] + shift, at[1] - 6, label[:40], side))
     body = "".join(parts)
-    box = f'viewBox="0 -8 {width:g} {height + 8:g}"'
+    frame = f'viewBox="0 -10 {width:g} {height + 10:g}"'
     return Markup(
-        f'<svg {box} stroke="currentColor" font-size="12" role="presentation">{body}</svg>'
+        f'<svg {frame} stroke="currentColor" font-size="12" role="presentation">{body}</svg>'
     )
 
 

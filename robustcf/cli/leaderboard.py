@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +13,9 @@ from robustcf.cli.reporting import Report, command, shows_progress
 from robustcf.cli.signatures import options
 from robustcf.cli.sources import Source, takes_source
 from robustcf.errors import InputError
+
+if TYPE_CHECKING:
+    from robustcf.recommender import Recommender
 
 _SUBMIT = ("name", "authors", "paper", "code", "notes", "steps", "precision", "others", "commands")
 
@@ -24,13 +28,13 @@ _SUBMIT = ("name", "authors", "paper", "code", "notes", "steps", "precision", "o
 def submit(source: Source, out: str, attack: str | None, **given: Any) -> Report:
     """Measure a recommender for a leaderboard and write its entry.
 
-    SOURCE is a run directory, or a source of 'robustcf import' with --interactions NAME, the name
-    of a data set. The entry is a JSON file with the evidence next to it: the model as it was
-    measured, and the perturbation that did the damage.
+    SOURCE is a run directory; or a source of 'robustcf import', or module:Class of a model that is
+    trained here, with --dataset NAME. The entry is a JSON file with the evidence next to it: the
+    model as it was measured, and the perturbation that did the damage.
     """
     from robustcf.auditing.battery import submit as run_submit
 
-    model = source.open()
+    model = _opened(source)
     built = None
     if attack is not None:
         from robustcf._registry import ATTACKS
@@ -44,6 +48,29 @@ def submit(source: Source, out: str, attack: str | None, **given: Any) -> Report
     rows = [f"{row['epsilon']:g}: {row['value']:.4f}" for row in entry.facts["attacked"]]
     lines = [f"NDCG@10 by size of the attack: {', '.join(rows)}", *flags, f"entry: {entry.path}"]
     return Report({"path": str(entry.path), **entry.facts}, "\n".join(lines))
+
+
+def _opened(source: Source) -> Recommender:
+    """Open or train the model of an entry, with the rows and pairs of its data set."""
+    from robustcf.adapters.ordering import ordered
+    from robustcf.data import Split
+
+    if source.is_run:
+        return source.open()
+    given = replace(source, interactions=source.interactions or source.opener.places["dataset"])
+    split = given.pairs
+    if not isinstance(split, Split):
+        raise click.UsageError("an entry needs a data set by its name: give --dataset NAME")
+    (first, *more) = given.words
+    if not more and ":" in first and not Path(first).exists():
+        from robustcf.training.front import train
+
+        return train(split, first, progress=shows_progress())
+    model = ordered(given.open(), split)
+    if model.split.fingerprint != split.fingerprint:
+        words = "users and items of the model are not those of"
+        raise InputError(f"{words} {split.name}: fit it on the training pairs of that data set")
+    return model
 
 
 @command()

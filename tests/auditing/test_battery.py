@@ -35,19 +35,44 @@ def test_a_plain_model_has_no_red_flag(tmp_path, seed):
     assert not list((tmp_path / "e").glob(".*"))
 
 
-def test_noise_that_does_as_much(tmp_path):
-    found = work(small_model(), tmp_path)
-    assert found._noise(0.5, 0.4, 0.39).red
-    assert found._noise(0.5, 0.4, 0.45) is None
-    assert found._noise(0.5, 0.499, 0.499) is None  # neither does anything
+def flags(model):
+    return {flag.name: flag.red for flag in battery.model_flags(model)}
 
 
-def test_gradients_that_vanish(tmp_path):
+def test_noise_that_does_as_much():
+    assert battery.noise_flag(0.5, 0.4, 0.39).red
+    assert battery.noise_flag(0.5, 0.4, 0.45) is None
+    assert battery.noise_flag(0.5, 0.499, 0.499) is None  # neither does anything
+
+
+class AtRandom(FactorScorer):
+    def rank(self, users, k, seen=None):
+        rng = np.random.default_rng()
+        noisy = Factors(
+            self.factors.users + torch.from_numpy(rng.normal(size=(self.n_users, 6))).float(),
+            self.factors.items,
+        )
+        return FactorScorer(noisy).rank(users, k, seen)
+
+
+def planted(name):
     model = small_model()
-    same = torch.ones_like(model.factors.items)
-    flat = Recommender(model.factors.users, same, model.split)
-    assert work(flat, tmp_path)._gradients().red
-    assert work(model, tmp_path)._gradients() is None
+    (U, V), split = model.factors, model.split
+    if name == "gradients":
+        return Recommender(U, torch.ones_like(V), split)
+    if name == "random":
+        return Recommender.of(AtRandom(model.factors), split)
+    if name == "uneven":
+        return Recommender(torch.cat([100 * U[:3], U[3:]]), V, split)
+    both = split.train.csr().toarray() + 3 * split.test.csr().toarray()
+    left, sizes, right = np.linalg.svd(both, full_matrices=False)
+    return Recommender((left * sizes)[:, :25], right[:25].T, split)
+
+
+@pytest.mark.parametrize("name", ["gradients", "random", "leak", "uneven"])
+def test_flags_that_need_no_attack(name):
+    assert flags(small_model()) == {}
+    assert flags(planted(name))[name] is (name != "uneven")
 
 
 def test_an_attack_that_has_not_ended(tmp_path):
@@ -55,11 +80,10 @@ def test_an_attack_that_has_not_ended(tmp_path):
     levels = iter((0.3, 0.2, 0.1))
     found._measure = lambda sizes, **how: type("R", (), {"curve": {"ndcg@10": [next(levels)]}})
     row = {"value": 0.4}
-    (flag,) = found._unfinished(0.5, 0.4, row)
-    assert flag.red
+    assert found._unfinished(0.5, row).red
     assert row["value"] == 0.2  # and the worst of them counts
     found._measure = lambda sizes, **how: type("R", (), {"curve": {"ndcg@10": [0.399]}})
-    assert found._unfinished(0.5, 0.4, row) == []
+    assert found._unfinished(0.5, {"value": 0.4}) is None
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -78,49 +102,6 @@ def test_a_perturbation_of_another_entry_that_does_more(tmp_path):
     assert found._transfer(clean, entry.facts["evidence"]["value"], [entry.path]) is None
     elsewhere = work(small_model(1), tmp_path)
     assert elsewhere._transfer(clean, clean, [entry.path]) is None  # another split
-
-
-class AtRandom(FactorScorer):
-    def rank(self, users, k, seen=None):
-        rng = np.random.default_rng()
-        noisy = Factors(
-            self.factors.users + torch.from_numpy(rng.normal(size=(self.n_users, 6))).float(),
-            self.factors.items,
-        )
-        return FactorScorer(noisy).rank(users, k, seen)
-
-
-def test_a_model_that_answers_at_random(tmp_path):
-    model = small_model()
-    noisy = Recommender.of(AtRandom(model.factors), model.split)
-    assert work(noisy, tmp_path)._random().red
-    assert work(model, tmp_path)._random() is None
-
-
-def test_rows_of_uneven_length(tmp_path):
-    model = small_model()
-    users = model.factors.users.clone()
-    users[:3] *= 100
-    uneven = Recommender(users, model.factors.items, model.split)
-    flag = work(uneven, tmp_path)._uneven()
-    assert flag is not None
-    assert not flag.red
-
-
-def test_labels_that_leak(tmp_path):
-    model = small_model()
-    both = np.zeros((model.n_users, model.n_items))
-    both[model.split.train.users, model.split.train.items] = 1
-    both[model.split.test.users, model.split.test.items] = 3
-    U, S, Vt = np.linalg.svd(both, full_matrices=False)
-    leaky = Recommender((U * S)[:, :25], Vt[:25].T, model.split)
-    assert work(leaky, tmp_path)._leak().red
-
-
-def test_no_certificate(tmp_path):
-    found = work(small_model(), tmp_path)
-    assert found._without_certificate(None) is not None
-    assert found._without_certificate([{"epsilon": 0.0, "value": 0.1}]) is None
 
 
 class Nothing(Attack):

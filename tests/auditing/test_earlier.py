@@ -24,6 +24,7 @@ def test_the_same_model_is_unchanged_and_a_spoilt_one_worse():
     assert {row["check"] for row in again.compared} == set(NAMES)
     assert not [row for row in again.compared if row["worse"] or row["better"]]
     assert again.failures(["worse"], {}) == []
+    assert f"{len(NAMES)} numbers unchanged" in str(again)
     users, items = (part.clone() for part in target.factors)
     items[0] *= 100
     spoilt = target.with_factors(Factors(users, items))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from robustcf._io.files import read_arrays
 from robustcf.auditing.battery import submit
 from robustcf.auditing.entries import (
     RANKED,
@@ -76,12 +77,27 @@ def test_an_entry_is_verified_from_its_evidence(entered):
         lambda facts: facts["attacked"][2].update(value=0.0),
         lambda facts: facts["evidence"].update(value=facts["evidence"]["value"] + 1e-3),
         lambda facts: facts["certified"][3].update(value=facts["certified"][3]["value"] + 1e-3),
+        lambda facts: facts["certified"][1].update(value=facts["certified"][1]["value"] - 1e-3),
+        lambda facts: facts["attacked"][1].update(value=facts["clean"]["ndcg@10"]),
+        lambda facts: facts["attacked"][2].update(random=facts["attacked"][2]["value"]),
+        lambda facts: facts["groups"]["popularity: head"].update(attacked=1.0),
     ],
 )
 def test_a_changed_number_does_not_pass(copied, change):
     path, split = copied
     assert read_entry(path).facts["attacked"][2]["epsilon"] == RANKED
     assert not verify(changed(path, change), lambda name: split).passed
+
+
+def test_a_flag_that_was_taken_out_does_not_pass(tmp_path):
+    model = small_model()
+    U, V = model.factors
+    uneven = Recommender(torch.cat([100 * U[:3], U[3:]]), V, model.split)
+    entry = submit(uneven, tmp_path / "e", name="uneven", steps=2, progress=False)
+    assert "uneven" in {flag["name"] for flag in entry.facts["flags"]}
+    assert verify(entry, lambda name: model.split).passed
+    changed(entry.path, lambda facts: facts.update(flags=[]))
+    assert "flag uneven" in str(verify(entry.path, lambda name: model.split))
 
 
 @pytest.mark.parametrize(
@@ -95,6 +111,9 @@ def test_a_changed_number_does_not_pass(copied, change):
         lambda facts: facts["clean"].update(speed=0.5),
         lambda facts: facts["attacked"].pop(2),
         lambda facts: facts["evidence"].update(file="../other.npz"),
+        lambda facts: facts["evidence"].update(epsilon=0.1),
+        lambda facts: facts["attacked"][3].update(epsilon=0.02),
+        lambda facts: facts["attacked"][4].update(epsilon=1e300),
         lambda facts: facts.update(format="robustcf entry 0"),
     ],
 )
@@ -132,7 +151,7 @@ def test_damaged_evidence_is_refused(entered, tmp_path, key):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("precision", ["int8", "float16", "float32"])
+@pytest.mark.parametrize("precision", ["int8", "int6", "float32"])
 @pytest.mark.parametrize("fixed", [(), (2,)])
 def test_the_evidence_is_the_model_that_was_measured(tmp_path, seed, precision, fixed):
     model = as_stored(small_model(seed, fixed), precision)
@@ -163,3 +182,13 @@ def test_bad_input(tmp_path):
         submit(without, tmp_path / "c", name="c")
     with pytest.raises(InputError, match="one entry"):
         read_entry(tmp_path)
+
+
+def test_the_perturbation_gets_more_bits_where_it_needs_them(tmp_path):
+    model = as_stored(small_model(), "int8")
+    noise = torch.Generator().manual_seed(0)
+    moved = Factors(*(p + 0.01 * torch.randn(p.shape, generator=noise) for p in model.factors))
+    for value in (1.0, 0.0):  # any evidence is enough, or none is
+        write_evidence(tmp_path / f"{value}.npz", model, "int8", moved, value)
+    coarse, fine = (read_arrays(tmp_path / f"{v}.npz")["move.items"] for v in (1.0, 0.0))
+    assert (abs(coarse).max(), abs(fine).max()) == (15, 127)

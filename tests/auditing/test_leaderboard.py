@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
 from robustcf.auditing.battery import submit
+from robustcf.auditing.entries import verify
 from robustcf.auditing.leaderboard import markdown_table, read_boards, write_site
+from robustcf.data import load
 from robustcf.errors import InputError
+from tests.auditing.helpers import laid_out_by_browser, needs_browser, shown
 from tests.auditing.test_entries import changed, small_model
 
 HOSTILE = '</script><img src=x onerror=alert(1)>"|`[a](b)'
@@ -18,7 +22,11 @@ HOSTILE = '</script><img src=x onerror=alert(1)>"|`[a](b)'
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
     return submit(
-        small_model(), tmp_path_factory.mktemp("one") / "e", name="m", steps=3, progress=False
+        *(small_model(), tmp_path_factory.mktemp("one") / "e"),
+        name="m",
+        steps=3,
+        progress=False,
+        fakes={"exposure by 10": 0.5},
     ).path
 
 
@@ -70,6 +78,26 @@ def test_pages_are_whole_and_escaped(folder, tmp_path):
         write_site(read_boards(folder), tmp_path / "site")
 
 
+@needs_browser
+def test_pages_sort_filter_and_draw_in_a_real_browser(folder, tmp_path):
+    index = write_site(read_boards(folder), tmp_path / "site")
+    dark = "--blink-settings=preferredColorScheme=0"
+    for page, how in ((index, ()), (index, (dark,)), (index.parent / "entry-1.html", (dark,))):
+        corner = shown(page, 420, *how).getpixel((2, 2))
+        assert (sum(corner) < 200) == bool(how), corner
+    # A copy that clicks on a column and types into the filter.
+    acts = """<script>document.querySelectorAll("th button")[2].click();
+        const box = document.getElementById("filter"); box.value = "model";
+        box.dispatchEvent(new Event("input"));</script></body>"""
+    (index.parent / "acted.html").write_text(index.read_text().replace("</body>", acts))
+    rows = re.findall("<tr([^>]*)>(.*?)</tr>", laid_out_by_browser(index.parent / "acted.html"))
+    clean = [float(re.findall("<td[^>]*>(.*?)</td>", row)[2]) for _, row in rows if "<td" in row]
+    assert clean == sorted(clean, reverse=True)
+    hidden = [row for attributes, row in rows if "hidden" in attributes]
+    assert len(hidden) == 1
+    assert "onerror" in hidden[0]
+
+
 def test_markdown_of_the_first_rows(folder):
     text = markdown_table(read_boards(folder), most=3)
     assert text.count("\n") == 6
@@ -80,3 +108,23 @@ def test_markdown_of_the_first_rows(folder):
 def test_no_entries(tmp_path):
     with pytest.raises(InputError, match="no entries"):
         read_boards(tmp_path)
+
+
+SHIPPED = Path(__file__).parents[2] / "results" / "leaderboard"
+
+
+def test_the_shipped_table_is_that_of_its_entries():
+    boards = read_boards(SHIPPED)
+    assert markdown_table(boards) in (SHIPPED / "README.md").read_text()
+    assert sum(path.stat().st_size for path in SHIPPED.rglob("*")) < 15e6
+    for entry in (one for board in boards for one in board.entries):
+        assert not entry.unreliable
+        assert (entry.path.parent / entry.facts["evidence"]["file"]).is_file()
+
+
+@pytest.mark.long
+@pytest.mark.realdata
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*/*")), ids=lambda path: path.name)
+def test_shipped_entries_are_verified(path, real_data):
+    found = verify(path, lambda name: load(name, data_dir=real_data))
+    assert found.passed, str(found)

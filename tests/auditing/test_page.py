@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import html
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 
 import numpy as np
-import pytest
 
 from robustcf.auditing import audit, page, write_page
 from robustcf.auditing.page import _inline
 from robustcf.cli.main import run
 from robustcf.data import Split
 from robustcf.recommender import Recommender
-from tests.auditing.helpers import small_split, small_target
+from tests.auditing.helpers import (
+    laid_out_by_browser,
+    needs_browser,
+    shown,
+    small_split,
+    small_target,
+)
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 
@@ -139,44 +142,13 @@ def test_a_picture_keeps_its_text():
     assert _inline(svg) == '<svg viewBox="0 0 9 9" ><text>a</text></svg>'
 
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
-@pytest.mark.slow
+@needs_browser
 def test_in_a_real_browser(tmp_path):
     """No console error, no request to anywhere, something drawn, and labels shown as text."""
     found = audit(hostile_target(), size=0.1, only=["attack", "certificate", "norms"])
     path = write_page(found, tmp_path / "audit.html")
-    shot, log = tmp_path / "page.png", tmp_path / "net.json"
-
-    def chromium(*options):
-        return subprocess.run(
-            [
-                *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"),
-                *("--disable-background-networking", "--disable-component-update"),
-                *("--disable-sync", f"--user-data-dir={tmp_path / 'profile'}"),
-                *(*options, f"file://{path}"),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-
-    seen = chromium(
-        *("--enable-logging=stderr", "--v=0", f"--log-net-log={log}", "--window-size=900,1200"),
-        f"--screenshot={shot}",
-    )
-    assert shot.is_file(), seen.stderr
-    assert "CONSOLE" not in seen.stderr
-    requests = re.findall(r'"url":"(https?:[^"]+)"', log.read_text(errors="replace"))
-    assert [url for url in requests if "google" not in url and "gstatic" not in url] == []
-    from PIL import Image
-
-    with Image.open(shot) as picture:
-        assert len(picture.convert("RGB").getcolors(2**24)) > 50  # something was drawn
-    laid_out = chromium("--dump-dom").stdout
+    shown(path, 900)
+    laid_out = laid_out_by_browser(path)
     assert 'id="verdict"' in laid_out
     assert "<script" not in laid_out
     assert "<img" not in laid_out
