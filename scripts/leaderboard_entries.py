@@ -113,6 +113,9 @@ ALS = of_implicit("als", "AlternatingLeastSquares", factors=64, regularization=1
 MODELS: dict[str, dict[str, Any]] = {
     "ALS": own("als", "als", factors=64),
     "UltraGCN, robust preset": own("ultragcn", "ultragcn", preset="robust"),
+    "UltraGCN, robust preset, users not stored": own(
+        "ultragcn", "ultragcn", preset="robust", serve="fold-in"
+    ),
     "UltraGCN, no regularizer": own("ultragcn", "ultragcn", reg="none", factors=64),
     "UltraGCN, max_norm": own("ultragcn", "ultragcn", reg="max_norm", factors=64),
     "BPR-MF, no regularizer": own("bpr-mf", "bpr", reg="none", factors=64),
