@@ -7,11 +7,11 @@ not the parameters themselves (propagation over a graph, rows of length 1), a mo
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from robustcf.data.shards import Shard
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.models.folding import FoldIn
+from robustcf.models.scorer import Scorer
 from robustcf.models.spectral import POPULARITY, spectral_factors
 from robustcf.objectives.base import Gradient
 
@@ -247,6 +248,32 @@ class FitAtOnce(Model[ConfigT]):
     objective = "softmax"
     reg = "none"
     training_defaults = MappingProxyType({"epochs": 0, "epochs_chosen": True})
+
+
+class WithoutEmbeddings(FitAtOnce[ConfigT]):
+    """Base of models with a scorer in place of embeddings, fit by one process."""
+
+    has_embeddings = False
+    _scorer: Any
+
+    @abstractmethod
+    def _fitted(self) -> Scorer:
+        """Return the scorer, fit to the training pairs."""
+
+    def _start(self) -> tuple[Tensor, Tensor]:
+        if not self.shard.rows.whole:
+            raise InputError(f"{self.name} is fit by one process: start it without torchrun")
+        self._scorer = self._fitted()
+        return torch.empty(self.train.n_users, 0), torch.empty(self.train.n_items, 0)
+
+    def scorer(self) -> Scorer:
+        """Return the scorer by the pairs that it was fit on."""
+        scorer: Scorer = self._scorer
+        return scorer
+
+    def factors(self) -> NoReturn:
+        """Raise the error of a model without embeddings."""
+        self.scorer().no_embeddings()
 
 
 def _check_gradients(kind: type[Model[Any]]) -> None:

@@ -55,7 +55,7 @@ class Size:
     def cost(self, settings: Settings) -> float:
         """Return the rough CPU seconds of one training and validation."""
         if settings["model"] == "ensemble":
-            return 2.0 * sum(self.cost(own) for own in settings["members"])
+            return 1.5 * sum(self.cost(own) for own in settings["members"])
         dim = float(settings.get("factors", 64))
         judged, both = float(min(self.users, MOST_JUDGED)), self.users + self.items
         svd = 16.0 * self.pairs * dim / 2e9 + 16.0 * both * dim**2 / 3e10
@@ -63,8 +63,8 @@ class Size:
         near = min(float(settings.get("neighbours") or self.items), self.items)
         dense = settings["model"] == "sparse-ease" and settings.get("neighbours") == 0
         per_item = 1e-4 + near**2 / 5e7 + near**3 / 1.5e10
-        per_item += 1e-3 * (self.items > MOST_DENSE)
-        step = 25.0 * self.pairs * dim / 1e9 + 9.0 * both * dim**2 / 3e10
+        per_item += 3e-4 * (self.items > MOST_DENSE)
+        step = 8.0 * self.pairs * dim / 1e9 + 5.0 * both * dim**2 / 3e10
         own: float | None = {
             "popularity": 0.0,
             "graph-filter": 3.0 * shared,
@@ -118,6 +118,10 @@ def portfolio(size: Size, longest: float = 60.0) -> Iterator[Values]:
     # Denser data need more regularization.
     level = float(f"{max(10.0, 2.0 * size.pairs / max(1, size.items)):.2g}")
     ridges = [level, 4.0 * level, level / 2]
+    sparse: Values = {"model": "sparse-ease", "neighbours": 100, "regularization": level}
+    while sparse["neighbours"] > 20 and size.cost(sparse) > longest:
+        sparse["neighbours"] //= 2
+    near = sparse["neighbours"]
     whole = 12.0 * min(size.counts, float(size.items) ** 2) <= _FILTER_BYTES
     kept = {} if whole else {"neighbours": 500}
     families: list[list[Values]] = [
@@ -130,7 +134,7 @@ def portfolio(size: Size, longest: float = 60.0) -> Iterator[Values]:
         ],
         [
             {"model": "sparse-ease", "neighbours": near, "regularization": weight}
-            for near, weight in ((100, level), (100, 4.0 * level), (50, level))
+            for near, weight in ((near, level), (near, 4.0 * level), (near // 2, level))
         ],
         [
             {"model": "sparse-ease", "neighbours": 0, "regularization": weight}

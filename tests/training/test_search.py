@@ -153,6 +153,16 @@ def test_an_ensemble_is_taken_where_it_is_clearly_better(monkeypatch: pytest.Mon
             assert models == ["sparse-ease", "als"]
 
 
+def test_the_members_of_an_ensemble_are_improved_and_the_next_best(clockwork: Any) -> None:
+    values = {"item-knn": 0.5, "graph-filter": 0.4, "sparse-ease": 0.3, "als": 0.2, "bpr-mf": 0.1}
+    clockwork["value"] = lambda settings: values.get(settings["model"], 0.01)
+    stages: dict[str, list[str]] = {}
+    for trial in search(checkerboard(), minutes=60).trials:
+        stages.setdefault(trial.stage, []).append(trial.settings["model"])
+    assert set(stages["improve"]) == {"item-knn", "graph-filter", "als"}
+    assert set(stages["ensemble"]) == {"ensemble"}
+
+
 def test_an_interrupted_search_is_resumed_to_the_same_end(clockwork: dict[str, Any]) -> None:
     clockwork["value"] = lambda s: 0.1 + 0.001 * len(str(sorted(s.items())))
     clockwork["seconds"] = lambda s: 0.3
