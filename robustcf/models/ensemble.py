@@ -125,7 +125,7 @@ class EnsembleScorer(DenseScorer):
         self.n_users, self.n_items = sizes.pop()
         if scales is None:
             some = np.linspace(0, self.n_users - 1, min(_SAMPLE, self.n_users)).astype(np.int64)
-            scales = [self._scale(own, some) for own in members]
+            scales = [self._scale(own, some) for own in self.members]
         self.scales = tuple(scales)
 
     def rankers(self, shares: Sequence[float]) -> list[Callable[..., TopItems]]:
