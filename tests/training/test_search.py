@@ -276,14 +276,25 @@ def test_ease_is_exact_up_to_20_000_items() -> None:
         assert 100 in forms
 
 
-def test_large_data_get_forms_that_fit_into_a_fifth_of_the_time() -> None:
-    size = Size(users=43_000, items=36_000, pairs=700_000, squares=6e7)
-    costs = {str(entry): size.cost(entry) for entry in portfolio(size)}
-    assert sum(cost < 60 for cost in costs.values()) > 0.8 * len(costs)
-    assert any("als" in name and "128" in name for name in costs) or all(
-        cost < 60 for name, cost in costs.items() if "als" in name
-    )
-    assert all("sampled_items" in name for name in costs if "temperature" in name)
+@pytest.mark.parametrize(
+    ("size", "families"),
+    [
+        (
+            Size(users=43_000, items=36_000, pairs=700_000, squares=6e7),
+            {"popularity", "graph-filter", "als", "sparse-ease", "softmax-mf", "item-knn"},
+        ),
+        (Size(1_000_000, 200_000, 10_000_000, squares=5e8), {"als", "item-knn"}),
+    ],
+)
+def test_large_data_get_forms_that_fit_into_a_fifth_of_the_time(
+    size: Size, families: set[str]
+) -> None:
+    slow = {form["model"] for form in portfolio(size) if size.cost(form) > 60}
+    assert not slow & families
+    drawn = [form["sampled_items"] for form in portfolio(size) if "temperature" in form]
+    assert len(drawn) == 4
+    wide = max(form["factors"] for form in portfolio(size) if form["model"] == "als")
+    assert wide == (256 if size.items < 100_000 else 32)
 
 
 @pytest.mark.parametrize(
