@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robustcf._checks import check_choice, check_known, check_number, check_numbers
+from robustcf._checks import check_choice, check_number, check_numbers
 from robustcf._distributed import alone
 from robustcf._randomness import stream
 from robustcf._registry import TRAINING
@@ -28,7 +28,7 @@ from robustcf.factors import Factors
 from robustcf.models.folding import FoldIn
 from robustcf.models.scorer import Scorer
 from robustcf.models.spectral import POPULARITY, spectral_factors
-from robustcf.objectives.base import Gradient
+from robustcf.objectives.base import Gradient, configured
 
 if TYPE_CHECKING:
     from robustcf.recommender import Recommender
@@ -111,28 +111,21 @@ class Model(ABC, Generic[ConfigT]):
     ) -> None:
         _check_gradients(type(self))
         kind = type(self).__name__
-        if config is not None and settings:
-            raise InputError(f"give {kind} a config or single settings, not both")
         self.seed = seed
         self.device, self.dtype = torch.device(device), dtype
         if train is None:
             if start is not None or shard is not None or dtype != torch.float32:
                 raise InputError(f"start, shard and dtype need pairs: build {kind}(train, ...)")
-            own = settings if config is None else vars(config)
+            own = settings
+            if config is not None:
+                own = vars(configured(type(self), config, settings))
             self._recipe = TRAINING["config"](type(self), {**own, "seed": seed})
             return
         with alone():
             self.shard = Shard.of(train) if shard is None else shard
         if self.shard.n_pairs == 0:
             raise InputError("train has no pairs: there is nothing to learn from")
-        if config is None:
-            check_known(self.Config, settings)
-            config = self.Config(**settings)
-        if not isinstance(config, self.Config):
-            raise InputError(
-                f"{kind} takes a {self.Config.__name__}, got a {type(config).__name__}"
-            )
-        self.train, self.config = train, config
+        self.train, self.config = train, configured(type(self), config, settings)
         sizes = train.n_users, train.n_items
         if start is not None and (start.n_users, start.n_items) != sizes:
             raise InputError(
