@@ -23,6 +23,7 @@ from robustcf.errors import InputError
 from robustcf.models.base import ConfigT, WithoutEmbeddings
 from robustcf.models.item_item import MOST_DENSE, MOST_EXACT, ItemItemScorer, Weights
 from robustcf.models.scorer import Ids
+from robustcf.objectives.weights import largest
 
 # Similarities, and matrices that are solved together, at a time.
 _BLOCK_BYTES, _SOLVED_BYTES = 64 * 2**20, 64 * 2**20
@@ -325,8 +326,7 @@ def _largest(rows: csr_matrix, part: slice, most: int) -> csr_matrix:
         places = np.arange(rows.indptr[n], rows.indptr[n + 1])
         places = places[(rows.indices[places] != part.start + n) & (rows.data[places] > 0)]
         if 0 < most < len(places):
-            order = np.argsort(-rows.data[places], kind="stable")[:most]
-            places = np.sort(places[order])
+            places = np.sort(places[largest(rows.data[places], rows.indices[places], most)])
         kept.append(places)
         counts.append(len(places))
     chosen = np.concatenate(kept)
