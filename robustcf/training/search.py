@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import log
 from pathlib import Path
 from signal import SIGINT
 from typing import Any
@@ -389,14 +390,15 @@ class _Search:
         return fits
 
     def predicted(self, settings: Settings) -> float:
-        """Return the expected seconds on all parts, from the last trial of the same model."""
+        """Return the expected seconds on all parts, from the trial of the model closest in cost."""
         if settings["model"] == _ENSEMBLE:
             return 1.5 * sum(self.predicted(own) for own in settings["members"])
         cost = self.size.cost(settings)
-        same = [t for t in self.trials if _family(t.settings) == _family(settings)]
+        same = [t for t in reversed(self.trials) if _family(t.settings) == _family(settings)]
         if same:
-            last = same[-1]
-            cost *= last.seconds / last.parts / self.size.cost(last.settings)
+            costs = [self.size.cost(trial.settings) for trial in same]
+            near = min(range(len(same)), key=lambda n: abs(log(costs[n] / cost)))
+            cost *= same[near].seconds / same[near].parts / costs[near]
         return cost * len(self.parts)
 
     def measured(self, settings: Values, stage: str) -> Trial:

@@ -89,6 +89,16 @@ def test_the_clock_ends_it(clockwork: dict[str, Any]) -> None:
     assert made.count("als") == 1
 
 
+def test_a_cost_is_predicted_from_the_trial_closest_in_cost() -> None:
+    state = module._Search(checkerboard(), 100.0, 0, "cpu", [], lambda trials, best: None)
+    forms = [{"model": "als", "factors": dim} for dim in (4, 500, 64)]
+    seconds = (3.0, 70.0, 9.0)
+    for form, own in zip(forms, seconds, strict=True):
+        state.trials.append(Trial(form, 0.1, None, own, "portfolio", len(state.parts)))
+    assert [state.predicted(form) for form in forms] == pytest.approx(seconds)
+    assert 60.0 < state.predicted({"model": "als", "factors": 480}) < 70.0
+
+
 def test_a_number_of_trials_ends_it_whatever_they_take(clockwork: dict[str, Any]) -> None:
     chosen = []
     for seconds in (0.01, 1e4):
