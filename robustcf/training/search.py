@@ -320,12 +320,14 @@ class _Search:
             if not self.fits(rungs[0], self.limit):
                 return
             trials = [*self.summed(rungs)]
+        # Each share must win clearly against the best before; of those that do, the best is taken.
+        before = (self.best.value or 0.0) if self.best else 0.0
         for trial in trials:
             if trial is None:
                 continue
             self.trials.append(trial)
-            gap = (trial.value or 0.0) - (self.best.value or 0.0 if self.best else 0.0)
-            if gap > _AHEAD * (trial.error or 0.0):
+            ahead = (trial.value or 0.0) - before > _AHEAD * (trial.error or 0.0)
+            if ahead and trial.beats(self.best):
                 self.best, self._best_users = trial, None
             self.tried(self.trials, self.best)
 
