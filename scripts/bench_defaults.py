@@ -199,7 +199,7 @@ def judge(model: Factors | Scores, split: Split, part: str = "test") -> Any:
         return evaluate(model, split, (20,), part=part)
 
     def rank(users: Any, k: int, seen: Interactions | None) -> Any:
-        found = np.full((len(users), k), -1)
+        found = np.full((len(users), min(k, split.n_items)), -1)
         known = None if seen is None else seen.csr()
         for start in range(0, len(users), BLOCK):
             block = users[start : start + BLOCK]

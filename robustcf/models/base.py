@@ -7,17 +7,17 @@ not the parameters themselves (propagation over a graph, rows of length 1), a mo
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from robustcf._checks import check_choice, check_known, check_number, check_numbers
+from robustcf._checks import check_choice, check_number, check_numbers
 from robustcf._distributed import alone
 from robustcf._randomness import stream
 from robustcf._registry import TRAINING
@@ -26,8 +26,9 @@ from robustcf.data.shards import Shard
 from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.models.folding import FoldIn
+from robustcf.models.scorer import Scorer
 from robustcf.models.spectral import POPULARITY, spectral_factors
-from robustcf.objectives.base import Gradient
+from robustcf.objectives.base import Gradient, configured
 
 if TYPE_CHECKING:
     from robustcf.recommender import Recommender
@@ -110,28 +111,21 @@ class Model(ABC, Generic[ConfigT]):
     ) -> None:
         _check_gradients(type(self))
         kind = type(self).__name__
-        if config is not None and settings:
-            raise InputError(f"give {kind} a config or single settings, not both")
         self.seed = seed
         self.device, self.dtype = torch.device(device), dtype
         if train is None:
             if start is not None or shard is not None or dtype != torch.float32:
                 raise InputError(f"start, shard and dtype need pairs: build {kind}(train, ...)")
-            own = settings if config is None else vars(config)
+            own = settings
+            if config is not None:
+                own = vars(configured(type(self), config, settings))
             self._recipe = TRAINING["config"](type(self), {**own, "seed": seed})
             return
         with alone():
             self.shard = Shard.of(train) if shard is None else shard
         if self.shard.n_pairs == 0:
             raise InputError("train has no pairs: there is nothing to learn from")
-        if config is None:
-            check_known(self.Config, settings)
-            config = self.Config(**settings)
-        if not isinstance(config, self.Config):
-            raise InputError(
-                f"{kind} takes a {self.Config.__name__}, got a {type(config).__name__}"
-            )
-        self.train, self.config = train, config
+        self.train, self.config = train, configured(type(self), config, settings)
         sizes = train.n_users, train.n_items
         if start is not None and (start.n_users, start.n_items) != sizes:
             raise InputError(
@@ -247,6 +241,32 @@ class FitAtOnce(Model[ConfigT]):
     objective = "softmax"
     reg = "none"
     training_defaults = MappingProxyType({"epochs": 0, "epochs_chosen": True})
+
+
+class WithoutEmbeddings(FitAtOnce[ConfigT]):
+    """Base of models with a scorer in place of embeddings, fit by one process."""
+
+    has_embeddings = False
+    _scorer: Any
+
+    @abstractmethod
+    def _fitted(self) -> Scorer:
+        """Return the scorer, fit to the training pairs."""
+
+    def _start(self) -> tuple[Tensor, Tensor]:
+        if not self.shard.rows.whole:
+            raise InputError(f"{self.name} is fit by one process: start it without torchrun")
+        self._scorer = self._fitted()
+        return torch.empty(self.train.n_users, 0), torch.empty(self.train.n_items, 0)
+
+    def scorer(self) -> Scorer:
+        """Return the scorer by the pairs that it was fit on."""
+        scorer: Scorer = self._scorer
+        return scorer
+
+    def factors(self) -> NoReturn:
+        """Raise the error of a model without embeddings."""
+        self.scorer().no_embeddings()
 
 
 def _check_gradients(kind: type[Model[Any]]) -> None:

@@ -7,7 +7,6 @@ on the stored item table moves the users with it. Not imported by the other mode
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, NoReturn
 
 import torch
@@ -17,10 +16,9 @@ from robustcf._checks import check_integer
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
 from robustcf.factors import Factors
-from robustcf.metrics.topk import TopItems
-from robustcf.models.factorized import FactorScorer, FoldedScorer
+from robustcf.models.factorized import FoldedScorer
 from robustcf.models.folding import FoldIn
-from robustcf.models.scorer import Ids, Ranking, Stored
+from robustcf.models.scorer import Ids, Stored
 
 #: From the item table and the inputs of some users to their embeddings.
 Encode = Callable[[Tensor, Tensor], Tensor]
@@ -121,22 +119,7 @@ class Encoded(FoldedScorer):
         self.n_users, self.n_items, self.fixed = pairs.n_users, len(V), ()
         self.histories = Encoder(encode, inputs, pairs, **options)
         self.fold_in, self.allow_code, self._rankers = FoldIn(), True, {}
-        self.factors.check_finite()
-
-    @cached_property
-    def factors(self) -> Factors:  # type: ignore[override]
-        """U, computed from V, and V."""
-        return self.histories.factors(self._arrays)
-
-    def top(
-        self, users: Ids, k: int, seen: Interactions | None = None, candidates: Ids | None = None
-    ) -> Ranking:
-        """See :meth:`Scorer.top`."""
-        return FactorScorer.top(self, users, k, seen, candidates)
-
-    def rank(self, users: Ids, k: int, seen: Interactions | None = None) -> TopItems:
-        """See :meth:`Scorer.rank`."""
-        return FactorScorer.rank(self, users, k, seen)
+        self.factors.check_finite()  # computes all users, once
 
     def embed(self, history: Ids, pairs: Interactions) -> Tensor:
         """Raise: a set of items has no order."""

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from robustcf._checks import check_number
 from robustcf._io.schema import NAME, NOT_NEGATIVE, OBJECT, check_kind, list_of, record
-from robustcf._registry import MODELS, SCORERS, TRAINING
+from robustcf._registry import MODELS, TRAINING
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
-from robustcf.metrics.topk import user_ids
-from robustcf.models.base import FitAtOnce
+from robustcf.metrics.topk import TopItems
+from robustcf.models.base import WithoutEmbeddings
 from robustcf.models.factorized import FactorScorer
-from robustcf.models.item_item import ItemItemScorer, best, score_blocks
-from robustcf.models.scorer import Ids, Ranking, Scorer, Stored
+from robustcf.models.item_item import ItemItemScorer
+from robustcf.models.scorer import (
+    DenseScorer,
+    Ids,
+    Ranking,
+    Scorer,
+    Scores,
+    Stored,
+    best,
+    masked,
+    score_blocks,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Scores = npt.NDArray[np.float32]
+Member = FactorScorer | ItemItemScorer
 # Users behind the spread of the scores.
 _SAMPLE = 1_000
 # Rows of one product. A score must not depend on the number of users asked for, so that products
@@ -69,7 +78,7 @@ class EnsembleConfig:
             raise InputError(f"share must be at most 1, got {self.share}")
 
 
-class Ensemble(FitAtOnce[EnsembleConfig]):
+class Ensemble(WithoutEmbeddings[EnsembleConfig]):
     """Two models that are fit to the same pairs, see :class:`EnsembleScorer`.
 
     Example:
@@ -80,26 +89,14 @@ class Ensemble(FitAtOnce[EnsembleConfig]):
 
     name = "ensemble"
     Config = EnsembleConfig
-    has_embeddings = False
 
-    def _start(self) -> tuple[Tensor, Tensor]:
-        if not self.shard.rows.whole:
-            raise InputError(f"{self.name} is fit by one process: start it without torchrun")
+    def _fitted(self) -> EnsembleScorer:
         fit, how = TRAINING["scorer"], {"seed": self.seed, "device": self.device}
         members = [fit(self.train, dict(settings), **how) for settings in self.config.members]
-        self._scorer = EnsembleScorer(members, self.config.share)
-        return torch.empty(self.train.n_users, 0), torch.empty(self.train.n_items, 0)
-
-    def scorer(self) -> EnsembleScorer:
-        """Return the scorer of the sum."""
-        return self._scorer
-
-    def factors(self) -> NoReturn:
-        """Raise the error of a model without embeddings."""
-        self._scorer.no_embeddings()
+        return EnsembleScorer(members, self.config.share)
 
 
-class EnsembleScorer(Scorer):
+class EnsembleScorer(DenseScorer):
     """Scores ``(1 - share) a / scale_a + share b / scale_b`` of two scorers a and b.
 
     A scale is the standard deviation of a member's scores over 1,000 users, so that shares mean the
@@ -121,66 +118,69 @@ class EnsembleScorer(Scorer):
         sizes = {(own.n_users, own.n_items) for own in members}
         if len(members) != 2 or len(sizes) != 1:
             raise InputError(f"an ensemble has two members of the same data, got {list(members)}")
-        for own in members:
-            if not isinstance(own, FactorScorer | ItemItemScorer):
-                raise InputError(f"a member must be of factors or item-item, got {own.kind!r}")
-        self.members, self.share = tuple(members), share
+        self.members = [own for own in members if isinstance(own, Member)]
+        if len(self.members) != len(members):
+            raise InputError(f"members must be of factors or item-item, got {list(members)}")
+        self.share = share
         self.n_users, self.n_items = sizes.pop()
         if scales is None:
             some = np.linspace(0, self.n_users - 1, min(_SAMPLE, self.n_users)).astype(np.int64)
-            scales = [self._scale(own, some) for own in members]
+            scales = [self._scale(own, some) for own in self.members]
         self.scales = tuple(scales)
 
-    def with_share(self, share: float) -> EnsembleScorer:
-        """Return the same members with another share."""
-        return EnsembleScorer(self.members, share, self.scales)
+    def rankers(self, shares: Sequence[float]) -> list[Callable[..., TopItems]]:
+        """Return functions like :meth:`rank` by other shares, which compute scores once together.
 
-    def _scale(self, member: Scorer, users: Ids) -> float:
+        They keep the last lists of every block of users.
+        """
+        kept: dict[tuple[int, int], list[TopItems]] = {}
+
+        def ranked(users: Ids, k: int, seen: Interactions | None) -> list[TopItems]:
+            found: list[list[TopItems]] = [[] for _ in shares]
+            for part in score_blocks(len(users), self.n_items):
+                ids = users[part]
+                both = [_scores(member, ids) for member in self.members]
+                for place, share in enumerate(shares):
+                    own = masked(self._sum(share, *both), ids, seen)
+                    found[place].append(best(own, k, None).items)
+            return [np.concatenate(own) for own in found]
+
+        def ranker(place: int) -> Callable[..., TopItems]:
+            def rank(users: Ids, k: int, seen: Interactions | None) -> TopItems:
+                key = int(users[0]), len(users)
+                if key not in kept:
+                    kept[key] = ranked(users, k, seen)
+                return kept[key][place]
+
+            return rank
+
+        return [ranker(place) for place in range(len(shares))]
+
+    def _scale(self, member: Member, users: Ids) -> float:
         parts = score_blocks(len(users), self.n_items)
         squares = sum(float(_scores(member, users[part]).var(axis=1).sum()) for part in parts)
         return (squares / len(users)) ** 0.5 or 1.0
 
-    def _sum(self, first: Scores, second: Scores) -> Scores:
-        first *= (1.0 - self.share) / self.scales[0]
-        second *= self.share / self.scales[1]
-        first += second
-        return first
+    def _sum(self, share: float, first: Scores, second: Scores) -> Scores:
+        own: Scores = first * np.float32((1.0 - share) / self.scales[0])
+        own += second * np.float32(share / self.scales[1])
+        return own
 
-    def top(
-        self, users: Ids, k: int, seen: Interactions | None = None, candidates: Ids | None = None
-    ) -> Ranking:
-        """See :meth:`Scorer.top`."""
-        ids = user_ids(users, self.n_users)
-        found = []
-        for part in score_blocks(len(ids), self.n_items):
-            own = self._sum(*(_scores(member, ids[part]) for member in self.members))
-            if seen is not None:
-                own[seen.csr()[ids[part]].nonzero()] = -np.inf
-            found.append(best(own, k, candidates))
-        if not found:
-            found = [best(np.empty((0, self.n_items), dtype=np.float32), k, candidates)]
-        return Ranking(*(np.concatenate(own) for own in zip(*found, strict=True)))
+    def user_scores(self, users: Ids) -> Scores:
+        """See :meth:`DenseScorer.user_scores`."""
+        return self._sum(self.share, *(_scores(member, users) for member in self.members))
 
-    def top_for_history(
-        self,
-        history: Ids,
-        k: int,
-        pairs: Interactions,
-        *,
-        filter_seen: bool = True,
-        candidates: Ids | None = None,
-    ) -> Ranking:
-        """See :meth:`Scorer.top_for_history`."""
-        parts = []
-        for member in self.members:
-            if isinstance(member, FactorScorer):
-                parts.append(_products(member.embed(history, pairs)[None, :], member.factors.items))
-            elif isinstance(member, ItemItemScorer):
-                parts.append(member.history_scores(history))
-        own = self._sum(*parts)
-        if filter_seen:
-            own[:, history] = -np.inf
-        return best(own, k, candidates)
+    def history_scores(self, history: Ids, pairs: Interactions) -> Scores:
+        """See :meth:`DenseScorer.history_scores`."""
+        return self._sum(
+            self.share,
+            *(
+                own.history_scores(history, pairs)
+                if isinstance(own, ItemItemScorer)
+                else _products(own.embed(history, pairs)[None, :], own.factors.items)
+                for own in self.members
+            ),
+        )
 
     def similar(self, items: Ids, k: int) -> Ranking:
         """Return the similar items of the first member."""
@@ -208,10 +208,11 @@ class EnsembleScorer(Scorer):
             raise InputError("an ensemble has two members, two scales above 0, and a share to 1")
         own = []
         for n, member in enumerate(members):
-            if member["kind"] not in (FactorScorer.kind, ItemItemScorer.kind):
+            kind = {own.kind: own for own in (FactorScorer, ItemItemScorer)}.get(member["kind"])
+            if kind is None:
                 raise InputError(f"a member must be of factors or item-item, got {member['kind']}")
             mine = {key[2:]: part for key, part in tensors.items() if key.startswith(f"{n}.")}
-            own.append(SCORERS[member["kind"]].restored(mine, member["facts"], pairs))
+            own.append(kind.restored(mine, member["facts"], pairs))
         return cls(own, facts["share"], scales)
 
     @property
@@ -226,12 +227,10 @@ class EnsembleScorer(Scorer):
                 own.allow_code = allowed
 
 
-def _scores(member: Scorer, users: Ids) -> Scores:
+def _scores(member: Member, users: Ids) -> Scores:
     """Return the scores of all items for users."""
     if isinstance(member, ItemItemScorer):
-        return member.scores(member.pairs.csr()[users])
-    if not isinstance(member, FactorScorer):
-        member.no_embeddings()
+        return member.user_scores(users)
     return _products(member.factors.users[torch.from_numpy(users)], member.factors.items)
 
 

@@ -6,7 +6,7 @@ come from the models of :mod:`robustcf.models.neighbours`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +14,9 @@ import numpy.typing as npt
 import torch
 from scipy.sparse import csr_matrix
 
-from robustcf._checks import check_cutoff
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
-from robustcf.metrics.topk import user_ids
-from robustcf.models.scorer import Ids, Ranking, Scorer, Stored
+from robustcf.models.scorer import DenseScorer, Ids, Ranking, Scores, Stored, best
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,11 +29,8 @@ MOST_EXACT = 20_000
 
 Weights = csr_matrix | npt.NDArray[np.float32]
 
-# Scores at a time.
-_SCORE_BYTES = 64 * 2**20
 
-
-class ItemItemScorer(Scorer):
+class ItemItemScorer(DenseScorer):
     """Scores ``r @ B``: r has a 1 for each item of a user's history, B is items x items.
 
     A user without a history gets the most popular items. The attack surface is B and the
@@ -73,50 +68,22 @@ class ItemItemScorer(Scorer):
         self._prior = (1e-4 * scale * degrees).astype(np.float32)
         self.n_users, self.n_items = pairs.n_users, n_items
 
-    def scores(self, histories: csr_matrix) -> npt.NDArray[np.float32]:
+    def scores(self, histories: csr_matrix) -> Scores:
         """Return dense scores; each row is summed in the order of its history."""
         found = histories.astype(np.float32) @ self.weights
-        scores: npt.NDArray[np.float32] = (
-            found.toarray() if isinstance(found, csr_matrix) else np.asarray(found)
-        )
+        scores: Scores = found.toarray() if isinstance(found, csr_matrix) else np.asarray(found)
         scores += self._prior
         return scores
 
-    def history_scores(self, history: Ids) -> npt.NDArray[np.float32]:
-        """Return the scores of a user with these items, in one row."""
+    def user_scores(self, users: Ids) -> Scores:
+        """See :meth:`DenseScorer.user_scores`."""
+        return self.scores(self.pairs.csr()[users])
+
+    def history_scores(self, history: Ids, pairs: Interactions) -> Scores:
+        """See :meth:`DenseScorer.history_scores`; the same scores as for a stored user."""
         ends = np.array([0, len(history)])
         ones = np.ones(len(history), dtype=np.float32)
         return self.scores(csr_matrix((ones, history, ends), shape=(1, self.n_items)))
-
-    def top(
-        self, users: Ids, k: int, seen: Interactions | None = None, candidates: Ids | None = None
-    ) -> Ranking:
-        """See :meth:`Scorer.top`."""
-        ids = user_ids(users, self.n_users)
-        most = self.n_items if candidates is None else len(candidates)
-        k = min(check_cutoff("k", k), most)
-        items, scores = np.full((len(ids), k), -1, dtype=np.int64), np.full((len(ids), k), np.nan)
-        for part in score_blocks(len(ids), self.n_items):
-            own = self.scores(self.pairs.csr()[ids[part]])
-            if seen is not None:
-                own[seen.csr()[ids[part]].nonzero()] = -np.inf
-            items[part], scores[part] = best(own, k, candidates)
-        return Ranking(items, scores)
-
-    def top_for_history(
-        self,
-        history: Ids,
-        k: int,
-        pairs: Interactions,
-        *,
-        filter_seen: bool = True,
-        candidates: Ids | None = None,
-    ) -> Ranking:
-        """See :meth:`Scorer.top_for_history`; the same scores as for a stored user."""
-        own = self.history_scores(history)
-        if filter_seen:
-            own[:, history] = -np.inf
-        return best(own, k, candidates)
 
     def similar(self, items: Ids, k: int) -> Ranking:
         """Return the items with the largest weights from each of some items."""
@@ -160,28 +127,3 @@ class ItemItemScorer(Scorer):
             raise InputError(f"weights.indices must be in [0, {pairs.n_items})")
         shape = (pairs.n_items, pairs.n_items)
         return cls(pairs, csr_matrix((data.astype(np.float32), indices, indptr), shape=shape))
-
-
-def score_blocks(count: int, n_items: int) -> Iterator[slice]:
-    """Yield slices of users whose scores fit into 64 MB."""
-    size = max(1, _SCORE_BYTES // (4 * max(1, n_items)))
-    for start in range(0, count, size):
-        yield slice(start, start + size)
-
-
-def best(scores: npt.NDArray[np.float32], k: int, candidates: Ids | None) -> Ranking:
-    """Return the k best items per row, ties to the lower id; -1 and NaN for scores of -inf."""
-    own = scores if candidates is None else scores[:, candidates]
-    k = min(check_cutoff("k", k), own.shape[1])
-    least = np.partition(own, own.shape[1] - k, axis=1)[:, own.shape[1] - k]
-    places = np.empty((len(own), k), dtype=np.int64)
-    for row, bound in enumerate(least):
-        above = np.flatnonzero(own[row] > bound)
-        above = above[np.argsort(-own[row, above], kind="stable")]
-        # Many items may have the score of the last place, 0 say: they are not sorted.
-        ties = np.flatnonzero(own[row] == bound)[: k - len(above)]
-        places[row] = np.concatenate((above, ties))
-    values = np.take_along_axis(own, places, axis=1).astype(np.float64)
-    items = places if candidates is None else candidates[places]
-    out = np.isneginf(values)
-    return Ranking(np.where(out, -1, items), np.where(out, np.nan, values))

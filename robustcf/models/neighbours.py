@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,37 +20,30 @@ from torch import Tensor
 from robustcf._checks import check_integer, check_number
 from robustcf.data.interactions import Interactions
 from robustcf.errors import InputError
-from robustcf.models.base import ConfigT, FitAtOnce
+from robustcf.models.base import ConfigT, WithoutEmbeddings
 from robustcf.models.item_item import MOST_DENSE, MOST_EXACT, ItemItemScorer, Weights
 from robustcf.models.scorer import Ids
+from robustcf.objectives.weights import largest
 
 # Similarities, and matrices that are solved together, at a time.
 _BLOCK_BYTES, _SOLVED_BYTES = 64 * 2**20, 64 * 2**20
 
 
-class ItemItemModel(FitAtOnce[ConfigT]):
+class ItemItemModel(WithoutEmbeddings[ConfigT]):
     """A model of item-item weights. It has neither epochs nor embeddings."""
-
-    has_embeddings = False
-    weights: Weights
 
     @abstractmethod
     def _weights(self) -> Weights:
         """Return the weights by the training pairs."""
 
-    def _start(self) -> tuple[Tensor, Tensor]:
-        if not self.shard.rows.whole:
-            raise InputError(f"{self.name} is fit by one process: start it without torchrun")
-        self.weights = self._weights()
-        return torch.empty(self.train.n_users, 0), torch.empty(self.train.n_items, 0)
+    def _fitted(self) -> ItemItemScorer:
+        return ItemItemScorer(self.train, self._weights())
 
-    def scorer(self) -> ItemItemScorer:
-        """Return the scorer by the pairs that it was fit on."""
-        return ItemItemScorer(self.train, self.weights)
-
-    def factors(self) -> NoReturn:
-        """Raise the error of a model without embeddings."""
-        self.scorer().no_embeddings()
+    @property
+    def weights(self) -> Weights:
+        """Items x items."""
+        weights: Weights = self._scorer.weights
+        return weights
 
 
 @dataclass(frozen=True)
@@ -333,8 +326,7 @@ def _largest(rows: csr_matrix, part: slice, most: int) -> csr_matrix:
         places = np.arange(rows.indptr[n], rows.indptr[n + 1])
         places = places[(rows.indices[places] != part.start + n) & (rows.data[places] > 0)]
         if 0 < most < len(places):
-            order = np.argsort(-rows.data[places], kind="stable")[:most]
-            places = np.sort(places[order])
+            places = np.sort(places[largest(rows.data[places], rows.indices[places], most)])
         kept.append(places)
         counts.append(len(places))
     chosen = np.concatenate(kept)

@@ -99,6 +99,19 @@ class ObjectiveConfig:
 ConfigT = TypeVar("ConfigT", bound=ObjectiveConfig)
 
 
+def configured(kind: Any, config: Any, settings: dict[str, Any]) -> Any:
+    """Return a config of ``kind.Config`` from one, or from single settings."""
+    name, expected = kind.__name__, kind.Config
+    if config is not None and settings:
+        raise InputError(f"give {name} a config or single settings, not both")
+    if config is None:
+        check_known(expected, settings)
+        return expected(**settings)
+    if not isinstance(config, expected):
+        raise InputError(f"{name} takes a {expected.__name__}, got a {type(config).__name__}")
+    return config
+
+
 class Objective(ABC, Generic[ConfigT]):
     """A loss that is a sum over pairs of users and items.
 
@@ -137,22 +150,8 @@ class Objective(ABC, Generic[ConfigT]):
         if self.shard.n_pairs == 0:
             raise InputError(f"{self.name} expects training pairs, got none")
         self.pairs = pairs
-        self.config = self.configured(config, settings)
+        self.config = configured(type(self), config, settings)
         self.device, self.dtype = torch.device(device), dtype
-
-    @classmethod
-    def configured(cls, config: ConfigT | None, settings: dict[str, Any]) -> ConfigT:
-        """Return a config of this class from one, or from single settings."""
-        if config is not None and settings:
-            raise InputError(f"give {cls.__name__} a config or single settings, not both")
-        if config is None:
-            check_known(cls.Config, settings)
-            config = cls.Config(**settings)  # type: ignore[assignment]
-        if not isinstance(config, cls.Config):
-            raise InputError(
-                f"{cls.__name__} takes a {cls.Config.__name__}, got a {type(config).__name__}"
-            )
-        return config
 
     def tensor(self, array: npt.NDArray[Any], dtype: torch.dtype | None = None) -> Tensor:
         """Return an array as a tensor on the objective's device, by default in its dtype."""

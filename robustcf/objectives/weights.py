@@ -73,7 +73,7 @@ def item_graph(train: Interactions, neighbours: int = 10, ranks: Ranks | None = 
         value = block.data * np.repeat(out[start:stop], lengths) * into[block.indices]
         for row in range(stop - start):
             entries = slice(block.indptr[row], block.indptr[row + 1])
-            kept = _largest(value[entries], block.indices[entries], neighbours)
+            kept = largest(value[entries], block.indices[entries], neighbours)
             rows.append(np.full(len(kept), start + row))
             columns.append(block.indices[entries][kept])
             values.append(value[entries][kept])
@@ -86,8 +86,10 @@ def item_graph(train: Interactions, neighbours: int = 10, ranks: Ranks | None = 
     return graph
 
 
-def _largest(values: _Vector, columns: npt.NDArray[Any], count: int) -> npt.NDArray[np.intp]:
-    """Where the ``count`` largest values are, ties to the lower column; no full sort."""
+def largest(
+    values: npt.NDArray[Any], columns: npt.NDArray[Any], count: int
+) -> npt.NDArray[np.intp]:
+    """Return where the ``count`` largest values are, ties to the lower column; no full sort."""
     if len(values) <= count:
         return np.arange(len(values))
     limit = np.partition(values, len(values) - count)[len(values) - count]

@@ -55,7 +55,7 @@ class Size:
     def cost(self, settings: Settings) -> float:
         """Return the rough CPU seconds of one training and validation."""
         if settings["model"] == "ensemble":
-            return 2.0 * sum(self.cost(own) for own in settings["members"])
+            return 1.5 * sum(self.cost(own) for own in settings["members"])
         dim = float(settings.get("factors", 64))
         judged, both = float(min(self.users, MOST_JUDGED)), self.users + self.items
         svd = 16.0 * self.pairs * dim / 2e9 + 16.0 * both * dim**2 / 3e10
@@ -63,8 +63,8 @@ class Size:
         near = min(float(settings.get("neighbours") or self.items), self.items)
         dense = settings["model"] == "sparse-ease" and settings.get("neighbours") == 0
         per_item = 1e-4 + near**2 / 5e7 + near**3 / 1.5e10
-        per_item += 1e-3 * (self.items > MOST_DENSE)
-        step = 25.0 * self.pairs * dim / 1e9 + 9.0 * both * dim**2 / 3e10
+        per_item += 3e-4 * (self.items > MOST_DENSE)
+        step = 8.0 * self.pairs * dim / 1e9 + 5.0 * both * dim**2 / 3e10
         own: float | None = {
             "popularity": 0.0,
             "graph-filter": 3.0 * shared,
@@ -75,7 +75,7 @@ class Size:
             "bpr-mf": svd + settings.get("epochs", 10) * self.pairs * (64.0 * 4 + dim * 6) / 1e9,
         }.get(settings["model"])
         if dense:
-            own = shared + min(self.items, 2.0 * self.users) ** 2 * self.items / 3e10
+            own = shared + min(self.items, 2.0 * self.users) ** 2 * self.items / 7e10
             own += judged / self.users * self.pairs * self.items / 1e9
         elif own is None:
             drawn = settings.get("sampled_items") or self.items
@@ -106,31 +106,41 @@ def portfolio(size: Size, longest: float = 60.0) -> Iterator[Values]:
         longest: seconds that a trial may take.
     """
     small, wide = (max(4, min(dim, size.smaller)) for dim in (64, _WIDE))
-    als: list[tuple[int, float, float]]
-    als = [(wide, 20.0, 30.0), (small, 5.0, 10.0), (wide, 40.0, 100.0), (small, 40.0, 10.0)]
+
+    def fitting(key: str, least: int, settings: Values) -> Values:
+        """Halve a setting until the time suffices."""
+        while size.cost(settings) > longest and settings[key] // 2 >= least:
+            settings = {**settings, key: settings[key] // 2}
+        return settings
+
     narrow: Values = {"model": "als", "factors": small, "alpha": 20.0, "regularization": 30.0}
-    if wide == _WIDE and size.cost({**narrow, "factors": wide}) > longest:
-        als = [(min(dim, _WIDE // 2), alpha, weight) for dim, alpha, weight in als]
+    small_als = fitting("factors", 16, narrow)["factors"]
+    wide = fitting("factors", small_als, {**narrow, "factors": wide})["factors"]
+    als: list[tuple[int, float, float]]
+    als = [(small_als, 20.0, 30.0), (wide, 20.0, 30.0), (small_als, 5.0, 10.0)]
+    als += [(wide, 40.0, 100.0), (small_als, 40.0, 10.0)]
     full = {"model": "softmax-mf", "factors": small, "epochs": 6}
-    drawn = {} if size.cost(full) <= longest / 2 else {"sampled_items": _DRAWN_ITEMS}
-    if size.items <= _DRAWN_ITEMS:
-        drawn = {}
+    drawn: Values = {}
+    if size.items > _DRAWN_ITEMS and size.cost(full) > longest / 2:
+        few = fitting("sampled_items", 1_024, {**full, "sampled_items": _DRAWN_ITEMS})
+        drawn = {"sampled_items": few["sampled_items"]}
     # Denser data need more regularization.
     level = float(f"{max(10.0, 2.0 * size.pairs / max(1, size.items)):.2g}")
     ridges = [level, 4.0 * level, level / 2]
+    sparse = {"model": "sparse-ease", "neighbours": 100, "regularization": level}
+    near = fitting("neighbours", 25, sparse)["neighbours"]
     whole = 12.0 * min(size.counts, float(size.items) ** 2) <= _FILTER_BYTES
     kept = {} if whole else {"neighbours": 500}
     families: list[list[Values]] = [
         [{"model": "popularity"}],
         [{"model": "graph-filter", "power": power, **kept} for power in (0.25, 0.0)],
-        [narrow]
-        + [
+        [
             {"model": "als", "factors": dim, "alpha": alpha, "regularization": weight}
             for dim, alpha, weight in als
         ],
         [
             {"model": "sparse-ease", "neighbours": near, "regularization": weight}
-            for near, weight in ((100, level), (100, 4.0 * level), (50, level))
+            for near, weight in ((near, level), (near, 4.0 * level), (near // 2, level))
         ],
         [
             {"model": "sparse-ease", "neighbours": 0, "regularization": weight}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import log
 from pathlib import Path
 from signal import SIGINT
 from typing import Any
@@ -265,14 +266,14 @@ class _Search:
         return Found(found, tuple(self.trials), parts, self.spent, skipped, interrupted)
 
     def steps(self) -> None:
-        for settings in portfolio(self.size, _LONGEST * self.limit):
+        for settings in portfolio(self.size, _LONGEST * self.limit / len(self.parts)):
             self.attempt(settings, "portfolio")
-        # Time for the ensemble is kept back.
-        kept = sum(self.predicted(trial.settings) for trial in self.members()) * 1.5
-        leaders = list(self.leaders())[:3]
-        for place, leader in enumerate(leaders):
+        # Time for the ensembles is kept back.
+        kept = sum(self.predicted(rungs[0]) for rungs in self.sums())
+        improved = self.improved()
+        for place, leader in enumerate(improved):
             free = max(0.0, self.limit - kept - self.spent)
-            self.improve(leader, self.spent + free / (len(leaders) - place))
+            self.improve(leader, self.spent + free / (len(improved) - place))
         self.ensembles()
 
     def leaders(self) -> Iterator[Trial]:
@@ -292,26 +293,41 @@ class _Search:
             (items if trial.settings["model"] in _ITEM_ITEM else factors).append(trial)
         return [*items[:1], *factors[:2]] if items else []
 
-    def ensembles(self) -> None:
-        """Try sums of the best item-item model and the best factors, by several weights."""
-        members = self.members()
-        for other in members[1:]:
-            if other.settings["model"] != "popularity":
-                self.add_up([dict(trial.settings) for trial in (members[0], other)])
+    def improved(self) -> list[Trial]:
+        """Return three trials to improve, best first: those to be added up, and the next best."""
+        leaders = list(self.leaders())
+        first = self.members()[:2]
+        chosen = [*first, *(trial for trial in leaders if trial not in first)][:3]
+        return [trial for trial in leaders if trial in chosen]
 
-    def add_up(self, members: list[Values]) -> None:
-        rungs = [{"model": _ENSEMBLE, "members": members, "share": share} for share in _SHARES]
+    def sums(self) -> list[list[Values]]:
+        """Return ensembles of the best item-item model and the best factors, by their shares."""
+        members = [dict(trial.settings) for trial in self.members()]
+        both = [[members[0], own] for own in members[1:] if own["model"] != "popularity"]
+        return [
+            [{"model": _ENSEMBLE, "members": two, "share": share} for share in _SHARES]
+            for two in both
+        ]
+
+    def ensembles(self) -> None:
+        """Try sums of the best item-item model and the best factors."""
+        for rungs in self.sums():
+            self.add_up(rungs)
+
+    def add_up(self, rungs: Sequence[Values]) -> None:
         trials = [_find(self.done, settings) for settings in rungs]
         if None in trials:
             if not self.fits(rungs[0], self.limit):
                 return
             trials = [*self.summed(rungs)]
+        # Each share must win clearly against the best before; of those that do, the best is taken.
+        before = (self.best.value or 0.0) if self.best else 0.0
         for trial in trials:
             if trial is None:
                 continue
             self.trials.append(trial)
-            gap = (trial.value or 0.0) - (self.best.value or 0.0 if self.best else 0.0)
-            if gap > _AHEAD * (trial.error or 0.0):
+            ahead = (trial.value or 0.0) - before > _AHEAD * (trial.error or 0.0)
+            if ahead and trial.beats(self.best):
                 self.best, self._best_users = trial, None
             self.tried(self.trials, self.best)
 
@@ -321,8 +337,8 @@ class _Search:
         users: list[list[_Values64]] = [[] for _ in rungs]
         for part in self.parts:
             own: Any = fit_scorer(part.train, rungs[0], seed=self.seed, device=self.device)
-            for settings, values in zip(rungs, users, strict=True):
-                rank = own.with_share(settings["share"]).rank
+            ranks = own.rankers([settings["share"] for settings in rungs])
+            for rank, values in zip(ranks, users, strict=True):
                 report = evaluate_rankings(rank, part, (20,), part="valid")
                 values.append(report.per_user[METRIC])
         seconds = (time.process_time() - began) / len(rungs)
@@ -367,21 +383,24 @@ class _Search:
             fits = len(self.trials) < self.most
         else:
             cost = self.predicted(settings)
-            fits = self.spent + cost <= until and cost <= _LONGEST * self.limit
+            # An ensemble is several trials, which fit their members together.
+            longest = (1.0 if settings["model"] == _ENSEMBLE else _LONGEST) * self.limit
+            fits = self.spent + cost <= until and cost <= longest
         fits = (fits or not self.trials) and self.size.memory(settings) <= self.memory
         if not fits and settings not in self.skipped:
             self.skipped.append(settings)
         return fits
 
     def predicted(self, settings: Settings) -> float:
-        """Return the expected seconds on all parts, from the last trial of the same model."""
+        """Return the expected seconds on all parts, from the trial of the model closest in cost."""
         if settings["model"] == _ENSEMBLE:
-            return 2.0 * sum(self.predicted(own) for own in settings["members"])
+            return 1.5 * sum(self.predicted(own) for own in settings["members"])
         cost = self.size.cost(settings)
-        same = [t for t in self.trials if _family(t.settings) == _family(settings)]
+        same = [t for t in reversed(self.trials) if _family(t.settings) == _family(settings)]
         if same:
-            last = same[-1]
-            cost *= last.seconds / last.parts / self.size.cost(last.settings)
+            costs = [self.size.cost(trial.settings) for trial in same]
+            near = min(range(len(same)), key=lambda n: abs(log(costs[n] / cost)))
+            cost *= same[near].seconds / same[near].parts / costs[near]
         return cost * len(self.parts)
 
     def measured(self, settings: Values, stage: str) -> Trial:

@@ -41,6 +41,9 @@ def test_scores_are_a_weighted_sum_of_scaled_scores(seed, share):
     np.testing.assert_allclose(found.scores, np.where(wanted > -1e9, wanted, np.nan), atol=1e-4)
     alone = [scorer.top(users[[n]], 4, pairs) for n in users]
     np.testing.assert_array_equal(np.concatenate([own.items for own in alone]), found.items)
+    for other, rank in zip((0.3, share), scorer.rankers([0.3, share]), strict=True):
+        again = EnsembleScorer([first, second], other).rank(users, 4, pairs)
+        np.testing.assert_array_equal(rank(users, 4, pairs), again)
     some = np.array([1, 4, 9])
     chosen = scorer.top(users, 2, None, some).items
     full = scorer.top(users, pairs.n_items).items

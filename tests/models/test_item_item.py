@@ -10,7 +10,8 @@ from scipy.sparse import csr_matrix
 import robustcf
 from robustcf.data import Interactions, checkerboard
 from robustcf.errors import InputError
-from robustcf.models import item_item, neighbours
+from robustcf.models import neighbours
+from robustcf.models import scorer as scorers
 from robustcf.models.item_item import ItemItemScorer
 from robustcf.models.neighbours import (
     GraphFilter,
@@ -143,7 +144,7 @@ def test_rankings_are_sums_of_rows_and_a_history_scores_as_its_user(seed, weight
             again = scorer.top_for_history(history, 5, pairs)
             assert again.items.tolist() == found.items[[user]].tolist()
             np.testing.assert_array_equal(again.scores, found.scores[[user]])
-    monkeypatch.setattr(item_item, "_SCORE_BYTES", 4 * 25 * 3)
+    monkeypatch.setattr(scorers, "_SCORE_BYTES", 4 * 25 * 3)
     assert scorer.top(users, 5, pairs).items.tolist() == found.items.tolist()
 
 
