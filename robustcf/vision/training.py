@@ -228,8 +228,7 @@ def restore(module: nn.Module, tensors: dict[str, Tensor], path: object = "") ->
     """Load the tensors of a file into a module; raise unless they are finite and fit."""
     where = f"{path}: " if path else ""
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor.double()).all()):
-            raise InputError(f"{where}the tensor {name} must be finite")
+        _check_real(name, tensor, where)
     try:
         module.load_state_dict(tensors)
     except RuntimeError as error:
@@ -237,6 +236,11 @@ def restore(module: nn.Module, tensors: dict[str, Tensor], path: object = "") ->
         raise InputError(
             f"{where}the tensors must be those of this network, got others ({reason})"
         ) from error
+
+
+def _check_real(name: str, tensor: Tensor, where: str = "") -> None:
+    if tensor.is_complex() or not bool(torch.isfinite(tensor.double()).all()):
+        raise InputError(f"{where}the tensor {name} must have finite real numbers")
 
 
 def _momentum(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -259,5 +263,6 @@ def _restore(
                 f"the tensor momentum.{number} must be of shape {tuple(parameter.shape)}, got "
                 f"{tuple(kept.shape)}"
             )
+        _check_real(f"momentum.{number}", kept)
         # In the layout of the parameter, so that sums round as in an undisturbed run.
         optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(kept)

@@ -312,7 +312,8 @@ def test_what_can_be_known_is_said_before_the_folder_is_made(tmp_path, digits, c
     [
         (lambda t: {k: v for k, v in t.items() if "bn" not in k}, "tensors must be those of this"),
         (lambda t: {**t, "more": torch.zeros(1)}, "tensors must be those of this network"),
-        (lambda t: {k: v * float("nan") for k, v in t.items()}, "must be finite"),
+        (lambda t: {k: v * float("nan") for k, v in t.items()}, "must have finite real numbers"),
+        (lambda t: {k: v * (1 + 1j) for k, v in t.items()}, "must have finite real numbers"),
     ],
 )
 def test_damaged_networks_and_checkpoints(tmp_path, digits, monkeypatch, change, message):
@@ -329,6 +330,10 @@ def test_damaged_networks_and_checkpoints(tmp_path, digits, monkeypatch, change,
     rest = {k: v for k, v in tensors.items() if not k.startswith("net.")}
     files.write_tensors(file, {f"net.{k}": v for k, v in change(own).items()} | rest, facts)
     with pytest.raises(InputError, match=f"checkpoint.vision.safetensors: .*{message}"):
+        VisionRun(run.path).execute(digits)
+    momentum = {k: v * 1j for k, v in tensors.items() if k.startswith("momentum.")}
+    files.write_tensors(file, tensors | momentum, facts)
+    with pytest.raises(InputError, match="momentum.*finite real"):
         VisionRun(run.path).execute(digits)
     files.write_tensors(file, tensors, {"state": '{"history": [{"epoch": 1}]}'})
     with pytest.raises(InputError, match="history"):
