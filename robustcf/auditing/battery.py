@@ -30,6 +30,7 @@ from robustcf.auditing.entries import (
     entry_threat,
     read_entry,
     read_evidence,
+    served,
     write_entry,
     write_evidence,
 )
@@ -168,7 +169,7 @@ def submit(
     shown, moved = read_evidence(place / evidence_name, model.split, work.threat)
     for row in facts["attacked"]:
         row["value"] = min(row["value"], attacked_by(shown, moved, row["epsilon"]))
-    facts["groups"] = group_figures(shown, moved)
+    facts["groups"] = group_figures(shown, served(shown, moved))
     entry = write_entry(place / evidence_name.replace(".npz", ".json"), facts)
     (place / _STAGES).unlink(missing_ok=True)
     return entry
@@ -187,7 +188,7 @@ class _Battery:
     ) -> None:
         self.model, self.place, self.attack = model, place, attack
         self.steps = STEPS["auto"] if steps is None else steps
-        self.progress, self.threat = progress, entry_threat()
+        self.progress, self.threat = progress, entry_threat().on(model)
         self._worst: tuple[float, Factors] | None = None
         digest = hashlib.sha256(f"{model.split.fingerprint}{steps}{attack!r}".encode())
         for tensor in model.scorer.stored().tensors.values():
@@ -303,37 +304,38 @@ class _Battery:
     def _gradient_free(self, clean: float, value: float) -> Flag | None:
         """Random search: random items, and for each user the worst of many random rows."""
         options = self.threat.options(self.model)
-        least: Any = None
-        first = RandomNoise(seed=_SEED, **options)
-        items = first.perturb(self.model.factors, RANKED).factors.items
-        options["side"] = "users"
+        arrays: Factors = self.model.arrays
+        least: Any = np.inf
+        items = RandomNoise(seed=_SEED, **options).perturb(arrays, RANKED).factors.items
+        if self.model.histories is None:  # else there are items alone
+            options["side"] = "users"
         for seed in range(1, _ROUNDS):
-            noise = RandomNoise(seed=_SEED + seed, **options)
-            users = noise.perturb(self.model.factors, RANKED).factors.users
-            values = self.model.evaluate((10,), Factors(users, items)).per_user[METRIC]
-            least = values if least is None else np.minimum(least, values)
-        found = float(least.mean())
+            moved = RandomNoise(seed=_SEED + seed, **options).perturb(arrays, RANKED).factors
+            if self.model.histories is None:
+                moved = Factors(moved.users, items)
+            least = np.minimum(least, self.model.evaluate((10,), moved).per_user[METRIC])
+        found = float(np.mean(least))
         if found >= value - _CLEARLY * clean:
             return None
         words = f"leaves {found:.4f}, the attack {value:.4f}"
         return Flag("gradient-free", f"Random search, which uses no gradient, {words}.")
 
     def _transfer(self, clean: float, value: float, others: Sequence[str | Path]) -> Flag | None:
-        split, own = self.model.split, self.model.factors
+        split, own = self.model.split, self.model.arrays
         for entry in map(read_entry, others):
             evidence = entry.facts["evidence"]
             if entry.facts["dataset"]["fingerprint"] != split.fingerprint or evidence is None:
                 continue
             path = entry.path.parent / evidence["file"]
             source, moved = read_evidence(path, split, self.threat)
-            if source.factors.users.shape != own.users.shape:
+            if source.stores != self.model.stores or source.arrays.users.shape != own.users.shape:
                 continue
             budget, parts = self.threat.options(self.model)["budget"], []
-            for part, before, after in zip(own, source.factors, moved, strict=True):
+            for part, before, after in zip(own, source.arrays, moved, strict=True):
                 bound = budget.of(part)
                 allowed = RANKED * bound.unit(part)
                 parts.append(bound.apply(part, bound.project(after - before, allowed), allowed))
-            left = self.model.evaluate((10,), Factors(*parts)).values[METRIC]
+            left = self.model.evaluate((10,), served(self.model, Factors(*parts))).values[METRIC]
             if left < value - _CLEARLY * clean:
                 words = f"{entry.facts['name']} leaves {left:.4f}, the attack {value:.4f}"
                 return Flag("transfer", f"The perturbation of {words}.")

@@ -220,7 +220,7 @@ def write_evidence(
 
     Args:
         model: the recommender, :func:`as_stored` in this precision.
-        attacked: its factors under the attack at the size :data:`RANKED`.
+        attacked: the factors that it serves with under the attack at the size :data:`RANKED`.
         value: NDCG@10 under that attack; the perturbation gets more bits until it leaves this,
             within the rounding that :func:`verify` allows.
     """
@@ -238,9 +238,11 @@ def _write_evidence(
     facts = json.loads(str(arrays["facts"]))
     facts |= {"_kind": model.kind, "_fit_on": model.fit_on}
     arrays["facts"] = np.array(json.dumps(facts))
-    threat = entry_threat()
+    threat = entry_threat().on(model)
     budget = threat.options(model)["budget"]
-    for name, before, after in zip(("users", "items"), model.factors, attacked, strict=True):
+    if model.histories is not None:  # the map stays as it is
+        attacked = Factors(model.arrays.users, attacked.items)
+    for name, before, after in zip(("users", "items"), model.arrays, attacked, strict=True):
         wanted = after.double() - before.double()
         # Square roots: most numbers of a row are far smaller than its largest.
         codes, scale = _codes(wanted.sign() * wanted.abs().sqrt(), levels)
@@ -254,15 +256,15 @@ def _write_evidence(
         arrays |= {f"move.{name}": codes, f"move.{name}.scale": scale}
     write_arrays(path, arrays)
     found, moved = read_evidence(path, model.split, threat)
-    value = found.evaluate((10,), moved).values[METRIC]
+    value = attacked_by(found, moved, RANKED)
     digest = hashlib.sha256(read_plain(path, _MOST_EVIDENCE)).hexdigest()
-    return {"file": path.name, "sha256": digest, "epsilon": RANKED, "value": float(value)}
+    return {"file": path.name, "sha256": digest, "epsilon": RANKED, "value": value}
 
 
 def read_evidence(
     path: Path, split: Split, threat: Threat, epsilon: float = RANKED
 ) -> tuple[Recommender, Factors]:
-    """Return the recommender of the evidence and its attacked factors.
+    """Return the recommender of the evidence and its stored arrays under the attack.
 
     Raises:
         InputError: the file is not one of :func:`write_evidence`, or the perturbation is larger
@@ -275,7 +277,7 @@ def read_evidence(
             _decoded(arrays[f"move.{name}"], arrays[f"move.{name}.scale"], 2)
             for name in ("users", "items")
         ]
-        if any(m.shape != p.shape for m, p in zip(moves, model.factors, strict=True)):
+        if any(m.shape != p.shape for m, p in zip(moves, model.arrays, strict=True)):
             raise ValueError("its perturbation is of another size than the model")
     except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
@@ -287,7 +289,7 @@ def _within(model: Recommender, threat: Threat, moves: list[Tensor], epsilon: fl
     """Return the moved factors; raise where a move is larger than the budget allows."""
     options = threat.options(model)
     moved = []
-    for name, part, move in zip(("users", "items"), model.factors, moves, strict=True):
+    for name, part, move in zip(("users", "items"), model.arrays, moves, strict=True):
         if not bool(torch.isfinite(move).all()):
             raise InputError(f"the perturbation of the {name} has values that are not finite")
         move[:, list(model.fixed)] = 0.0
@@ -402,7 +404,7 @@ def verify(entry: Entry | str | Path, load: Callable[[str], Split]) -> Verificat
             compare(f"random directions at {size:g}", row["random"], undirected)
     from robustcf.auditing.battery import group_figures, model_flags, noise_flag  # imports this
 
-    for group, figures in group_figures(model, moved).items():
+    for group, figures in group_figures(model, served(model, moved)).items():
         for key, value in one.facts["groups"].get(group, {}).items():
             compare(f"{key} {METRIC} of {group}", value, figures[key])
     named = {flag["name"] for flag in one.facts["flags"]}
@@ -413,11 +415,17 @@ def verify(entry: Entry | str | Path, load: Callable[[str], Split]) -> Verificat
     return Verification(one, tuple(rows))
 
 
+def served(model: Recommender, arrays: Factors) -> Factors:
+    """Return the factors that a recommender serves with if its stored arrays are these."""
+    return arrays if model.histories is None else model.histories.factors(arrays)
+
+
 def attacked_by(model: Recommender, moved: Factors, epsilon: float) -> float:
     """Return NDCG@10 under a perturbation of the size :data:`RANKED`, scaled to another size."""
-    pairs = zip(model.factors, moved, strict=True)
-    scaled = Factors(*(a + epsilon / RANKED * (b - a) for a, b in pairs))
-    return float(model.evaluate((10,), moved if epsilon == RANKED else scaled).values[METRIC])
+    if epsilon != RANKED:
+        pairs = zip(model.arrays, moved, strict=True)
+        moved = Factors(*(a + epsilon / RANKED * (b - a) for a, b in pairs))
+    return float(model.evaluate((10,), served(model, moved)).values[METRIC])
 
 
 def entry_threat() -> Threat:

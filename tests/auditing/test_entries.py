@@ -24,6 +24,7 @@ from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.models.factorized import FactorScorer
 from robustcf.recommender import Recommender
+from robustcf.robustness import measure
 from tests.auditing.helpers import small_split
 
 SEEDS = (0, 1, 2)
@@ -192,3 +193,21 @@ def test_the_perturbation_gets_more_bits_where_it_needs_them(tmp_path):
         write_evidence(tmp_path / f"{value}.npz", model, "int8", moved, value)
     coarse, fine = (read_arrays(tmp_path / f"{v}.npz")["move.items"] for v in (1.0, 0.0))
     assert (abs(coarse).max(), abs(fine).max()) == (15, 127)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_model_without_stored_users(tmp_path, seed):
+    """Its items alone are moved, and users follow them."""
+    model = small_model(seed).serving("fold-in")
+    entry = submit(
+        *(model, tmp_path / "e"), name="folded", steps=20, precision="float32", progress=False
+    )
+    assert entry.facts["surface"] == "map and items"
+    assert entry.facts["threat"]["side"] == "items"
+    expected = measure(
+        model, "auto", entry_threat(), [0, RANKED], (10,), steps=20, control=False
+    ).curve
+    assert entry.attacked(0.0) == pytest.approx(expected["ndcg@10"][0], abs=1e-6)
+    assert entry.attacked(RANKED) <= expected["ndcg@10"][1] + 1e-3
+    found = verify(entry, lambda name: model.split)
+    assert found.passed, str(found)
