@@ -60,12 +60,15 @@ def _is_number(value: object) -> bool:
         return False
 
 
+MOST_RATE = 1 + 1e-6
 TEXT = Kind("text", lambda value: isinstance(value, str))
 NAME = Kind("text that is not empty", lambda value: isinstance(value, str) and bool(value))
 FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 NUMBER = Kind("a finite number", _is_number)
 POSITIVE = Kind("a finite number above 0", lambda value: _is_number(value) and value > 0)
 NOT_NEGATIVE = Kind("a finite number of at least 0", lambda v: _is_number(v) and v >= 0)
+#: Of metrics; a mean of ones may round up.
+RATE = Kind("a number in [0, 1]", lambda v: _is_number(v) and 0 <= v <= MOST_RATE)
 OBJECT = Kind("an object", lambda value: isinstance(value, dict))
 ABSENT = Kind("left out", lambda value: False)
 

@@ -17,7 +17,7 @@ from robustcf._checks import check_cutoffs, check_known
 from robustcf._io.files import read_json, write_bytes, write_json
 from robustcf._io.plots import Line, Panel
 from robustcf._io.reading import read_plain
-from robustcf._io.schema import NOT_NEGATIVE, OBJECT, Kind, check_kind, list_of, record, whole
+from robustcf._io.schema import ABSENT, OBJECT, RATE, Kind, check_kind, list_of, record, whole
 from robustcf._io.text import aligned, markdown
 from robustcf._registry import DEFENCES, MODELS, POISONINGS
 from robustcf._runtime import threads_used
@@ -441,12 +441,14 @@ def plain(value: Any) -> Any:
 def _read_cell(plan: PoisonPlan, folder: Path, row: Row, seed: int) -> Cell | None:
     """A cell from its file; None where it is missing or damaged, so that it is made again."""
     path = folder / CELLS / f"{row.stem(seed)}.json"
-    rates = {f"{kind}@{k}": NOT_NEGATIVE for kind in _EXPOSURE for k in plan.ks}
-    single = {f"hit_rate@{k}": list_of(NOT_NEGATIVE, 1) for k in plan.ks}
+    rates = {f"{kind}@{k}": RATE for kind in _EXPOSURE for k in plan.ks}
+    single = {f"hit_rate@{k}": list_of(RATE, 1) for k in plan.ks}
     kind = {
         "spent": record({name: whole() for name in ("fakes", "length", "pairs")}),
-        "exposure": record({**rates, "by_target": record(single), "n_users": whole()}),
-        "quality": record(dict.fromkeys(QUALITY, NOT_NEGATIVE)),
+        "exposure": record(
+            {**rates, "by_target": record(single), "n_users": whole()}, others=ABSENT
+        ),
+        "quality": record(dict.fromkeys(QUALITY, RATE)),
         "defence_report": OBJECT,
     }
     try:

@@ -59,8 +59,6 @@ _METRIC_NAME = Kind(
     "a metric with its cutoff, as ndcg@10",
     lambda v: TEXT.fits(v) and bool(re.fullmatch(r"[a-z_]+@[1-9][0-9]{0,8}", v)),
 )
-_MOST_RATE = 1 + 1e-6  # all metrics are rates; a mean of ones may round up
-_RATE = Kind("a number in [0, 1]", lambda v: schema.NUMBER.fits(v) and 0 <= v <= _MOST_RATE)
 _CURVE = record(
     {
         "format": choice(FORMAT),
@@ -288,7 +286,7 @@ class SavedCurve:
                 kind = f"{'integers' if ids else 'floats'} of shape {shape}"
                 got = f"{array.dtype} of shape {array.shape}"
                 raise InputError(f"{path}: {shown(name)} must be {kind}, got {got}")
-            if not ids and not ((array >= 0) & (array <= _MOST_RATE)).all():
+            if not ids and not ((array >= 0) & (array <= schema.MOST_RATE)).all():
                 raise InputError(f"{path}: {shown(name)} must be in [0, 1], got another value")
         return arrays
 
@@ -334,7 +332,7 @@ def _read(path: Path) -> SavedCurve | None:
     sizes = facts["epsilons"]
     if any(b <= a for a, b in pairwise(sizes)):
         raise InputError(f"{path}: epsilons must be ascending and differ, got {shown(sizes)}")
-    means = list_of(_RATE, len(sizes), len(sizes))
+    means = list_of(schema.RATE, len(sizes), len(sizes))
     check_kind(path, facts, record(dict.fromkeys(facts["metrics"], means)))
     return SavedCurve(path, facts)
 
