@@ -232,7 +232,7 @@ class OnlyPromotes(RandomItems):
 def test_one_account_and_as_many_as_users_are_two_sizes(table, tmp_path, monkeypatch):
     def told(split, config, profiles, targets, **options):
         found = retrained(split, config, [], targets, **options)
-        return replace(found, quality=dict.fromkeys(found.quality, 1 / len(profiles)))
+        return replace(found, quality=dict.fromkeys(found.quality, 1 / (1 + len(profiles))))
 
     monkeypatch.setattr(poison_module, "retrained", told)
     plan = PoisonPlan(
@@ -246,7 +246,7 @@ def test_one_account_and_as_many_as_users_are_two_sizes(table, tmp_path, monkeyp
         ks=(3,),
     )
     found = poison(plan, tmp_path / "out")
-    assert found.values(Row("als", "none", "random", 1), "ndcg@10").tolist() == [1]
+    assert found.values(Row("als", "none", "random", 1), "ndcg@10").tolist() == [1 / 2]
     assert found.values(Row("als", "none", "random", 1.0), "ndcg@10").tolist() == [
         1 / found.n_users
     ]
