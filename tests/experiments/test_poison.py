@@ -248,7 +248,7 @@ def test_one_account_and_as_many_as_users_are_two_sizes(table, tmp_path, monkeyp
     found = poison(plan, tmp_path / "out")
     assert found.values(Row("als", "none", "random", 1), "ndcg@10").tolist() == [1 / 2]
     assert found.values(Row("als", "none", "random", 1.0), "ndcg@10").tolist() == [
-        1 / found.n_users
+        1 / (1 + found.n_users)
     ]
     # No command asks for the seed 5 alone.
     assert plan.command() is None
