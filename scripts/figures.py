@@ -16,9 +16,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from robustcf.auditing.leaderboard import markdown_table, read_boards
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+BOARD = RESULTS / "leaderboard" / "README.md"
+PAGES = (ROOT / "README.md", BOARD, *sorted((ROOT / "docs").rglob("*.md")))
 _TABLE = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 # Setting of the demo -> how it is shown, where that differs.
 SHOWN = {
@@ -75,11 +78,21 @@ def quality() -> str:
     return _markdown(head, rows)
 
 
+def leaderboard(most: int | None = None) -> str:
+    """The leaderboard, or the first rows of its largest table."""
+    boards = read_boards(RESULTS / "leaderboard")
+    if most is not None:
+        boards = [max(boards, key=lambda board: len(board.entries))]
+    return markdown_table(boards, most).strip() + "\n"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "readme": robustness,
     "robustness": lambda: robustness((0.01, *ATTACKED, 0.2), (0.02, 0.05)),
     "seeds": seeds,
     "quality": quality,
+    "leaderboard": leaderboard,
+    "leaderboard-first": lambda: leaderboard(3),
 }
 
 
