@@ -41,6 +41,8 @@ _MODULES |= dict.fromkeys(("submit", "verify"), "leaderboard")
 _SHARED = ("train", "evaluate", "attack", "certify", "audit")
 # Seconds that a rank waits for the first one to report the reason of a failure.
 _HEARD = 2.0
+# Seconds that a rank which found the same error keeps quiet, at most, until the first has said it.
+_HELD = 30.0
 # Exit codes from here on name a signal.
 _STOPPED = 128
 
@@ -224,6 +226,9 @@ def _wait(seconds: float) -> None:
 def _fail(arguments: Sequence[str], reason: str, code: int, *, lost: bool = False) -> int:
     line = " ".join(reason.split())
     if not _speaks(code, lost=lost):
+        if job().size == 1 and not lost:  # torchrun stops the first rank as soon as this one ends
+            with suppress(KeyboardInterrupt):
+                time.sleep(_HELD)
         return code
     if "--debug" in arguments and code == 1:
         traceback.print_exc()
