@@ -16,7 +16,6 @@ from robustcf.errors import InputError
 from robustcf.factors import Factors
 from robustcf.metrics.groups import overlap
 from robustcf.metrics.topk import TopItems
-from robustcf.recommender import Recommender
 from robustcf.robustness import RobustnessCurve, Threat, measure
 
 # Certified radii are slow: fewer users, by this many scores.
@@ -24,8 +23,8 @@ FEW, LEAST, FEW_SCORES = 5_000, 500, 100_000_000
 ROUNDING, NOISE = 1e-4, 0.1
 CERTIFIED = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
 PROMISED = 0.01
-# Attack sizes of the picture, in sizes of the headline attack.
-_MULTIPLES = (0.0, 0.25, 0.5, 1.0, 2.0)
+# More attack sizes of the picture, in sizes of the headline attack.
+_MULTIPLES = (0.25, 0.5, 2.0)
 # Weight of a place in rank-biased overlap: the first ten places have 86 % of it.
 _PERSISTENCE = 0.9
 _SHOWN = 10
@@ -80,6 +79,8 @@ def attack(subject: Subject) -> Found:
     how: dict[str, Any] = {"seed": subject.seed, "progress": False, "by": ()}
     result = measure(model, "auto", None, (0.0, subject.size), (CUTOFF,), **how)
     subject.results["attack"] = result
+    sizes = tuple(subject.size * multiple for multiple in _MULTIPLES)
+    more = measure(model, "auto", None, sizes, (CUTOFF,), **how)
     clean, left = (float(value) for value in result.curve[METRIC])
     size = float(result.curve.epsilons[1])
     details = {"clean": clean, "joint": left, "size": size, "knowledge": result.threat.knowledge}
@@ -95,14 +96,15 @@ def attack(subject: Subject) -> Found:
             rows.append((words, f"{details[name]:.4f}"))
     knows = "and the training pairs" if model.part == "train" else "and the held-out pairs"
     told = f"to {left:.4f} for an attacker who knows the embeddings {knows}"
-    subject.curves.append(_scaled(model, result.curve, f"attacked, embeddings {knows} known"))
-    if without is not None:
+    words = f"attacked, embeddings {knows} known"
+    subject.curves.append(_curve(result.curve, words, "attack", more.curve))
+    if without is not None and more.with_data is not None:
         other = "the embeddings and the training pairs alone"
         told += f", and to {details['without labels']:.4f} for one who knows {other}"
         words = "attacked, embeddings and training pairs known"
-        subject.curves.append(_scaled(model, without, words))
+        subject.curves.append(_curve(without, words, "attack", more.with_data.curve))
     if result.control is not None:
-        subject.curves.append(_curve(result.control, "random directions", "random"))
+        subject.curves.append(_curve(result.control, "random directions", "random", more.control))
     return Found(
         _share(left, clean),
         f"At size {size:g}, NDCG@10 falls from {clean:.4f} {told}.",
@@ -241,25 +243,19 @@ def _places(subject: Subject, lists: TopItems) -> npt.NDArray[np.int64]:
     return np.bincount(lists[lists >= 0], minlength=subject.whole.n_items)
 
 
-def _curve(curve: RobustnessCurve, name: str, kind: str) -> dict[str, object]:
-    sizes, values = list(map(float, curve.epsilons)), curve[METRIC].tolist()
+def _curve(
+    curve: RobustnessCurve, name: str, kind: str, more: RobustnessCurve | None = None
+) -> dict[str, object]:
+    """Return a curve for the picture, with the sizes of another one between its own."""
+    points = {
+        float(size): float(value)
+        for each in (curve, more)
+        if each is not None
+        for size, value in zip(each.epsilons, each[METRIC], strict=True)
+    }
+    sizes = sorted(points)
+    values = [points[size] for size in sizes]
     return {"name": name, "kind": kind, "axis": curve.threat.axis, "sizes": sizes, METRIC: values}
-
-
-def _scaled(model: Recommender, curve: RobustnessCurve, name: str) -> dict[str, object]:
-    """Return the curve of one perturbation at several sizes: scaled, it is within each budget."""
-    if model.histories is not None:  # its users do not move in proportion
-        return _curve(curve, name, "attack")
-    clean, (_, moved) = model.factors, curve.attacked
-    size, values = float(curve.epsilons[1]), []
-    for multiple in _MULTIPLES:
-        pairs = zip(clean, moved, strict=True)
-        factors = Factors(*(a + multiple * (b - a) for a, b in pairs))
-        known = {0.0: curve[METRIC][0], 1.0: curve[METRIC][1]}
-        value = known[multiple] if multiple in known else model.evaluate((CUTOFF,), factors)[METRIC]
-        values.append(float(value))
-    sizes = [size * multiple for multiple in _MULTIPLES]
-    return {**_curve(curve, name, "attack"), "sizes": sizes, METRIC: values}
 
 
 def _curve_error(curve: RobustnessCurve, place: int) -> float:

@@ -134,6 +134,10 @@ def test_noise_attack_and_certificate_are_those_of_measure():
     attacked = measure(target, "auto", None, (0.0, 0.2), (10,)).curve["ndcg@10"]
     assert found["attack"].number == attacked[1] / attacked[0]
     assert found["attack"].details["joint"] == attacked[1]
+    drawn = next(curve for curve in found.curves if curve["kind"] == "attack")
+    curve = measure(target, "auto", None, drawn["sizes"], (10,)).curve["ndcg@10"]
+    assert len(curve) == 5
+    assert drawn["ndcg@10"] == curve.tolist()
     sizes = found["certificate"].details["sizes"]
     proved = measure(target, "certificate", None, sizes, (10,)).curve["ndcg@10"]
     assert found["certificate"].number == proved[sizes.index(0.01)] / proved[0]
