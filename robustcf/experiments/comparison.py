@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf._checks import check_integer
-from robustcf._io.text import latex, markdown, rows_table
+from robustcf._io.text import latex, markdown, rows_table, wrapped
 from robustcf._randomness import stream
 from robustcf.errors import InputError
 from robustcf.experiments.saved import common_curves, group_runs, open_run
@@ -130,7 +130,7 @@ class Comparison:
         }
 
     def __str__(self) -> str:
-        return "\n".join(self.words())
+        return "\n".join(map(wrapped, self.words()))
 
     def __repr__(self) -> str:
         labels = ", ".join(group.label for group in self.groups)
