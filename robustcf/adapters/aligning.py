@@ -164,8 +164,8 @@ def _shifted(
                 if step
             ]
             words = (
-                f"the map from ids to rows is shifted: {' and '.join(moved)} would fit better "
-                "(padding in row 0, or ids from 1?)"
+                f"the map of ids to rows is shifted: {' and '.join(moved)} would fit better "
+                "(row 0 for padding, ids from 1?)"
             )
     return words
 
