@@ -164,8 +164,8 @@ def _shifted(
                 if step
             ]
             words = (
-                f"the map of ids to rows is shifted: {' and '.join(moved)} would fit better "
-                "(row 0 for padding, ids from 1?)"
+                f"rows are shifted against ids: {' and '.join(moved)} would fit better "
+                "(padding row, or ids from 1?)"
             )
     return words
 

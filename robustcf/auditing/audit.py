@@ -161,7 +161,7 @@ class Audit:
 
     @property
     def _about(self) -> str:
-        return f"served by {' and '.join(self.serve)}"
+        return f"served by {' and '.join(self.serve).replace('exact', 'exact search')}"
 
     def _repr_html_(self) -> str:
         caption = "; ".join((f"verdict, {self._about}: {self.verdict}", *self.caveats))

@@ -119,15 +119,15 @@ def _by_trial(model: Recommender, out: str) -> Report:
     lines = [
         *(f"! {caveat}" for caveat in import_caveats(model)),
         f"NDCG@10, judged by {by}; joint attack, sizes in lengths of each row; * is the choice, + "
-        "is better without attack too",
+        "is also better without attack",
         table(header, rows),
-        "what it costs: lists kept of those as it is; share of places of the most popular 1 %; "
-        "coverage; NDCG@10 of the worst third of users over all; exposure of the tail over its "
-        "pairs; own top 10 kept in fewer bits and by cosine",
+        "what it costs: share of the lists of 'as it is' that are kept; share of places of the "
+        "most popular 1 %; coverage; NDCG@10 of the worst third of users over that of all; "
+        "exposure of the tail over its pairs; share of the candidate's top 10 kept with int8, int4, cosine",
         table(("", *_PRICE.values()), prices),
-        f"better than as it is ({first.clean:.4f}) without attack too: {', '.join(found)}"
+        f"also better than 'as it is' ({first.clean:.4f}) without attack: {', '.join(found)}"
         if found
-        else "no candidate is better than as it is without attack",
+        else "no candidate is better than 'as it is' without attack",
         _WARNING,
         f"written: {out} ({chosen.name})",
     ]

@@ -54,7 +54,7 @@ class NormEstimate:
         found = f"{float(self):.6g}, between {self.lower:.6g} and {self.upper:.6g}"
         if self.certified:
             return f"{float(self):.6g}, certain"
-        enough = f"use budget={self.enough}, or certify, which often needs less"
+        enough = f"use budget={self.enough}, or certify (often cheaper)"
         return f"{found}: not certain; {enough}"
 
     def __float__(self) -> float:

@@ -116,7 +116,7 @@ def test_text_has_verdicts_and_advice(audited):
     assert code == 0
     assert out.startswith("! There are no held-out pairs")
     assert "skipped  popularity" in out
-    assert "verdict, served by exact: " in out
+    assert "verdict, served by exact search: " in out
 
 
 @pytest.mark.parametrize(
