@@ -123,7 +123,8 @@ def _by_trial(model: Recommender, out: str) -> Report:
         table(header, rows),
         "what it costs: share of the lists of 'as it is' that are kept; share of places of the "
         "most popular 1 %; coverage; NDCG@10 of the worst third of users over that of all; "
-        "exposure of the tail over its pairs; share of the candidate's top 10 kept with int8, int4, cosine",
+        "exposure of the tail over its pairs; share of the candidate's top 10 kept with int8, int4 "
+        "and cosine",
         table(("", *_PRICE.values()), prices),
         f"also better than 'as it is' ({first.clean:.4f}) without attack: {', '.join(found)}"
         if found
