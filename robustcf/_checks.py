@@ -117,7 +117,7 @@ def check_epsilons(epsilons: Sequence[float]) -> tuple[float, ...]:
             raise InputError(f"epsilons must be finite and not negative, got {epsilon}")
     if any(b <= a for a, b in pairwise(sizes)):
         told = ", ".join(f"{size:g}" for size in sizes)
-        raise InputError(f"epsilons must be ascending and differ, got {told}: sort them")
+        raise InputError(f"epsilons must be strictly ascending, got {told}: sort them")
     return sizes
 
 

@@ -118,7 +118,12 @@ def test_python_in_the_pages_runs(path, executed):
             if "file" in block.options:
                 page.write(block.options["file"], block.content)
             else:
-                page.run(block.content, block.line)
+                check_width(page.run(block.content, block.line))
+
+
+def check_width(printed: str) -> None:
+    """Outputs of at most 100 columns do not wrap on the page."""
+    assert not [line for line in printed.splitlines() if len(line) > 100]
 
 
 def test_a_block_that_fails_stops_the_build(executed):
@@ -174,7 +179,7 @@ def test_notebooks_run_and_print_short_lines(path, tmp_path, monkeypatch):
             printed = output.get("text", "") if output.get("name") != "stderr" else ""
             if not shown.keys() & {"text/html", "image/png"}:
                 printed += shown.get("text/plain", "")
-            assert all(len(line) <= 100 for line in printed.splitlines()), printed
+            check_width(printed)
 
 
 # --- commands -------------------------------------------------------------------------------

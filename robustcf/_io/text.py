@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import textwrap
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from typing import Any
 
+#: Columns of a line of text, at most.
+WIDTH = 100
+_WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 # Unicode's categories of control, format, surrogate and other invisible characters.
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 _STYLE = "text-align:left;padding:2px 10px 2px 0"
@@ -55,10 +59,26 @@ def harmless(text: str) -> str:
     )
 
 
+def wrapped(text: str, indent: int = 0) -> str:
+    """Return text with long lines wrapped, the further lines indented; long words stay whole.
+
+    Example:
+        >>> print(wrapped("word " * 30, indent=2)[90:])
+        word word
+          word word word word word word word word word word
+    """
+    how = {"width": WIDTH, "subsequent_indent": " " * indent, **_WHOLE_WORDS}
+    return "\n".join(
+        textwrap.fill(line, **how) if len(line) > WIDTH else line for line in text.split("\n")
+    )
+
+
 def aligned(
     header: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)
 ) -> str:
     """Return columns aligned with blanks: those in ``left`` to the left, numbers to the right.
+
+    Sentences of a last column in ``left`` are wrapped within their column.
 
     Example:
         >>> print(aligned(["model", "ndcg"], [["als", "0.5"]]))
@@ -66,13 +86,19 @@ def aligned(
         als     0.5
     """
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    last = len(widths) - 1
+    room = max(WIDTH - sum(widths[:-1]) - 2 * last, 30) if last in left else 0
 
     def line(cells: Sequence[str]) -> str:
-        padded = (
+        parts = cells[last:]
+        if len(parts[0]) > room > 0:
+            parts = textwrap.wrap(parts[0], room, **_WHOLE_WORDS)
+        padded = [
             cell.ljust(width) if n in left else cell.rjust(width)
-            for n, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        )
-        return "  ".join(padded).rstrip()
+            for n, (cell, width) in enumerate(zip([*cells[:last], parts[0]], widths, strict=True))
+        ]
+        further = (" " * (sum(widths[:-1]) + 2 * last) + part for part in parts[1:])
+        return "\n".join(["  ".join(padded).rstrip(), *further])
 
     return "\n".join(map(line, (header, *rows)))
 

@@ -164,8 +164,8 @@ def _shifted(
                 if step
             ]
             words = (
-                f"the pairs fit better with {' and '.join(moved)}: the map from ids to rows is "
-                "shifted (padding in row 0, or ids that count from 1?)"
+                f"rows are shifted against ids: {' and '.join(moved)} would fit better "
+                "(padding row, or ids from 1?)"
             )
     return words
 

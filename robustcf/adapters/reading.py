@@ -45,8 +45,8 @@ _SIDES = ("user", "item")
 _IMPLICIT = ("user_factors", "item_factors")
 _FOREIGN = "robustcf._io.foreign"
 _KNOWN = (
-    "an implicit .npz, .npz or .safetensors with two matrices, .pth or .pt, a folder of Spark's "
-    "ALS, or two files, users first: .npy and .npy, Parquet and Parquet"
+    "one file (.npz or .safetensors with two matrices, implicit's .npz, .pth or .pt), a folder of "
+    "Spark's ALS, or two .npy or Parquet files, users first"
 )
 
 
@@ -68,7 +68,7 @@ def read(
 
     Args:
         source: a file or folder, or two of them, users first.
-        user_key: the name of the users' matrix in a file of named arrays; None to find it.
+        user_key: the name of the users' matrix in a file of named arrays; None for the usual one.
         item_key: the name of the items' matrix.
         user_bias_key: the name of the users' biases.
         item_bias_key: the name of the items' biases.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from robustcf._checks import check_number
 from robustcf._io.progress import bar, shows
-from robustcf._io.text import aligned, rows_table
+from robustcf._io.text import aligned, rows_table, wrapped
 from robustcf._runtime import threads_used
 from robustcf.auditing import earlier, reference
 from robustcf.auditing.checks import CHECKS, SERVING, serving_checks, unknown_check
@@ -151,20 +151,20 @@ class Audit:
         return f"Audit({self.verdict}: {told})"
 
     def __str__(self) -> str:
-        lines = [*(f"! {caveat}" for caveat in self.caveats)]
+        lines = [*(wrapped(f"! {caveat}", 2) for caveat in self.caveats)]
         lines.append(aligned(_HEADER, self._rows(), left=(0, 1, 3)))
         if self.serving:
             lines += ["", "how you could serve it", aligned(_SERVED, self.serving)]
-        lines += [f"{f.check.name}: {f.advice}" for f in self.findings if f.advice]
+        said = [f"{f.check.name}: {f.advice}" for f in self.findings if f.advice]
         changed = [row["sentence"] for row in self.compared if row["worse"] or row["better"]]
-        lines += changed
+        said += changed
         if self.compared and not changed:
-            lines.append(f"compared with the earlier audit: {len(self.compared)} numbers unchanged")
-        return "\n".join([*lines, f"verdict, {self._about}: {self.verdict}"])
+            said.append(f"compared with the earlier audit: {len(self.compared)} numbers unchanged")
+        return "\n".join([*lines, *map(wrapped, said), f"verdict, {self._about}: {self.verdict}"])
 
     @property
     def _about(self) -> str:
-        return f"served by {' and '.join(self.serve)}"
+        return f"served by {' and '.join(self.serve).replace('exact', 'exact search')}"
 
     def _repr_html_(self) -> str:
         caption = "; ".join((f"verdict, {self._about}: {self.verdict}", *self.caveats))

@@ -47,8 +47,9 @@ _ALL = (
     Check(
         "leak", "Held-out pairs were held out", "ndcg@10 over a fresh model's",
         Limit(1.5, None, higher_is_better=False), "Quality", quality.leak,
-        "The same ratio; a high one is suspicious. Next to it, the share of users whose held-out "
-        "items score as high as their training items; near a half, they are not distinguished.",
+        "The ratio of the check `fresh`; a high one is suspicious. Next to it, the share of users "
+        "whose held-out items score as high as their training items; near a half, the model cannot "
+        "tell them apart.",
         "If the model was fit on the held-out pairs, its quality is void: fit it without them.",
     ),
     Check(

@@ -93,10 +93,10 @@ def item_groups(subject: Subject) -> Found:
         "average popularity of training pairs": float((degrees**2).sum() / max(1, degrees.sum())),
         "calibration (divergence of popularity groups)": Estimate.of(spread).value,
     }
-    found = _found(subject, rows, ratios, "exposure over training pairs", clean[METRIC])
+    found = _found(subject, rows, ratios, "share of exposure over share of pairs", clean[METRIC])
     told = (
-        f" Gini of exposure {details['gini of exposure']:.2f}, of the training pairs "
-        f"{details['gini of training pairs']:.2f}."
+        f" The Gini coefficient of exposure is {details['gini of exposure']:.2f}, that of the "
+        f"training pairs {details['gini of training pairs']:.2f}."
     )
     return dataclasses.replace(
         found, sentence=found.sentence + told, details={**found.details, **details}
@@ -198,7 +198,7 @@ def _found(
             left, group = min(known)
             others.append(f"{name}: {group} keeps {left:.0%}")
     of_all = " times that of all users" if what == "NDCG@10" else ""
-    sentence = f"The worst is {worst}: {what} {number:.2f}{of_all}."
+    sentence = f"The worst group is {worst}: {what} is {number:.2f}{of_all}."
     if others:
         sentence += f" Least is left, {'; '.join(others)}."
     return Found(

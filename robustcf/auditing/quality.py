@@ -128,7 +128,7 @@ def coverage(subject: Subject) -> Found:
         rows = [(label(labels, n), f"{degrees[n]:,}") for n in never[:_SHOWN].tolist()]
     return Found(
         len(shown) / possible,
-        f"{len(shown):,} of {n_items:,} items are in the top {CUTOFF} of {subject.words}.",
+        f"{len(shown):,} of {n_items:,} items are in some top {CUTOFF} of {subject.words}.",
         {"items shown": len(shown), "items": n_items, "could be shown": possible},
         ("never recommended", "training pairs") if rows else (),
         rows,
@@ -154,7 +154,7 @@ def untrained(subject: Subject) -> Found:
         total += len(own)
     return Found(
         bad / total,
-        f"{bad:,} of {total:,} rows.",
+        f"{bad:,} of {total:,} rows are untrained.",
         {"rows": bad, "of": total},
         ("", "no interaction", "all zeros", "copies", "rows"),
         rows,

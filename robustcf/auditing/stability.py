@@ -50,7 +50,7 @@ def near_ties(subject: Subject) -> Found:
     return Found(
         share,
         f"The first item of {share:.1%} of the users flips under a 0.01 % perturbation; half of "
-        f"all top 10 hold up to {np.median(radii[10]):.2g} row lengths{looked_at}.",
+        f"the top-10 lists do not change up to {np.median(radii[10]):.2g} row lengths{looked_at}.",
         details,
     )
 
@@ -235,7 +235,7 @@ def _needs_pairs(subject: Subject) -> None:
 def _attacks(subject: Subject) -> None:
     _needs_pairs(subject)
     if not subject.attack:
-        raise Skip("left out, as asked for")
+        raise Skip("left out on request")
 
 
 def _places(subject: Subject, lists: TopItems) -> npt.NDArray[np.int64]:

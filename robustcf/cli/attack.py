@@ -59,11 +59,11 @@ def attack(
 ) -> Report:
     """Attack the factors of RUN with growing budgets and evaluate them on held-out pairs.
 
-    The first number is joint: the mean under one perturbation of all embeddings. The number per
-    user, each user's worst of several perturbations, is shown next to it.
+    The headline is joint: the mean of the metric under one perturbation of all embeddings. The
+    random control stands next to it, and for pgd the mean over each user's worst perturbation.
 
-    Writes the curve (JSON, and the values per user as npz) and a picture (PNG and SVG) into
-    RUN/robustness, under a name made of its settings. The random control is written there, too.
+    Writes the curve (JSON, and the values per user as npz), the random control and a picture (PNG
+    and SVG) into RUN/robustness. The settings decide the names of the files.
     """
     from robustcf._checks import check_cutoffs, check_epsilons
     from robustcf.experiments.results import attack_run
@@ -77,7 +77,7 @@ def attack(
         check_epsilons(epsilons)
     cutoffs = check_cutoffs(given["ks"])
     if personal and threat.norm != "row":
-        raise click.UsageError("--personal is about rows: use it with --budget row")
+        raise click.UsageError("--personal needs --budget row: leave --budget out")
     spec = None if kind == "quantization" else AttackSpec.parse(kind, **settings)
     idle = [] if kind in ("auto", "pairwise", "cutoff", "pgd") else ["steps", "restarts"]
     idle += ["objective"] if spec is None or spec.objective is None else []

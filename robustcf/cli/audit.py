@@ -28,7 +28,7 @@ _attack_option = click.option(
 @click.option(
     "--against",
     metavar="OTHER",
-    help="Another version, to compare lists with; or LAST.json, an earlier audit.",
+    help="Another version of the embeddings to compare lists with, or LAST.json, an earlier audit.",
 )
 @out_option("Write the page here, one HTML file.", "FILE")
 @click.option("--card", metavar="FILE", help="Write a model card here, in Markdown.")
@@ -43,13 +43,14 @@ _attack_option = click.option(
     "--fail-on",
     multiple=True,
     metavar="CHECK...",
-    help="Exit with 1 if one fails; worse: if one is worse than in LAST.json, beyond the noise.",
+    help="Exit with 1 if one of these checks fails; worse: if any check is worse than in "
+    "LAST.json, beyond the noise.",
 )
 @click.option(
     "--fail-under",
     multiple=True,
     metavar="CHECK=VALUE...",
-    help="Exit with 1 if the number of a check is below (where lower is better: above) this.",
+    help="Exit with 1 if the number of a check is below VALUE; above it, where lower is better.",
 )
 @options("auditing.audit:audit", "seed")
 @takes_source()
@@ -58,10 +59,10 @@ def audit(
 ) -> Report:
     """Check the embeddings of any recommender.
 
-    SOURCE is a source of 'robustcf import', with --interactions, or a run directory. Each check has
-    a verdict, its number and advice; --out writes them as a page. The verdict is about exact
-    search, or about the ways of --serve. Checks that the inputs do not allow are skipped, with the
-    reason.
+    SOURCE is a run directory, or a file that 'robustcf import' reads, with --interactions. Each
+    check has a number, a verdict and advice; --out writes them as a page. The overall verdict is
+    about exact search, or about the ways that --serve names. A check whose inputs are missing is
+    skipped, and the reason is given.
     """
     from robustcf.auditing import CHECKS, thresholds_from, write_page
     from robustcf.auditing import audit as run_audit

@@ -21,11 +21,11 @@ from robustcf.cli.signatures import options
 @grid_options(seeds=3)
 @data_options()
 def fakes(model: str | None, settings: dict[str, Any], jobs: int, out: str, **how: Any) -> Report:
-    """Report what fake accounts do to a model, and to a vote, of a data set.
+    """Report what fake accounts do to a model of a data set, and to a vote.
 
-    Both are trained anew for each attack, number of accounts and seed. Users who see a promoted
-    item are counted, next to the certificate of the vote, the suspects of the detectors and the
-    quality of both. Writes HTML, JSON and text into the folder.
+    The model and the vote are trained again for each attack, number of accounts and seed. The
+    report counts the users who see a promoted item, and shows what the vote certifies, what the
+    detectors find and what quality both keep. It is written as HTML, JSON and text.
     """
     from robustcf.experiments.fakes import FakesPlan, fakes_report
 

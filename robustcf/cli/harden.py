@@ -37,9 +37,11 @@ _PRICE = {
 @click.option(
     "--valid",
     metavar="FILE",
-    help="Held-out pairs to choose by, not those you report on; with --by-trial.",
+    help="Held-out pairs for --by-trial, which it implies; not those you report on.",
 )
-@out_option("The new file, as SOURCE's; or a .npz or .safetensors.", "FILE", required=True)
+@out_option(
+    "The new file, in the format of SOURCE, or .npz or .safetensors.", "FILE", required=True
+)
 @serve_option
 @takes_source()
 def harden(
@@ -47,12 +49,14 @@ def harden(
 ) -> Report:
     """Write embeddings of the same quality that hold better under attack.
 
-    The balanced gauge, which changes no ranking; fewer and shrunk directions (--rank, --shrink-by)
-    do. With --by-trial or --valid several are tried: of the candidates that keep 97 % of NDCG@10,
-    the best one under attack is chosen, judged by --valid, or by the interactions; the table says
-    what each costs. A run directory as SOURCE gives a .safetensors or .npz file. With --serve
-    fold-in, users are computed from their histories, and the result is a folder as 'robustcf train'
-    writes it.
+    By default the balanced gauge is applied, which changes no ranking. --rank keeps fewer
+    directions and --shrink-by shortens them; both change rankings.
+
+    --by-trial or --valid tries several of these settings. Of the candidates that keep 97 % of
+    NDCG@10, the best one under attack is written, and a table says what each costs.
+
+    If SOURCE is a run directory, --out names a .safetensors or .npz file; with --serve fold-in, a
+    folder.
     """
     if Path(out).exists():
         raise InputError(f"{out} exists already: choose another name")
@@ -64,7 +68,8 @@ def harden(
     if by_trial or valid is not None:
         given = [name for name in how if how[name]]
         if given:
-            raise click.UsageError(f"--by-trial chooses --{given[0].replace('_', '-')}")
+            option = f"--{given[0].replace('_', '-')}"
+            raise click.UsageError(f"--by-trial chooses {option} itself: leave {option} out")
         return _by_trial(model if valid is not None else judged(model), out)
     from robustcf.robustness import harden as hardened
 
@@ -114,15 +119,16 @@ def _by_trial(model: Recommender, out: str) -> Report:
     lines = [
         *(f"! {caveat}" for caveat in import_caveats(model)),
         f"NDCG@10, judged by {by}; joint attack, sizes in lengths of each row; * is the choice, + "
-        "is better without attack too",
+        "is also better without attack",
         table(header, rows),
-        "what it costs: lists kept of those as it is; share of places of the most popular 1 %; "
-        "coverage; NDCG@10 of the worst third of users over all; exposure of the tail over its "
-        "pairs; own top 10 kept in fewer bits and by cosine",
+        "what it costs: share of the lists of 'as it is' that are kept; share of places of the "
+        "most popular 1 %; coverage; NDCG@10 of the worst third of users over that of all; "
+        "exposure of the tail over its pairs; share of the candidate's top 10 kept with int8, int4 "
+        "and cosine",
         table(("", *_PRICE.values()), prices),
-        f"better than as it is ({first.clean:.4f}) without attack too: {', '.join(found)}"
+        f"also better than 'as it is' ({first.clean:.4f}) without attack: {', '.join(found)}"
         if found
-        else "no candidate is better than as it is without attack",
+        else "no candidate is better than 'as it is' without attack",
         _WARNING,
         f"written: {out} ({chosen.name})",
     ]

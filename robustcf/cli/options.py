@@ -65,7 +65,7 @@ _own_threads_option = click.option(
     "--threads",
     type=int,
     callback=lambda context, parameter, value: typed_threads(value),
-    help="CPU threads of a training, kept with it (default: OMP_NUM_THREADS, or the cores).",
+    help="CPU threads of a training (default: OMP_NUM_THREADS, or the cores).",
 )
 settings_option = click.option(
     "--set",
@@ -110,7 +110,7 @@ def data_options(*, required: bool = True) -> Decorator:
 
     The command gets ``dataset`` and ``data``, its other arguments, with absolute paths.
     """
-    words = "A known set, or a file of your own."
+    words = "The name of a data set, or a file of your own."
     named = click.option("--dataset", metavar="NAME|FILE", required=required, help=words)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -139,8 +139,8 @@ def unit_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--relative",
         is_flag=True,
-        help="Sizes in units of the factors: median row norm, Frobenius or spectral norm. Default: "
-        "each row's own length; with --budget frobenius or spectral as with --relative.",
+        help="Sizes in median row norms, or with --budget frobenius or spectral (where this is the "
+        "default) in that norm of the factor; default for rows: each row's own length.",
     )
     @click.option("--absolute", is_flag=True, help="Absolute sizes.")
     @functools.wraps(function)
@@ -162,7 +162,7 @@ def grid_options(seeds: int) -> Decorator:
             default=seeds,
             show_default=True,
             callback=lambda context, parameter, value: tuple(range(value)),
-            help="Number of seeds per setting: 0, 1, ...",
+            help="Number of seeds per setting; they are 0, 1, ...",
         ),
         settings_option,
         _own_threads_option,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import click
 
 from robustcf._cpus import cpu_quota
 from robustcf._distributed import job
-from robustcf._io.text import aligned, harmless
+from robustcf._io.text import aligned, harmless, wrapped
 from robustcf.cli.kinds import ListCommand
 from robustcf.errors import Interrupted, WriteError
 
@@ -57,12 +56,7 @@ def speak(line: str) -> None:
 
 def _wrapped(text: str) -> str:
     """The text with long sentences on several lines; rows of tables have wide gaps and stay."""
-    how: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
-    lines = text.split("\n")
-    return "\n".join(
-        textwrap.fill(line, 100, **how) if len(line) > 100 and "  " not in line else line
-        for line in lines
-    )
+    return "\n".join(line if "  " in line else wrapped(line) for line in text.split("\n"))
 
 
 def shows_progress() -> bool:

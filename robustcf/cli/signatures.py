@@ -122,6 +122,7 @@ def _option(name: str, option: str, argument: Argument, kind: Any, *, unset: boo
         kind = SEED if name == "seed" else _KINDS.get(is_list[2] if is_list else annotation)
     if is_list:
         default = default or ()
+    choice = isinstance(kind, click.Choice)
     return click.option(
         spelling,
         name if is_list else option.replace("-", "_"),
@@ -130,7 +131,7 @@ def _option(name: str, option: str, argument: Argument, kind: Any, *, unset: boo
         show_default=default not in (None, ()),
         multiple=bool(is_list),
         metavar=getattr(kind, "metavar", None)
-        or next((v for k, v in _METAVARS.items() if name.endswith(k)), None),
+        or next((v for k, v in _METAVARS.items() if name.endswith(k) and not choice), None),
         help=text,
     )
 

@@ -186,7 +186,7 @@ def takes_source(*, pairs_required: bool = False) -> Decorator:
         @click.option(
             "--with-valid/--without-valid",
             default=None,
-            help="Whether the validation pairs of a data set or run were fit on too.",
+            help="Whether the validation pairs (of a data set or run) are training pairs, too.",
         )
         @click.option("--force", is_flag=True, help="Skip the alignment check.")
         @functools.wraps(function)

@@ -24,19 +24,19 @@ _set = functools.partial(options, unset=True)
 @click.option(
     "--model",
     type=NameOf(MODELS, "vote"),
-    help="Model (default: the best known for the data; with --reg, ultragcn); vote: certified "
-    "against fake accounts, without embeddings.",
+    help="Model (default: the best known for the data, or ultragcn if --reg is given). A vote has "
+    "no embeddings, and is certified against fake accounts.",
 )
 @click.option("--objective", type=NameOf(OBJECTIVES), help="Loss (default: the model's own).")
 @click.option("--reg", type=NameOf(REGULARIZERS), help="Regularizer (default: the model's own).")
 @click.option(
     "--preset",
     metavar="[auto|tuned|robust|paper|FILE]",
-    help="Settings: tuned for clean quality, robust for quality under attack, the paper's; auto: "
-    "search for model and settings on valid; or a file that 'robustcf tune' wrote.",
+    help="tuned: settings for clean quality; robust: for quality under attack; paper: those of the "
+    "paper; auto: search for model and settings on valid; FILE: written by 'robustcf tune'.",
 )
 @click.option(
-    "--minutes", type=FINITE, help="CPU time of the search of 'auto' at most (default 5)."
+    "--minutes", type=FINITE, help="Maximum CPU time of the search, in minutes (default 5)."
 )
 @_set("training.search:tune_to_file", "trials", "memory")
 @_set("regularizers.base:RegularizerConfig", "weight=reg_weight")
@@ -48,8 +48,8 @@ _set = functools.partial(options, unset=True)
 @click.option(
     "--adversarial",
     type=NameOf(ADVERSARIES),
-    help="Adversarial training: the objective of the attack to train against; margin: certified "
-    "margin loss.",
+    help="Adversarial training against an attack on this objective; margin: the certified margin "
+    "loss.",
 )
 @_set(
     "training.adversarial:AdversaryConfig",
@@ -79,11 +79,11 @@ def train(
 ) -> Report:
     """Train a recommender and evaluate it on the test pairs.
 
-    Settings come from the preset of the data set, model and regularizer. A tuned one's number of
-    epochs was chosen on validation data; once you change a setting, the number is chosen again.
-    For data that has no tuned preset, model and settings are searched for on validation data.
+    Settings come from the preset of the data set, model and regularizer. A tuned preset includes
+    the number of epochs; if you change a setting, the number is chosen again on validation data.
+    For data without a tuned preset, model and settings are searched for on validation data.
 
-    Started by torchrun, processes train together: each has a share of the users.
+    Under torchrun, the processes train one model together: each has a share of the users.
     """
     from robustcf.experiments.starting import describe, resume_run, start_run
 

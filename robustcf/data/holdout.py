@@ -12,7 +12,7 @@ import numpy.typing as npt
 from robustcf._io.text import counted
 from robustcf._randomness import stream
 from robustcf.data.columns import Columns
-from robustcf.data.interactions import Ids, Interactions, described
+from robustcf.data.interactions import Ids, Interactions, sized
 from robustcf.data.split import Split
 from robustcf.data.times import Blocks, Moment, TimeUnit, cut_at_ratio, moment_of, shown
 from robustcf.errors import DataError
@@ -310,7 +310,7 @@ def core_degrees(
 
 def told(users: Degrees, items: Degrees) -> str:
     """Return the short description of a set of pairs of these degrees."""
-    return described(int(users.sum()), int((users > 0).sum()), int((items > 0).sum()))
+    return sized(int(users.sum()), int((users > 0).sum()), int((items > 0).sum()))
 
 
 def _check_core(k: int | None) -> None:

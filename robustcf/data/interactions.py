@@ -160,7 +160,7 @@ class Interactions:
         return Interactions, tuple(getattr(self, entry.name) for entry in fields(self))
 
     def __repr__(self) -> str:
-        return described(len(self), self.n_users, self.n_items)
+        return f"Interactions({sized(len(self), self.n_users, self.n_items)})"
 
     @property
     def density(self) -> float:
@@ -259,9 +259,9 @@ class Interactions:
         return Interactions(users, items, self.n_users, self.n_items, *labels, *others)
 
 
-def described(pairs: int, users: int, items: int) -> str:
-    """Return the short description of a set of pairs."""
-    return f"Interactions({pairs:,} pairs, {users:,} users x {items:,} items)"
+def sized(pairs: int, users: int, items: int) -> str:
+    """Return the sizes of a set of pairs in words."""
+    return f"{pairs:,} pairs, {users:,} users x {items:,} items"
 
 
 def user_ranges(

@@ -20,7 +20,7 @@ from robustcf.data.formats import PUBLISHED, PUBLISHED_TABLES, read_table, refus
 from robustcf.data.holdout import Plan, Strategy, compact
 from robustcf.data.holdout import k_core as core_of
 from robustcf.data.id_lists import RawPairs, read_id_list
-from robustcf.data.interactions import Interactions
+from robustcf.data.interactions import Interactions, sized
 from robustcf.data.large import manifest_of
 from robustcf.data.split import PARTS, EvaluationProtocol, Split, ValidSource
 from robustcf.data.tables import Table, to_interactions
@@ -87,8 +87,8 @@ def load(
         k_core: keep the largest subset where users and items have at least k pairs each.
         split: ``random`` (default), ``leave-one-out`` (each user's latest pair, by time where
             there is one) or ``time`` (one cut in time for all users).
-        test_ratio: share of the pairs for test, default 0.1: of each user's at random, or with
-            ``time`` the latest of all.
+        test_ratio: share of the pairs for test (default 0.1): drawn from those of each user, or
+            with ``time`` the latest of all users.
         valid_ratio: share of the remaining pairs for valid, default 0.1.
         test_from: with ``time``, test begins here instead: an ISO date (UTC by default), a
             datetime, or a number in the unit of the time column. Whole numbers are compared with a
@@ -99,8 +99,8 @@ def load(
         valid: like ``valid_file``, for data in memory.
         test: like ``test_file``, for data in memory.
         name: name of your own data; default the name of the file, or ``own data``.
-        eval_users: evaluate on a seeded sample of so many users; None for all, or as a prepared
-            set says.
+        eval_users: number of users to evaluate on, a seeded sample; None for all, or the sample of
+            a prepared set.
         cache: keep the parsed file for later loads; ``read``: use entries, but write none.
         policy: timeouts and retries of downloads.
 
@@ -371,6 +371,7 @@ def _split(name: str, parsed: Parsed, plan: Plan, sources: Mapping[str, str]) ->
             kind: np.arange(count) for kind, count in sizes.items() if getattr(train, kind) is None
         }
         core = core_of(replace(train, **missing), plan.k_core)
-        train, notes = core, (*notes, f"{plan.k_core}-core: {train!r} -> {core!r}")
+        before, after = (sized(len(each), each.n_users, each.n_items) for each in (train, core))
+        train, notes = core, (*notes, f"{plan.k_core}-core: {before} -> {after}")
     plan.unit = parsed.unit
     return plan.apply(name, train, notes, sources)

@@ -54,8 +54,8 @@ class NormEstimate:
         found = f"{float(self):.6g}, between {self.lower:.6g} and {self.upper:.6g}"
         if self.certified:
             return f"{float(self):.6g}, certain"
-        certify = "certify often needs less"
-        return f"{found}: not certain, budget={self.enough} would be, and {certify}"
+        enough = f"use budget={self.enough}, or certify (often cheaper)"
+        return f"{found}: not certain; {enough}"
 
     def __float__(self) -> float:
         return float(self.value.detach() if isinstance(self.value, Tensor) else self.value)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf._checks import check_integer
-from robustcf._io.text import latex, markdown, rows_table
+from robustcf._io.text import latex, markdown, rows_table, wrapped
 from robustcf._randomness import stream
 from robustcf.errors import InputError
 from robustcf.experiments.saved import common_curves, group_runs, open_run
@@ -130,7 +130,7 @@ class Comparison:
         }
 
     def __str__(self) -> str:
-        return "\n".join(self.words())
+        return "\n".join(map(wrapped, self.words()))
 
     def __repr__(self) -> str:
         labels = ", ".join(group.label for group in self.groups)
@@ -205,12 +205,13 @@ class Comparison:
         if contrast.seeds_apart is not None:
             close = (verdicts != 0) & ~contrast.seeds_apart[1:]
             pieces += [f"though seeds overlap at {self._sizes(close)}"] if close.any() else []
-        area_word = {1: "higher", -1: "lower", 0: "not distinguishable"}[int(contrast.verdict[0])]
+        larger = {1: contrast.first, -1: contrast.second}.get(int(contrast.verdict[0]))
+        pieces.append(f"{larger} has the larger area" if larger else "areas not distinguishable")
         p = contrast.p_holm[0]
         return (
-            f"{contrast.first} against {contrast.second}, {self.metric}: {'; '.join(pieces)}. "
-            f"Area {area_word}: {contrast.difference[0]:+.4f} [{contrast.lower[0]:+.4f}, "
-            f"{contrast.upper[0]:+.4f}], p {f'{p:.2g}' if p < 0.995 else '1'}."
+            f"{contrast.first} against {contrast.second}, {self.metric}: {'; '.join(pieces)} "
+            f"(difference {contrast.difference[0]:+.4f} [{contrast.lower[0]:+.4f}, "
+            f"{contrast.upper[0]:+.4f}], p {f'{p:.2g}' if p < 0.995 else '1'})."
         )
 
     def _sizes(self, where: npt.NDArray[np.bool_]) -> str:
@@ -249,8 +250,8 @@ def compare_curves(
         >>> base = np.random.default_rng(0).random((2, 300))
         >>> groups = {"a": [base], "b": [base + [[0.0], [-0.2]]]}
         >>> found = compare_curves(groups, [0, 1], resamples=999)
-        >>> print(found.words()[0].split(". ")[0])
-        a against b, ndcg@10: a is better at epsilon 1; not distinguishable at 0
+        >>> print(found.words()[0].split(": ")[1].split(" (")[0])
+        a is better at epsilon 1; not distinguishable at 0; a has the larger area
     """
     if len(groups) < 2:
         raise InputError(f"a comparison needs at least two settings, got {len(groups)}")

@@ -10,7 +10,6 @@ import base64
 import dataclasses
 import re
 import tempfile
-import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -25,7 +24,7 @@ from robustcf._checks import check_integer
 from robustcf._io.files import write_bytes, write_json
 from robustcf._io.plots import Line, Panel, plot_panels
 from robustcf._io.schema import Kind, record, whole
-from robustcf._io.text import aligned, counted, harmless
+from robustcf._io.text import aligned, counted, harmless, wrapped
 from robustcf.data import Split, load
 from robustcf.errors import InputError, Interrupted
 from robustcf.experiments.grid import Array, check_unique, run_grid
@@ -374,7 +373,7 @@ class FakesReport:
             f"{title}\n{aligned(header, rows, left=(0, 1) if n < 2 else (0,))}"
             for n, (title, header, rows) in enumerate(self.tables())
         ]
-        lines = [textwrap.fill(line, 100) for line in (*self.findings(), *self.notes)]
+        lines = map(wrapped, (*self.findings(), *self.notes))
         return "\n\n".join([*parts, *lines])
 
     def as_dict(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from robustcf._io.files import read_json, write_bytes, write_json
 from robustcf._io.plots import Line, Panel
 from robustcf._io.reading import read_plain
 from robustcf._io.schema import ABSENT, OBJECT, RATE, Kind, check_kind, list_of, record, whole
-from robustcf._io.text import aligned, markdown
+from robustcf._io.text import aligned, markdown, wrapped
 from robustcf._registry import DEFENCES, MODELS, POISONINGS
 from robustcf._runtime import threads_used
 from robustcf.data import Split
@@ -123,7 +123,7 @@ class PoisonPlan(Plan):
 
     Args:
         models: the victims, one or several, ``vote`` too (default: the best known for the data).
-        preset: how the victims train: ``tuned``, ``robust``, ``paper`` or a file.
+        preset: settings of the victims: ``tuned``, ``robust``, ``paper`` or a file.
         seeds: of targets, attacks and training.
         attacks: how the fake users choose their items; ``auto`` (default): all of them, and the
             worst for each seed.
@@ -705,8 +705,7 @@ class PoisonSummary:
             f"(users@{k}: genuine users of {self.n_users:,} who see a target among their first {k},"
             "\nmean and range of the seeds; the others are means of shares and metrics)"
         )
-        said = [textwrap.fill(line, 100) for line in self.findings()]
-        return "\n\n".join([f"{table}\n{words}", *said])
+        return "\n\n".join([f"{table}\n{words}", *map(wrapped, self.findings())])
 
     def _table(self, victim: Row) -> str:
         single = f"single targets, hit_rate@{max(self.plan.ks)}"

@@ -142,11 +142,12 @@ def _missing(
         saved = sorted({name for run in runs for name in run.curves})
         common = [name for name in saved if all(name in run.curves for run in runs)]
         hint = f" (--attack {common[0]} compares by one that all runs have)" if common else ""
+        names = f"; saved are {', '.join(saved)}{hint}" if saved else ""
+        choice = ", or give --attack one of these names" if saved else ""
         certify = attack == "certificate"
         return (
-            f"no run has a saved curve of {attack or 'an attack'}; saved are "
-            f"{', '.join(saved) or 'none'}{hint}: give --attack one of these names, or make one "
-            f"with 'robustcf {'certify' if certify else 'attack'} RUN'"
+            f"no run has a saved curve of {attack or 'an attack'}{names}: make one with "
+            f"'robustcf {'certify' if certify else 'attack'} RUN'{choice}"
         )
     counts = Counter(curve.name for curve in pool)
     wanted = max(pool, key=lambda curve: counts[curve.name])

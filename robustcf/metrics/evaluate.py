@@ -14,7 +14,7 @@ import numpy.typing as npt
 from robustcf._checks import check_choice, check_cutoffs
 from robustcf._distributed import alone
 from robustcf._io.progress import bar as progress_bar
-from robustcf._io.text import rows_table
+from robustcf._io.text import rows_table, wrapped
 from robustcf.data.interactions import Interactions
 from robustcf.data.shards import SplitShard
 from robustcf.data.split import EvaluationProtocol, Split
@@ -169,7 +169,7 @@ class MetricReport:
         table = self._table()
         width = max(len(name) for name, *_ in table)
         lines = [name.ljust(width) + "".join(f"{v:>9}" for v in row) for name, *row in table]
-        return "\n".join((*lines, str(self.protocol)))
+        return "\n".join((*lines, wrapped(str(self.protocol))))
 
 
 def evaluate(

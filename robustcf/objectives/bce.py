@@ -57,8 +57,8 @@ class BCEConfig(ObjectiveConfig):
         sampled_items: ``rows`` batches only: items drawn for a block; None takes all.
         max_share: the largest share of one user in the training of an item, see
             :func:`robustcf.objectives.weights.item_weights`; None for no cap.
-        precision: ``rows`` batches over all items only: what the products with the catalogue are
-            computed in, ``float32`` (the factors' own) or ``bfloat16``.
+        precision: precision of the products with the catalogue, in training by ``rows`` over all
+            items: ``float32`` or ``bfloat16``.
     """
 
     negatives: int = 200

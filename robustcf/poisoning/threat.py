@@ -33,10 +33,10 @@ class Targets:
     """The items that an attack is about: drawn by popularity, or named.
 
     Args:
-        count: how many targets are drawn.
-        kind: ``rare``, ``middle`` or ``popular``: the fifth of the items with training pairs that
-            they are drawn from.
-        labels: names of items instead of drawn ones (ids if the data has no labels).
+        count: number of targets to draw.
+        kind: the items that targets are drawn from, of those with training pairs: the ``rare``
+            fifth, the ``middle`` one or the ``popular`` one.
+        labels: labels of the target items (ids if the data has none), instead of drawn ones.
 
     Example:
         >>> from robustcf.data import load
@@ -87,12 +87,12 @@ class PoisonThreat:
     Args:
         fakes: an integer counts the accounts; a float is their share of the genuine users. 0
             means that there is no attack.
-        length: items of a profile at most; None for the mean of the genuine users.
+        length: maximum number of items of a profile; None for the mean of the genuine users.
         goal: ``promote``: recommend the targets; ``demote``: do not recommend them;
             ``availability``: make recommendations worse for all users.
         knowledge: ``data``: all training pairs; ``part``: the pairs of some users; ``none``: the
             popularity of the items alone.
-        known: share of the users that is known, for ``part``.
+        known: share of the users whose pairs are known, for ``part``.
         defence: the defence of the victim, for attackers who know it; or ``none``.
 
     Example:

@@ -71,7 +71,7 @@ class LabelIndex:
         first = labels[0].item() if isinstance(labels[0], np.generic) else labels[0]
         more = f" and {len(labels) - 1:,} more" if len(labels) > 1 else ""
         if self._labels is None:
-            expected = f"; its {self.kind}s are 0 to {self.count - 1}"
+            expected = f"; the {self.kind}s are 0 to {self.count - 1}"
         else:
             expected = self._hint(first)
         return InputError(f"unknown {self.kind} {shown(first)}{more}{expected}")

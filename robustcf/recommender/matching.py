@@ -82,9 +82,9 @@ def match(
             :func:`robustcf.data.load` takes, a scipy ``.npz``, a users x items matrix, an
             :class:`robustcf.data.Interactions`; or a whole :class:`robustcf.data.Split`.
         test: held-out pairs in the same form, or None.
-        rows: what row n is where factors have no labels: the id n (``number``), or the n-th id of
-            the training pairs, ``sorted`` (pandas categories, numpy unique) or by ``appearance``
-            (pandas factorize); ``auto``: the one that fits.
+        rows: the id of row n, for factors without labels: ``number``: n itself; ``sorted``: the
+            n-th id of the training pairs in sorted order (pandas categories, numpy unique);
+            ``appearance``: in order of appearance (pandas factorize); ``auto``: the one that fits.
         drop_unknown: leave out training pairs of users and items that the factors do not have;
             held-out pairs of ids without a training pair are left out anyway.
         user_col: the column with the user, by name or number.

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from robustcf._checks import check_choice, check_cutoff
-from robustcf._io.text import counted
+from robustcf._io.text import counted, wrapped
 from robustcf.data.interactions import Interactions, Labels, checked_labels
 from robustcf.data.split import FIT_ON, Split
 from robustcf.errors import InputError
@@ -739,6 +739,9 @@ class Recommender:
 
     def __repr__(self) -> str:
         return f"Recommender({', '.join(self._facts.values())})"
+
+    def __str__(self) -> str:
+        return wrapped(repr(self), indent=12)
 
     def _repr_html_(self) -> str:
         from robustcf._io.text import facts_table

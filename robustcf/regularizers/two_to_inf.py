@@ -37,9 +37,9 @@ class TwoToInfConfig(RegularizerConfig):
     """Settings of :class:`TwoToInf` in training.
 
     Args:
-        estimator: how two_to_inf finds its row (default exact).
+        estimator: how two_to_inf finds the longest row (default exact).
         budget: products the estimator may use.
-        top: rows that the penalty averages over.
+        top: number of longest rows that the penalty averages over.
         side: penalize rows (users) or columns (items) of the scores.
         every: apply the penalty every N steps.
         refresh: actions between two searches of all rows.

@@ -331,7 +331,7 @@ def _read(path: Path) -> SavedCurve | None:
     check_kind(path, facts, _CURVE)
     sizes = facts["epsilons"]
     if any(b <= a for a, b in pairwise(sizes)):
-        raise InputError(f"{path}: epsilons must be ascending and differ, got {shown(sizes)}")
+        raise InputError(f"{path}: epsilons must be strictly ascending, got {shown(sizes)}")
     means = list_of(schema.RATE, len(sizes), len(sizes))
     check_kind(path, facts, record(dict.fromkeys(facts["metrics"], means)))
     return SavedCurve(path, facts)

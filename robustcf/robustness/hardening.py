@@ -55,14 +55,14 @@ def harden(
 
     Args:
         model: the recommender.
-        shrink_by: shrinking of the singular values of the scores, in their median; 0 keeps every
-            ranking.
+        shrink_by: amount by which each singular value of the scores is reduced, in units of their
+            median; 0 keeps every ranking.
         rank: number of the strongest directions of the scores to keep; None for all.
         serve: ``stored`` users, or ``fold-in``, computed from their histories
             (:meth:`robustcf.Recommender.serving`), which changes rankings; None for as it is.
-        by_trial: whether to try several ranks and shrinkings and return the choice of
-            :func:`harden_by_trial`, judged by validation pairs where it was not fit on them, else
-            by training pairs, never by test pairs.
+        by_trial: whether to try several values of rank and shrink_by and keep the best
+            (:func:`harden_by_trial`). Validation pairs decide, or training pairs if the model was
+            fit on them; test pairs never do.
 
     Cost: a QR decomposition of each factor, O((users + items) dim^2).
 
@@ -78,7 +78,7 @@ def harden(
     check_number("shrink_by", shrink_by)
     if by_trial:
         if shrink_by or rank is not None:
-            raise InputError("by_trial chooses shrink_by and rank: leave them out")
+            raise InputError("by_trial chooses shrink_by and rank itself: leave them out")
         served = model if serve is None else model.serving(serve)
         return served.with_factors(harden_by_trial(judged_to_choose(served))[0].factors)
     if rank is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from robustcf._checks import check_cutoffs
 from robustcf._io.progress import shows
-from robustcf._io.text import aligned
+from robustcf._io.text import aligned, wrapped
 from robustcf._runtime import threads_used
 from robustcf.attacks import Attack, OwnRowBudget, unevenness
 from robustcf.attacks.certificates.bounds import usable_bound
@@ -194,7 +194,7 @@ class Result:
         ]
         budget = f"{threat.norm} budget on {threat.side}, {threat.unit_words}"
         lines = [self.headline, aligned(["size", *columns], rows, left=())]
-        lines.append(f"{self.spec.words()}; {budget}; {self.curve.protocol}")
+        lines.append(wrapped(f"{self.spec.words()}; {budget}; {self.curve.protocol}"))
         ratios = self._unevenness().get("unevenness", {})
         uneven = curves.uneven_words({n: ratios[n] for n in ratios if threat.side in ("both", n)})
         if uneven and self.curve.kind == curves.JOINT:
@@ -234,7 +234,7 @@ def measure(
             usual knowledge of the attack (``auto``: labels).
         epsilons: attack sizes, ascending (default 0 0.02 0.05 0.1 0.2; absolute: 0 0.1 0.2 0.4 0.8
             1.6).
-        ks: cutoffs; beyond the catalogue: all items.
+        ks: cutoffs; one beyond the catalogue means all items.
         control: whether to make the random control too, and for ``auto`` the attack without
             labels.
         by: groups of users or items, see :meth:`robustcf.Recommender.groups`, for

@@ -61,14 +61,14 @@ class AttackSpec:
     """An attack by name, with its options.
 
     Args:
-        kind: ``auto`` (default), pairwise, where an attack of a smaller size counts too if it is
-            stronger; pairwise and cutoff, many steps on the metric; fgm, one gradient step; pgd,
-            several; random, noise; for the command only, quantization, fewer bits.
+        kind: ``auto`` (default): pairwise, or its attack of a smaller size where that is stronger;
+            pairwise, cutoff: many steps on the metric; fgm: one gradient step; pgd: several
+            gradient steps; random: noise; quantization (command only): fewer bits.
         objective: objective of ``fgm``, ``pgd`` and custom gradient attacks (default bce).
-        steps: steps of auto and pairwise (default 90), of cutoff (50), without labels 20 each; and
-            of pgd (8).
+        steps: number of steps (default: auto and pairwise 90, cutoff 50, all three 20 without
+            labels; pgd 8).
         restarts: random restarts of auto, pairwise, cutoff and pgd.
-        seed: seed of noise, and of the second start and later ones.
+        seed: seed of noise and of random restarts.
         bound: certificate: ``tight``, exact for each pair of items, or ``plain``, simpler and
             weaker.
 

@@ -30,19 +30,19 @@ class Threat:
     """Abilities and knowledge of an attacker, who always knows the embeddings.
 
     Args:
-        norm: the norm that epsilon bounds: of each ``row``, or the ``frobenius`` or ``spectral``
-            norm of the whole factor.
+        norm: the norm that epsilon bounds: that of each ``row``, or the ``frobenius`` or
+            ``spectral`` norm of the whole factor.
         unit: unit of epsilon: ``own``, the length of each row (the default of the norm ``row``, and
             only for it); ``relative``, the size of the factor: its median row norm, Frobenius or
             spectral norm; or ``absolute``.
         side: which stored arrays are perturbed: ``both``, ``users`` or ``items``. Where users are
             computed from their histories, ``both`` stands for ``items``, all that is stored as
             embeddings; ``items+map`` alters the map from histories to users too.
-        knowledge: knowledge of the attacker: ``labels``, the relevant items of all users, evaluated
-            or not; ``data``, the training pairs; or, where a sample of users is evaluated,
-            ``sample``, the relevant items of these users alone: a stronger attack on fewer users,
-            not to be compared with ``labels``. ``none`` is only noise; None for the default of the
-            attack (``auto``, ``pairwise`` and ``cutoff``: labels, ``fgm`` and ``pgd``: data).
+        knowledge: what the attacker knows (default: labels for auto, pairwise and cutoff, data for
+            fgm and pgd): ``labels``: the relevant items of all users, evaluated or not; ``data``:
+            the training pairs; ``sample``: the relevant items of the evaluated users only, where
+            these are a sample (a stronger attack on fewer users: do not compare it with labels).
+            ``none`` is only noise; None for the default.
 
     Example:
         >>> Threat(unit="relative").axis
@@ -130,7 +130,7 @@ class Threat:
         if self.knowledge == "labels":
             return model.all_relevant
         if model.relevant is model.all_relevant:
-            advice = "use knowledge labels, or with_eval_users(number), --eval-users"
+            advice = "draw one by with_eval_users(number), --eval-users, or use knowledge labels"
             raise InputError(f"knowledge 'sample' needs a sample of evaluated users: {advice}")
         return model.relevant
 

@@ -39,8 +39,8 @@ class AdversaryConfig:
     Args:
         eps: size of the attack, in median row norms of U and of V.
         weight: weight of the attacked loss.
-        size: how ``eps`` is shared: the ``same`` for all users, by their ``loss`` (VAT) or by the
-            ``norm`` of their row (PamaCF).
+        size: size of the attack on each user: the ``same`` for all, larger for users of small
+            ``loss`` (VAT), or larger for users with a long row (``norm``, PamaCF).
     """
 
     eps: float = 0.1

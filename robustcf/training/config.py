@@ -75,13 +75,13 @@ class TrainConfig:
     Args:
         objective: what is minimized; by default the model's own.
         reg: the regularizer; by default the model's own.
-        gauge: ``balanced``: rewrite U and V with smallest norms, without changing any ranking;
-            ``none``. See :mod:`robustcf.models.gauge`.
+        gauge: ``balanced``: after training, rewrite U and V with the smallest norms that keep every
+            ranking; ``none``: leave them. See :mod:`robustcf.models.gauge`.
         shrink: reduction of the singular values of the scores, in their median (balanced gauge).
         rank: number of directions of the scores to keep, or None for all (balanced gauge).
-        serve: ``stored`` user embeddings, or ``fold-in``: users computed from their histories, see
-            :meth:`robustcf.Recommender.serving`.
-        epochs: epochs at most; 0 leaves the start as it is.
+        serve: ``stored``: user embeddings are stored; ``fold-in``: users are computed from their
+            histories. See :meth:`robustcf.Recommender.serving`.
+        epochs: maximum number of epochs; 0 returns the untrained start.
         epochs_chosen: whether ``epochs`` was already chosen on validation data, as in a preset;
             then the validation pairs may be learnt from at once.
         lr: learning rate of the items.
@@ -91,8 +91,8 @@ class TrainConfig:
         eval_every: epochs between validations.
         patience: validations before stopping that are worse than the best by at least their
             standard error, or three times as many that are not better. 0 never stops early.
-        refit: ``auto``: train again on train and valid together where valid was carved out of
-            the training pairs; ``yes``, ``no``.
+        refit: whether to train again on train and valid together: ``yes``, ``no``, or ``auto``: if
+            valid was carved out of the training pairs.
 
     Example:
         >>> config = TrainConfig.of(factors=32, reg="two_to_inf", reg_weight=1e-3)
@@ -298,7 +298,7 @@ def _unknown(key: str, places: Mapping[str, Any], names: Mapping[str, str]) -> I
         for name in table:
             if _places({part: table[name].Config}).get(key, ("", ""))[0] == part:
                 return IdleSettingError(
-                    f"{key} is a setting of {table.kind} {name}, and this run has "
-                    f"{table.kind} {names[choice]}: leave it out, or choose {name}"
+                    f"{key} is a setting of {table.kind} {name}, but {table.kind} is "
+                    f"{names[choice]}: leave it out, or choose {name}"
                 )
     return InputError(_checks.unknown_setting(key, [name for name in places if "." not in name]))

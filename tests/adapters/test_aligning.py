@@ -53,7 +53,7 @@ def test_shifted_maps_are_refused_and_said_to_be_shifted(seed, by_users, by_item
         return
     words = {1: "one later", -1: "one earlier", 0: ""}
     sides = [f"{k} rows {words[n]}" for k, n in (("user", by_users), ("item", by_items)) if n]
-    assert f"fit better with {' and '.join(sides)}: the map from ids to rows is" in found.reason
+    assert f"shifted against ids: {' and '.join(sides)} would fit better" in found.reason
 
 
 def test_a_shift_between_alike_items_is_seen():

@@ -150,7 +150,7 @@ def test_shifted_ids_are_refused_and_force_overrides(tmp_path, files_of, capsys)
     np.savez(tmp_path / "mine.npz", U=U, V=np.roll(V, 1, axis=0))
     assert run(arguments(tmp_path)) == 1
     said = capsys.readouterr().err
-    assert "the pairs fit better with item rows one later" in said
+    assert "shifted against ids: item rows one later would fit better" in said
     assert "--force" in said
     assert not (tmp_path / "run").exists()
     assert run(arguments(tmp_path, "--force", "--fixed", "none")) == 0

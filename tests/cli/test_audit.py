@@ -116,7 +116,7 @@ def test_text_has_verdicts_and_advice(audited):
     assert code == 0
     assert out.startswith("! There are no held-out pairs")
     assert "skipped  popularity" in out
-    assert "verdict, served by exact: " in out
+    assert "verdict, served by exact search: " in out
 
 
 @pytest.mark.parametrize(
@@ -299,9 +299,7 @@ def test_the_five_minutes_of_the_guide(call, own_files):
 @pytest.mark.slow
 def test_the_action_of_the_guide_fails_on_a_regression(own_files, tmp_path):
     """Its script as a plain shell script: it passes unchanged and fails with spoilt embeddings."""
-    script = (
-        block("A GitHub\nAction that fails", "yaml").split("run: |\n")[1].split("      - uses")[0]
-    )
+    script = block("This GitHub Action", "yaml").split("run: |\n")[1].split("      - uses")[0]
     program = tmp_path / "bin" / "robustcf"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m robustcf "$@"\n')

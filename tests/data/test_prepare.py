@@ -370,7 +370,7 @@ def table(tmp_path) -> Path:
     [
         (dict(shards=0), "shards"),
         (dict(k_core=0), "k-core"),
-        (dict(k_core=500), "no pair is left in the 500-core of Interactions"),
+        (dict(k_core=500), "no pair is left in the 500-core of"),
         (dict(min_rating=99.0), "no rating reaches min_rating = 99; the highest is 5"),
         (dict(test_ratio=0.0), "between 0 and 1"),
         (dict(split="by magic"), "split"),

@@ -218,10 +218,10 @@ def test_a_planted_answer_is_found():
     assert found.contrasts[0].seeds_apart.tolist()[2:] == [True, True]
     assert found.contrasts[1].seeds_apart is None
     words = found.words()
-    assert "strong is better at epsilon 0.1, 0.4; not distinguishable at 0." in words[0]
+    assert "strong is better at epsilon 0.1, 0.4; not distinguishable at 0; strong" in words[0]
     assert "not distinguishable at any epsilon" in words[1]
     assert "alike is better at epsilon 0.1, 0.4" in words[2]
-    assert "Area lower: -0." in words[2]
+    assert "alike has the larger area (difference -0." in words[2]
     assert "one seed only" in words[3]
     json.dumps(found.as_dict(), allow_nan=False)
 
