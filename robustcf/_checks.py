@@ -156,6 +156,9 @@ def check_numbers(settings: Any, may_be_zero: Collection[str] = (), prefix: str 
             plain = check_number(name, value)
             if plain > _MOST_NUMBER:
                 raise InputError(f"{name} must be at most {_MOST_NUMBER:g}, got {shown(value)}")
+            if 0 < plain < 1 / _MOST_NUMBER:  # its quotients overflow
+                least = f"0 or at least {1 / _MOST_NUMBER:g}"
+                raise InputError(f"{name} must be {least}, got {shown(value)}")
             if type(value) is int and plain <= 2**53:
                 plain = value  # stays whole; torch takes no larger integers
         elif kind == "bool" and not isinstance(value, bool):

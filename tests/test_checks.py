@@ -154,6 +154,7 @@ def test_known_settings():
         ({"layers": -1}, "at least 0"),
         *(({"rate": bad}, "finite") for bad in (-1.0, None)),
         ({"rate": 1e31}, "at most"),
+        ({"rate": 1e-320}, "at least 1e-30"),
         ({"other": NAN}, "finite"),
         ({"count": 0}, "at least 1"),
         *(({"flag": bad}, "true or false") for bad in (1, None)),
