@@ -83,7 +83,8 @@ def leaderboard(most: int | None = None) -> str:
     boards = read_boards(RESULTS / "leaderboard")
     if most is not None:
         boards = [max(boards, key=lambda board: len(board.entries))]
-    return markdown_table(boards, most).strip() + "\n"
+    text = markdown_table(boards, most).strip() + "\n"
+    return text if most is None else text.split("\n\n", 1)[1]  # without the title
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -92,7 +93,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "seeds": seeds,
     "quality": quality,
     "leaderboard": leaderboard,
-    "leaderboard-first": lambda: leaderboard(3),
+    "leaderboard-first": lambda: leaderboard(2),
 }
 
 

@@ -296,7 +296,7 @@ def test_a_setting_of_another_part_says_so(
 ) -> None:
     named = {"model": "ultragcn", **chosen}
     for make in (TrainConfig.of, TrainConfig.of(**named).replace):
-        with pytest.raises(InputError, match=f"{key} .* {kind} {owner}, .* {kind} {instead}"):
+        with pytest.raises(InputError, match=f"{key} .* {kind} {owner}, .*{kind} is {instead}"):
             make(**named, **{key: 3})
     # Where the owner is chosen, the name is known.
     flat = next(name for name, table in CHOICES.items() if table.kind == kind)
