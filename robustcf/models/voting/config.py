@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -94,12 +94,17 @@ class VoteConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, (least, most) in _COUNTS.items():
-            if getattr(self, name) is not None:
-                check_integer(name, getattr(self, name), least, most)
-        for name, (low, high) in _RANGES.items():
-            value = getattr(self, name)
-            if value is not None and not low <= check_number(name, value) <= high:
+        # Only what is None by default may be None.
+        given = {
+            entry.name: getattr(self, entry.name)
+            for entry in fields(self)
+            if not (entry.default is None and getattr(self, entry.name) is None)
+        }
+        for name in filter(given.__contains__, _COUNTS):
+            check_integer(name, given[name], *_COUNTS[name])
+        for name in filter(given.__contains__, _RANGES):
+            low, high = _RANGES[name]
+            if not low <= check_number(name, value := given[name]) <= high:
                 raise InputError(f"{name} must be a number from {low:g} to {high:g}, got {value}")
         check_choice("base", self.base, BASES)
         check_choice("refit", self.refit, REFITS)

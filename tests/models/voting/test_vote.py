@@ -265,7 +265,7 @@ def test_without_valid_or_with_groups_nothing_is_chosen():
     [
         ("groups", 0), ("cap", 0.0), ("cap", 2.0), ("cap", math.nan), ("power", 65),
         ("damping", 1.0), ("prior", 0.5), ("ridge", 0.0), ("base", "mine"), ("refit", "maybe"),
-        ("key", 3), ("fakes", 0), ("votes", 0),
+        ("key", 3), ("fakes", 0), ("votes", 0), ("prior", None), ("power", None), ("seed", None),
     ],
 )  # fmt: skip
 def test_settings_are_checked(name, value):
