@@ -254,7 +254,7 @@ def test_a_sample_of_users_is_seeded_and_recorded(seed):
         assert values.tolist() == whole.per_user[name][places].tolist()
     told = some.protocol.as_dict()
     assert (told["sampled_from"], told["sample_seed"]) == (2000, seed)
-    assert f"a sample of 300 (seed {seed}) of the 2,000 users" in str(some)
+    assert f"a sample of 300 (seed {seed}) of the 2,000 users" in " ".join(str(some).split())
     assert "sampled_from" not in whole.protocol.as_dict()
     again = evaluate(factors, drawn, part="valid")
     assert len(set(again.users) & set(some.users)) > 290, "two parts, the same users"
