@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", default=None)
     parser.add_argument("--data", nargs="+", default=list(DATA))
-    parser.add_argument("--attacks", nargs="*", default=["demo", "ml-100k"])
+    parser.add_argument("--attacks", nargs="*", default=["demo", "ml-100k", "ml-1m"])
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     models = []
