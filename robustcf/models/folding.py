@@ -64,6 +64,12 @@ class FoldIn:
         """Whether the objective is code from outside of the package."""
         return self.objective not in (*OBJECTIVES, LEAST_SQUARES, MEAN)
 
+    def config(self) -> Any:
+        """Return the checked configuration of its objective; the settings may be a file's."""
+        kind = OBJECTIVES[self.objective].Config
+        check_known(kind, self.settings)
+        return kind(**self.settings)
+
     def embed(
         self, factors: Factors, items: Ids, pairs: Interactions, fixed: Sequence[int]
     ) -> Tensor:
@@ -79,9 +85,7 @@ class FoldIn:
             for name, value in self.settings.items():
                 check_number(name, value)
             return LeastSquares(**self.settings).solve(factors.items.double(), items).to(dtype)
-        kind = OBJECTIVES[self.objective]
-        check_known(kind.Config, self.settings)
-        objective = kind(pairs, kind.Config(**self.settings))
+        objective = OBJECTIVES[self.objective](pairs, self.config())
         how: Any = {"ridge": self.ridge, "offset": self.offset, "unit": self.unit}
         return fold_in(objective, factors, items, fixed=fixed, **how)
 

@@ -257,9 +257,8 @@ class Recommender:
         """The cross-entropy that it was trained with, or None; in full precision, for attacks."""
         if self.fold_in.objective != "bce":
             return None
-        from robustcf.objectives import BCEConfig
-
-        return replace(BCEConfig(**self.fold_in.settings), precision="float32")
+        config: BCEConfig = replace(self.fold_in.config(), precision="float32")
+        return config
 
     @property
     def known(self) -> Interactions:

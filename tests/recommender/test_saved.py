@@ -111,6 +111,14 @@ def test_factors_come_back_bit_by_bit(tmp_path: Path, dtype: torch.dtype) -> Non
     assert again.scorer.fold_in == how
 
 
+@pytest.mark.parametrize("ask", [lambda m: m.bce, lambda m: m.recommend(items=[0])])
+def test_unknown_settings_of_a_fold_in_are_refused_where_they_are_used(ask: Any) -> None:
+    U, V = torch.randn(6, 3), torch.randn(5, 3)
+    model = Recommender(U, V, np.eye(6, 5), fold_in=FoldIn("bce", {"w3²": 1.0}))
+    with pytest.raises(InputError, match="unknown setting"):
+        ask(model)
+
+
 def test_what_is_saved_again_has_the_same_bytes(saved: Path, tmp_path: Path) -> None:
     again = open_recommender(saved).save(tmp_path / "again")
     stamps = json.loads((saved / "recommender.json").read_text())["files"]
