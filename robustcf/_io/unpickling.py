@@ -167,18 +167,28 @@ def _build(reader: Any) -> None:
     pickle._Unpickler.dispatch[pickle.BUILD[0]](reader)
 
 
+def _bytearray(reader: Any) -> None:
+    """Make no room for more bytes than there are."""
+    length = int.from_bytes(reader.read(8), "little")
+    if length > len(reader.content):
+        raise DataError(f"claims {length} bytes, more than it has: refused")
+    reader.append(bytearray(reader.read(length)))
+
+
 # The unpickler written in Python: its faster twin makes room for as many memo entries as a pickle
 # claims to have.
 class _Reader(pickle._Unpickler):
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **pickle._Unpickler.dispatch,
         pickle.BUILD[0]: _build,
+        pickle.BYTEARRAY8[0]: _bytearray,
     }
 
     def __init__(
         self, content: bytes, names: _Names, persistent: Callable[[Any], Any] | None
     ) -> None:
         super().__init__(io.BytesIO(content), encoding="latin-1")
+        self.content = content
         self._names, self._persistent = names, persistent
 
     def find_class(self, module: str, name: str) -> Any:
