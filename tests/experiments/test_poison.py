@@ -130,11 +130,12 @@ def test_a_stopped_grid_goes_on_and_ends_with_the_same_files(plan, whole, tmp_pa
         poison(plan, out)
     monkeypatch.undo()
     # A cell that is spoilt is made again, too.
-    one, other, *_ = (out / "cells").glob("*.json")
+    one, other, third, *_ = (out / "cells").glob("*.json")
     one.write_text("{}")
-    cell = json.loads(other.read_text())
-    cell["exposure"] = dict.fromkeys(cell["exposure"], 1e308)  # no rates
-    other.write_text(json.dumps(cell))
+    for path, key in ((other, f"hit_rate@{plan.ks[0]}"), (third, "hit_rate@10000")):
+        cell = json.loads(path.read_text())
+        cell["exposure"][key] = 1e308  # no rate; of a cutoff that is not the plan's
+        path.write_text(json.dumps(cell))
     poison(plan, out)
     assert contents(out) == contents(whole.out)
 
